@@ -1,0 +1,49 @@
+# make demo      the example shop with its worker, on servers of its own; Ctrl-C ends all (PORT=8001: another port)
+# make test      every test; the servers it needs are started by the tests
+# make check     style, types, import contracts, migrations, the built package
+# make test-all  the tests on every other supported Python found on this machine
+# make test-long also the long campaigns
+# make clean     remove everything that the above made
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: demo test test-postgres test-long test-all check clean
+
+demo: $(VENV)/.demo
+	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(ARGS)
+
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -q $(ARGS)
+
+test-all: $(VENV)/.dev
+	PYTHON=$(PYTHON) .ci/test-all $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -W error -m django makemigrations --check --dry-run
+	cd example_project && ../$(BIN)/python -W error manage.py makemigrations --check --dry-run
+	$(BIN)/python tests/packaging/check_wheel.py
+
+$(VENV)/.demo: pyproject.toml .ci/venv
+	PYTHON=$(PYTHON) .ci/venv $(VENV) .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml .ci/venv
+	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .venv-* build dist .bench .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*
+	rm -rf .demo example_project/.delayq example_project/*.sqlite3*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

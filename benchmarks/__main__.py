@@ -1,0 +1,52 @@
+"""The command line: ``python -m benchmarks drain --quick``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+NAMES = ("drain", "enqueue", "bulk", "lateness", "idle", "memory", "scripts")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what was asked for; 1 when ``--strict`` and a bar was missed or a benchmark failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="+", choices=(*NAMES, "all"), metavar=f"{{{','.join((*NAMES, 'all'))}}}")
+    parser.add_argument("--quick", action="store_true", help="a small run that only shows that everything works")
+    parser.add_argument("--rounds", type=int, help="rounds to take the median of")
+    parser.add_argument("--jobs", type=int, help="another number of jobs (the published figures use the default)")
+    parser.add_argument("--only", default="", help="contenders of drain and enqueue, e.g. ours,dramatiq")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file as well")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a bar is missed")
+    options = parser.parse_args(arguments)
+    names = NAMES if "all" in options.names else tuple(dict.fromkeys(options.names))
+    failed = False
+    for name in names:
+        failed |= not _run(name, options)
+    return 1 if failed and (options.strict or len(names) == 1) else 0
+
+
+def _run(name: str, options: argparse.Namespace) -> bool:
+    only = tuple(part for part in options.only.split(",") if part)
+    bench = importlib.import_module(f"benchmarks.{name}")
+    try:
+        report = bench.run(quick=options.quick, rounds=options.rounds, jobs=options.jobs, only=only)
+    except Exception as error:
+        if options.strict:
+            raise
+        print(f"== {name}: failed: {type(error).__name__}: {error}", file=sys.stderr)
+        print(json.dumps({"bench": name, "error": f"{type(error).__name__}: {error}"}), flush=True)
+        return False
+    line = report.line({"quick": options.quick})
+    print(report.text(), line, sep="\n", flush=True)
+    if options.output:
+        with options.output.open("a") as file:
+            file.write(line + "\n")
+    return all(bar.met for bar in report.bars) or not options.strict
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The queue used directly, without Django: what several benchmarks share."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import redis
+
+import django_delayq.core
+from benchmarks.processes import Worker
+from benchmarks.server import Server
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.scripts import compose
+
+PREFIX = "delayq"
+READY_SECONDS = 30.0
+
+
+@contextlib.contextmanager
+def broker_on(server: Server) -> Iterator[Broker]:
+    """A broker on the private server."""
+    connection = connect(RedisConfig.parse(server.url))
+    try:
+        yield Broker(connection)
+    finally:
+        connection.close()
+
+
+def counts_of(client: redis.Redis) -> int:
+    """Jobs that wait or run, in all shards, read from the keys themselves."""
+    return sum(
+        int(client.zcard(key)) for key in client.scan_iter(match=f"{PREFIX}:*", count=1000, _type="zset")
+        if key.rsplit(b":", 1)[-1].startswith((b"due", b"lease"))
+    )  # fmt: skip
+
+
+def wait_for_worker(client: redis.Redis, worker: Worker) -> None:
+    """Return when a worker has announced itself; raise with its output when it does not."""
+    deadline = time.monotonic() + READY_SECONDS
+    server = Server("", client.connection_pool.connection_kwargs["path"], 0)
+    with broker_on(server) as broker:
+        while not broker.workers():
+            worker.require_alive()
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no worker announced itself in {READY_SECONDS:.0f} s\n{worker.output()}")
+            time.sleep(0.05)
+
+
+def script_names() -> dict[str, str]:
+    """Verb by the digest under which Redis knows its script, with and without the flag line."""
+    folder = Path(django_delayq.core.__path__[0]) / "lua"
+    return {
+        hashlib.sha1(compose(path.stem, flags=flags, test_clock=False).encode()).hexdigest(): path.stem
+        for path in folder.glob("*.lua")
+        for flags in (True, False)
+    }

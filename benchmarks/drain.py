@@ -1,0 +1,121 @@
+"""Drain 100,000 blank jobs that wait in one Redis, with one worker process of five threads.
+
+The clock of ``seconds`` starts when the worker is started and stops when nothing waits and nothing is in flight
+(start-up included); ``run seconds`` starts with the first job instead. Enqueueing is not timed. The same for everyone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import BY_NAME, Peer
+from benchmarks.processes import run_program, running_worker
+from benchmarks.report import Bar, Report, median
+from benchmarks.server import Server, running_server
+
+COMPARED = {"dramatiq": 12.0, "celery": 30.0}
+ABSOLUTE = 20_000
+SNAPSHOT_DB = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """One drain: seconds with and without start-up, Redis's own CPU seconds and commands per job."""
+
+    seconds: float
+    run_seconds: float
+    redis_cpu: float
+    commands: float
+
+
+def run(
+    *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
+) -> Report:
+    """Rounds are interleaved, so that a slow minute of the machine hits everyone."""
+    jobs = jobs or (2_000 if quick else 100_000)
+    rounds = rounds or (1 if quick else 3)
+    names = only or ("ours", "dramatiq", "celery", "huey")
+    results: dict[str, list[Drained]] = {name: [] for name in names}
+    with running_server() as server:
+        server_text = server.description()
+        for _ in range(rounds):
+            for name in names:
+                results[name].append(_drain(BY_NAME[name], server, jobs))
+    return _report(results, jobs, rounds, server_text)
+
+
+def _drain(peer: Peer, server: Server, jobs: int) -> Drained:
+    _fill(peer, server, jobs)
+    with contextlib.closing(server.client()) as client, tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
+        waiting = peer.remaining(client)
+        if waiting != jobs:
+            raise RuntimeError(f"{peer.name}: {waiting} jobs wait instead of {jobs}")
+        stamp = Path(folder) / "stamp"
+        env = peer.environment(server, BENCH_JOBS=str(jobs), BENCH_STAMP=str(stamp))
+        before = _usage(client)
+        started = time.time()
+        with running_worker(peer.worker(peer.python()), env) as worker:
+            deadline = time.monotonic() + 60 + jobs / 100
+            # No question reaches Redis before the last job ran: watching must not slow anyone down.
+            while not (stamp.exists() and peer.remaining(client) == 0):
+                time.sleep(0.005)
+                worker.require_alive()
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{peer.name}: {peer.remaining(client)} jobs left\n{worker.output()}")
+            ended = time.time()
+            after = _usage(client)
+        first = json.loads(stamp.read_text())["first"]
+    return Drained(ended - started, ended - first, after[0] - before[0], (after[1] - before[1]) / jobs)
+
+
+def _usage(client: Any) -> tuple[float, int]:
+    cpu = client.info("cpu")
+    return cpu["used_cpu_user"] + cpu["used_cpu_sys"], client.info("stats")["total_commands_processed"]
+
+
+def _fill(peer: Peer, server: Server, jobs: int) -> None:
+    """Put the jobs in. Peers enqueue one by one, which takes long, so what they stored is kept for the next round."""
+    kept = f"{peer.name}|"
+    with contextlib.closing(server.client()) as client, contextlib.closing(server.client(SNAPSHOT_DB)) as store:
+        client.flushdb()
+        stored = [key.decode() for key in store.scan_iter(match=f"{kept}*", count=1000)]
+        for key in stored:
+            store.copy(key, key[len(kept) :], destination_db=0)
+        if stored:
+            return
+        run_program(peer.program("fill", str(jobs)), peer.environment(server, BENCH_JOBS="0"))
+        if peer.requirements:
+            for key in client.scan_iter(count=1000):
+                client.copy(key.decode(), kept + key.decode(), destination_db=SNAPSHOT_DB)
+
+
+def _report(results: dict[str, list[Drained]], jobs: int, rounds: int, server: str) -> Report:
+    title = f"{jobs:,} blank jobs, 1 process × 5 threads, {server}, medians of {rounds}"
+    columns = ("contender", "seconds", "jobs/s", "run seconds", "run jobs/s", "Redis CPU s", "commands/job")
+    report = Report("drain", title, columns)
+    for name, rounds_of in results.items():
+        seconds, running = median(one.seconds for one in rounds_of), median(one.run_seconds for one in rounds_of)
+        cpu, commands = median(one.redis_cpu for one in rounds_of), median(one.commands for one in rounds_of)
+        report.rows.append((name, seconds, jobs / seconds, running, jobs / running, cpu, commands))
+        report.figures[name] = {
+            "jobs_per_second": jobs / seconds, "run_jobs_per_second": jobs / running,
+            "seconds": [one.seconds for one in rounds_of], "run_seconds": [one.run_seconds for one in rounds_of],
+        }  # fmt: skip
+    report.notes.append(
+        "seconds: worker started -> all done, start-up included (the bars use this); run: first job -> all done"
+    )
+    if "ours" in results:
+        ours = report.figures["ours"]
+        report.bars.append(Bar("jobs/s", ours["jobs_per_second"], ABSOLUTE))
+        for name, ratio in COMPARED.items():
+            if name in results:
+                peer = report.figures[name]
+                report.bars.append(Bar(f"× {name}", ours["jobs_per_second"] / peer["jobs_per_second"], ratio))
+                report.figures[f"run_ratio_{name}"] = ours["run_jobs_per_second"] / peer["run_jobs_per_second"]
+    return report

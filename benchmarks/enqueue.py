@@ -1,0 +1,54 @@
+"""Enqueue one by one: our ``schedule()`` against the peers' calls, and against bare commands as the physical limit."""
+
+from __future__ import annotations
+
+import contextlib
+
+from benchmarks.peers import BY_NAME, OURS
+from benchmarks.processes import program, project_python, run_program
+from benchmarks.report import Bar, Report, median
+from benchmarks.server import Server, running_server
+
+COMPARED = {"huey": 1.0, "dramatiq": 3.0}
+BARE = {"bare EVALSHA": "evalsha", "bare LPUSH": "lpush"}
+
+
+def run(
+    *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
+) -> Report:
+    """Each contender in a process of its own, on an empty database, after a warm-up; rounds are interleaved."""
+    jobs = jobs or (1_000 if quick else 20_000)
+    rounds = rounds or (1 if quick else 5)
+    names = only or ("ours", "huey", "dramatiq", "celery", *BARE)
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    with running_server() as server:
+        text = server.description()
+        for _ in range(rounds):
+            for name in names:
+                rates[name].append(_rate(name, server, jobs))
+    report = Report(
+        "enqueue",
+        f"{jobs:,} calls one by one, {text}, medians of {rounds}",
+        ("contender", "jobs/s", "µs/job", "ours ×"),
+    )
+    ours = median(rates["ours"]) if "ours" in rates else 0.0
+    for name, values in rates.items():
+        report.rows.append((name, median(values), 1e6 / median(values), ours / median(values)))
+        report.figures[name] = {"jobs_per_second": median(values), "rounds": values}
+    if ours:
+        report.bars = [
+            Bar(f"× {name}", ours / median(rates[name]), bar) for name, bar in COMPARED.items() if name in rates
+        ]
+    return report
+
+
+def _rate(name: str, server: Server, jobs: int) -> float:
+    with contextlib.closing(server.client()) as client:
+        client.flushdb()
+    if name in BARE:
+        command = [project_python(), program("bare"), BARE[name], str(jobs)]
+        result = run_program(command, OURS.environment(server))
+    else:
+        peer = BY_NAME[name]
+        result = run_program(peer.program("enqueue", str(jobs)), peer.environment(server))
+    return float(result["jobs"] / result["seconds"])

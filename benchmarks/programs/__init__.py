@@ -1,0 +1,1 @@
+"""The contenders' programs: each runs in the interpreter of its contender."""

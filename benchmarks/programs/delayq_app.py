@@ -1,0 +1,46 @@
+"""Our side, through the public interface."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import django
+
+from benchmarks.programs import stamp
+
+BULK_DELAY_SECONDS = 3600
+
+
+def entries(jobs: int, **options: Any) -> Iterator[dict[str, Any]]:
+    """Jobs 0 … ``jobs - 1``, each with an id and one string as its argument."""
+    return ({"id": str(number), "args": [str(number)], **options} for number in range(jobs))
+
+
+def main(verb: str, jobs: int) -> None:
+    """Fill the queue, or time one of the two ways in."""
+    django.setup()
+    from benchmarks.site.tasks import blank, punctual
+    from django_delayq import schedule, schedule_many
+
+    if verb == "fill":
+        print(json.dumps({"jobs": jobs, "outcomes": schedule_many(blank, entries(jobs))}))
+    elif verb == "enqueue":
+        stamp.measured(jobs, lambda number: schedule(blank, str(number)))
+    elif verb == "bulk":
+        schedule_many(blank, [{"args": ["warm"], "delay": BULK_DELAY_SECONDS}])
+        started = time.perf_counter()
+        outcomes = schedule_many(blank, entries(jobs, delay=BULK_DELAY_SECONDS))
+        print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - started, "outcomes": outcomes}))
+    elif verb == "punctual":
+        first, spread = float(sys.argv[3]), float(sys.argv[4])
+        dues = [int((first + spread * number / jobs) * 1000) for number in range(jobs)]
+        outcomes = schedule_many(punctual, ({"args": [due], "at": due / 1000} for due in dues))
+        print(json.dumps({"jobs": jobs, "outcomes": outcomes}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

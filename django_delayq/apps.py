@@ -1,0 +1,45 @@
+"""The Django app: finds task modules and registers the system checks."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+from django.apps import AppConfig, apps
+from django.utils.module_loading import module_has_submodule
+from django.utils.translation import gettext_lazy as _
+
+
+class DelayQConfig(AppConfig):
+    """Put ``"django_delayq"`` into INSTALLED_APPS."""
+
+    name = "django_delayq"
+    label = "django_delayq"
+    verbose_name = _("Delayed jobs")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register checks, import the task modules of all installed apps."""
+        from . import checks  # noqa: F401  # registers itself
+        from .conf import conf_or_defaults
+
+        autodiscover(conf_or_defaults().tasks_module)
+
+
+def autodiscover(module_name: str) -> list[str]:
+    """Import ``<app>.<module_name>`` of every installed app and, where it is a package, every module in it.
+
+    Returns:
+        The names of the imported modules. An error in one of them is raised: a task that is not registered would be
+        found out much later, by a worker.
+    """
+    found: list[str] = []
+    for config in apps.get_app_configs():
+        if config.module is None or not module_has_submodule(config.module, module_name):
+            continue
+        module = import_module(f"{config.name}.{module_name}")
+        found.append(module.__name__)
+        for entry in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
+            import_module(entry.name)
+            found.append(entry.name)
+    return found

@@ -1,0 +1,190 @@
+"""System checks (``manage.py check``), ids ``delayq.E…`` and ``delayq.W…``. They talk to no server.
+
+What needs Redis itself is looked at by ``manage.py delayq_check``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.apps import AppConfig
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.db import connections as databases
+from django.utils.module_loading import import_string
+
+from .conf import SETTING, Conf, conf
+from .core.errors import Misconfigured
+from .core.task import registry, short, suggest
+
+_LOCAL = ("", "localhost", "127.0.0.1", "::1")
+
+
+@register("delayq")
+def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """The ``DELAYQ`` setting and what it names."""
+    try:
+        config = conf()
+    except Misconfigured as error:
+        return [Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")]
+    return [*_redis(config), *_middleware(config), *_queues(config), *_databases(config)]
+
+
+@register("delayq", deploy=True)
+def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """What is fine on a developer's machine and not in production."""
+    try:
+        config = conf()
+    except Misconfigured:
+        return []  # delayq.E001 says it
+    found: list[CheckMessage] = []
+    if config.redis is None:
+        found.append(
+            Warning(
+                "The embedded Redis is used: it lives and dies with the processes of this one machine.",
+                hint=f"Run a Redis of its own and set {SETTING}['REDIS'] to its URL.",
+                id="delayq.W101",
+            )
+        )
+    url = config.redis.get("url") if isinstance(config.redis, dict) else config.redis
+    if isinstance(url, str) and url.startswith("redis://"):
+        parts = urlsplit(url)
+        if parts.password and (parts.hostname or "") not in _LOCAL:
+            found.append(
+                Warning(
+                    f"The password of Redis at {parts.hostname} crosses the network unencrypted.",
+                    hint="Use rediss:// (TLS).",
+                    id="delayq.W102",
+                )
+            )
+    return found
+
+
+def _redis(config: Conf) -> Iterator[CheckMessage]:
+    redis = config.redis
+    if redis is None:
+        yield from _embedded(config)
+    elif isinstance(redis, str) and "://" not in redis:
+        yield from _cache(redis)
+    else:
+        from .core.connection import RedisConfig
+
+        try:
+            RedisConfig.parse(redis)
+        except Misconfigured as error:
+            yield Error(f"{SETTING}['REDIS']: {error}", id="delayq.E002")
+
+
+def _embedded(config: Conf) -> Iterator[CheckMessage]:
+    from .connections import embedded_directory
+
+    try:
+        embedded_directory(config)
+        from .embedded import find_binary
+
+        find_binary()
+    except ImportError:
+        yield Error(
+            "No Redis is configured, and the embedded one does not run on this system.",
+            hint=f"Set {SETTING}['REDIS'] to a URL or to the alias of a django-redis cache.",
+            id="delayq.E003",
+        )
+    except Misconfigured as error:
+        yield Error(str(error), id="delayq.E003")
+
+
+def _cache(alias: str) -> Iterator[CheckMessage]:
+    if alias not in settings.CACHES:
+        yield Error(
+            f"{SETTING}['REDIS'] is {short(alias)}, which is no alias in CACHES.{suggest(alias, settings.CACHES)}",
+            hint="Add the alias to CACHES, or give a URL like 'redis://localhost:6379/0'.",
+            id="delayq.E004",
+        )
+        return
+    backend = settings.CACHES[alias].get("BACKEND", "")
+    try:
+        from django_redis.cache import RedisCache
+    except ImportError:
+        yield Error(
+            f"{SETTING}['REDIS'] names the cache {alias!r}, but django-redis is not installed.",
+            hint="pip install django-redis, or give a URL like 'redis://localhost:6379/0'.",
+            id="delayq.E004",
+        )
+        return
+    try:
+        fits = issubclass(import_string(backend), RedisCache)
+    except (ImportError, TypeError):
+        fits = False
+    if not fits:
+        yield Error(
+            f"{SETTING}['REDIS'] names the cache {alias!r}, whose backend {backend} is not django-redis.",
+            hint="Use 'django_redis.cache.RedisCache' there, or give a URL like 'redis://localhost:6379/0'.",
+            id="delayq.E004",
+        )
+    elif alias == "default":
+        yield Warning(
+            f"{SETTING}['REDIS'] is the default cache: cache.clear() empties its whole Redis database, jobs included.",
+            hint="Give the jobs a cache alias, or a URL, with a database number of its own.",
+            id="delayq.W001",
+        )
+
+
+def _middleware(config: Conf) -> Iterator[CheckMessage]:
+    for path in config.middleware:
+        try:
+            found = import_string(path)
+        except ImportError as error:
+            yield Error(f"{SETTING}['MIDDLEWARE']: {path} cannot be imported: {error}", id="delayq.E005")
+        else:
+            if not callable(found):
+                yield Error(
+                    f"{SETTING}['MIDDLEWARE']: {path} is not callable.",
+                    hint="A middleware takes the next call and returns a call.",
+                    id="delayq.E005",
+                )
+
+
+def _queues(config: Conf) -> Iterator[CheckMessage]:
+    wanted: dict[str, dict[int, str]] = defaultdict(dict)
+    for name, entry in config.queues.items():
+        if entry.shards is not None:
+            wanted[name].setdefault(entry.shards, f"{SETTING}['QUEUES']")
+    for task in registry:
+        if task.options.shards is not None:
+            wanted[task.options.queue].setdefault(task.options.shards, f"task {task.name}")
+    for name, numbers in wanted.items():
+        if len(numbers) > 1:
+            said = " and ".join(f"{number} ({who})" for number, who in sorted(numbers.items()))
+            yield Error(
+                f"The queue {name!r} is given different numbers of shards: {said}.",
+                hint="Name the number in one place.",
+                id="delayq.E006",
+            )
+    known = {*config.queues, *(task.options.queue for task in registry), "default"}
+    for name in config.worker.queues or ():
+        if name not in known:
+            yield Warning(
+                f"{SETTING}['WORKER']['queues'] names {name!r}, a queue of no task.{suggest(name, known)}",
+                hint="Correct the name, or list the queue in QUEUES if other programs fill it.",
+                id="delayq.W002",
+            )
+
+
+def _databases(config: Conf) -> Iterator[CheckMessage]:
+    for alias in databases:
+        options = settings.DATABASES.get(alias, {}).get("OPTIONS") or {}
+        pool = options.get("pool")
+        if not pool:
+            continue
+        size = pool.get("max_size", pool.get("min_size", 4)) if isinstance(pool, dict) else 4
+        if isinstance(size, int) and size < config.worker.threads:
+            yield Warning(
+                f"The connection pool of the database {alias!r} has {size} connections for the {config.worker.threads} "
+                f"threads of a worker process, so jobs would wait for each other.",
+                hint=f"Raise OPTIONS['pool']['max_size'] to {config.worker.threads} or more, or lower "
+                f"{SETTING}['WORKER']['threads'].",
+                id="delayq.W003",
+            )

@@ -1,0 +1,41 @@
+"""The queue itself: standard library and redis-py only, usable without Django.
+
+::
+
+    from django_delayq.core import Broker, NewJob, RedisConfig, ack, connect
+
+    broker = Broker(connect(RedisConfig.parse("redis://localhost:6379/0")))
+    queue = broker.queue("orders")
+    queue.schedule(NewJob(id="order-5", task="shop.cancel_order", args=b"[5]", delay_ms=1_800_000))
+    for job in queue.reserve(0, 10, worker="me").jobs:
+        ...
+        queue.settle([ack(job, started_ms=0, run_ms=3)])
+"""
+
+from .broker import Broker
+from .connection import Connection, RedisConfig, connect
+from .errors import (
+    Bury,
+    DelayQError,
+    IdTaken,
+    InvalidJob,
+    JobTimeout,
+    LeakedTransaction,
+    Misconfigured,
+    QueueFull,
+    QueueUnavailable,
+    Release,
+    Retry,
+    Verdict,
+)
+from .inspector import Counts, Inspector, JobView, Page
+from .job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_id, release
+from .queue import Batch, Queue, Tick
+from .task import Registry, Task, TaskOptions, registry
+
+__all__ = [
+    "Batch", "Broker", "Bury", "Connection", "Counts", "DelayQError", "IdTaken", "Inspector", "InvalidJob", "Job",
+    "JobTimeout", "JobView", "LeakedTransaction", "Misconfigured", "NewJob", "Page", "Payload", "Queue", "QueueFull",
+    "QueueUnavailable", "RedisConfig", "Registry", "Release", "Retry", "Settlement", "Task", "TaskOptions", "Tick",
+    "Verdict", "ack", "bury", "connect", "fail", "new_id", "registry", "release",
+]  # fmt: skip

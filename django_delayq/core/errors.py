@@ -1,0 +1,62 @@
+"""Every exception of the queue. The docstring says when it is raised; the message says what to do next."""
+
+from __future__ import annotations
+
+
+class DelayQError(Exception):
+    """Base of everything that django_delayq raises on purpose."""
+
+
+class InvalidJob(DelayQError, ValueError):
+    """What was asked for cannot be stored: a bad id, due time, payload or option. Nothing was written."""
+
+
+class IdTaken(DelayQError):
+    """The id belongs to a live job of another task, or ``on_conflict="error"`` met a live job."""
+
+
+class QueueFull(DelayQError):
+    """The queue reached its ``max_length``, or Redis its ``maxmemory``. Nothing was written; try again later."""
+
+
+class QueueUnavailable(DelayQError):
+    """Redis cannot be reached or refuses to work now. Whether the call was applied may be unknown."""
+
+
+class Misconfigured(DelayQError):
+    """The deployment is set up wrongly (no Redis, too old, wrong password, unknown setting)."""
+
+
+class LeakedTransaction(DelayQError):
+    """A handler returned inside an open database transaction, so its work was never committed."""
+
+
+class JobTimeout(BaseException):
+    """Raised inside a handler when its ``timeout`` ran out.
+
+    Not an ``Exception``, so that a handler's ``except Exception`` does not swallow its own time limit.
+    """
+
+
+class Verdict(Exception):
+    """Base of the exceptions by which a handler decides the fate of its own job."""
+
+
+class Retry(Verdict):
+    """The attempt failed; run the job again after ``delay`` seconds (None = the task's own back-off)."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        super().__init__(reason)
+        self.delay = delay
+
+
+class Bury(Verdict):
+    """The job can never succeed; put it into the morgue now."""
+
+
+class Release(Verdict):
+    """Not now: put the job back after ``delay`` seconds without counting an attempt (None = at its old place)."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        super().__init__(reason)
+        self.delay = delay

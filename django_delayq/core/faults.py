@@ -1,0 +1,166 @@
+"""What kind of trouble an exception is, and how long to wait before the next try.
+
+Redis says the same thing in several ways: as a class of redis-py's, as a plain ``ResponseError`` that begins with a
+code, or (Redis before 7, inside a script) as ``ERR Error running script ...: -CODE ...``. :func:`classify` is the one
+place that knows them, so that no loop has a list of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import ssl
+from enum import StrEnum
+from typing import Final
+
+from redis import exceptions as redis_errors
+
+from .errors import Misconfigured, QueueFull, QueueUnavailable
+
+
+class Fault(StrEnum):
+    """What to do about an error of Redis or of the way to it."""
+
+    TRANSIENT = "transient"  # nobody's fault, goes away by itself: try again with a growing pause
+    OVERLOAD = "overload"  # Redis is full: refuse new work, go on with the work that is there
+    SATURATION = "saturation"  # this process has all its connections in use: wait for one
+    CONFIG = "config"  # a person has to act (password, permissions, address): try seldom, do not report ready
+    BUG = "bug"  # ours: log with traceback; trying again as it is will not help
+
+
+#: What a call to Redis may raise. Not all of it is a ``RedisError``: the cluster client has a family of its own.
+REDIS_ERRORS: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
+
+_CODES: Final[dict[str, Fault]] = {
+    "BUSY": Fault.TRANSIENT,  # a script of somebody else runs too long
+    "UNKILLABLE": Fault.TRANSIENT,
+    "LOADING": Fault.TRANSIENT,
+    "MISCONF": Fault.TRANSIENT,  # the disk is full; the server tries again each second
+    "NOREPLICAS": Fault.TRANSIENT,
+    "READONLY": Fault.TRANSIENT,  # the end of a failover
+    "MASTERDOWN": Fault.TRANSIENT,
+    "UNBLOCKED": Fault.TRANSIENT,
+    "INPROG": Fault.TRANSIENT,
+    "NOGOODSLAVE": Fault.TRANSIENT,
+    "CLUSTERDOWN": Fault.TRANSIENT,
+    "TRYAGAIN": Fault.TRANSIENT,
+    "MOVED": Fault.TRANSIENT,
+    "ASK": Fault.TRANSIENT,
+    "NOSCRIPT": Fault.TRANSIENT,  # loaded again by the next call
+    "OOM": Fault.OVERLOAD,
+    "NOAUTH": Fault.CONFIG,
+    "WRONGPASS": Fault.CONFIG,
+    "NOPERM": Fault.CONFIG,
+    "DENIED": Fault.CONFIG,  # protected mode
+}
+
+# Order matters: AuthenticationError and MaxConnectionsError are ConnectionErrors, CrossSlot is a ResponseError.
+_CLASSES: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], Fault], ...]] = (
+    (Misconfigured, Fault.CONFIG),
+    (QueueFull, Fault.OVERLOAD),
+    (redis_errors.MaxConnectionsError, Fault.SATURATION),
+    (
+        (
+            redis_errors.AuthenticationError,
+            redis_errors.AuthenticationWrongNumberOfArgsError,
+            redis_errors.AuthorizationError,
+            redis_errors.NoPermissionError,
+            ssl.SSLCertVerificationError,
+        ),
+        Fault.CONFIG,
+    ),
+    (redis_errors.OutOfMemoryError, Fault.OVERLOAD),
+    (redis_errors.ClusterCrossSlotError, Fault.BUG),
+    (
+        (
+            QueueUnavailable,
+            redis_errors.TimeoutError,
+            redis_errors.InvalidResponse,  # a garbled stream; redis-py drops the connection
+            redis_errors.ClusterError,
+            redis_errors.AskError,
+            redis_errors.TryAgainError,
+            redis_errors.ReadOnlyError,
+            redis_errors.NoScriptError,
+            redis_errors.SlotNotCoveredError,
+        ),
+        Fault.TRANSIENT,
+    ),
+)
+
+_POOL_EMPTY: Final = re.compile(r"Too many connections|No connection available", re.IGNORECASE)
+_NEEDS_A_PERSON: Final = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|Cluster mode is not enabled"
+    r"|cluster support disabled|DB index is out of range|SELECT is not allowed in cluster mode"
+    r"|user executing the script can't (?:run this command|access at least one of the keys)",
+    re.IGNORECASE,
+)
+_CODE: Final = re.compile(r"([A-Z]{3,})(?: |$)")
+_CODE_IN_SCRIPT: Final = re.compile(r"@user_script: ?\d+: -([A-Z]{3,}) ")
+_IN_SCRIPT: Final = re.compile(r"(?:ERR )?Error running script")
+
+
+def classify(error: BaseException) -> Fault:
+    """The kind of trouble that ``error`` is; :attr:`Fault.BUG` when it is none of Redis's."""
+    if isinstance(error, QueueUnavailable) and isinstance(error.__cause__, REDIS_ERRORS):
+        return classify(error.__cause__)
+    for kind, fault in _CLASSES:
+        if isinstance(error, kind):
+            return fault
+    if isinstance(error, redis_errors.ResponseError):
+        return _of_text(str(error))
+    if isinstance(error, (redis_errors.ConnectionError, redis_errors.RedisClusterException, OSError)):
+        return _of_line(error)
+    return Fault.BUG
+
+
+def _of_text(text: str) -> Fault:
+    found = _CODE_IN_SCRIPT.search(text) if _IN_SCRIPT.match(text) else _CODE.match(text)
+    if found and found[1] in _CODES:
+        return _CODES[found[1]]
+    return Fault.CONFIG if _NEEDS_A_PERSON.search(text) else Fault.BUG
+
+
+def _of_line(error: BaseException) -> Fault:
+    if isinstance(error, (redis_errors.CrossSlotTransactionError, redis_errors.InvalidPipelineStack)):
+        return Fault.BUG
+    text = str(error)
+    if _POOL_EMPTY.search(text):
+        return Fault.SATURATION
+    return Fault.CONFIG if _NEEDS_A_PERSON.search(text) else Fault.TRANSIENT
+
+
+class Backoff:
+    """Growing pauses with jitter for a loop that must not die: 50 ms … 5 s; half a minute when a person has to act.
+
+    Args:
+        base: the shortest pause in seconds.
+        cap: the longest pause in seconds.
+        config_cap: the longest pause while :attr:`Fault.CONFIG` lasts.
+
+    Not thread-safe: each loop has its own.
+    """
+
+    __slots__ = ("_base", "_cap", "_config_cap", "_failures")
+
+    def __init__(self, base: float = 0.05, cap: float = 5.0, *, config_cap: float = 30.0) -> None:
+        self._base = base
+        self._cap = cap
+        self._config_cap = config_cap
+        self._failures = 0
+
+    @property
+    def failures(self) -> int:
+        """How many pauses were taken since the last :meth:`reset`."""
+        return self._failures
+
+    def next(self, fault: Fault = Fault.TRANSIENT) -> float:
+        """Seconds to wait now; the range doubles with every call until :meth:`reset`."""
+        self._failures += 1
+        longest = min(self._cap, self._base * 2.0 ** min(self._failures, 64))
+        if fault is Fault.CONFIG and longest >= self._cap:
+            return random.uniform(self._config_cap / 2, self._config_cap)
+        return random.uniform(min(self._base, self._cap), longest)
+
+    def reset(self) -> None:
+        """It went well: the next pause is short again."""
+        self._failures = 0

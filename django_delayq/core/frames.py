@@ -1,0 +1,254 @@
+"""The binary frames between Python and the scripts: one framed argument instead of thousands of small ones."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from .errors import InvalidJob
+from .job import DEFAULT_PRIORITY, Job, NewJob, Payload, Settlement, Undecodable, pack_body, unpack_body
+
+CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
+DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3}
+SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
+_DELAY, _KEEP_RETRIES, _MERGED = 1, 2, 4
+_EVENT, _EXPIRED, _SUSPECT, _CRASH = 1, 2, 4, 8
+
+_NEW = struct.Struct("<BBBBdB")
+_ENTRY = struct.Struct("<ddBB")
+_BATCH = struct.Struct("<dddH")
+_JOB = struct.Struct("<dHHHBdB")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_LEASE = struct.Struct("<dB")
+_STATE = struct.Struct("<ddHHHBdB")
+_DOUBLE = struct.Struct("<d")
+_GRAVE = struct.Struct("<ddHHH")
+
+
+@dataclass(slots=True)
+class BrokenJob:
+    """A reserved job whose body cannot be read."""
+
+    job: Job
+    error: str
+    body: bytes
+
+
+@dataclass(slots=True)
+class State:
+    """The mutable state of an id, as ``lua/lib/state.lua`` stores it."""
+
+    token: int = 0
+    due_us: float = 0
+    failures: int = 0
+    reserves: int = 0
+    crashes: int = 0
+    flags: int = 0
+    failed_at_ms: int = 0
+    worker: str = ""
+    taken: int = 0
+    error: bytes = b""
+
+
+def sortable(score: str) -> bytes:
+    """Eight bytes that sort as the number does (IEEE 754, sign bit turned, negatives inverted)."""
+    bits = int.from_bytes(struct.pack(">d", float(score)), "big")
+    return (bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 1 << 63)).to_bytes(8, "big")
+
+
+def digest(data: bytes) -> bytes:
+    """What makes two payloads equal: the first 16 bytes of the SHA-1 of their bytes (Lua can compute it too)."""
+    return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
+
+
+def pack_new(job: NewJob) -> bytes:
+    """An entry of ``schedule.lua``."""
+    ident = job.id.encode()
+    if len(ident) > 255 or not ident:
+        raise InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
+    body = pack_body(job)
+    delay = job.due_ms is None
+    ms = job.delay_ms if delay else job.due_ms
+    marks = (_DELAY if delay else 0) | (0 if job.reset_retries else _KEEP_RETRIES) | (_MERGED if job.payload else 0)
+    head = _NEW.pack(CONFLICT[job.on_conflict], DUE_POLICY[job.due_policy], SCORE_POLICY[job.score_policy],
+                     marks, ms or 0, len(ident))  # fmt: skip
+    task = job.task.encode()
+    plain = b"".join((head, ident, bytes((len(task),)), task, _U32.pack(len(body)), body))
+    if job.payload is None:
+        return plain
+    record = pack_payload(job.payload)
+    return b"".join((plain, digest(job.payload.data), _U32.pack(len(record)), record))
+
+
+def pack_payload(payload: Payload) -> bytes:
+    """A payload record without its arrival, which the script puts behind the first eight bytes."""
+    score = payload.score.encode()
+    return b"".join((sortable(payload.score), payload.key, bytes((len(score),)), score, payload.data))
+
+
+def unpack_payload(record: bytes) -> Payload:
+    """A stored payload record: sortable (8), arrival (8), key (16), score text, data."""
+    end = 33 + record[32]
+    return Payload(record[end:], record[33:end].decode(), record[16:32])
+
+
+def pack_settlement(settlement: Settlement) -> bytes:
+    """An entry of the settling scripts (``lua/lib/settle.lua``)."""
+    job = settlement.job
+    ident = job.id.encode()
+    marks = _EVENT if settlement.event else 0
+    if settlement.guard == "expired":
+        marks |= _EXPIRED
+    if settlement.suspect:
+        marks |= _SUSPECT
+    if settlement.outcome in ("crashed", "poison"):
+        marks |= _CRASH
+    delay = -1 if settlement.delay_ms is None else settlement.delay_ms
+    head = _ENTRY.pack(job.token, delay, marks, len(ident))
+    run = b""
+    if settlement.event:
+        task = job.task.encode()
+        due, started = b"%d" % job.due_ms, b"%d" % settlement.started_ms
+        ms, attempt = b"%d" % settlement.run_ms, b"%d" % (job.failures + 1)
+        run = b"%c%b %b%c%b%c%b%c%b%c%b" % (
+            len(task), task, job.key.hex().encode(), len(due), due, len(started), started, len(ms), ms,
+            len(attempt), attempt,
+        )  # fmt: skip   (the blank is 32, the length of the key in hex)
+    if settlement.verb == "ack":
+        return b"".join((head, ident, run))
+    outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
+    error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
+    return b"".join((
+        head, ident, run, bytes((len(outcome),)), outcome, bytes((len(reason),)), reason,
+        bytes((len(error_class),)), error_class, _U16.pack(len(error)), error,
+    ))  # fmt: skip
+
+
+def pack_id(ident: str) -> bytes:
+    """An id with its length in front."""
+    encoded = ident.encode()
+    return bytes((len(encoded),)) + encoded
+
+
+def pack_touch(job: Job, *, started: bool) -> bytes:
+    """An entry of ``touch.lua``."""
+    return struct.pack("<dB", job.token, started) + pack_id(job.id)
+
+
+def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> tuple[list[Job], list[BrokenJob], float, float]:
+    """``(jobs, broken, now µs, next due µs or -1)`` of what ``lua/lib/reserve.lua`` hands out."""
+    token, now_us, next_due, n = _BATCH.unpack_from(frame)
+    tasks, at = unpack_names(frame, _BATCH.size)
+    jobs: list[Job] = []
+    broken: list[BrokenJob] = []
+    token = int(token)
+    for _ in range(n):
+        due, failures, reserves, crashes, flags, failed_at, length = _JOB.unpack_from(frame, at)
+        at += _JOB.size
+        ident = frame[at : at + length].decode()
+        at += length
+        (size,) = _U32.unpack_from(frame, at)
+        body = frame[at + 4 : at + 4 + size]
+        at += 4 + size
+        # The scripts take bit 3 of byte 1 as "merged", and so must whoever reads behind the body.
+        payloads: tuple[Payload, ...] = ()
+        if body and body[0] & 8:
+            payloads, at = _unpack_payloads(frame, at)
+        try:
+            priority, merged, key, task, options, args = unpack_body(body, tasks)
+        except Undecodable as error:
+            job = Job(queue, shard, ident, "", body[3:19], b"", b"", DEFAULT_PRIORITY, int(due // 1000), token)
+            broken.append(BrokenJob(job, str(error), body))
+            continue
+        jobs.append(Job(queue, shard, ident, task, key, args, options, priority, int(due // 1000), token, failures,
+                        reserves, crashes, flags, int(failed_at), 0, worker, b"", payloads, merged))  # fmt: skip
+    return jobs, broken, now_us, next_due
+
+
+def _unpack_payloads(frame: bytes, at: int) -> tuple[tuple[Payload, ...], int]:
+    (n,) = _U16.unpack_from(frame, at)
+    at += 2
+    payloads = []
+    for _ in range(n):
+        (size,) = _U32.unpack_from(frame, at)
+        payloads.append(unpack_payload(frame[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return tuple(payloads), at
+
+
+def unpack_state(packed: bytes) -> State:
+    """A stored state record; what is missing or too short to be one counts as a fresh job's."""
+    if len(packed) < _STATE.size + 2:
+        return State()
+    token, due, failures, reserves, crashes, flags, failed_at, length = _STATE.unpack_from(packed)
+    at = _STATE.size
+    worker = packed[at : at + length].decode(errors="replace")
+    (taken,) = _U16.unpack_from(packed, at + length)
+    at += length + 2
+    return State(int(token), due, failures, reserves, crashes, flags, int(failed_at), worker, taken // 16,
+                 packed[at + taken :])  # fmt: skip
+
+
+def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
+    """Number -> name of the tasks that a reply speaks of, and the position behind them."""
+    tasks = {}
+    n = frame[at]
+    at += 1
+    for _ in range(n):
+        (number,) = _U16.unpack_from(frame, at)
+        name, at = take_u8(frame, at + 2)
+        tasks[number] = name.decode()
+    return tasks, at
+
+
+def job_of(queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State,
+           due_us: float) -> Job:  # fmt: skip
+    """A job from its stored records; a body that cannot be read gives one with an empty task."""
+    try:
+        priority, merged, key, task, options, args = unpack_body(body, tasks)
+    except Undecodable:
+        priority, merged, key, task, options, args = DEFAULT_PRIORITY, False, body[3:19], "", b"", body
+    return Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), state.token,
+               state.failures, state.reserves, state.crashes, state.flags, state.failed_at_ms, 0, state.worker,
+               state.error, (), merged)  # fmt: skip
+
+
+def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
+    """The jobs of ``leases.lua``, with their deadlines."""
+    tasks, at = unpack_names(frame, 0)
+    (n,) = _U16.unpack_from(frame, at)
+    at += 2
+    jobs = []
+    for _ in range(n):
+        deadline, length = _LEASE.unpack_from(frame, at)
+        at += _LEASE.size
+        ident = frame[at : at + length].decode()
+        packed, at = take_u32(frame, at + length)
+        body, at = take_u32(frame, at)
+        state = unpack_state(packed)
+        job = job_of(queue, shard, ident, body, tasks, state, state.due_us)
+        job.deadline_ms = int(deadline)
+        jobs.append(job)
+    return jobs
+
+
+def take_u32(frame: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes with a 32-bit length in front, and the position behind them."""
+    (size,) = _U32.unpack_from(frame, at)
+    return frame[at + 4 : at + 4 + size], at + 4 + size
+
+
+def take_u16(frame: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes with a 16-bit length in front, and the position behind them."""
+    (size,) = _U16.unpack_from(frame, at)
+    return frame[at + 2 : at + 2 + size], at + 2 + size
+
+
+def take_u8(frame: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes with an 8-bit length in front, and the position behind them."""
+    size = frame[at]
+    return frame[at + 1 : at + 1 + size], at + 1 + size

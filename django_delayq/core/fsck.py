@@ -1,0 +1,131 @@
+"""Checks the invariants of the data model, and mends what can be mended.
+
+A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind a run;
+a body exists exactly for a live id; a token exactly for a lease; the failure indexes say what the state says; payloads
+belong to a live merged job and lie in order; a grave has its record and both its indexes; the request window is as long
+as it says. Each id is examined inside one script, so a busy system gives no false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from .keys import Shard
+from .scripts import clear_errors
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .queue import Queue
+
+_CHUNK: Final = 100
+_ID_SETS: Final = (*(f"due.{n}" for n in range(8)), "lease", "failed", "failures")
+_ID_HASHES: Final = ("body", "state", "gate")
+_PAYLOAD_MEMBER_TAIL: Final = 34  # \0, sortable 8, arrival 8, digest 16, slot 1
+_PAYLOAD_FIELD_TAIL: Final = 18  # \0, digest 16, slot 1
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found. ``violations`` are sentences; ``repaired`` of them were mended."""
+
+    violations: list[str] = field(default_factory=list)
+    repaired: int = 0
+    checked: int = 0
+
+
+def check(broker: Broker, *, queues: Iterable[str] = (), repair: bool = False) -> Report:
+    """Examines every id of the named queues (all when none is named).
+
+    Args:
+        repair: mend what was found: a job without a place becomes due now, an index without a body is dropped.
+    """
+    report = Report()
+    opened = [broker.queue(name) for name in queues] or broker.queues()
+    for queue in opened:
+        for number in range(queue.shards):
+            _check_shard(broker, queue, queue.shard(number), report, repair)
+    return report
+
+
+def assert_invariants(broker: Broker) -> None:
+    """Raises AssertionError with all violations; for tests."""
+    report = check(broker)
+    if report.violations:
+        raise AssertionError("\n".join(report.violations))
+
+
+def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, repair: bool) -> None:
+    where = f"{queue.name}[{shard.number}]"
+    for chunk in _chunks(_idents(broker.client, shard)):
+        frame = b"".join(bytes((len(ident),)) + ident for ident in chunk)
+        _examine(broker, shard, where, report, repair, len(chunk), frame, b"")
+    for chunk in _chunks(_graves(broker.client, shard)):
+        frame = b"".join(len(grave).to_bytes(2, "little") + grave for grave in chunk)
+        _examine(broker, shard, where, report, repair, len(chunk), b"", frame)
+    _check_lengths(broker.client, shard, where, report)
+
+
+def _examine(broker: Broker, shard: Shard, where: str, report: Report, repair: bool, n: int, idents: bytes,
+             graves: bytes) -> None:  # fmt: skip
+    findings = broker.scripts.call(
+        "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves
+    )
+    report.checked += n
+    for violation, subject in zip(findings[::2], findings[1::2], strict=True):
+        report.violations.append(f"{where} {subject.decode(errors='backslashreplace')!r}: {violation.decode()}")
+        report.repaired += repair
+
+
+def _check_lengths(client: Any, shard: Shard, where: str, report: Report) -> None:
+    """Structures that must be equally long. Read in one transaction, so that nothing moves in between."""
+    with clear_errors(), client.pipeline(transaction=True) as pipeline:
+        pipeline.hlen(shard.names["payload"]).zcard(shard.names["order"])
+        pipeline.hlen(shard.names["reply"]).llen(shard.names["window"])
+        payloads, order, replies, window = pipeline.execute()
+    if payloads != order:
+        report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
+    if replies != window:
+        report.violations.append(f"{where}: {replies} remembered replies, but {window} in the window")
+
+
+def _idents(client: Any, shard: Shard) -> Iterator[bytes]:
+    with clear_errors():
+        for name in _ID_SETS:
+            for member, _ in client.zscan_iter(shard.names[name], count=1000):
+                yield member
+        for name in _ID_HASHES:
+            for ident, _ in client.hscan_iter(shard.names[name], count=1000):
+                yield ident
+        for member, _ in client.zscan_iter(shard.names["order"], count=1000):
+            yield member[:-_PAYLOAD_MEMBER_TAIL]
+        for name, _ in client.hscan_iter(shard.names["payload"], count=1000):
+            yield name[:-_PAYLOAD_FIELD_TAIL]
+
+
+def _graves(client: Any, shard: Shard) -> Iterator[bytes]:
+    with clear_errors():
+        for name in ("morgue", "morgue_id"):
+            for member, _ in client.zscan_iter(shard.names[name], count=1000):
+                yield member
+        for member, _ in client.hscan_iter(shard.names["grave"], count=1000):
+            yield member
+
+
+def _chunks(members: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Chunks without repetitions inside the last few thousand: one id is met in several indexes."""
+    recent: dict[bytes, None] = {}
+
+    def fresh() -> Iterator[bytes]:
+        for member in members:
+            if member and member not in recent:
+                recent[member] = None
+                if len(recent) > 1_000_000:
+                    recent.clear()
+                yield member
+
+    unique = fresh()
+    while chunk := list(islice(unique, _CHUNK)):
+        yield chunk

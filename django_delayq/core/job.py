@@ -1,0 +1,199 @@
+"""The values that travel: what is asked for, what is stored, what a worker holds, how it ended.
+
+One *body* is stored per generation of an id (see :func:`pack_body`); everything that changes while the job lives is
+kept apart in its *state*. Both are flat binary records, because ten million of them have to fit into memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+BODY_VERSION: Final = 1
+MAX_ID_BYTES: Final = 255
+MAX_TASK_BYTES: Final = 255
+PRIORITIES: Final = 8
+DEFAULT_PRIORITY: Final = 4
+
+# flags of a state record, shared with lua/lib/state.lua
+STARTED: Final = 1
+SUSPECT: Final = 2
+STOPPING: Final = 4
+
+
+def new_id() -> str:
+    """A random job id: 20 characters, 120 bits."""
+    return urlsafe_b64encode(os.urandom(15)).decode("ascii")
+
+
+def new_key() -> bytes:
+    """A random generation key (16 bytes)."""
+    return os.urandom(16)
+
+
+@dataclass(slots=True)
+class Payload:
+    """One argument of a merged job. ``score`` is the client's own text of a number: its order and version."""
+
+    data: bytes
+    score: str
+    key: bytes
+
+
+@dataclass(slots=True)
+class NewJob:
+    """A job that is asked for. Exactly one of ``due_ms`` (Unix ms) and ``delay_ms`` (from now, server clock) is set."""
+
+    id: str
+    task: str
+    args: bytes = b""
+    due_ms: int | None = None
+    delay_ms: int | None = 0
+    priority: int = DEFAULT_PRIORITY
+    options: bytes = b""  # canonical JSON of per-job overrides: max_attempts, timeout, context, ...
+    key: bytes = b""  # filled with a fresh one when empty
+    on_conflict: str = "replace"  # merge | replace | ignore | error
+    due_policy: str = "replace"  # keep | replace | earliest | latest
+    score_policy: str = "min"  # min | max | first | last   (merged)
+    reset_retries: bool = True
+    payload: Payload | None = None  # set = merged job
+
+
+@dataclass(slots=True)
+class Job:
+    """A job in a worker's hands (reserved), or looked at by the inspector.
+
+    Times are Unix milliseconds on Redis's clock. ``args`` are the task's encoded arguments, opaque to the core.
+    """
+
+    queue: str
+    shard: int
+    id: str
+    task: str
+    key: bytes
+    args: bytes
+    options_json: bytes
+    priority: int
+    due_ms: int
+    token: int = 0
+    failures: int = 0
+    reserves: int = 0
+    crashes: int = 0
+    flags: int = 0
+    failed_at_ms: int = 0
+    deadline_ms: int = 0
+    worker: str = ""
+    error: bytes = b""
+    payloads: tuple[Payload, ...] = ()
+    merged: bool = False
+
+    @property
+    def suspect(self) -> bool:
+        """It may have killed its process, so it runs with no other job beside it."""
+        return self.crashes > 0 or bool(self.flags & SUSPECT)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Per-job overrides given at the schedule call."""
+        return json.loads(self.options_json) if self.options_json else {}
+
+
+class Undecodable(ValueError):
+    """A stored body is not one of ours; its bytes are kept for the morgue."""
+
+
+# byte 1 of a body: priority (3 bits), merged, options, version (3 bits)
+_MERGED: Final = 8
+_OPTIONS: Final = 16
+_HEAD: Final = 19
+_U16: Final = struct.Struct("<H")
+
+
+def pack_body(job: NewJob) -> bytes:
+    """The body of one generation, but for the two bytes of its task, which the schedule script puts behind byte 1.
+
+    Layout as stored: priority (3 bits), merged (8), options (16), version (3 bits) u8 | number of the task in its
+    shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name would cost
+    more than all the rest; the shard keeps each name once.
+    """
+    flags = job.priority | (_MERGED if job.payload is not None else 0) | (_OPTIONS if job.options else 0)
+    head = bytes((flags | BODY_VERSION << 5,))
+    if job.options:
+        return b"".join((head, job.key or new_key(), _U16.pack(len(job.options)), job.options, job.args))
+    return b"".join((head, job.key or new_key(), job.args))
+
+
+def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes, str, bytes, bytes]:
+    """``(priority, merged, key, task, options JSON, args)`` of a stored body.
+
+    Args:
+        body: the stored bytes.
+        tasks: number -> name of the tasks of the shard.
+
+    Raises:
+        Undecodable: the bytes are not a body of a version that this code knows.
+    """
+    if len(body) < _HEAD:
+        raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
+    flags = body[0]
+    if flags >> 5 != BODY_VERSION:
+        raise Undecodable(f"body version {flags >> 5} is not known here; was it written by a newer release?")
+    task = tasks.get(body[1] | body[2] << 8)
+    if task is None:
+        raise Undecodable("the body's task has no name in its shard")
+    if not flags & _OPTIONS:
+        return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, b"", body[_HEAD:]
+    end = _HEAD + 2 + int.from_bytes(body[_HEAD : _HEAD + 2], "little")
+    if end > len(body):
+        raise Undecodable("the body is cut off inside its options")
+    return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
+
+
+@dataclass(slots=True)
+class Settlement:
+    """How a held job leaves its holder's hands: one verb with what the script needs to carry it out.
+
+    ``verb`` is ack, fail, release or bury. ``due_ms`` None with ``delay_ms`` None means "at its old place".
+    ``guard`` "token" needs only the fencing token; "expired" also needs the lease to have run out.
+    """
+
+    job: Job
+    verb: str
+    started_ms: int = 0
+    run_ms: int = 0
+    delay_ms: int | None = None
+    outcome: str = "succeeded"  # succeeded failed timeout crashed lost released buried exhausted poison undecodable ...
+    reason: str = ""
+    error_class: str = ""
+    error: bytes = b""
+    suspect: bool = False
+    guard: str = "token"
+    event: bool = True
+
+
+def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
+    """The job is done; nothing of it stays."""
+    return Settlement(job, "ack", started_ms, run_ms, event=event)
+
+
+def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str = "failed", error_class: str = "",
+         error: bytes = b"", guard: str = "token") -> Settlement:  # fmt: skip
+    """A counted attempt failed (outcome failed, timeout or crashed); it is due again after ``delay_ms``."""
+    return Settlement(job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, guard=guard)
+
+
+def release(job: Job, *, delay_ms: int | None = None, reason: str = "", suspect: bool = False,
+            guard: str = "token") -> Settlement:  # fmt: skip
+    """Give the job back without counting an attempt."""
+    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, suspect=suspect, guard=guard, event=False)
+
+
+def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",
+         error: bytes = b"", guard: str = "token") -> Settlement:  # fmt: skip
+    """Put the job into the morgue, where it waits for a person. ``reason``: exhausted, poison, buried, ..."""
+    return Settlement(job, "bury", started_ms, run_ms, None, outcome, reason, error_class, error, guard=guard)

@@ -1,0 +1,87 @@
+"""Every Redis key, with its type and meaning: the data model on one page.
+
+A shard's keys share the hash tag ``{<queue>:<epoch>.<shard>}``, so one script touches one slot and a hot queue spreads
+over a cluster. They are few, fixed, declared by every script, and never expire.
+
+=========== ======== ==========================================================================================
+name        type     content
+=========== ======== ==========================================================================================
+due.0 … 7   zset     waiting ids of one priority class -> due, µs (ms · 1000 + place of arrival)
+lease       zset     reserved ids -> end of the lease, ms
+body        hash     live id -> body (:func:`~.job.pack_body`)
+state       hash     id -> what changed since it was scheduled (``lua/lib/state.lua``); a fresh job has none
+gate        hash     running id -> due and body of what was scheduled meanwhile
+order       zset     payloads of merged jobs by (id, score, arrival), all with score 0
+payload     hash     (id, digest, slot) -> payload record
+failed      zset     live ids with failures -> when they last failed, µs
+failures    zset     the same ids -> number of failures
+morgue      zset     (id, key) of a buried generation -> when it was buried, µs
+morgue_id   zset     the same, by id
+grave       hash     (id, key) -> morgue record (``lua/lib/grave.lua``)
+reply       hash     request id -> the reply it got
+window      list     request ids by age
+count       hash     counters
+event       stream   finished attempts, capped
+meta        hash     clock, sequence, last token, reaper hold, run id of Redis
+task        hash     names of the shard's tasks and the numbers that stand for them in bodies
+=========== ======== ==========================================================================================
+
+Beside the shards: ``<prefix>:queues`` (hash: queue -> layout, the truth about shards and epoch), ``<prefix>:workers``
+(hash: worker -> last announcement) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from .job import PRIORITIES
+
+SHARD_KEYS: Final = (
+    *(f"due.{priority}" for priority in range(PRIORITIES)),
+    "lease", "body", "state", "gate", "order", "payload", "failed", "failures",
+    "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard as the scripts want it: its keys in their order, and the constants of every call."""
+
+    number: int
+    keys: tuple[bytes, ...]
+    constants: bytes
+    names: dict[str, bytes] = field(repr=False)
+
+
+def queues_key(prefix: str) -> str:
+    """Key of the registry of queues."""
+    return f"{prefix}:queues"
+
+
+def workers_key(prefix: str) -> str:
+    """Key of the registry of workers."""
+    return f"{prefix}:workers"
+
+
+def wake_key(prefix: str, queue: str) -> str:
+    """Key of a queue's wake list; on a cluster, name of its wake channel."""
+    return f"{prefix}:wake:{queue}"
+
+
+def shard_of(id_bytes_crc: int, shards: int) -> int:
+    """The shard of an id, from the CRC-32 of its UTF-8 bytes (Lowkiq's rule)."""
+    return id_bytes_crc % shards
+
+
+def make_shard(prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int,
+               cluster: bool) -> Shard:  # fmt: skip
+    """The keys and constants of one shard of a queue."""
+    stem = f"{prefix}:{{{queue}:{epoch}.{number}}}:"
+    names = {name: f"{stem}{name}".encode() for name in SHARD_KEYS}
+    wake = wake_key(prefix, queue).encode()
+    channel = wake if cluster else b""
+    keys = tuple(names.values()) if cluster else (*names.values(), wake)
+    constants = struct.pack("<IIHB", lease_ms, event_cap, number, len(channel)) + channel
+    return Shard(number, keys, constants, names)

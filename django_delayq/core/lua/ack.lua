@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+-- The jobs are done: nothing of them stays, and what was gated behind them becomes live.
+-- ARGV    3 worker; 4 entries (lib/settle)
+-- Returns one '1' or '0' (the lease was lost) for each.
+-- Events  succeeded
+-- include keys clock begin window body state due wake bytes payload gate event settle acked
+local seen = replay()
+if seen then
+  return seen
+end
+local before = head()
+local reply = ack(ARGV[4])
+wake_if_earlier(before)
+remember(reply)
+return reply

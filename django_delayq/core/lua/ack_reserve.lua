@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+-- The fused step of a busy worker: what is done leaves, what is due comes, in one move.
+-- ARGV    3 worker; 4 ack entries (lib/settle); 5 limit
+-- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
+-- Events  succeeded
+-- include keys clock begin window body names state due wake bytes payload gate event settle acked reserve
+local seen = replay()
+if seen then
+  local token, answers = string.match(seen, '^(%d+):(.*)$')
+  return { answers, reserve_again(tonumber(token)) }
+end
+local answers = ack(ARGV[4])
+local batch, token = reserve(tonumber(ARGV[5]), ARGV[3])
+remember(text(token) .. ':' .. answers)
+return { answers, batch }

@@ -1,0 +1,10 @@
+#!lua flags=allow-oom
+-- A worker says that it lives. KEYS 1 registry of workers (hash).
+-- ARGV    1 name; 2 what it says of itself; the server's time is put in front.
+-- Returns now ms.
+-- Events  none
+redis.call('HDEL', KEYS[1], '')
+local time = redis.call('TIME')
+local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
+redis.call('HSET', KEYS[1], ARGV[1], now_ms .. ':' .. ARGV[2])
+return now_ms

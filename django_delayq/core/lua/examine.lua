@@ -1,0 +1,169 @@
+#!lua flags=allow-oom
+-- Checks what must always be true of some ids, and mends it when asked.
+-- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 graves one after another, 'I2c0' each
+-- Returns {violation, id, ...}.
+-- Events  none
+-- include keys clock begin body state due wake bytes payload gate
+redis.call('ZREM', LEASE, '')
+local repair = ARGV[3] == '1'
+local findings = {}
+
+local function found(violation, id, mend)
+  findings[#findings + 1] = violation
+  findings[#findings + 1] = id
+  if repair and mend then
+    mend()
+  end
+end
+
+local function classes_of(id)
+  local classes = {}
+  for class = 1, 8 do
+    if redis.call('ZSCORE', DUE[class], id) then
+      classes[#classes + 1] = class
+    end
+  end
+  return classes
+end
+
+local function leave_places(id)
+  redis.call('ZREM', LEASE, id)
+  for class = 1, 8 do
+    redis.call('ZREM', DUE[class], id)
+  end
+end
+
+local function wait_now(id, body)
+  leave_places(id)
+  put_due(body, score_at(now_ms), id)
+end
+
+local function forget_all(id)
+  leave_places(id)
+  forget_failures(id)
+  redis.call('HDEL', STATE, id)
+  redis.call('HDEL', GATE, id)
+  drop_payloads(id)
+end
+
+local function free_token(id)
+  local s = read_state(redis.call('HGET', STATE, id))
+  s.token, s.worker, s.taken = 0, '', ''
+  redis.call('HSET', STATE, id, pack_state(s))
+end
+
+local function check_place(id, body, leased)
+  local classes = classes_of(id)
+  local places = #classes + (leased and 1 or 0)
+  if not body then
+    if places > 0 then
+      found('index without body', id, function() forget_all(id) end)
+    end
+  elseif places == 0 then
+    found('body without place', id, function() wait_now(id, body) end)
+  elseif places > 1 then
+    found('in two places', id, function() wait_now(id, body) end)
+  elseif not leased and classes[1] ~= class_of(body) then
+    found('wrong priority class', id, function() wait_now(id, body) end)
+  end
+end
+
+local function check_state(id, body, leased, packed)
+  local s = read_state(packed)
+  if packed and not body then
+    found('state without body', id, function() redis.call('HDEL', STATE, id) end)
+  elseif leased and s.token == 0 then
+    found('lease without token', id, function() if body then wait_now(id, body) end end)
+  elseif not leased and s.token ~= 0 then
+    found('token without lease', id, function() free_token(id) end)
+  end
+  local failed, failures = redis.call('ZSCORE', FAILED, id), tonumber(redis.call('ZSCORE', FAILURES, id)) or 0
+  if (s.failures > 0) ~= (failed and true or false) or failures ~= s.failures then
+    found('failure index', id, function()
+      forget_failures(id)
+      if s.failures > 0 then
+        redis.call('ZADD', FAILED, score_at(s.failed_at), id)
+        redis.call('ZADD', FAILURES, s.failures, id)
+      end
+    end)
+  end
+  return s
+end
+
+local function check_gate(id, body, leased)
+  local gated = redis.call('HGET', GATE, id)
+  if gated and not leased then
+    found('gate without run', id, function()
+      if body then
+        redis.call('HDEL', GATE, id)
+      else
+        open_gate(id, gated)
+      end
+    end)
+  end
+end
+
+local function check_payloads(id, body, leased, s)
+  local seen = 0
+  for _, member in ipairs(payloads_of(id, -1)) do
+    seen = seen + 1
+    local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
+    local value = redis.call('HGET', PAYLOAD, field_of(id, digest, slot))
+    if not value or member_of(id, value, digest, slot) ~= member then
+      found('payload order without payload', id, function() redis.call('ZREM', ORDER, member) end)
+    elseif slot == '1' and not (leased and in_flight(s.taken, digest)) then
+      found('payload twin without run', id, function()
+        add_payload(id, digest, drop_payload(id, digest, '1'), '0', '')
+      end)
+    end
+  end
+  if not (body and is_merged(body)) then
+    if seen > 0 then
+      found('payloads without merged job', id, function() drop_payloads(id) end)
+    end
+  elseif seen == 0 then
+    found('merged job without payload', id, function() end_run(id); leave_places(id) end)
+  end
+end
+
+local function examine(id)
+  local body = redis.call('HGET', BODY, id)
+  local leased = redis.call('ZSCORE', LEASE, id)
+  check_place(id, body, leased)
+  local s = check_state(id, body, leased, redis.call('HGET', STATE, id))
+  check_gate(id, body, leased)
+  check_payloads(id, body, leased, s)
+end
+
+local function examine_grave(grave)
+  local record = redis.call('HGET', GRAVE, grave)
+  local by_time, by_id = redis.call('ZSCORE', MORGUE, grave), redis.call('ZSCORE', MORGUE_ID, grave)
+  if not record then
+    found('grave without record', grave, function()
+      redis.call('ZREM', MORGUE, grave)
+      redis.call('ZREM', MORGUE_ID, grave)
+    end)
+  elseif not (by_time and by_id) then
+    found('grave without index', grave, function()
+      redis.call('ZADD', MORGUE_ID, 0, grave)
+      redis.call('ZADD', MORGUE, 'NX', score_at(now_ms), grave)
+    end)
+  end
+end
+
+local at = 1
+while at <= #ARGV[4] do
+  local id
+  id, at = struct.unpack('<Bc0', ARGV[4], at)
+  examine(id)
+end
+at = 1
+while at <= #ARGV[5] do
+  local grave
+  grave, at = struct.unpack('<I2c0', ARGV[5], at)
+  examine_grave(grave)
+end
+if repair and #findings > 0 then
+  keep_clock()
+end
+return findings

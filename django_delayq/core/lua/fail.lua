@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- Counted attempts that failed, timed out or crashed: the jobs wait for their next attempt.
+-- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off
+-- Returns one '1' or '0' (the lease was lost) for each.
+-- Events  failed, timeout, crashed; cancelled
+-- include keys clock begin window body state due wake bytes payload gate event settle
+local seen = replay()
+if seen then
+  return seen
+end
+return settle_all(ARGV[4], function(e, s)
+  local body = redis.call('HGET', BODY, e.id) or ''
+  if gives_way(e, s, body) then
+    return
+  end
+  s.failures, s.failed_at, s.error = math.min(s.failures + 1, 65535), now_ms, e.error
+  if has_mark(e, MARK_CRASH) then
+    s.crashes = math.min(s.crashes + 1, 65535)
+  end
+  clear_flag(s, SUSPECT)
+  wait_again(e, s, body, tonumber(score_at(now_ms + math.max(e.delay, 0))))
+  redis.call('ZADD', FAILED, score_at(now_ms), e.id)
+  redis.call('ZADD', FAILURES, s.failures, e.id)
+  count(e.outcome, 1)
+  emit_entry(e, e.outcome)
+end)

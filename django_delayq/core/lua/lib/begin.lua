@@ -1,0 +1,39 @@
+-- What every verb starts with: the constants of the shard, and now.
+-- ARGV[1] request id; ARGV[2] '<I4 lease ms><I4 event cap><I2 shard><Bc0 wake channel, empty = wake list>'.
+local request = ARGV[1]
+local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I2Bc0', ARGV[2])
+
+local now_us = server_us()
+local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes')
+local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
+local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
+-- Time never runs backwards by less than a lease: it stands still. A larger step is a new truth, after which every
+-- deadline is doubtful, so nothing is reaped for one lease.
+local stepped_back = clock_seen - now_us > lease_ms * 1000
+if now_us < clock_seen and not stepped_back then
+  now_us = clock_seen
+end
+local now_ms = math.floor(now_us / 1000)
+if stepped_back then
+  hold_ms = now_ms + lease_ms
+end
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+-- A due or updated score: milliseconds in front, place of arrival behind, so that equal times stay in order.
+local function score_at(ms)
+  seq = seq + 1
+  return text(ms * 1000 + seq % 1000)
+end
+
+local function keep_clock()
+  redis.call('HSET', META, 'clock', text(now_us), 'seq', text(seq), 'token', text(last_token), 'hold', text(hold_ms))
+end
+
+local function count(name, by)
+  if by > 0 then
+    redis.call('HINCRBY', COUNT, name, by)
+  end
+end

@@ -1,0 +1,36 @@
+-- What the scripts read of a body (job.pack_body): byte 1 priority, kind and version, bytes 2 and 3 the task.
+-- TASK: name -> number, \0 number -> name; a body carries the number, so a name is stored once, not in each job.
+local function flags_of(body)
+  return string.byte(body, 1) or 4
+end
+
+local function class_of(body)
+  return flags_of(body) % 8 + 1
+end
+
+local function is_merged(body)
+  return math.floor(flags_of(body) / 8) % 2 == 1
+end
+
+local function task_code_of(body)
+  return string.sub(body, 2, 3)
+end
+
+local function task_name(code)
+  return redis.call('HGET', TASK, '\0' .. code)
+end
+
+-- The two bytes that stand for a task name, or nil when no job of it was ever scheduled here.
+local function find_task_code(name)
+  local number = redis.call('HGET', TASK, name)
+  return number and struct.pack('<I2', tonumber(number))
+end
+
+local function is_task_of(body, name)
+  return task_name(task_code_of(body)) == name
+end
+
+local function with_class_of(body, other)
+  local flags = flags_of(body)
+  return string.char(flags - flags % 8 + flags_of(other) % 8) .. string.sub(body, 2)
+end

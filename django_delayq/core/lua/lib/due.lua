@@ -1,0 +1,28 @@
+-- The due sets. Meta remembers which priority classes were ever used, so that the others are never looked at.
+local function is_used(class)
+  return math.floor(classes / 2 ^ (class - 1)) % 2 == 1
+end
+
+local function put_due(body, score, id)
+  local class = class_of(body)
+  if not is_used(class) then
+    classes = classes + 2 ^ (class - 1)
+    -- At once and not at the end: a script that dies in between leaves a class too many, never one too few.
+    redis.call('HSET', META, 'classes', classes)
+  end
+  redis.call('ZADD', DUE[class], score, id)
+end
+
+-- The smallest due score of the shard, nil when nothing waits.
+local function head()
+  local first
+  for class = 1, 8 do
+    if is_used(class) then
+      local score = tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2])
+      if score and (not first or score < first) then
+        first = score
+      end
+    end
+  end
+  return first
+end

@@ -1,0 +1,35 @@
+-- Gated content: what was scheduled for an id while that id was running. '<d due score>' and the body.
+local function read_gate(packed)
+  return struct.unpack('<d', packed), string.sub(packed, 9)
+end
+
+local function pack_gate(due, body)
+  return struct.pack('<d', due) .. body
+end
+
+local function forget_failures(id)
+  redis.call('ZREM', FAILED, id)
+  redis.call('ZREM', FAILURES, id)
+end
+
+-- The run is over: the gated content is a fresh job now.
+local function open_gate(id, packed)
+  local due, body = read_gate(packed)
+  forget_failures(id)
+  redis.call('HDEL', STATE, id)
+  redis.call('HSET', BODY, id, body)
+  redis.call('HDEL', GATE, id)
+  put_due(body, text(due), id)
+end
+
+-- Nothing of the id stays, except what was gated behind it.
+local function end_run(id)
+  local gated = redis.call('HGET', GATE, id)
+  if gated then
+    open_gate(id, gated)
+    return
+  end
+  forget_failures(id)
+  redis.call('HDEL', STATE, id)
+  redis.call('HDEL', BODY, id)
+end

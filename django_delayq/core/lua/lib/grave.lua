@@ -1,0 +1,44 @@
+-- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2Bc0Bc0Bc0I2c0I4c0' due us, buried at us, failures,
+-- reserves, crashes, outcome, reason, error class, error, body; a merged one's payloads framed behind it.
+local GRAVE_FORMAT = '<ddI2I2I2Bc0Bc0Bc0I2c0I4c0'
+
+-- The body of a record, and its payloads.
+local function body_of_record(record)
+  local fields = { struct.unpack(GRAVE_FORMAT, record) }
+  return fields[#fields - 1], string.sub(record, fields[#fields])
+end
+
+local function grave_of(id, body)
+  return id .. '\0' .. string.sub(body, 4, 19)
+end
+
+local function dig(id, body, s, e, payloads)
+  local grave, buried = grave_of(id, body), score_at(now_ms)
+  redis.call('HSET', GRAVE, grave, struct.pack(GRAVE_FORMAT, s.due, tonumber(buried), s.failures, s.reserves,
+    s.crashes, #e.outcome, e.outcome, #e.reason, e.reason, #e.error_class, e.error_class, #e.error, e.error,
+    #body, body) .. payloads)
+  redis.call('ZADD', MORGUE_ID, 0, grave)
+  redis.call('ZADD', MORGUE, buried, grave)
+end
+
+local function fill_in(grave)
+  redis.call('ZREM', MORGUE, grave)
+  redis.call('ZREM', MORGUE_ID, grave)
+  redis.call('HDEL', GRAVE, grave)
+end
+
+-- The grave that a caller means: the named generation, or the youngest of the id.
+local function find_grave(id, key)
+  if key ~= '' then
+    local grave = id .. '\0' .. key
+    return redis.call('HEXISTS', GRAVE, grave) == 1 and grave or nil
+  end
+  local youngest, latest
+  for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
+    local buried = tonumber(redis.call('ZSCORE', MORGUE, grave))
+    if buried and (not latest or buried > latest) then
+      youngest, latest = grave, buried
+    end
+  end
+  return youngest
+end

@@ -1,0 +1,18 @@
+-- The names of the tasks whose bodies a reply carries: '<B n>' and n times '<c2 number><Bc0 name>', in front of it.
+-- They travel with every reply, because a number means another task after the loss of Redis.
+local names, names_seen = {}, {}
+
+local function name_task_of(body)
+  local code = task_code_of(body)
+  if #code == 2 and not names_seen[code] then
+    names_seen[code] = true
+    local name = task_name(code)
+    if name and #names < 255 then
+      names[#names + 1] = code .. struct.pack('<Bc0', #name, name)
+    end
+  end
+end
+
+local function frame_of_names()
+  return string.char(#names) .. table.concat(names)
+end

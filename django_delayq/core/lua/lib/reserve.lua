@@ -1,0 +1,96 @@
+-- Hands out due jobs under one fencing token. Answers the frame that queue.py reads:
+-- '<d token><d now us><d next due us, -1 = none><I2 n>', the names of the tasks, and for each job
+-- '<d due us><I2 failures><I2 reserves><I2 crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
+-- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
+local function frame_of_job(id, s, body, payloads)
+  name_task_of(body)
+  return struct.pack('<dI2I2I2BdBc0I4c0', s.due, s.failures, s.reserves, s.crashes, s.flags, s.failed_at,
+    #id, id, #body, body) .. payloads
+end
+
+local function frame_of_batch(token, next_due, jobs)
+  return struct.pack('<dddI2', token, now_us, next_due or -1, #jobs) .. frame_of_names() .. table.concat(jobs)
+end
+
+local function new_token()
+  last_token = math.max(last_token + 1, now_us)
+  return last_token
+end
+
+-- Every lease is dated from now, when the holder can start, and ends at the same moment for the whole batch.
+local function lease(id, due, body, packed, token, worker)
+  local s = read_state(packed)
+  local payloads = ''
+  s.token, s.due, s.worker, s.reserves = token, due, worker, math.min(s.reserves + 1, 65535)
+  clear_flag(s, STARTED)
+  if is_merged(body) then
+    payloads, s.taken = take_payloads(id)
+  end
+  redis.call('ZADD', LEASE, text(now_ms + lease_ms), id)
+  redis.call('HSET', STATE, id, pack_state(s))
+  return frame_of_job(id, s, body, payloads)
+end
+
+local function reserve_class(class, limit, token, worker, jobs)
+  local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', text(now_ms * 1000 + 999), 'WITHSCORES', 'LIMIT', 0, limit)
+  local ids = {}
+  for i = 1, #due, 2 do
+    ids[#ids + 1] = due[i]
+  end
+  if #ids == 0 then
+    return 0
+  end
+  redis.call('ZREM', DUE[class], unpack(ids))
+  local bodies = redis.call('HMGET', BODY, unpack(ids))
+  local states = redis.call('HMGET', STATE, unpack(ids))
+  local lost = 0
+  for i, id in ipairs(ids) do
+    if bodies[i] then
+      jobs[#jobs + 1] = lease(id, tonumber(due[2 * i]), bodies[i], states[i], token, worker)
+    else
+      lost = lost + 1
+    end
+  end
+  count('lost_body', lost)
+  return #ids
+end
+
+local function is_due(score)
+  return score and math.floor(score / 1000) <= now_ms
+end
+
+local function reserve(limit, worker)
+  local jobs, token = {}, 0
+  local next_due = head()
+  if limit > 0 and is_due(next_due) then
+    token = new_token()
+    for class = 1, 8 do
+      if limit > #jobs and is_used(class) then
+        reserve_class(class, limit - #jobs, token, worker, jobs)
+      end
+    end
+    count('reserved', #jobs)
+    next_due = head()
+  end
+  if is_due(next_due) then
+    wake()
+  else
+    drop_wake()
+  end
+  return frame_of_batch(token, next_due, jobs), token
+end
+
+-- The same batch again for a call that was sent again: what that token still holds.
+local function reserve_again(token)
+  local jobs = {}
+  if token > 0 then
+    for _, id in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
+      local s = read_state(redis.call('HGET', STATE, id))
+      local body = redis.call('HGET', BODY, id)
+      if s.token == token and body then
+        jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken) or '')
+      end
+    end
+  end
+  return frame_of_batch(token, head(), jobs)
+end

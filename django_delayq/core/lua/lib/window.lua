@@ -1,0 +1,29 @@
+-- The request window: a call that is sent again after a lost reply gets the first reply again and changes nothing.
+local WINDOW_MS, WINDOW_LENGTH, SWEEP_EVERY = 120000, 100000, 16
+
+local function replay()
+  return redis.call('HGET', REPLY, request)
+end
+
+-- Forgets up to `most` of the oldest. Twice as many as came since the last sweep keeps the window short without ever
+-- working long.
+local function sweep(length, most)
+  for _ = 1, most do
+    local oldest = redis.call('LINDEX', WINDOW, 0)
+    if not oldest or (length <= WINDOW_LENGTH and now_ms - struct.unpack('<d', oldest, #oldest - 7) < WINDOW_MS) then
+      return
+    end
+    redis.call('LPOP', WINDOW)
+    redis.call('HDEL', REPLY, string.sub(oldest, 1, #oldest - 8))
+    length = length - 1
+  end
+end
+
+local function remember(reply)
+  redis.call('HSET', REPLY, request, reply)
+  local length = redis.call('RPUSH', WINDOW, request .. struct.pack('<d', now_ms))
+  if length % SWEEP_EVERY == 0 then
+    sweep(length, 2 * SWEEP_EVERY)
+  end
+  keep_clock()
+end

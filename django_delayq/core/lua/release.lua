@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- Jobs that go back without counting an attempt: at their old place, or due after a delay.
+-- ARGV    3 worker; 4 entries (lib/settle); mark SUSPECT = the run may have killed its process
+-- Returns one '1' or '0' (the lease was lost) for each.
+-- Events  none; cancelled
+-- include keys clock begin window body state due wake bytes payload gate event settle
+local seen = replay()
+if seen then
+  return seen
+end
+return settle_all(ARGV[4], function(e, s)
+  local body = redis.call('HGET', BODY, e.id) or ''
+  if gives_way(e, s, body) then
+    return
+  end
+  if has_mark(e, MARK_SUSPECT) then
+    set_flag(s, SUSPECT)
+  end
+  wait_again(e, s, body, e.delay < 0 and s.due or tonumber(score_at(now_ms + e.delay)))
+  count('released', 1)
+end)

@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- Moves the due time of a waiting job, or of what is gated behind a running one. run_now is the move to now.
+-- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now
+-- Returns moved, taken (a live job of another task) or '' (nothing waits under this id).
+-- Events  none
+-- include keys clock begin window body due wake gate
+local seen = replay()
+if seen then
+  return seen
+end
+local id, task = ARGV[3], ARGV[4]
+local ms = tonumber(ARGV[5]) + (ARGV[6] == '1' and now_ms or 0)
+
+local function reschedule()
+  local body = redis.call('HGET', BODY, id)
+  if not body then
+    return ''
+  elseif task ~= '' and not is_task_of(body, task) then
+    return 'taken'
+  elseif not redis.call('ZSCORE', LEASE, id) then
+    put_due(body, score_at(ms), id)
+    return 'moved'
+  end
+  local gated = redis.call('HGET', GATE, id)
+  if not gated then
+    return ''
+  end
+  local _, gated_body = read_gate(gated)
+  redis.call('HSET', GATE, id, pack_gate(tonumber(score_at(ms)), gated_body))
+  return 'moved'
+end
+
+local before = head()
+local reply = reschedule()
+wake_if_earlier(before)
+remember(reply)
+return reply

@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+-- Extends leases; marks the runs that are known to have started.
+-- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'
+-- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
+-- Events  none
+-- include keys clock begin window state
+local seen = replay()
+if seen then
+  return seen
+end
+-- Removing nothing makes the script a writer before the memory check, so a full Redis still extends leases.
+redis.call('ZREM', LEASE, '')
+
+local function touch(token, started, id)
+  local packed = redis.call('HGET', STATE, id)
+  if not packed or struct.unpack('<d', packed) ~= token then
+    return 'l'
+  end
+  redis.call('ZADD', LEASE, 'XX', text(now_ms + lease_ms), id)
+  local s = read_state(packed)
+  if started == 1 and not has_flag(s, STARTED) then
+    set_flag(s, STARTED)
+    redis.call('HSET', STATE, id, pack_state(s))
+  end
+  return has_flag(s, STOPPING) and 's' or 'h'
+end
+
+local frame, answers, at = ARGV[3], {}, 1
+while at <= #frame do
+  local token, started, id
+  token, started, id, at = struct.unpack('<dBBc0', frame, at)
+  answers[#answers + 1] = touch(token, started, id)
+end
+local reply = table.concat(answers)
+remember(reply)
+return reply

@@ -1,0 +1,34 @@
+#!lua flags=no-writes
+-- Everything known of the live jobs with these ids.
+-- ARGV    3 ids one after another, 'Bc0' each
+-- Returns for each '<Bd' place (0 none, 1 waiting, 2 reserved), due us or deadline ms, then 'I4c0' state, body, gate,
+--         and '<I4' number of payloads; and '<d' now ms and the names of the tasks in front.
+-- Events  none
+-- include keys clock begin bytes payload body names
+local function view(id)
+  local body = redis.call('HGET', BODY, id)
+  local place, at = 0, -1
+  if body then
+    local deadline = redis.call('ZSCORE', LEASE, id)
+    local due = redis.call('ZSCORE', DUE[class_of(body)], id)
+    if deadline then
+      place, at = 2, tonumber(deadline)
+    elseif due then
+      place, at = 1, tonumber(due)
+    end
+  end
+  body = body or ''
+  name_task_of(body)
+  local state, gate = redis.call('HGET', STATE, id) or '', redis.call('HGET', GATE, id) or ''
+  local payloads = is_merged(body)
+    and redis.call('ZLEXCOUNT', ORDER, '[' .. id .. '\0', '(' .. id .. '\1') or 0
+  return struct.pack('<BdI4c0I4c0I4c0I4', place, at, #state, state, #body, body, #gate, gate, payloads)
+end
+
+local frame, views, at = ARGV[3], {}, 1
+while at <= #frame do
+  local id
+  id, at = struct.unpack('<Bc0', frame, at)
+  views[#views + 1] = view(id)
+end
+return struct.pack('<d', now_ms) .. frame_of_names() .. table.concat(views)

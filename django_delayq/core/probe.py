@@ -1,0 +1,155 @@
+"""Can a queue live on this Redis? One look at the server, and a plain sentence about what stands in the way."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import redis
+from redis import exceptions as redis_errors
+from redis.connection import SSLConnection
+
+from .errors import Misconfigured, QueueUnavailable
+from .faults import REDIS_ERRORS, Fault, classify
+from .redis_config import logger
+
+OLDEST: Final = (6, 2)
+
+_SETTING: Final = "DELAYQ['REDIS']"
+_TLS_ALERT: Final = b"\x15\x03"
+
+
+def check(client_of: Callable[[], Any], where: str, *, cluster: bool) -> dict[str, Any]:
+    """``INFO`` of the server (on a cluster: of one node), if a queue can live there.
+
+    Args:
+        client_of: makes or returns the client; making a cluster's client connects already.
+        where: the address for messages, without secrets.
+        cluster: whether a cluster is expected.
+
+    Raises:
+        Misconfigured, QueueUnavailable: see ``Connection.check``.
+    """
+    client: Any = None
+    try:
+        client = client_of()
+        client.ping()
+        info = _info(client)
+    except REDIS_ERRORS as error:
+        raise _explained(error, client, where) from error
+    _check_kind(info, where, cluster)
+    _check_version(info, where)
+    return info
+
+
+def _info(client: Any) -> dict[str, Any]:
+    try:
+        info: dict[str, Any] = client.info()
+    except redis_errors.NoPermissionError:
+        logger.warning("the Redis user may not run INFO, so the server's version and settings are not checked")
+        return {}
+    except redis_errors.ResponseError as error:
+        if "permission" not in str(error):  # NOPERM of redis-py's that have no class for it
+            raise
+        return {}
+    if "redis_version" not in info and info:  # a cluster answers for each node
+        info = next((node for node in info.values() if isinstance(node, dict)), {})
+    return info
+
+
+def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
+    mode = info.get("redis_mode", "cluster" if cluster else "standalone")
+    if mode == "sentinel":
+        raise Misconfigured(
+            f"{where} is a Sentinel, not a Redis server; set {_SETTING} = "
+            f"{{'SENTINELS': [['host', 26379], …], 'MASTER': 'mymaster'}}"
+        )
+    if mode == "cluster" and not cluster:
+        raise Misconfigured(
+            f"{where} is a node of a Redis Cluster; set {_SETTING} = {{'CLUSTER': [['host', 6379], …]}}"
+        )
+    if not cluster and info.get("role") == "slave" and info.get("slave_read_only", 1):
+        raise QueueUnavailable(
+            f"{where} is a read-only replica: a failover is under way, or {_SETTING} names the replica instead of the "
+            f"master"
+        )
+
+
+def _check_version(info: dict[str, Any], where: str) -> None:
+    said = str(info.get("redis_version", ""))
+    version = tuple(int(part) for part in said.split(".")[:2] if part.isdigit())
+    if version and version < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise Misconfigured(f"{where} is Redis {said}; django_delayq needs {wanted} or newer (or Valkey): upgrade it")
+
+
+def _explained(error: BaseException, client: Any, where: str) -> Misconfigured | QueueUnavailable:
+    text = str(error)
+    if isinstance(error, redis_errors.AuthenticationError) or "username-password" in text:
+        if "NOAUTH" in text or "Authentication required" in text or "HELLO must be called" in text:
+            return Misconfigured(f"{where} wants a password; put it into the URL: 'redis://user:password@host:6379/0'")
+        return Misconfigured(f"{where} refuses the user or the password; correct it in {_SETTING}")
+    if "without any password configured" in text or "no password is set" in text:
+        return Misconfigured(f"{where} has no password, but one is given; take it out of {_SETTING}")
+    if isinstance(error, redis_errors.NoPermissionError):
+        return Misconfigured(f"the Redis user of {where} may not do what a queue does ({text}); extend its ACL")
+    if "DB index is out of range" in text:
+        return Misconfigured(f"{where} does not have that database number; use a smaller one, or set PREFIX instead")
+    if "Cluster mode is not enabled" in text or "cluster support disabled" in text:
+        return Misconfigured(f"{where} is no Redis Cluster; give its URL instead of CLUSTER")
+    return _of_the_line(error, text, client, where)
+
+
+def _of_the_line(error: BaseException, text: str, client: Any, where: str) -> Misconfigured | QueueUnavailable:
+    if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
+        return Misconfigured(
+            f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
+        )
+    greeting = _greeting(client)
+    if greeting is not None:
+        speaks_tls = greeting[1].startswith(_TLS_ALERT)
+        if speaks_tls and not greeting[0]:
+            return Misconfigured(f"{where} speaks TLS; write rediss:// instead of redis://")
+        if b"DENIED" in greeting[1]:
+            return Misconfigured(
+                f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
+            )
+        if greeting[0] and greeting[1].startswith((b"+", b"-")):
+            return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://")
+        if greeting[1] and not speaks_tls and not greeting[1].startswith((b"+", b"-")):
+            return Misconfigured(f"what answers at {where} is no Redis server; correct the host or port in {_SETTING}")
+    if "Permission denied" in text:
+        return Misconfigured(f"this user may not open the socket {where}; join its group, or change unixsocketperm")
+    if isinstance(error, redis_errors.BusyLoadingError):
+        return QueueUnavailable(f"Redis at {where} is loading its data; it will serve when that is done")
+    if "refused" in text or "No such file" in text:
+        return QueueUnavailable(f"nothing listens at {where}; start Redis, or correct the address in {_SETTING}")
+    if "Name or service not known" in text or "name resolution" in text or "nodename nor servname" in text:
+        return QueueUnavailable(
+            f"the host name of {where} cannot be resolved; correct it in {_SETTING}, or look at DNS"
+        )
+    if isinstance(error, redis_errors.TimeoutError):
+        return QueueUnavailable(
+            f"Redis at {where} does not answer in time; is a firewall between, or is it overloaded?"
+        )
+    if classify(error) is Fault.CONFIG:
+        return Misconfigured(f"Redis at {where} refuses this client: {text}")
+    return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
+
+
+def _greeting(client: Any) -> tuple[bool, bytes] | None:
+    """Whether TLS was tried, and what the other end says to a plain PING; None when it cannot be asked."""
+    if not isinstance(client, redis.Redis):
+        return None
+    pool = client.connection_pool
+    options = pool.connection_kwargs
+    tls = isinstance(pool.connection_class, type) and issubclass(pool.connection_class, SSLConnection)
+    if "host" not in options:
+        return None
+    with suppress(OSError), socket.create_connection((options["host"], options.get("port", 6379)), timeout=2) as line:
+        line.settimeout(2)
+        line.sendall(b"PING\r\n")
+        return tls, line.recv(200)
+    return None

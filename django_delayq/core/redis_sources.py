@@ -1,0 +1,305 @@
+"""The three kinds of deployment (a server, Sentinels, a Cluster), all with the same settings.
+
+redis-py's defaults differ between its versions, between ``Redis()`` and ``from_url()``, and some of them are harmful to
+a queue (ten silent re-sends, no time limit at all). So every setting is given here, for every way to connect.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import redis
+from redis import exceptions as redis_errors
+from redis.backoff import AbstractBackoff, NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import BlockingConnectionPool, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelConnectionPool
+
+from .errors import Misconfigured
+from .redis_config import RedisConfig, logger
+
+try:
+    from redis.backoff import ExponentialWithJitterBackoff
+except ImportError:  # redis-py before 5.3
+    from redis.backoff import EqualJitterBackoff as ExponentialWithJitterBackoff  # type: ignore[assignment]
+
+#: A thread that finds all connections in use waits so long for one (seconds).
+POOL_WAIT: Final = 5.0
+HEALTH_CHECK_INTERVAL: Final = 15
+# Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
+# which finds the new master; the script was not run. Every script of ours knows a command that it has seen before.
+_RETRIED: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError)
+# ... and those of their subclasses for which trying again is of no use.
+_HOPELESS: Final = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthorizationError,
+    redis_errors.MaxConnectionsError,
+)
+
+
+class _Retry(Retry):
+    """redis-py's retry, without knocking again at a door that a wrong password has closed."""
+
+    def call_with_retry(self, do: Callable[[], Any], fail: Callable[..., Any], is_retryable: Any = None,
+                        with_failure_count: bool = False) -> Any:  # fmt: skip
+        failures = 0
+
+        def failed(error: Exception, *_count: int) -> None:
+            nonlocal failures
+            failures += 1
+            fail(error, failures) if with_failure_count else fail(error)
+            if isinstance(error, _HOPELESS) or (is_retryable is not None and not is_retryable(error)):
+                raise error
+
+        return super().call_with_retry(do, failed)
+
+
+def _keepalive_options() -> dict[int, int]:
+    """A peer that vanished without a word is noticed after 45 s, also by a read without a time limit."""
+    wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}
+
+
+def _settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
+    """The arguments of every connection, whoever made it."""
+    backoff: AbstractBackoff = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
+    settings: dict[str, Any] = {
+        "socket_timeout": config.socket_timeout,
+        "socket_connect_timeout": config.connect_timeout,
+        "retry": _Retry(backoff, config.retries, supported_errors=_RETRIED),
+        "retry_on_error": list(_RETRIED),  # redis-py before 6 asks this list, too
+        "health_check_interval": HEALTH_CHECK_INTERVAL,
+        "protocol": 2,
+        "decode_responses": False,
+        "encoding": "utf-8",
+    }
+    if tcp:
+        settings |= {"socket_keepalive": True, "socket_keepalive_options": _keepalive_options()}
+    return settings
+
+
+def _blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
+    """What is different for a connection that waits: patience, and no re-send of a wait that timed out."""
+    return {
+        "socket_timeout": socket_timeout,
+        "retry": _Retry(NoBackoff(), 0, supported_errors=_RETRIED),
+        "retry_on_error": [],
+        "health_check_interval": 0,
+    }
+
+
+def _identity(config: RedisConfig) -> dict[str, Any]:
+    return {"username": config.username, "password": config.password}
+
+
+# --- the three kinds of deployment
+
+
+class Source(Protocol):
+    cluster: bool
+    display_url: str
+
+    def client(self) -> redis.Redis | RedisCluster: ...
+
+    def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool: ...
+
+
+class Server:
+    """One server at a fixed address."""
+
+    cluster = False
+
+    def __init__(self, options: dict[str, Any], max_connections: int, display_url: str) -> None:
+        self.options = options
+        self.max_connections = max_connections
+        self.display_url = display_url
+
+    @classmethod
+    def of(cls, config: RedisConfig) -> Server:
+        options: dict[str, Any] = {"db": config.db, **_identity(config), **_settings(config, tcp=not config.path)}
+        if config.path:
+            options |= {"connection_class": UnixDomainSocketConnection, "path": config.path}
+        else:
+            options |= {"host": config.host, "port": config.port}
+            if config.ssl:
+                options |= {"connection_class": SSLConnection, **config.ssl_options}
+        return cls(options, config.max_connections, config.display_url)
+
+    def client(self) -> redis.Redis:
+        pool = BlockingConnectionPool(max_connections=self.max_connections, timeout=POOL_WAIT, **self.options)
+        return redis.Redis.from_pool(pool)
+
+    def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
+        return ConnectionPool(**{**self.options, **_blocking_settings(socket_timeout)})
+
+
+class Sentinels:
+    """The master that the Sentinels name."""
+
+    cluster = False
+
+    def __init__(self, master: str, sentinels: Callable[[], Sentinel], options: dict[str, Any], max_connections: int,
+                 display_url: str) -> None:  # fmt: skip
+        self.master = master
+        self.sentinels = sentinels
+        self.options = options
+        self.max_connections = max_connections
+        self.display_url = display_url
+
+    @classmethod
+    def of(cls, config: RedisConfig) -> Sentinels:
+        ssl: dict[str, Any] = {"ssl": True, **config.ssl_options} if config.ssl else {}
+        own = _sentinel_settings(config) | ssl
+        own |= {"username": config.sentinel_username, "password": config.sentinel_password}
+        options = {"db": config.db, **_identity(config), **_settings(config), **ssl}
+
+        def sentinels() -> Sentinel:
+            return Sentinel(list(config.sentinels), sentinel_kwargs=own)
+
+        return cls(config.sentinel_master, sentinels, options, config.max_connections, config.display_url)
+
+    def client(self) -> redis.Redis:
+        return redis.Redis.from_pool(self._pool(self.options | {"max_connections": self.max_connections}))
+
+    def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
+        return self._pool(self.options | _blocking_settings(socket_timeout))
+
+    def _pool(self, options: dict[str, Any]) -> ConnectionPool:
+        return SentinelConnectionPool(self.master, self.sentinels(), **options)
+
+
+def _sentinel_settings(config: RedisConfig) -> dict[str, Any]:
+    """For the Sentinels themselves: no retries, because the next Sentinel is the retry."""
+    return _settings(config) | {
+        "socket_timeout": config.connect_timeout,
+        "retry": _Retry(NoBackoff(), 0, supported_errors=_RETRIED),
+        "retry_on_error": [],
+    }
+
+
+class Cluster:
+    """A Redis Cluster."""
+
+    cluster = True
+
+    def __init__(self, nodes: tuple[tuple[str, int], ...], options: dict[str, Any], max_connections: int,
+                 display_url: str) -> None:  # fmt: skip
+        self.nodes = nodes
+        self.options = options
+        self.max_connections = max_connections
+        self.display_url = display_url
+        self._client: RedisCluster | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, config: RedisConfig) -> Cluster:
+        ssl: dict[str, Any] = {"ssl": True, **config.ssl_options} if config.ssl else {}
+        options = {**_identity(config), **_settings(config), **ssl}
+        return cls(config.cluster_nodes, options, config.max_connections, config.display_url)
+
+    def client(self) -> RedisCluster:
+        with self._lock:
+            if self._client is None:
+                # One silent node must not stop the queues of the others.
+                self._client = RedisCluster(
+                    startup_nodes=[ClusterNode(host, port) for host, port in self.nodes],
+                    require_full_coverage=False,
+                    max_connections=self.max_connections,
+                    **{name: value for name, value in self.options.items() if name != "retry_on_error"},
+                )
+            return self._client
+
+    def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
+        client = self.client()
+        node: Any = client.get_node_from_key(key) if key is not None else client.get_random_primary_node()
+        if node is None:
+            raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
+        options = self.options | _blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}
+        if options.pop("ssl", False):
+            options["connection_class"] = SSLConnection
+        return ConnectionPool(**options)
+
+
+def source_of(config: RedisConfig) -> Source:
+    """The deployment that ``config`` names."""
+    if config.sentinels:
+        return Sentinels.of(config)
+    if config.cluster_nodes:
+        return Cluster.of(config)
+    return Server.of(config)
+
+
+# --- taking over a client that somebody else made
+
+# What leads to the server; everything else of a foreign client is replaced by our settings.
+_TAKEN_OVER: Final = ("host", "port", "path", "db", "username", "password", "credential_provider")
+
+
+def source_of_client(client: Any) -> Source:
+    """The deployment that a redis-py client (django-redis's, for instance) leads to, with our settings.
+
+    Raises:
+        Misconfigured: it is no synchronous redis-py client, or leads to replicas.
+    """
+    if isinstance(client, RedisCluster):
+        return _cluster_of_client(client)
+    pool = getattr(client, "connection_pool", None)
+    if not isinstance(client, redis.Redis) or not isinstance(pool, ConnectionPool):
+        raise Misconfigured(
+            f"{type(client).__module__}.{type(client).__qualname__} is no synchronous redis-py client; "
+            f"use a URL, or a django-redis cache with the default client class"
+        )
+    given = pool.connection_kwargs
+    options, config = _taken_over(given, tcp="path" not in given)
+    if isinstance(pool, SentinelConnectionPool):
+        return _sentinels_of_pool(pool, options, config)
+    options["connection_class"] = pool.connection_class
+    where = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
+    scheme = "unix" if "path" in given else "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
+    return Server(options, config.max_connections, f"{scheme}://{_who(given)}{where}?db={given.get('db') or 0}")
+
+
+def _taken_over(given: dict[str, Any], *, tcp: bool = True) -> tuple[dict[str, Any], RedisConfig]:
+    if given.get("decode_responses"):
+        logger.warning(
+            "the Redis client that django_delayq was given decodes responses; the queue needs bytes and makes "
+            "connections of its own"
+        )
+    config = RedisConfig()
+    options = {name: value for name, value in given.items() if name in _TAKEN_OVER or name.startswith("ssl")}
+    return {**options, **_settings(config, tcp=tcp)}, config
+
+
+def _sentinels_of_pool(pool: SentinelConnectionPool, options: dict[str, Any], config: RedisConfig) -> Sentinels:
+    if not pool.is_master:
+        raise Misconfigured("the Redis client leads to replicas; a queue needs the master: is_master must be True")
+    theirs = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
+    addresses = [(str(kwargs["host"]), int(kwargs["port"])) for kwargs in theirs]
+    own = {**pool.sentinel_manager.sentinel_kwargs, **_sentinel_settings(config)}
+    options["connection_class"] = pool.connection_class
+    for name in ("host", "port"):
+        options.pop(name, None)
+
+    def sentinels() -> Sentinel:
+        return Sentinel(addresses, sentinel_kwargs=own)
+
+    where = ",".join(f"{host}:{port}" for host, port in addresses)
+    shown = f"sentinel://{_who(options)}{where}/{pool.service_name}"
+    return Sentinels(pool.service_name, sentinels, options, config.max_connections, shown)
+
+
+def _cluster_of_client(client: RedisCluster) -> Cluster:
+    options, config = _taken_over(client.nodes_manager.connection_kwargs)
+    for name in ("host", "port", "db"):
+        options.pop(name, None)
+    nodes = tuple((str(node.host), int(node.port)) for node in client.get_nodes())
+    shown = f"cluster://{_who(options)}{','.join(f'{host}:{port}' for host, port in nodes)}"
+    return Cluster(nodes, options, config.max_connections, shown)
+
+
+def _who(options: dict[str, Any]) -> str:
+    return "***@" if options.get("username") or options.get("password") or options.get("credential_provider") else ""

@@ -1,0 +1,132 @@
+"""When a failed job is tried again. A policy maps n (0 for the first retry) to seconds.
+
+Any callable of that form is a policy. The presets here can be printed and compared, which a lambda cannot.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from .errors import Misconfigured
+
+Policy = Callable[[int], float]
+
+#: The longest pause between two attempts: ten years, in seconds.
+MAX_DELAY: Final = 10 * 365.25 * 86400.0
+
+logger = logging.getLogger(__name__)
+
+
+def default_backoff(n: int) -> float:
+    """``n⁴ + 15 + random(0…30)·(n+1)`` seconds: 15 to 45 s at first, about 20 days over 25 retries.
+
+    The random part grows with n, so that jobs that failed together do not come back together.
+    """
+    return float(n**4 + 15 + random.random() * 30 * (n + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    seconds: tuple[float, ...]
+
+    def __call__(self, n: int) -> float:
+        return self.seconds[min(n, len(self.seconds) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Exponential:
+    base: float
+    cap: float
+    factor: float
+
+    def __call__(self, n: int) -> float:
+        return random.uniform(0.0, _power(self.base, self.factor, n, self.cap))
+
+
+@dataclass(frozen=True, slots=True)
+class _Quadratic:
+    delay: float
+
+    def __call__(self, n: int) -> float:
+        return self.delay * float(n + 1) ** 2
+
+
+def fixed(seconds: float) -> Policy:
+    """The same pause every time."""
+    return _Steps((_checked(seconds),))
+
+
+def steps(*seconds: float | Iterable[float]) -> Policy:
+    """One pause after another; the last one repeats. ``steps(10, 60, 300)`` or ``steps([10] * 9 + [60] * 10)``."""
+    flat: list[float] = []
+    for value in seconds:
+        flat.extend(map(_checked, value) if isinstance(value, Iterable) else (_checked(value),))
+    if not flat:
+        raise Misconfigured("steps() needs at least one pause in seconds, for instance steps(10, 60, 300)")
+    return _Steps(tuple(flat))
+
+
+def exponential(base: float = 1.0, cap: float = 3600.0, *, factor: float = 2.0) -> Policy:
+    """Between 0 and ``base · factorⁿ`` seconds, at most ``cap`` (full jitter)."""
+    return _Exponential(_checked(base), _checked(cap), _checked(factor))
+
+
+def quadratic(delay: float) -> Policy:
+    """``delay · (n+1)²`` seconds: with 10 it is 10, 40, 90, 160, …"""
+    return _Quadratic(_checked(delay))
+
+
+def ladder() -> Policy:
+    """10 s after attempts 1 to 9, 60 s to 19, 5 minutes to 39, then 24 minutes."""
+    return steps([10] * 9 + [60] * 10 + [300] * 20 + [1440])
+
+
+def clamp(seconds: float) -> float:
+    """``seconds`` brought into 0 … ten years."""
+    return min(MAX_DELAY, max(0.0, seconds))
+
+
+def safe_delay(policy: Policy, n: int) -> float:
+    """The pause that ``policy`` gives for retry ``n``, in seconds, whatever ``policy`` does.
+
+    When it raises or gives no number, the default back-off counts and the mistake is logged: a wrong policy must not
+    cost a job.
+    """
+    try:
+        # SystemExit too: a policy is user code and may not end the worker that asks it.
+        answer: object = policy(n)
+    except (Exception, SystemExit):
+        logger.exception("the back-off %r failed for retry %d; the default back-off is used", policy, n)
+        return clamp(default_backoff(n))
+    if isinstance(answer, timedelta):
+        answer = answer.total_seconds()
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        answer = float(clamp(answer))  # clamped as an int: a huge one has no float
+    if isinstance(answer, float) and math.isfinite(answer):
+        return float(clamp(answer))
+    logger.error(
+        "the back-off %r gave a %s for retry %d, which is no number of seconds; the default back-off is used",
+        policy, type(answer).__name__, n,
+    )  # fmt: skip
+    return clamp(default_backoff(n))
+
+
+def _power(base: float, factor: float, n: int, cap: float) -> float:
+    try:
+        return min(cap, base * factor**n)
+    except OverflowError:
+        return cap
+
+
+def _checked(seconds: object) -> float:
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= MAX_DELAY:
+        return float(seconds)
+    raise Misconfigured(f"a back-off is made of numbers of seconds between 0 and ten years, not {seconds!r:.60}")

@@ -1,0 +1,147 @@
+"""Loads the Lua scripts, composes their includes and calls them. Nobody else sees a script's name.
+
+A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are pasted there, in
+that order. Redis from 7 on reads the flags in the first line; for 6.2 that line is taken off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from redis.exceptions import NoScriptError, RedisError
+
+from .connection import Connection
+from .errors import Misconfigured, QueueFull, QueueUnavailable
+from .faults import Fault, classify
+
+NAMES: Final = (
+    "schedule", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick", "discard", "cancel",
+    "reschedule", "tick", "leases", "stats", "page", "view", "graves", "examine", "announce",
+)  # fmt: skip
+_INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
+_SCRIPT_FLAGS_SINCE: Final = (7, 0)
+
+
+@cache
+def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
+    """The source of a script with its pieces pasted in.
+
+    Args:
+        flags: keep the first line, which Redis before 7 cannot read.
+        test_clock: take the time from the shard's meta instead of Redis, so that a test can move it.
+    """
+    lua = files("django_delayq.core") / "lua"
+    source = (lua / f"{name}.lua").read_text(encoding="utf-8")
+
+    def paste(match: re.Match[str]) -> str:
+        pieces = match[1].split()
+        if test_clock:
+            pieces = ["test_clock" if piece == "clock" else piece for piece in pieces]
+        return "\n".join((lua / "lib" / f"{piece}.lua").read_text(encoding="utf-8") for piece in pieces)
+
+    source = _INCLUDE.sub(paste, source)
+    if not flags and source.startswith("#!"):
+        source = source.partition("\n")[2]
+    return source
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turns what redis-py raises into the errors of this package; the original stays as the cause."""
+    try:
+        yield
+    except RedisError as error:
+        fault = classify(error)
+        if fault is Fault.OVERLOAD:
+            raise QueueFull(f"Redis has no memory left ({error}); free some or try again later") from error
+        if fault is Fault.CONFIG:
+            raise Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions") from error
+        if fault is Fault.BUG:
+            raise
+        raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
+
+
+def _pack_argument(value: Any) -> bytes:
+    word = value if type(value) is bytes else str(value).encode()
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+class Scripts:
+    """The scripts of one deployment. Calls are ``scripts.call(name, keys, *args)``."""
+
+    def __init__(self, connection: Connection, *, test_clock: bool = False) -> None:
+        self._connection = connection
+        self._test_clock = test_clock
+        self._loaded: dict[str, tuple[str, str]] = {}
+        self._heads: dict[tuple[str, bytes, int], bytes] = {}
+        self._flags: bool | None = None
+
+    def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        """Runs a script; loads it when the server does not know it (restart, ``SCRIPT FLUSH``, failover).
+
+        Raises:
+            QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
+        """
+        with clear_errors():
+            sha, source = self.loaded(name)
+            try:
+                if self._connection.cluster:
+                    return self._connection.client.evalsha(sha, len(keys), *keys, *args)
+                return self._round_trip(self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args)))
+            except NoScriptError:
+                # EVAL loads and runs on the very node that answered, inside one command.
+                return self._connection.client.eval(source, len(keys), *keys, *args)
+
+    def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
+        """The part of the command that is the same in every call of a script on a shard, in the wire's own form.
+
+        Twenty-six keys take redis-py longer to pack than the rest of a schedule() takes altogether.
+        """
+        known = self._heads.get((sha, keys[0], arguments))
+        if known is None:
+            words = [b"EVALSHA", sha.encode(), len(keys), *keys]
+            known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(_pack_argument, words))
+            self._heads[sha, keys[0], arguments] = known
+        return known
+
+    def _round_trip(self, packed: bytes) -> Any:
+        """Sends a packed command over a pooled connection, under the connection's own retry policy."""
+        pool = self._connection.client.connection_pool
+        connection = pool.get_connection()
+
+        def attempt() -> Any:
+            connection.send_packed_command([packed])
+            return connection.read_response()
+
+        try:
+            return connection.retry.call_with_retry(attempt, lambda _error: connection.disconnect())
+        finally:
+            pool.release(connection)
+
+    def loaded(self, name: str) -> tuple[str, str]:
+        """``(sha, source)`` of a script as this server wants it."""
+        known = self._loaded.get(name)
+        if known is None:
+            source = compose(name, flags=self._server_knows_flags(), test_clock=self._test_clock)
+            known = self._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)  # noqa: S324 (Redis's own id)
+        return known
+
+    def _server_knows_flags(self) -> bool:
+        if self._flags is None:
+            self._flags = server_version(self._connection.client.info) >= _SCRIPT_FLAGS_SINCE
+        return self._flags
+
+
+def server_version(info: Callable[..., Any]) -> tuple[int, ...]:
+    """``(major, minor)`` that the server says it is compatible with (Valkey says 7.2)."""
+    answer = info("server")
+    if "redis_version" not in answer:  # a cluster answers for each node
+        versions = [server_version(lambda _section, node=node: node) for node in answer.values()]
+        return min(versions)
+    return tuple(int(part) for part in str(answer["redis_version"]).split(".")[:2])

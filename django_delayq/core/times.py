@@ -1,0 +1,128 @@
+"""When a job is due: what callers write, turned into milliseconds.
+
+A ``delay`` stays a delay until Redis adds it to its own clock; an ``at`` is a moment and becomes Unix milliseconds.
+Fractions of a millisecond are rounded up, so that no job is early.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import Final
+
+from .errors import InvalidJob
+
+TEN_YEARS_MS: Final = 3653 * 86_400_000
+#: The latest due time of all (in the year 2255): due scores are microseconds, and a double holds them exactly to 2^53.
+MAX_DUE_MS: Final = 9_000_000_000_000
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+_HINT_MS: Final = "is it in milliseconds? Seconds are expected"
+
+
+def due_of(
+    *,
+    delay: timedelta | float | None = None,
+    at: datetime | float | None = None,
+    now: float | None = None,
+    use_tz: bool = True,
+    tz: tzinfo | None = None,
+    allow_far: bool = False,
+) -> tuple[int | None, int | None]:
+    """``(due_ms, delay_ms)``; exactly one of them is set. Without ``delay`` and ``at`` the job is due at once.
+
+    Args:
+        delay: from now, by Redis's clock: a ``timedelta`` or seconds.
+        at: a moment: a ``datetime`` or Unix seconds. One in the past is due at once.
+        now: Unix seconds against which ``at`` is checked for being too far ahead (default: this machine's clock).
+        use_tz: whether naive datetimes are refused, as Django does under ``USE_TZ``.
+        tz: the zone of naive datetimes when they are allowed (default: the system's).
+        allow_far: accept due times more than ten years ahead.
+
+    Raises:
+        InvalidJob: both are given, or one is not usable; the message says what to write instead.
+    """
+    if at is None:
+        return None, 0 if delay is None else delay_ms_of(delay, allow_far=allow_far)
+    if delay is not None:
+        raise InvalidJob("delay= and at= are two ways to say the same thing: give one of them")
+    return _moment(at, now, use_tz, tz, allow_far), None
+
+
+def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str = "delay") -> int:
+    """A ``timedelta`` or seconds as whole milliseconds, rounded up.
+
+    Raises:
+        InvalidJob: negative, not a number, or more than ten years (unless ``allow_far``). ``what`` names it.
+    """
+    if isinstance(delay, timedelta):
+        ms = -(-delay // _MS)
+    else:
+        ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
+    if ms < 0:
+        raise InvalidJob(f"{what} is negative ({_show(ms)}); leave it out for a job that is due now")
+    if ms > TEN_YEARS_MS and not allow_far:
+        hint = "" if isinstance(delay, timedelta) else f"; {_HINT_MS}"
+        raise InvalidJob(f"{what} is more than ten years ({_show(ms)}){hint}")
+    if ms > MAX_DUE_MS:
+        raise InvalidJob(f"{what} is longer than can be stored ({_show(ms)}); the year 2255 is the end")
+    return ms
+
+
+def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
+    if isinstance(at, datetime):
+        ms = -(-(_aware(at, use_tz, tz) - _EPOCH) // _MS)
+    elif isinstance(at, date):
+        raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
+    elif isinstance(at, timedelta):
+        raise InvalidJob("at= is a timedelta; a time from now is given as delay=")
+    else:
+        ms = _ms_of_number(at, "at", "a datetime or Unix seconds")
+    if ms < 0:
+        raise InvalidJob("at= lies before 1970; a time from now is given as delay=")
+    now_ms = int((time.time() if now is None else now) * 1000)
+    if ms > now_ms + TEN_YEARS_MS and not allow_far:
+        hint = "" if isinstance(at, datetime) else f"; {_HINT_MS}"
+        raise InvalidJob(f"at= is more than ten years ahead ({_show_moment(ms)}){hint}")
+    if ms > MAX_DUE_MS:
+        raise InvalidJob(f"at= is later than can be stored ({_show_moment(ms)}); the year 2255 is the end")
+    return ms
+
+
+def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
+    if at.utcoffset() is not None:
+        return at
+    if use_tz:
+        raise InvalidJob(
+            f"at={at.isoformat()} has no time zone; use django.utils.timezone.now() or timezone.make_aware()"
+        )
+    if tz is not None:
+        return at.replace(tzinfo=tz)
+    try:
+        return at.replace(tzinfo=None).astimezone()
+    except (OverflowError, OSError, ValueError):  # outside of what the system's clock functions know
+        return at.replace(tzinfo=UTC)
+
+
+def _ms_of_number(value: object, what: str, wanted: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidJob(f"{what} must be {wanted}, not {type(value).__name__}")
+    if isinstance(value, int):
+        return int(value) * 1000
+    if not math.isfinite(value):
+        raise InvalidJob(f"{what} is {value}; give {wanted}")
+    # 0.07 * 1000 is 70.00000000000001: the noise of binary fractions is not a reason to round up.
+    return math.ceil(round(value * 1000, 3)) if abs(value) < 1e13 else int(value) * 1000
+
+
+def _show(ms: int) -> str:
+    return f"{ms / 1000:g} s" if abs(ms) < 10**18 else f"about 10^{len(f'{abs(ms):x}') * 1204 // 1000} ms"
+
+
+def _show_moment(ms: int) -> str:
+    try:
+        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="seconds")
+    except OverflowError:
+        return "after the year 9999"

@@ -1,0 +1,98 @@
+"""Waiting for a wake-up without polling: a wake list per queue, or on a cluster a channel per queue.
+
+The tokens carry no data: each is the number of a shard that is worth a look. A lost one costs a safety check.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .connection import Connection
+from .keys import wake_key
+from .scripts import clear_errors
+
+Hints = list[tuple[str, int]]
+
+
+class Waker(Protocol):
+    """Waits for wake-ups. One thread waits; any thread may close."""
+
+    def wait(self, timeout: float) -> Hints:
+        """Blocks up to ``timeout`` seconds; (queue, shard) pairs worth a look, none at the timeout."""
+
+    def close(self) -> None:
+        """Makes :meth:`wait` return soon, for good."""
+
+
+class ListWaker:
+    """Waits by BLPOP on the wake lists: one token wakes one waiter (standalone Redis, Sentinel)."""
+
+    def __init__(self, connection: Connection, prefix: str, queues: Sequence[str]) -> None:
+        self._commands = connection.client
+        # A client bound to one connection, so that its id names the one that blocks.
+        self._blocking: Any = connection.blocking().client()
+        self._queues = {wake_key(prefix, name).encode(): name for name in queues}
+        self._client_id: int | None = None
+        self._closed = threading.Event()
+
+    def wait(self, timeout: float) -> Hints:
+        """See :meth:`Waker.wait`."""
+        if self._closed.is_set():
+            return []
+        with clear_errors():
+            self._client_id = self._blocking.client_id()
+            if self._closed.is_set():
+                return []
+            found = self._blocking.blpop(list(self._queues), timeout)
+        self._client_id = None
+        if not found:
+            return []
+        key, token = found
+        return [(self._queues[key], int(token))]
+
+    def close(self) -> None:
+        """See :meth:`Waker.close`."""
+        self._closed.set()
+        client_id = self._client_id
+        if client_id is not None:
+            with clear_errors():
+                self._commands.execute_command("CLIENT", "UNBLOCK", client_id)
+
+
+class ChannelWaker:
+    """Waits on channels: every waiter hears every token (Redis Cluster relays them to all nodes)."""
+
+    _LISTEN = 0.5
+
+    def __init__(self, connection: Connection, prefix: str, queues: Sequence[str]) -> None:
+        self._queues = {wake_key(prefix, name).encode(): name for name in queues}
+        self._pubsub: Any = connection.blocking().pubsub(ignore_subscribe_messages=True)
+        self._subscribed = False
+        self._closed = threading.Event()
+
+    def wait(self, timeout: float) -> Hints:
+        """See :meth:`Waker.wait`."""
+        until = time.monotonic() + timeout
+        with clear_errors():
+            if not self._subscribed:
+                self._pubsub.subscribe(*self._queues)
+                self._subscribed = True
+            while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
+                # A local wait on the socket; nothing is sent.
+                message = self._pubsub.get_message(timeout=min(left, self._LISTEN))
+                if message and message["type"] == "message":
+                    return [(self._queues[message["channel"]], int(message["data"]))]
+        return []
+
+    def close(self) -> None:
+        """See :meth:`Waker.close`."""
+        self._closed.set()
+
+
+def make_waker(connection: Connection, prefix: str, queues: Sequence[str]) -> Waker:
+    """The waker that fits the deployment."""
+    kind = ChannelWaker if connection.cluster else ListWaker
+    return kind(connection, prefix, queues)

@@ -1,0 +1,178 @@
+"""Database connections of a worker: no leak, no reconnect per job, no transaction carried from job to job.
+
+Django does this around a request; a worker has no requests. Only connections that were really opened in the thread are
+looked at: Django announces each with ``connection_created``, so a job costs two short loops over (mostly) one element.
+
+Activated languages and time zones need no care here: they are context variables, and each job runs in a context of its
+own. ``async def`` jobs reach the database in asgiref's one thread for thread-sensitive code, which is looked after too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Final
+
+from asgiref.sync import SyncToAsync
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+from .core.errors import LeakedTransaction
+from .core.job import Job
+from .core.task import registry
+
+logger: Final = logging.getLogger("django_delayq.hygiene")
+
+#: seconds to wait for the thread of thread-sensitive code, which another job may keep busy
+_PATIENCE: Final = 30.0
+
+
+class _Opened(threading.local):
+    """The connections that this thread has opened."""
+
+    def __init__(self) -> None:
+        self.connections: list[BaseDatabaseWrapper] = []
+        self.runs_jobs = False
+
+
+_opened: Final = _Opened()
+#: whether a connection was opened in a thread that runs no jobs itself: the one behind ``sync_to_async``
+_elsewhere: Final = threading.Event()
+
+
+def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = True) -> None:
+    """Prepare this process to run jobs. Call it in a fresh worker process, before any thread is started.
+
+    Arguments:
+        conn_max_age: seconds that connections are kept, instead of Django's CONN_MAX_AGE (whose default of 0 would
+            mean a reconnect per job); None = leave the project's values alone.
+        conn_health_checks: check a kept connection before its first use by a job.
+    """
+    connection_created.connect(_remember, dispatch_uid="django_delayq.hygiene")
+    if conn_max_age is not None:
+        for alias in connections:
+            database = connections.settings[alias]
+            if not _pooled(database):
+                database["CONN_MAX_AGE"] = conn_max_age
+                database["CONN_HEALTH_CHECKS"] = conn_health_checks
+    connections.close_all()  # those opened at start were opened with the project's values
+    _opened.connections.clear()
+    _elsewhere.clear()
+
+
+def uninstall() -> None:
+    """Close what was opened for ``async def`` jobs, and stop listening for new connections."""
+    connection_created.disconnect(dispatch_uid="django_delayq.hygiene")
+    if _elsewhere.is_set():
+        _elsewhere.clear()
+        with contextlib.suppress(TimeoutError):
+            SyncToAsync.single_thread_executor.submit(thread_end).result(1.0)
+    thread_end()
+
+
+def thread_start() -> None:
+    """A thread begins to run jobs."""
+    _opened.runs_jobs = True
+
+
+def before_job(job: object = None) -> None:
+    """Give the next job of this thread what a new request would find."""
+    for connection in tuple(_opened.connections):
+        if connection.in_atomic_block or connection.run_on_commit:
+            drop(connection)
+            continue
+        if connection.connection is None:
+            _forget(connection)  # it announces itself when it is opened again
+            continue
+        if connection.queries_log:
+            connection.queries_log.clear()
+        connection.close_if_unusable_or_obsolete()
+
+
+def after_job(job: Job | None = None) -> None:
+    """Look at what the handler left behind; call it *before* the job is acknowledged.
+
+    Raises:
+        LeakedTransaction: work of the handler was never committed, and is now rolled back. The job must not be
+            acknowledged, or the work would be lost without a trace.
+    """
+    _look_for_leaks()
+    if _elsewhere.is_set() and job is not None:
+        task = registry.get(job.task)
+        if task is not None and task.is_async:
+            looked = SyncToAsync.single_thread_executor.submit(_tidy_elsewhere)
+            try:
+                looked.result(_PATIENCE)
+            except TimeoutError:
+                logger.warning("the thread behind sync_to_async has been busy for %g s", _PATIENCE)
+
+
+def _tidy_elsewhere() -> None:
+    _look_for_leaks()
+    before_job()
+
+
+def _look_for_leaks() -> None:
+    leaked = None
+    for connection in tuple(_opened.connections):
+        if connection.in_atomic_block:
+            leaked = f"an atomic() block on the database {connection.alias!r} was entered and never left"
+        elif connection.connection is not None and connection.autocommit != connection.settings_dict["AUTOCOMMIT"]:
+            leaked = f"autocommit of the database {connection.alias!r} was changed and not set back"
+        elif connection.closed_in_transaction:
+            leaked = f"the connection to the database {connection.alias!r} was closed inside a transaction"
+        else:
+            if connection.connection is not None and _pooled(connection.settings_dict):
+                connection.close()  # back to the pool
+            continue
+        drop(connection)
+    if leaked is not None:
+        raise LeakedTransaction(f"{leaked}, so the work was rolled back. Use `with transaction.atomic():`")
+
+
+def thread_end() -> None:
+    """Close the connections of a thread that ends."""
+    connections.close_all()
+    _opened.connections.clear()
+
+
+def drop(connection: BaseDatabaseWrapper) -> None:
+    """Roll back and close ``connection`` whatever its state is; this thread's next query opens a new one."""
+    logger.warning("dropping the connection to the database %r: a transaction was left open on it", connection.alias)
+    connection.run_on_commit = []
+    connection.savepoint_ids = []
+    connection.atomic_blocks = []
+    connection.in_atomic_block = False
+    connection.needs_rollback = False
+    connection.closed_in_transaction = False
+    try:
+        connection.rollback()
+    except Exception:  # it is being thrown away; the server rolls back when it closes
+        logger.debug("rollback failed", exc_info=True)
+    try:
+        connection.close()
+    except Exception:
+        logger.debug("close failed", exc_info=True)
+    connection.connection = None
+    _forget(connection)
+    if getattr(connections._connections, connection.alias, None) is connection:  # type: ignore[attr-defined]
+        del connections[connection.alias]
+
+
+def _remember(*, connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection not in _opened.connections:
+        _opened.connections.append(connection)
+    if not _opened.runs_jobs:
+        _elsewhere.set()
+
+
+def _forget(connection: BaseDatabaseWrapper) -> None:
+    if connection in _opened.connections:
+        _opened.connections.remove(connection)
+
+
+def _pooled(database: dict[str, object]) -> bool:
+    options = database.get("OPTIONS")
+    return isinstance(options, dict) and bool(options.get("pool"))

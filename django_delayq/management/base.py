@@ -1,0 +1,102 @@
+"""What the commands share: errors that say what to do instead of a traceback, and plain tables."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from redis.exceptions import RedisError
+
+from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
+from ..core.task import check_queue_name
+
+
+class DelayQCommand(BaseCommand):
+    """Runs :meth:`run` and turns the package's errors into a :class:`CommandError`."""
+
+    def handle(self, *args: Any, **options: Any) -> str | None:
+        try:
+            self.run(**options)
+        except QueueUnavailable as error:
+            raise CommandError(
+                f"{error}\nIs Redis running, and is DELAYQ['REDIS'] right? `manage.py delayq_check` tells more."
+            ) from error
+        except (Misconfigured, DelayQError, RedisError) as error:
+            raise CommandError(str(error)) from error
+        return None
+
+    def run(self, **options: Any) -> None:
+        """What the command does."""
+        raise NotImplementedError
+
+    def print_json(self, value: object) -> None:
+        """``value`` as JSON on stdout."""
+        self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+
+def positive(kind: type[int] | type[float], what: str, *, zero: bool = False) -> Callable[[str], Any]:
+    """An argparse type: a number above 0 (or 0, if ``zero``)."""
+
+    def read(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not {what}") from None
+        if not (value > 0 or (zero and value == 0)) or value == float("inf"):
+            raise ArgumentTypeError(f"{text!r} is not {what} {'of 0 or more' if zero else 'above 0'}")
+        return value
+
+    return read
+
+
+def queue_list(text: str) -> tuple[str, ...]:
+    """An argparse type: queue names with commas between."""
+    try:
+        names = tuple(check_queue_name(name.strip()) for name in text.split(",") if name.strip())
+    except InvalidJob as error:
+        raise ArgumentTypeError(str(error)) from None
+    if not names:
+        raise ArgumentTypeError("expected queue names with commas between, like orders,default")
+    return names
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> list[str]:
+    """Lines of a plain table; the first ``left`` columns are aligned to the left, numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = (cell.ljust(width) if place < left else cell.rjust(width)
+                 for place, (cell, width) in enumerate(zip(row, widths, strict=True)))  # fmt: skip
+        return "  ".join(parts).rstrip()
+
+    return [line(row) for row in cells]
+
+
+def duration(seconds: float) -> str:
+    """``seconds`` as a person reads them: 0.4s, 12s, 5m10s, 3h02m, 4d."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def moment(unix_ms: float | None) -> str | None:
+    """A time of Redis as ISO 8601 text in UTC."""
+    return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def printable(text: str, limit: int = 60) -> str:
+    """Stored text for a terminal: control characters escaped, cut to ``limit`` characters."""
+    clean = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[:limit])
+    return clean if len(text) <= limit else f"{clean}…"

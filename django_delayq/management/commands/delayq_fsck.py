@@ -1,0 +1,44 @@
+"""``manage.py delayq_fsck``: the invariants of what is stored."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from ... import connections
+from ...core.fsck import check
+from ..base import DelayQCommand, printable, queue_list
+
+
+class Command(DelayQCommand):
+    """See ``help``."""
+
+    help = "Checks that what Redis stores is consistent. Exit code 1 if something is wrong and was not repaired."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues")
+        parser.add_argument("--repair", action="store_true", help="mend what can be mended without losing a job")
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+    def run(self, **options: Any) -> None:
+        """Check, print, and fail if something stays wrong."""
+        broker = connections.broker()
+        known = broker.queue_names()
+        for name in options["queues"]:
+            if name not in known:
+                raise CommandError(f"there is no queue {name!r}. Known queues: {', '.join(known) or 'none yet'}")
+        report = check(broker, queues=options["queues"], repair=options["repair"])
+        wrong = len(report.violations)
+        if options["json"]:
+            self.print_json({"checked": report.checked, "violations": report.violations, "repaired": report.repaired})
+        else:
+            for violation in report.violations:
+                self.stdout.write(self.style.WARNING(printable(violation, 500)))
+            self.stdout.write(f"{report.checked} entries checked, {wrong} violations, {report.repaired} repaired")
+        if wrong > report.repaired:
+            hint = "" if options["repair"] else ": run it again with --repair"
+            raise CommandError(f"{wrong - report.repaired} violations{hint}")

@@ -1,0 +1,155 @@
+"""``manage.py delayq_status``: what lies where, and who works on it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from ... import connections
+from ...core.broker import Broker
+from ...core.inspector import Counts
+from ..base import DelayQCommand, duration, positive, printable, table
+
+#: counters whose growth is shown as a rate
+RATES = {"scheduled": ("scheduled",), "done": ("acked",), "failing": ("failed", "timeout", "crashed")}
+#: a worker that was not heard of for so long is shown as lost
+LOST_AFTER = 30.0
+
+
+class Command(DelayQCommand):
+    """See ``help``."""
+
+    help = "Shows the queues (delayed, ready, reserved, gated, failed, morgue, lag), the workers and Redis."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.add_argument(
+            "--watch", nargs="?", const=2.0, type=positive(float, "a number of seconds"), metavar="SECONDS",
+            help="repeat every SECONDS (default 2) with rates, until Ctrl-C",
+        )  # fmt: skip
+
+    def run(self, **options: Any) -> None:
+        """Print once, or again and again."""
+        broker = connections.broker()
+        if options["watch"] is None:
+            self.show(snapshot(broker), as_json=options["json"])
+            return
+        self.watch(broker, options["watch"], as_json=options["json"])
+
+    def watch(self, broker: Broker, seconds: float, *, as_json: bool) -> None:
+        """Print every ``seconds`` until interrupted."""
+        rest = threading.Event()
+        before: dict[str, Any] | None = None
+        taken_at = 0.0
+        try:
+            while True:
+                now = snapshot(broker)
+                taken_before, taken_at = taken_at, time.monotonic()
+                if before is not None:
+                    add_rates(now["queues"], before["queues"], taken_at - taken_before)
+                if not as_json and self.stdout.isatty():
+                    self.stdout.write("\x1b[2J\x1b[H", ending="")
+                self.show(now, as_json=as_json)
+                self.stdout.flush()
+                before = now
+                rest.wait(seconds)
+        except KeyboardInterrupt:
+            return
+
+    def show(self, status: dict[str, Any], *, as_json: bool) -> None:
+        """Print one snapshot."""
+        if as_json:
+            self.print_json(status)
+            return
+        for line in render(status):
+            self.stdout.write(line)
+
+
+def snapshot(broker: Broker) -> dict[str, Any]:
+    """The whole status as plain data."""
+    return {
+        "queues": [_queue(counts) for counts in broker.inspector.all_counts()],
+        "workers": _workers(broker),
+        "redis": _redis(broker.server_info()),
+    }
+
+
+def _queue(counts: Counts) -> dict[str, Any]:
+    return {
+        "name": counts.queue,
+        "delayed": counts.delayed,
+        "ready": counts.ready,
+        "reserved": counts.reserved,
+        "gated": counts.gated,
+        "failed": counts.failed,
+        "morgue": counts.morgue,
+        "lag_seconds": round(counts.lag_seconds, 3),
+        "counters": counts.counters,
+    }
+
+
+def add_rates(queues: list[dict[str, Any]], before: list[dict[str, Any]], seconds: float) -> None:
+    """Add to each queue's status the growth of its counters per second since an earlier status."""
+    old = {queue["name"]: queue["counters"] for queue in before}
+    for queue in queues:
+        was, now = old.get(queue["name"], {}), queue["counters"]
+        queue["rates"] = {
+            rate: round(max(0, sum(now.get(n, 0) - was.get(n, 0) for n in names)) / max(seconds, 0.001), 1)
+            for rate, names in RATES.items()
+        }
+
+
+def _workers(broker: Broker) -> list[dict[str, Any]]:
+    now_ms = broker.now_ms()
+    return [{**info, "seen_seconds_ago": round(max(0.0, now_ms - info["seen_ms"]) / 1000, 1)} for info in broker.workers()]
+
+
+def _redis(info: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "version": info.get("redis_version"),
+        "mode": info.get("redis_mode"),
+        "uptime_seconds": info.get("uptime_in_seconds"),
+        "used_memory": info.get("used_memory"),
+        "used_memory_human": info.get("used_memory_human"),
+        "maxmemory": info.get("maxmemory"),
+        "maxmemory_policy": info.get("maxmemory_policy"),
+        "aof": bool(info.get("aof_enabled")),
+        "clients": info.get("connected_clients"),
+    }
+
+
+def render(status: dict[str, Any]) -> list[str]:
+    """The status as lines for a terminal."""
+    redis = status["redis"]
+    lines = [f"Redis {redis['version']}, {redis['used_memory_human']} used, {'AOF' if redis['aof'] else 'no AOF'}", ""]
+    places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+    with_rates = any("rates" in queue for queue in status["queues"])
+    last = tuple(f"{rate}/s" for rate in RATES) if with_rates else ("done",)
+    rows = []
+    for queue in status["queues"]:
+        rates = queue.get("rates") or dict.fromkeys(RATES, "-")
+        tail = tuple(rates.values()) if with_rates else (queue["counters"].get("acked", 0),)
+        rows.append((queue["name"], *(queue[place] for place in places), duration(queue["lag_seconds"]), *tail))
+    lines += table(("queue", *places, "lag", *last), rows) if rows else ["No queue yet: nothing was ever scheduled."]
+    lines.append("")
+    if not status["workers"]:
+        lines.append("No worker is running. Start one: manage.py delayq_worker")
+        return lines
+    rows = []
+    for worker in status["workers"]:
+        seen = worker["seen_seconds_ago"]
+        queues = worker.get("queues") or ()
+        rows.append(
+            (
+                printable(str(worker["name"])),
+                printable(", ".join(map(str, queues)) if isinstance(queues, (list, tuple)) else str(queues)),
+                worker.get("running", "-"),
+                worker.get("threads", "-"),
+                "lost" if seen > LOST_AFTER else f"{duration(seen)} ago",
+            )
+        )
+    return [*lines, *table(("worker", "queues", "running", "threads", "seen"), rows, left=2)]

@@ -1,0 +1,125 @@
+"""``manage.py delayq_worker``: runs jobs. The process that a person starts supervises those that do the work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from argparse import ArgumentParser, BooleanOptionalAction
+from pathlib import Path
+from typing import Any
+
+from django.utils import autoreload
+
+from ... import __version__, logs, runtime
+from ...conf import Conf, conf
+from ...worker import WorkerConfig, birth, leave
+from ..base import DelayQCommand, positive, queue_list
+
+NAME = "delayq_worker"
+
+
+class Command(DelayQCommand):
+    """See ``help``."""
+
+    help = (
+        "Runs jobs until SIGTERM or Ctrl-C (the second one ends it at once). "
+        "SIGUSR1: finish what is running, then end. SIGTTIN: show the stacks of all threads."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        number = positive(int, "a whole number")
+        parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
+        parser.add_argument("--threads", type=number, metavar="N", help="jobs at the same time in one process (5)")
+        parser.add_argument("--processes", type=number, metavar="N", help="processes (1)")
+        parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after so many jobs")
+        parser.add_argument("--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory")
+        parser.add_argument(
+            "--grace", type=positive(float, "a number of seconds", zero=True), metavar="SECONDS",
+            help="time that running jobs get to finish at the end (25)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--dispatcher", action=BooleanOptionalAction, default=None,
+            help="also do the housekeeping of the queues (default: yes)",
+        )  # fmt: skip
+        parser.add_argument("--reload", action="store_true", help="start fresh processes when code changes")
+        parser.add_argument("--burst", action="store_true", help="one process; end when nothing is ready any more")
+        parser.add_argument(
+            "--log-format", choices=("plain", "json"), default="plain",
+            help="used when the project's LOGGING has no handler for 'django_delayq'",
+        )  # fmt: skip
+
+    def run(self, **options: Any) -> None:
+        """Be a child, a single process, or a supervisor."""
+        logs.configure(options["log_format"], options["verbosity"])
+        told = birth()
+        settings = conf()
+        config = runtime.make_config(
+            settings,
+            queues=options["queues"],
+            threads=options["threads"],
+            processes=options["processes"],
+            max_jobs=options["max_jobs"],
+            max_rss=options["max_rss"],
+            grace=options["grace"],
+            dispatcher=options["dispatcher"],
+            burst=options["burst"] or None,
+            index=told.index if told is not None else None,
+        )
+        if told is not None:
+            leave(runtime.make_worker(config, told).run())
+        away = runtime.ensure_server()
+        self.announce(settings, config, away)
+        if options["burst"]:
+            leave(runtime.make_worker(config).run())
+        self.supervise(config, options)
+
+    def announce(self, settings: Conf, config: WorkerConfig, away: str) -> None:
+        """One line on stdout; what is odd on stderr."""
+        many = f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads"
+        self.stdout.write(
+            f"delayq_worker {__version__} (pid {os.getpid()}): {many}, queues {', '.join(config.queues)}, "
+            f"{runtime.redis_name(settings)}{'' if config.dispatcher else ', no dispatcher'}. Ctrl-C stops."
+        )
+        self.stdout.flush()
+        if away:
+            self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
+        else:
+            for sentence in runtime.unknown_queues(config.queues, settings):
+                self.stderr.write(self.style.WARNING(f"Note: {sentence}"))
+
+    def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
+        """Keep the children running until told to stop."""
+        command = runtime.child_command(NAME, options, config.queues)
+        reload_on: frozenset[int] = frozenset()
+        if options["reload"]:
+            reload_on = frozenset({int(signal.SIGHUP)})
+            self.watch_code()
+        code = runtime.make_supervisor(config, command, reload_on=reload_on).run()
+        if code:
+            sys.exit(code)
+
+    def watch_code(self) -> None:
+        """Send this process SIGHUP when a file of the project changes, as Django's own reloader sees it."""
+
+        def changed(sender: object, file_path: Path, **_: object) -> bool:
+            self.stdout.write(f"{file_path} changed, starting fresh processes")
+            self.stdout.flush()
+            os.kill(os.getpid(), signal.SIGHUP)
+            return True  # seen to: Django need not end this process
+
+        autoreload.file_changed.connect(changed, weak=False, dispatch_uid=NAME)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the supervisor listens
+        reloader = autoreload.get_reloader()
+        main = threading.main_thread()
+        main.__dict__.setdefault("autoreload", True)
+        threading.Thread(target=_watch, args=(reloader, main), name="delayq-reload", daemon=True).start()
+
+
+def _watch(reloader: autoreload.BaseReloader, main: threading.Thread) -> None:
+    try:
+        reloader.run(main)
+    except autoreload.WatchmanUnavailable:
+        autoreload.StatReloader().run(main)

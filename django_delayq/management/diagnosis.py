@@ -1,0 +1,197 @@
+"""The questions of ``delayq_check``: each a function that yields findings. They change nothing in Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from django.core.checks import ERROR, WARNING, run_checks
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import Error as DatabaseError
+from redis.exceptions import RedisError
+
+from ..core.broker import OLDEST_SERVER, Broker
+from ..core.errors import DelayQError
+from ..core.scripts import NAMES, server_version
+from ..core.task import registry
+from .base import printable
+
+Level = Literal["OK", "WARN", "ERROR"]
+
+#: seconds by which the clocks may differ before it is worth a warning
+SKEW: Final = 1.0
+#: jobs of each queue whose task names are looked at
+SAMPLE: Final = 250
+#: seconds of silence after which a worker counts as gone
+SILENCE: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the answer."""
+
+    level: Level
+    what: str
+    text: str
+
+
+Question = Callable[[Broker], Iterator[Finding]]
+
+
+def settings(*, deploy: bool) -> Iterator[Finding]:
+    """The system checks of this package."""
+    found = run_checks(tags=["delayq"], include_deployment_checks=deploy)
+    for message in found:
+        level: Level = "ERROR" if message.level >= ERROR else "WARN" if message.level >= WARNING else "OK"
+        yield Finding(level, "settings", f"({message.id}) {message.msg} {message.hint or ''}".strip())
+    if not found:
+        yield Finding("OK", "settings", "DELAYQ is well formed")
+
+
+def version(broker: Broker) -> Iterator[Finding]:
+    """Is the server new enough?"""
+    info = broker.server_info()
+    text = f"{info.get('server_name', 'redis')} {info.get('redis_version')}, {info.get('redis_mode', 'standalone')}"
+    if server_version(broker.client.info) < OLDEST_SERVER:
+        yield Finding("ERROR", "version", f"{text} is too old: install Redis 6.2 or newer")
+    else:
+        yield Finding("OK", "version", text)
+    if info.get("role") == "slave":
+        yield Finding("ERROR", "version", "this server is a replica and refuses writes: name the primary, or Sentinel")
+
+
+def persistence(broker: Broker) -> Iterator[Finding]:
+    """What does a restart of Redis lose?"""
+    info = broker.server_info()
+    if not info.get("aof_enabled"):
+        yield Finding("WARN", "persistence", "no append-only file, so a restart loses jobs: set `appendonly yes`")
+        return
+    if info.get("aof_last_write_status", "ok") != "ok":
+        yield Finding("ERROR", "persistence", "Redis could not write its append-only file: is the disk full?")
+    fsync = _config(broker, "appendfsync")
+    if fsync == "no":
+        yield Finding("WARN", "persistence", "appendfsync is `no`, so a power cut loses up to 30 s: use everysec or always")
+    else:
+        yield Finding("OK", "persistence", f"append-only file, appendfsync {fsync or 'unknown'}")
+
+
+def eviction(broker: Broker) -> Iterator[Finding]:
+    """May Redis throw jobs away when its memory is full?"""
+    info = broker.server_info()
+    policy, limit = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory") or 0)
+    if policy.startswith("allkeys"):
+        yield Finding(
+            "ERROR", "eviction", f"maxmemory-policy {policy} throws jobs away when memory is full: set noeviction"
+        )
+        return
+    used = int(info.get("used_memory") or 0)
+    if limit and used > 0.9 * limit:
+        yield Finding("WARN", "eviction", f"{100 * used // limit} % of maxmemory is used; schedule() fails at 100 %")
+    yield Finding("OK", "eviction", f"maxmemory-policy {policy}, maxmemory {limit or 'unlimited'}")
+
+
+def scripts(broker: Broker) -> Iterator[Finding]:
+    """Does the server accept every script?"""
+    for name in NAMES:
+        _, source = broker.scripts.loaded(name)
+        try:
+            broker.client.script_load(source)
+        except RedisError as error:
+            yield Finding("ERROR", "scripts", f"{name}: {error}")
+            return
+    yield Finding("OK", "scripts", f"{len(NAMES)} scripts load")
+
+
+def clock(broker: Broker) -> Iterator[Finding]:
+    """Do this machine and Redis agree on the time? Due times given with ``at=`` are this machine's."""
+    before = time.time()
+    theirs = broker.now_ms() / 1000
+    skew = theirs - (before + time.time()) / 2
+    if abs(skew) > SKEW:
+        yield Finding("WARN", "clock", f"Redis's clock is {skew:+.1f} s off this machine's: synchronise both (NTP)")
+    else:
+        yield Finding("OK", "clock", f"Redis's clock is {skew * 1000:+.0f} ms off this machine's")
+
+
+def tasks(broker: Broker) -> Iterator[Finding]:
+    """Is there a registered task for what is stored?"""
+    unknown: dict[str, str] = {}
+    for queue in broker.queues():
+        if queue.kind != "python":
+            continue
+        for place in ("waiting", "morgue"):
+            for view in broker.inspector.page(queue.name, place, limit=SAMPLE).jobs:
+                if view.job.task and view.job.task not in registry:
+                    unknown.setdefault(view.job.task, queue.name)
+    for name, queue_name in sorted(unknown.items()):
+        yield Finding(
+            "WARN", "tasks",
+            f"queue {queue_name} has jobs for {printable(name)!r}, which no installed app registers: was it renamed? "
+            f"Then give the new one aliases=({printable(name)!r},)",
+        )  # fmt: skip
+    if not unknown:
+        yield Finding("OK", "tasks", f"{len(registry)} tasks registered, none unknown in the queues")
+
+
+def workers(broker: Broker) -> Iterator[Finding]:
+    """Does anybody work?"""
+    now_ms = broker.now_ms()
+    alive = [worker for worker in broker.workers() if now_ms - worker["seen_ms"] < SILENCE * 1000]
+    late = [counts for counts in broker.inspector.all_counts() if counts.ready and counts.lag_seconds > SILENCE]
+    for counts in late:
+        yield Finding("WARN", "workers", f"queue {counts.queue}: {counts.ready} jobs are due, for {counts.lag_seconds:.0f} s")
+    if late and not alive:
+        yield Finding("ERROR", "workers", "jobs are overdue and no worker is running: start manage.py delayq_worker")
+    elif not late:
+        yield Finding("OK", "workers", f"{len(alive)} worker processes were heard of in the last {SILENCE:.0f} s")
+
+
+def migrations() -> Iterator[Finding]:
+    """Are the project's tables as its code expects?"""
+    try:
+        executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    except DatabaseError as error:
+        yield Finding("ERROR", "database", f"cannot be read: {printable(str(error), 200)}")
+        return
+    if missing:
+        yield Finding("WARN", "database", f"{len(missing)} migrations are not applied: run manage.py migrate")
+    else:
+        yield Finding("OK", "database", "all migrations are applied")
+
+
+QUESTIONS: Final[tuple[Question, ...]] = (version, persistence, eviction, scripts, clock, tasks, workers)
+
+
+def answers(broker: Callable[[], Broker], *, deploy: bool = False) -> Iterator[Finding]:
+    """All findings, in order; what makes later questions pointless ends the list of those that need Redis."""
+    yield from settings(deploy=deploy)
+    if connections[DEFAULT_DB_ALIAS].vendor != "unknown":
+        yield from migrations()
+    try:
+        opened = broker()
+        opened.now_ms()
+    except (DelayQError, RedisError) as error:
+        yield Finding("ERROR", "connection", str(error))
+        return
+    yield Finding("OK", "connection", "Redis answers")
+    for question in QUESTIONS:
+        try:
+            yield from question(opened)
+        except (DelayQError, RedisError) as error:
+            yield Finding("ERROR", question.__name__, str(error))
+
+
+def _config(broker: Broker, name: str) -> str | None:
+    """A setting of the server, or None where it does not tell (managed services forbid CONFIG)."""
+    try:
+        answer: Any = broker.client.config_get(name)
+    except RedisError:
+        return None
+    if answer and isinstance(next(iter(answer.values())), dict):  # a cluster answers for each node
+        answer = next(iter(answer.values()))
+    value = answer.get(name) if answer else None
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,49 @@
+"""Checks of single values of the ``DELAYQ`` setting. Each returns the value or raises Misconfigured with its name."""
+
+from __future__ import annotations
+
+from .core.errors import InvalidJob, Misconfigured
+from .core.task import check_queue_name, short, suggest
+
+
+def strings(name: str, value: object) -> tuple[str, ...]:
+    """A list or tuple of strings, as a tuple."""
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) and item for item in value):
+        return tuple(value)
+    raise Misconfigured(f"{name} must be a list of strings, got {short(value)}")
+
+
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """An int (no bool) of ``low`` or more."""
+    if type(value) is int and low <= value <= high:
+        return value
+    raise Misconfigured(f"{name} must be an int, {low} or more, got {short(value)}")
+
+
+def number(name: str, value: object, low: float, high: float = 1e9) -> float:
+    """A number (no bool) of ``low`` or more."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+        return float(value)
+    raise Misconfigured(f"{name} must be a number of seconds, {low} or more, got {short(value)}")
+
+
+def choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """One of ``choices``."""
+    if value not in choices:
+        hint = suggest(value, choices) if isinstance(value, str) else ""
+        raise Misconfigured(f"{name} must be one of {', '.join(choices)}; got {short(value)}.{hint}")
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False."""
+    if isinstance(value, bool):
+        return value
+    raise Misconfigured(f"{name} must be True or False, got {short(value)}")
+
+
+def queue_name(name: object, path: str = "") -> str:
+    """A name that a queue may have; ``path`` begins the message."""
+    try:
+        return check_queue_name(name)
+    except InvalidJob as error:
+        raise Misconfigured(f"{path}{error}") from None

@@ -1,0 +1,60 @@
+"""The worker: repeats some of the core's verbs for ever. It knows the core and nothing of Django.
+
+The door is lazy, because a web process that only asks for ``current_job`` needs none of the runtime.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, adopt, birth
+    from .config import WorkerConfig
+    from .current import CurrentJob, current_job
+    from .hooks import Hooks
+    from .loop import Duty
+    from .middleware import Call, Middleware
+    from .run import Run
+    from .supervisor import Supervisor
+    from .worker import Worker, leave
+
+__all__ = [
+    "EXIT_OK",
+    "EXIT_RECYCLE",
+    "EXIT_STUCK",
+    "Birth",
+    "Call",
+    "CurrentJob",
+    "Duty",
+    "Hooks",
+    "Middleware",
+    "Run",
+    "Supervisor",
+    "Worker",
+    "WorkerConfig",
+    "adopt",
+    "birth",
+    "current_job",
+    "leave",
+]
+
+_HOME: Final = {
+    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "Birth", "adopt", "birth"), "child"),
+    "WorkerConfig": "config",
+    **dict.fromkeys(("CurrentJob", "current_job"), "current"),
+    "Hooks": "hooks",
+    "Duty": "loop",
+    **dict.fromkeys(("Call", "Middleware"), "middleware"),
+    "Run": "run",
+    "Supervisor": "supervisor",
+    **dict.fromkeys(("Worker", "leave"), "worker"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value

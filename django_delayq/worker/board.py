@@ -1,0 +1,142 @@
+"""The board: shared memory in which a child shows what it runs, so that its supervisor knows it after a ``kill -9``.
+
+Layout: a header (``<ddBB``: stamp, ready since, leaving, slots), then one record per slot:
+flag u8 | queue length u8 | id length u8 | shard u32 | token u64 | started f64 | limit f64 | queue | id.
+The flag is written last and cleared first, so whenever the child dies a raised flag has a whole record behind it.
+A mark is a few stores into a mapped page: no system call, no lock. Times are CLOCK_MONOTONIC, one for all processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from .run import NEVER, Run
+
+IDLE: Final = 0
+RUNNING: Final = 1
+TIMED_OUT: Final = 2
+
+_HEADER: Final = Struct("<ddBH")
+_HEADER_BYTES: Final = 64
+_RECORD: Final = Struct("<BBIQdd")  # after the flag byte
+_TEXT_AT: Final = 1 + _RECORD.size
+_RECORD_BYTES: Final = 640  # flag, numbers, a queue name and an id of up to 255 bytes each, and air
+_LEAVING_AT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one slot was doing."""
+
+    queue: str
+    shard: int
+    id: str
+    token: int
+    started: float
+    #: when its time limit was to strike; infinite without one
+    limit_at: float
+    timed_out: bool
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """What identifies the held job."""
+        return self.queue, self.id, self.token
+
+
+class Board:
+    """One child's board. The supervisor creates it, the child opens it by its file descriptor."""
+
+    def __init__(self, fd: int, slots: int) -> None:
+        self.fd = fd
+        self.slots = slots
+        self._map = mmap.mmap(fd, _HEADER_BYTES + slots * _RECORD_BYTES)
+        self._starts = [_HEADER_BYTES + slot * _RECORD_BYTES for slot in range(slots)]
+
+    @classmethod
+    def create(cls, slots: int) -> Board:
+        """A new board, all idle, in memory that only its file descriptor names."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("delayq-board")
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, _HEADER_BYTES + slots * _RECORD_BYTES)
+        return cls(fd, slots)
+
+    def close(self) -> None:
+        """Let go of the memory. The other side's mapping stays."""
+        self._map.close()
+        os.close(self.fd)
+
+    # --- the child's side
+
+    def mark(self, run: Run) -> None:
+        """Slot ``run.slot`` begins ``run``."""
+        job, shared, start = run.job, self._map, self._starts[run.slot]
+        queue, job_id = job.queue.encode(), job.id.encode()
+        _RECORD.pack_into(shared, start + 1, len(queue), len(job_id), job.shard, job.token, run.started, NEVER)
+        text = start + _TEXT_AT
+        middle = text + len(queue)
+        shared[text:middle] = queue
+        shared[middle : middle + len(job_id)] = job_id
+        shared[start] = RUNNING
+
+    def limit(self, slot: int, limit_at: float) -> None:
+        """The run in ``slot`` has a time limit."""
+        Struct("<d").pack_into(self._map, self._starts[slot] + _TEXT_AT - 8, limit_at)
+
+    def mark_timed_out(self, slot: int) -> None:
+        """The run in ``slot`` went on although its limit struck."""
+        self._map[self._starts[slot]] = TIMED_OUT
+
+    def clear(self, slot: int) -> None:
+        """The run in ``slot`` ended."""
+        self._map[self._starts[slot]] = IDLE
+
+    def stamp(self, now: float) -> None:
+        """The child is alive."""
+        Struct("<d").pack_into(self._map, 0, now)
+
+    def set_ready(self, now: float) -> None:
+        """The child serves its queues."""
+        Struct("<d").pack_into(self._map, 8, now)
+
+    def set_leaving(self) -> None:
+        """The child ends on purpose: what still runs is not what killed it."""
+        self._map[_LEAVING_AT] = 1
+
+    # --- the supervisor's side
+
+    @property
+    def stamped(self) -> float:
+        """When the child last showed life (0 = never)."""
+        return float(_HEADER.unpack_from(self._map, 0)[0])
+
+    @property
+    def ready(self) -> float:
+        """When the child began to serve (0 = not yet)."""
+        return float(_HEADER.unpack_from(self._map, 0)[1])
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the child said that it ends on purpose."""
+        return bool(self._map[_LEAVING_AT])
+
+    def marks(self) -> list[Mark]:
+        """What the child runs, or ran when it died."""
+        found = []
+        for start in self._starts:
+            flag = self._map[start]
+            if flag == IDLE:
+                continue
+            queue, job_id, shard, token, started, limit_at = _RECORD.unpack_from(self._map, start + 1)
+            text = start + _TEXT_AT
+            name = self._map[text : text + queue].decode(errors="replace")
+            ident = self._map[text + queue : text + queue + job_id].decode(errors="replace")
+            found.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT))
+        return found

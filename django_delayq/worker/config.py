@@ -1,0 +1,84 @@
+"""What a worker is told. A frozen object that is handed in; nothing below reads settings or the environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from django_delayq.core.errors import Misconfigured
+
+#: orders a process's (queue, shard) pairs; called with them, the worker's name and its index. It must keep them all.
+Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
+
+SCHEDULERS: Final = ("weighted", "seq", "lag")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """All times in seconds."""
+
+    #: names of the queues to reserve from
+    queues: tuple[str, ...]
+    #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
+    weights: Mapping[str, float] = field(default_factory=dict)
+    #: jobs that one process runs at the same time; an ``async def`` job takes one of them too
+    threads: int = 5
+    #: processes that the supervisor keeps running
+    processes: int = 1
+    #: reserve and run jobs; False = housekeeping only (``delayq_dispatcher``)
+    consumer: bool = True
+    #: also wake, reap and tidy up
+    dispatcher: bool = True
+    #: time that running jobs get to finish once the worker was told to stop
+    grace: float = 25.0
+    #: work that a process may hold beyond its free slots, in milliseconds of measured run time
+    prefetch_ms: float = 50.0
+    #: leases are renewed and the process is announced this often
+    heartbeat: float = 5.0
+    #: the process is replaced after so many jobs
+    max_jobs: int | None = None
+    #: the process is replaced when it uses more than so many MiB of memory
+    max_rss: float | None = None
+    #: name in the worker registry and on leases; must be unique. Empty = host, pid and a random part
+    name: str = ""
+    #: number of this process among its supervisor's
+    index: int = 0
+    #: end when nothing is ready any more
+    burst: bool = False
+    #: order of the shards: "default" (each process begins elsewhere), "rendezvous" (by hash of worker and shard,
+    #: stable when processes come and go) or a function
+    splitter: str | Splitter = "default"
+    #: which of several shards with due work is next: "weighted", "seq" (all weights 1) or "lag" (longest overdue)
+    scheduler: str = "weighted"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.queues, tuple) or not self.queues:
+            raise Misconfigured("the worker needs at least one queue name: queues=('default',)")
+        for name, low, high in (("threads", 1, 1024), ("processes", 1, 1024), ("index", 0, 1 << 30)):
+            _int(name, getattr(self, name), low, high)
+        if self.max_jobs is not None:
+            _int("max_jobs", self.max_jobs, 1, 1 << 60)
+        for name, least in (("grace", 0.0), ("prefetch_ms", 0.0), ("heartbeat", 0.01), ("max_rss", 1.0)):
+            value = getattr(self, name)
+            if value is not None:
+                _number(name, value, least)
+        for queue, weight in self.weights.items():
+            _number(f"weight of queue {queue!r}", weight, 0.001)
+        if self.scheduler not in SCHEDULERS:
+            raise Misconfigured(f"scheduler must be one of {', '.join(SCHEDULERS)}; got {self.scheduler!r}")
+        if not callable(self.splitter) and self.splitter not in ("default", "rendezvous"):
+            raise Misconfigured(f"splitter must be default, rendezvous or a function; got {self.splitter!r}")
+        if not (self.consumer or self.dispatcher):
+            raise Misconfigured("a worker without consumer and without dispatcher has nothing to do; keep one of them")
+
+
+def _int(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise Misconfigured(f"{name} must be an int from {low} to {high}, got {value!r}")
+
+
+def _number(name: str, value: object, low: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (value >= low and math.isfinite(value)):
+        raise Misconfigured(f"{name} must be a number, {low:g} or more, got {value!r}")

@@ -1,0 +1,173 @@
+"""The dispatcher: housekeeping of shards for those who cannot do it themselves.
+
+It wakes other consumers when a job falls due and its own process's consumer did not take it, reaps expired leases and
+takes dead workers off the registry. Several dispatchers are harmless: every move of theirs is one guarded script.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from django_delayq.core.task import Registry
+
+from . import decision
+from .run import NEVER
+from .weather import Weather
+
+if TYPE_CHECKING:
+    from django_delayq.core.broker import Broker
+    from django_delayq.core.queue import Queue, Tick
+
+    from .horizon import Horizon
+
+logger = logging.getLogger(__name__)
+
+#: seconds between two looks without a reason
+LOOK: Final = 3.0
+#: how long after a due time the process's own consumer may take to ask for the job
+OWN_CONSUMER: Final = 0.05
+#: a jump between Redis's clock and ours that makes leases doubtful
+_JUMP: Final = 2.0
+_AGAIN: Final = 1.0
+_SOON: Final = 0.02
+_FORGET_AFTER_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class Beat:
+    """One shard on the round. Times are of ``time.monotonic()``."""
+
+    queue: Queue
+    shard: int
+    look_at: float
+    looked_at: float = 0.0
+    #: Redis's clock minus ours at the last look (seconds); None before the first
+    offset: float | None = None
+    deadline_at: float = NEVER
+    due_at: float = NEVER
+    hold: bool = False
+
+
+class Patrol:
+    """The duty of looking at every shard in time: at least once per 0.8 lease, and at each known deadline."""
+
+    def __init__(self, queues: Callable[[], Sequence[Queue]], registry: Registry, lease: float, heartbeat: float,
+                 weather: Weather, horizon: Horizon | None = None) -> None:  # fmt: skip
+        self._queues = queues
+        self._registry = registry
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._weather = weather
+        self._horizon = horizon
+        self._beats: list[Beat] = []
+        self._outage_seen = weather.cleared_at
+
+    def run(self) -> float:
+        """Look where it is time to look. Returns the seconds until that is the case again."""
+        now = time.monotonic()
+        self._meet(self._queues(), now)
+        if self._weather.cleared_at != self._outage_seen:
+            self._outage_seen = self._weather.cleared_at
+            if self._weather.last_outage > self._heartbeat:
+                # Holders could not renew: nothing is taken from them until they had one lease of time to do so.
+                for beat in self._beats:
+                    beat.hold = True
+        for beat in self._beats:
+            if self._wants_a_look(beat, time.monotonic()):
+                self._look(beat)
+        now = time.monotonic()
+        return max(0.0, min((self._next_look(beat) for beat in self._beats), default=now + LOOK) - now)
+
+    def _meet(self, queues: Sequence[Queue], now: float) -> None:
+        known = {(beat.queue.name, beat.shard) for beat in self._beats}
+        fresh = [
+            (queue, shard) for queue in queues for shard in range(queue.shards) if (queue.name, shard) not in known
+        ]
+        self._beats += [Beat(queue, shard, now) for queue, shard in fresh]
+
+    @property
+    def _period(self) -> float:
+        """Seconds between two looks at one shard. A lease is renewed or won within that time before it ends, so each
+        end of a lease is known before it comes."""
+        return min(LOOK * len(self._beats), 0.8 * self._lease)
+
+    def _next_look(self, beat: Beat) -> float:
+        if beat.hold:
+            return 0.0
+        at = min(beat.look_at, beat.deadline_at, beat.due_at + OWN_CONSUMER)
+        return max(at, beat.looked_at + _SOON)
+
+    def _wants_a_look(self, beat: Beat, now: float) -> bool:
+        if self._next_look(beat) > now:
+            return False
+        if beat.hold or min(beat.look_at, beat.deadline_at) <= now or self._horizon is None:
+            return True
+        if self._horizon.overdue(beat.queue.name, beat.shard, now, OWN_CONSUMER):
+            return True
+        beat.due_at = NEVER  # our own consumer asked since; it knows the next due time better than we do
+        return False
+
+    def _look(self, beat: Beat) -> None:
+        tick = beat.queue.tick(beat.shard, hold=beat.hold)
+        now = time.monotonic()
+        beat.hold = False
+        beat.looked_at = now
+        # The looks at a queue's shards are spread over the period by their first, not all at one moment.
+        beat.look_at = now + self._period * (1.0 if beat.offset is not None else self._phase(beat))
+        self._remember(beat, tick, now)
+        offset = tick.now_ms / 1000 - now
+        jumped = beat.offset is not None and abs(offset - beat.offset) > _JUMP
+        beat.offset = offset
+        if jumped:
+            logger.warning("Redis's clock jumped; no lease of %s is taken for %.0f s", beat.queue.name, self._lease)
+            beat.hold = True
+        elif tick.expired and not tick.held_back:
+            self._reap(beat, now)
+
+    def _phase(self, beat: Beat) -> float:
+        return (self._beats.index(beat) + 1) / len(self._beats)
+
+    def _remember(self, beat: Beat, tick: Tick, now: float) -> None:
+        def at(ms: float | None) -> float:
+            return NEVER if ms is None else now + (ms - tick.now_ms) / 1000
+
+        beat.deadline_at, beat.due_at = at(tick.next_deadline_ms), at(tick.next_due_ms)
+        if beat.deadline_at <= now:
+            beat.deadline_at = now + _AGAIN  # expired: reaped right now, or held back
+        if beat.due_at + OWN_CONSUMER <= now:
+            beat.due_at = now + _AGAIN  # everybody is busy; the token lies there for the first who is not
+
+    def _reap(self, beat: Beat, now: float) -> None:
+        queue = beat.queue
+        jobs = queue.expired(beat.shard)
+        if not jobs:
+            return
+        settlements = [decision.lost(job, decision.policy_of(self._registry.get(job.task), job)) for job in jobs]
+        counted = queue.settle(settlements)
+        for job, settlement, good in zip(jobs, settlements, counted, strict=True):
+            if good:
+                logger.warning("%s: lease of worker %s ran out; %s %s", job.id, job.worker or "?", settlement.verb,
+                               settlement.outcome)  # fmt: skip
+        beat.look_at = now + _SOON  # there may be more than one chunk
+
+
+class Registrar:
+    """The duty of taking workers off the registry that were not heard of for a minute."""
+
+    def __init__(self, broker: Broker, own: str) -> None:
+        self._broker = broker
+        self._own = own
+
+    def run(self) -> float:
+        """Once a minute is enough for what is only looked at by people."""
+        workers = self._broker.workers()
+        if len(workers) > 1 or (workers and workers[0]["name"] != self._own):
+            now_ms = self._broker.now_ms()
+            for worker in workers:
+                if worker["name"] != self._own and now_ms - worker["seen_ms"] > _FORGET_AFTER_MS:
+                    self._broker.forget(worker["name"])
+        return 60.0

@@ -1,0 +1,79 @@
+"""The event loop of a process: one thread in which all ``async def`` jobs run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from .run import Run
+
+
+class EventLoop:
+    """Started by the first coroutine. The slot that took the job waits for it, so ``threads`` bounds both kinds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
+        """The coroutine's result, or what it raised. The time limit cancels it."""
+        loop = self._ensure()
+        context = contextvars.copy_context()
+        answer: Future[Any] = Future()
+        tasks: list[asyncio.Task[Any]] = []
+
+        def begin() -> None:
+            task = loop.create_task(coroutine, context=context)
+            tasks.append(task)
+            task.add_done_callback(finish)
+
+        def finish(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                answer.set_exception(CancelledError())
+            elif (error := task.exception()) is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(task.result())
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel() if tasks else None)
+
+        run.cancel = cancel
+        loop.call_soon_threadsafe(begin)
+        return answer.result()
+
+    def _ensure(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._live, args=(self._loop,), name="delayq-async", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    @staticmethod
+    def _live(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while not loop.is_closed():
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # asyncio lets these two out of the loop although the task has them already; the loop goes on.
+                continue
+            return
+
+    def close(self) -> None:
+        """Stop the loop; coroutines that still run are left where they are."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(2.0)
+        if not thread.is_alive() and not asyncio.all_tasks(loop):
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()

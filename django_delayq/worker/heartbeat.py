@@ -1,0 +1,84 @@
+"""The heartbeat: one duty per process that renews all its leases, hears of cancellations and announces the process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from .run import Run
+
+if TYPE_CHECKING:
+    from django_delayq.core.broker import Broker
+
+    from .consumer import Consumer
+    from .slots import Slots
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 250
+
+
+class Heartbeat:
+    """A duty for a :class:`~.loop.Loop`.
+
+    Args:
+        describe: what the process says of itself in the worker registry.
+    """
+
+    def __init__(self, broker: Broker, name: str, rest: float, describe: Callable[[], dict[str, Any]],
+                 consumer: Consumer | None, slots: Slots | None) -> None:  # fmt: skip
+        self._broker = broker
+        self._name = name
+        self._rest = rest
+        self._describe = describe
+        self._consumer = consumer
+        self._slots = slots
+        lease = broker.lease_ms / 1000
+        self._trust = lease - min(1.0, lease / 10)
+
+    def run(self) -> float:
+        """Leases first: a registry that cannot be written must not cost them."""
+        if self._consumer is not None:
+            self._renew(list(self._consumer.held))
+        self._broker.announce(self._name, self._describe())
+        return self._rest
+
+    def _renew(self, runs: list[Run]) -> None:
+        now = time.monotonic()
+        by_queue: dict[str, list[Run]] = {}
+        for run in runs:
+            if now >= run.deadline:
+                run.should_stop = True  # nobody can promise any more that it is still ours
+            if not run.lost and not self._is_live_locked(run, now):
+                by_queue.setdefault(run.job.queue, []).append(run)
+        for mine in by_queue.values():
+            for start in range(0, len(mine), _CHUNK):
+                self._touch(mine[start : start + _CHUNK])
+
+    def _touch(self, runs: list[Run]) -> None:
+        started = {
+            (run.job.id, run.job.token) for run in (self._slots.running if self._slots else ()) if run is not None
+        }
+        asked_at = time.monotonic()
+        answers = runs[0].queue.touch([run.job for run in runs], started)
+        for run, answer in zip(runs, answers, strict=True):
+            if answer == "lost":
+                # Also said of a run that was settled a moment ago; then nobody looks at the flags any more.
+                run.lost = run.should_stop = True
+                continue
+            run.deadline = asked_at + self._trust
+            if answer == "stopping":
+                run.should_stop = True
+
+    def _is_live_locked(self, run: Run, now: float) -> bool:
+        """Whether the run goes on beyond its ``max_lease``: then its lease may end, although its process lives."""
+        limit = run.policy.max_lease if run.policy is not None else None
+        if limit is None or run.ended or not run.started or now - run.started < limit:
+            return False
+        if not run.should_stop:
+            logger.warning("%s: lease of task %s is renewed no more, max_lease of %s s passed", run.job.id,
+                           run.job.task, limit)  # fmt: skip
+            run.should_stop = True
+        return True

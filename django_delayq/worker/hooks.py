@@ -1,0 +1,46 @@
+"""Where a framework plugs in: connection hygiene, signals, log set-up. The worker itself knows none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django_delayq.core.job import Job
+
+
+def _nothing() -> None: ...
+
+
+def _deaf(event: str) -> bool:
+    return False
+
+
+def _mute(event: str, **details: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Callables around a process, its job threads and each job. All are optional.
+
+    Events for ``notify`` (each with ``job`` and ``task``, the latter None when not registered here):
+    ``job_started``; ``job_succeeded`` (seconds); ``job_failed`` (error, outcome, retry_in seconds);
+    ``job_buried`` (error, reason). They are sent from the job's thread, before the end of the run is stored.
+    """
+
+    #: before the first / after the last part of the process runs
+    process_start: Callable[[], None] = _nothing
+    process_stop: Callable[[], None] = _nothing
+    #: in each thread that runs jobs
+    thread_start: Callable[[], None] = _nothing
+    thread_end: Callable[[], None] = _nothing
+    #: before the handler, in its thread. What it raises gives the job back without counting an attempt
+    before_job: Callable[[Job], None] | None = None
+    #: after the handler, whatever it did, and before the ack. What it raises makes a returned run a failed one
+    after_job: Callable[[Job], None] | None = None
+    #: whether anybody listens to an event: asked before anything is prepared for it
+    wants: Callable[[str], bool] = _deaf
+    #: tell about an event; what it raises is logged
+    notify: Callable[..., None] = _mute
+    #: the very last call before the process ends although jobs still run (flush logs); there is little time left
+    last_words: Callable[[], None] = _nothing

@@ -1,0 +1,153 @@
+"""The warden: one thread without any I/O that keeps time limits, shows life on the board and looks at the memory.
+
+It must not touch Redis: a slow or absent server would stop the stamp, and the supervisor would kill a healthy process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django_delayq.core.errors import JobTimeout
+
+from .board import Board
+from .run import NEVER, Run
+
+logger = logging.getLogger(__name__)
+
+#: seconds that a run gets to react to its time limit before its process is replaced
+PATIENCE: Final = 5.0
+_BEAT: Final = 1.0
+
+
+def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
+    """Make ``thread_id`` raise ``kind`` at its next bytecode; None takes back one that was not raised yet."""
+    target = ctypes.c_ulong(thread_id)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(target, ctypes.py_object(kind) if kind is not None else None)
+
+
+class Warden:
+    """Watches the runs of one process.
+
+    Args:
+        running: what each slot runs (None = nothing).
+        overran: called once with a run that goes on ``patience`` seconds after its limit struck.
+        beat: called every second, for checks that cost no I/O over the network.
+    """
+
+    def __init__(
+        self,
+        running: list[Run | None],
+        board: Board | None,
+        overran: Callable[[Run], None],
+        beat: Callable[[], None],
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.patience = patience
+        self._running = running
+        self._board = board
+        self._overran = overran
+        self._beat = beat
+        self._condition = threading.Condition()
+        self._next_look = 0.0
+        self._next_beat = 0.0
+        self._closing = False
+        self._thread = threading.Thread(target=self._live, name="delayq-warden", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; limits strike no more."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(2.0)
+
+    # --- called by the job's thread
+
+    def arm(self, run: Run, seconds: float) -> None:
+        """The run, in this thread, may take ``seconds`` from now."""
+        run.thread_id = threading.get_ident()
+        run.limited_by = 0.0
+        limit_at = time.monotonic() + seconds
+        with self._condition:
+            run.limit_at = limit_at
+            if limit_at < self._next_look:
+                self._condition.notify()
+        if self._board is not None:
+            self._board.limit(run.slot, limit_at)
+
+    def disarm(self, run: Run) -> None:
+        """The run left the limited section. After this returned, no time limit strikes it any more."""
+        with self._condition:
+            run.limit_at = NEVER
+            if run.limited_by:
+                _raise_in(run.thread_id, None)
+
+    # --- the thread
+
+    def _live(self) -> None:
+        while not self._closing:
+            try:
+                self._look(time.monotonic())
+            except Exception:
+                logger.exception("the warden failed once; it goes on")
+            with self._condition:
+                now = time.monotonic()
+                nearest = min((run.limit_at for run in self._running if run is not None), default=NEVER)
+                self._next_look = min(nearest, self._next_beat)
+                if not self._closing and self._next_look > now:
+                    self._condition.wait(self._next_look - now)
+
+    def _look(self, now: float) -> None:
+        for run in list(self._running):
+            if run is not None and run.limit_at <= now:
+                if run.limited_by:
+                    self._give_up(run)
+                else:
+                    self._strike(run, now)
+        if now >= self._next_beat:
+            self._next_beat = now + _BEAT
+            if self._board is not None:
+                self._board.stamp(now)
+            self._beat()
+
+    def _strike(self, run: Run, now: float) -> None:
+        with self._condition:
+            if run.limit_at > now or run.limited_by:
+                return
+            run.limited_by = now
+            run.limit_at = now + self.patience
+            run.should_stop = True
+            if run.cancel is not None:
+                run.cancel()
+            else:
+                _raise_in(run.thread_id, JobTimeout)
+        logger.warning("%s: time limit of task %s reached", run.job.id, run.job.task)
+
+    def _give_up(self, run: Run) -> None:
+        with self._condition:
+            if run.limit_at == NEVER:
+                return
+            run.limit_at = NEVER
+            if self._board is not None:
+                self._board.mark_timed_out(run.slot)
+        self._overran(run)
+
+
+def resident_mib() -> float:
+    """Memory that this process uses now, in MiB (0 where the system does not tell)."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1048576
+    except (OSError, ValueError, IndexError):
+        return 0.0

@@ -1,0 +1,66 @@
+"""A loop that runs a duty for ever: the duty says what to do once and how long to rest, the loop knows the rest."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Protocol
+
+from django_delayq.core.faults import Backoff
+
+from .weather import Weather
+
+logger = logging.getLogger(__name__)
+
+
+class Duty(Protocol):
+    """Something that has to be done again and again."""
+
+    def run(self) -> float:
+        """Do it once. Returns the seconds until the next time. What it raises is survived by its loop."""
+
+
+class Loop:
+    """One thread for one duty. It ends only when it is told to."""
+
+    def __init__(self, name: str, duty: Duty, weather: Weather) -> None:
+        self.name = name
+        self._duty = duty
+        self._weather = weather
+        self._bell = threading.Condition()
+        self._rung = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._live, name=f"delayq-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def ring(self) -> None:
+        """End the present rest."""
+        with self._bell:
+            self._rung = True
+            self._bell.notify()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """End the loop after the duty's present turn; waits up to ``timeout`` seconds for that."""
+        self._closing = True
+        self.ring()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _live(self) -> None:
+        pause = Backoff()
+        while not self._closing:
+            try:
+                rest = self._duty.run()
+                self._weather.fine()
+                pause.reset()
+            except Exception as error:
+                rest = pause.next(self._weather.storm(self.name, error))
+            with self._bell:
+                until = time.monotonic() + rest
+                while not (self._rung or self._closing) and (left := until - time.monotonic()) > 0:
+                    self._bell.wait(min(left, 3600.0))
+                self._rung = False

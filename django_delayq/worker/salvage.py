@@ -1,0 +1,69 @@
+"""What a supervisor does for the jobs of a child that is dead: settle them by what the board says it was doing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from django_delayq.core.job import Job, Settlement, release
+from django_delayq.core.task import Registry
+
+from . import decision
+from .board import Mark
+
+if TYPE_CHECKING:
+    from django_delayq.core.queue import Queue
+
+logger = logging.getLogger(__name__)
+
+
+def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool,
+             died_at: float) -> list[Settlement]:  # fmt: skip
+    """How each job of a dead child goes on.
+
+    Args:
+        jobs: what Redis says the child held.
+        marks: what the board says it was running.
+        why: how it died, for the stored error.
+        planned: it ended on purpose (stop, recycling, a run that ignored its limit): nobody but the culprit counts.
+        died_at: monotonic time of the death.
+    """
+    running = {mark.place: mark for mark in marks}
+    settlements = []
+    for job in jobs:
+        mark = running.get((job.queue, job.id, job.token))
+        policy = decision.policy_of(registry.get(job.task), job)
+        if mark is None:
+            settlements.append(release(job, reason=f"not begun: {why}"[:200], suspect=job.suspect))
+            continue
+        run_ms = max(0, int((died_at - mark.started) * 1000))
+        started_ms = int(time.time() * 1000 - (time.monotonic() - mark.started) * 1000)
+        if mark.timed_out or (not planned and mark.limit_at < died_at):
+            settlements.append(decision.overran(job, policy, started_ms, run_ms))
+        elif planned:
+            settlements.append(release(job, reason=f"interrupted: {why}"[:200], suspect=job.suspect))
+        else:
+            settlements.append(decision.crashed(job, policy, why, started_ms=started_ms, run_ms=run_ms))
+    return settlements
+
+
+def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], registry: Registry, why: str, *,
+            planned: bool, died_at: float) -> int:  # fmt: skip
+    """Settle everything that ``worker``, who is dead, holds in ``queues``. Returns how many jobs that were.
+
+    Raises:
+        QueueUnavailable: Redis is away; may be called again. If nobody does, the leases run out.
+    """
+    total = 0
+    for queue in queues:
+        jobs = list(queue.held_by(worker))
+        if not jobs:
+            continue
+        settlements = verdicts(jobs, marks, registry, why, planned=planned, died_at=died_at)
+        for settlement, counted in zip(settlements, queue.settle(settlements), strict=True):
+            total += counted
+            if counted and settlement.verb != "release":
+                logger.warning("%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome, why)
+    return total

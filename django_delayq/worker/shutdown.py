@@ -1,0 +1,92 @@
+"""Signals of the operating system, as something that a main thread can wait for without a lock.
+
+TERM and INT: stop within the grace period; the second one: at once. USR1: reserve no more, finish what is in hand, end.
+TTIN: write the stacks of all threads to stderr and the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+logger = logging.getLogger(__name__)
+
+STOP: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+DRAIN: Final = signal.SIGUSR1
+DUMP: Final = signal.SIGTTIN
+
+
+class Signals:
+    """A self-pipe: handlers only write a byte, and :meth:`wait` reads it. Main thread only; restores what it found.
+
+    Args:
+        ignore: signals that are somebody else's business (a child ignores the terminal's Ctrl-C: its supervisor tells
+            it what to do).
+        also: further signals to listen to.
+    """
+
+    def __init__(self, *, ignore: frozenset[int] = frozenset(), also: frozenset[int] = frozenset()) -> None:
+        self._listen = (STOP | {DRAIN, DUMP} | also) - ignore
+        self._ignore = ignore
+        self._previous: dict[int, Any] = {}
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._previous_fd = -1
+
+    def __enter__(self) -> Signals:
+        self._previous_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in self._listen:
+            self._previous[number] = signal.signal(number, _noted)
+        for number in self._ignore:
+            self._previous[number] = signal.signal(number, signal.SIG_IGN)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be no real file
+            # In C, so that it works even while a job holds the interpreter lock; then on to the handler above.
+            faulthandler.register(DUMP, all_threads=True, chain=True)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        with contextlib.suppress(AttributeError, ValueError):
+            faulthandler.unregister(DUMP)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(self._previous_fd)
+        os.close(self._read)
+        os.close(self._write)
+
+    def poke(self) -> None:
+        """End a :meth:`wait` from any thread."""
+        with contextlib.suppress(OSError):  # full: it will wake up anyway
+            os.write(self._write, b"\0")
+
+    def wait(self, timeout: float | None) -> list[int]:
+        """The signals that came, after up to ``timeout`` seconds; [] at the timeout or a poke."""
+        ready, _, _ = select.select([self._read], [], [], timeout)
+        if not ready:
+            return []
+        with contextlib.suppress(BlockingIOError):
+            return [number for number in os.read(self._read, 512) if number]
+        return []
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor has it already."""
+
+
+def log_stacks() -> None:
+    """Log what every thread of this process is doing."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
+    for ident, frame in sys._current_frames().items():
+        parts.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}")
+    logger.warning("stacks of process %d\n%s", os.getpid(), "\n".join(parts))

@@ -1,0 +1,58 @@
+"""The state of the line to Redis, told once when it goes and once when it comes back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from django_delayq.core.faults import Fault, classify
+
+logger = logging.getLogger(__name__)
+
+_REMIND: Final = 60.0
+
+
+class Weather:
+    """Shared by all loops of a process, so that an outage is logged once and not by each of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since = 0.0
+        self._reminded = 0.0
+        self._bugs: dict[str, float] = {}
+        #: how long the last outage took (seconds), and when it ended (monotonic)
+        self.last_outage = 0.0
+        self.cleared_at = 0.0
+
+    def fine(self) -> None:
+        """A call to Redis came back."""
+        if not self._since:
+            return
+        with self._lock:
+            if self._since:
+                self.cleared_at = time.monotonic()
+                self.last_outage = self.cleared_at - self._since
+                self._since = 0.0
+                logger.warning("Redis is back after %.1f s", self.last_outage)
+
+    def storm(self, who: str, error: BaseException) -> Fault:
+        """A call failed. Returns the kind of trouble, after logging it in the measure that it deserves."""
+        fault = classify(error)
+        now = time.monotonic()
+        if fault is Fault.BUG:
+            # Not Redis's weather: ours. The same error from the same loop is worth one traceback a minute.
+            mark = f"{who}: {type(error).__name__}"
+            if now - self._bugs.get(mark, -_REMIND) >= _REMIND:
+                self._bugs[mark] = now
+                logger.error("%s failed; it goes on", who, exc_info=error)
+            return fault
+        with self._lock:
+            if not self._since:
+                self._since = self._reminded = now
+                logger.warning("no work with Redis now (%s, seen by %s): %s", fault.value, who, error)
+            elif fault is Fault.CONFIG and now - self._reminded >= _REMIND:
+                self._reminded = now
+                logger.error("Redis refuses this worker since %.0f s: %s", now - self._since, error)
+        return fault

@@ -1,0 +1,352 @@
+"""The composition root: builds the parts of one worker process, starts them, stops them in an order with reasons."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from django_delayq.core.faults import Backoff
+from django_delayq.core.task import Registry
+
+from .board import Board
+from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan
+from .config import WorkerConfig
+from .consumer import Consumer
+from .dispatcher import Patrol, Registrar
+from .eventloop import EventLoop
+from .execution import Execution
+from .heartbeat import Heartbeat
+from .hooks import Hooks
+from .horizon import Horizon, build_sources
+from .limits import PATIENCE, Warden, resident_mib
+from .loop import Duty, Loop
+from .middleware import Middleware
+from .run import Run
+from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
+from .slots import Slots
+from .waker import WakeThread
+from .weather import Weather
+
+if TYPE_CHECKING:
+    from django_delayq.core.broker import Broker
+    from django_delayq.core.queue import Queue
+
+logger = logging.getLogger(__name__)
+
+#: handlers that look at ``should_stop`` hear of the end so many seconds before it
+_WARNING_TIME = 5.0
+
+
+class Worker:
+    """One process's worth of worker. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
+
+    Args:
+        duties: further housekeeping, by name; each gets a loop of its own.
+        birth: what the supervisor told this process; None when it has none.
+        board: where the supervisor looks for what this process runs.
+        patience: seconds that a run gets to react to its time limit.
+    """
+
+    def __init__(self, broker: Broker, registry: Registry, config: WorkerConfig, hooks: Hooks | None = None, *,
+                 middlewares: Sequence[Middleware] = (), duties: dict[str, Duty] | None = None,
+                 birth: Birth | None = None, board: Board | None = None,
+                 patience: float = PATIENCE) -> None:  # fmt: skip
+        self.config = config
+        self.name = config.name or (birth.name if birth else new_name())
+        #: set when the worker has nothing more to do, whatever the reason
+        self.done = threading.Event()
+        self._broker = broker
+        self._registry = registry
+        self._hooks = hooks or Hooks()
+        self._middlewares = middlewares
+        self._extra = duties or {}
+        self._birth = birth
+        self._board = board
+        self._patience = patience
+        self._exit_code = EXIT_OK
+        self._signals: Signals | None = None
+        self._stop_by: float | None = None
+        self._born = time.time()
+        self.weather = Weather()
+        self.consumer: Consumer | None = None
+        self._horizon: Horizon | None = None
+        self._slots: Slots | None = None
+        self._waker: WakeThread | None = None
+        self._warden: Warden | None = None
+        self._event_loop = EventLoop()
+        self._heartbeat: Loop | None = None
+        self._loops: list[Loop] = []
+
+    # --- as a program
+
+    def run(self) -> int:
+        """Work until a signal, or until nothing is left to do. To be called in the main thread.
+
+        Returns:
+            The exit code. Threads of jobs that could not be ended may still be alive: end the process with
+            :func:`leave`.
+        """
+        ignore = frozenset() if self._birth is None else frozenset({int(signal.SIGINT)})
+        with Signals(ignore=ignore) as signals:
+            self._signals = signals
+            try:
+                self.start()
+                while not self.done.is_set():
+                    for number in signals.wait(None if self._stop_by is None else self._left()):
+                        self._heed(number)
+                    if self._stop_by is not None and self._left() <= 0:
+                        break
+                self.stop(max(0.0, self._left()) if self._stop_by is not None else self.config.grace)
+            finally:
+                self._signals = None
+        return self._exit_code
+
+    def _heed(self, number: int) -> None:
+        if number == DUMP:
+            log_stacks()
+        elif number == DRAIN:
+            logger.info("worker %s drains", self.name)
+            self.drain()
+        elif number in STOP:
+            if self._stop_by is not None:
+                logger.warning("worker %s stops at once", self.name)
+                self._stop_by = 0.0
+                return
+            logger.info("worker %s stops, %.0f s for running jobs", self.name, self.config.grace)
+            self._begin_stop(self.config.grace)
+
+    def _left(self) -> float:
+        return (self._stop_by or 0.0) - time.monotonic()
+
+    # --- inside another program
+
+    def start(self) -> None:
+        """Start all parts; waits, with patience, until Redis can be asked for the queues."""
+        self._hooks.process_start()
+        horizon, queues = self._open()
+        if self._board is not None:
+            self._board.stamp(time.monotonic())
+        if self.config.consumer:
+            self._build_consumer(horizon)
+        else:
+            self._warden = Warden([], self._board, self._overran, self._beat)
+        heartbeat = Heartbeat(self._broker, self.name, self.config.heartbeat, self.describe, self.consumer, self._slots)
+        self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
+        if self.config.dispatcher:
+            self._build_dispatcher(queues)
+        self._start_parts()
+        logger.info(
+            "worker %s started: pid %d, queues %s, %s%s", self.name, os.getpid(), ",".join(self.config.queues),
+            f"{self.config.threads} threads" if self.config.consumer else "no consumer",
+            ", dispatcher" if self.config.dispatcher else "",
+        )  # fmt: skip
+
+    def _open(self) -> tuple[Horizon, list[Queue]]:
+        pause = Backoff()
+        while True:
+            try:
+                queues = [self._broker.queue(name) for name in self.config.queues]
+                break
+            except Exception as error:
+                if self.done.wait(pause.next(self.weather.storm("start", error))) or self._told_to_stop():
+                    queues = []
+                    break
+        self.weather.fine()
+        queues = [queue for queue in queues if queue.kind == "python"]
+        self._horizon = Horizon(build_sources(queues, self.config, self.name), scheduler=self.config.scheduler)
+        return self._horizon, queues
+
+    def _told_to_stop(self) -> bool:
+        if self._signals is None:
+            return False
+        for number in self._signals.wait(0):
+            self._heed(number)
+        if self._stop_by is not None:
+            self.done.set()
+        return self._stop_by is not None
+
+    def _build_consumer(self, horizon: Horizon) -> None:
+        config = self.config
+        execution = Execution(self._registry, self._hooks, self._middlewares, board=self._board, loop=self._event_loop)
+
+        def ended() -> None:
+            if horizon.resting:
+                horizon.nudge()
+
+        self._slots = Slots(config.threads, execution, self._hooks, ended)
+        self._warden = execution.warden = Warden(
+            self._slots.running, self._board, self._overran, self._beat, patience=self._patience
+        )
+        self._waker = WakeThread(self._broker, horizon, self.weather) if horizon.sources else None
+        lease = self._broker.lease_ms / 1000
+        self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease)
+
+    def _build_dispatcher(self, queues: list[Queue]) -> None:
+        lease = self._broker.lease_ms / 1000
+        horizon = self._horizon if self.config.consumer else None
+        patrol = Patrol(lambda: queues, self._registry, lease, self.config.heartbeat, self.weather, horizon)
+        duties: dict[str, Duty] = {"patrol": patrol, "registrar": Registrar(self._broker, self.name), **self._extra}
+        self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
+
+    def _start_parts(self) -> None:
+        """From the inside out: who is called stands before who calls."""
+        if self._warden is not None:
+            self._warden.start()
+        if self._slots is not None:
+            self._slots.start()
+        if self._heartbeat is not None:
+            self._heartbeat.start()  # before the first lease is won
+        if self.consumer is not None:
+            self.consumer.start()
+            threading.Thread(target=self._await, args=(self.consumer,), name="delayq-end", daemon=True).start()
+        if self._waker is not None:
+            self._waker.start()
+        for loop in self._loops:
+            loop.start()
+        if self._board is not None:
+            self._board.set_ready(time.monotonic())
+
+    def _await(self, consumer: Consumer) -> None:
+        consumer.finished.wait()
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done.set()
+        if self._signals is not None:
+            self._signals.poke()
+
+    def describe(self) -> dict[str, Any]:
+        """What the registry of workers tells about this one."""
+        slots, consumer = self._slots, self.consumer
+        return {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "queues": list(self.config.queues),
+            "threads": self.config.threads if self.config.consumer else 0,
+            "running": self.config.threads - slots.free if slots else 0,
+            "settled": consumer.settled if consumer else 0,
+            "dispatcher": self.config.dispatcher,
+            "started": int(self._born * 1000),
+            "rss_mib": round(resident_mib()),
+            "stopping": self._stop_by is not None,
+        }
+
+    def drain(self) -> None:
+        """Reserve no more, finish what is in hand, then be done."""
+        if self.consumer is not None:
+            self.consumer.stop(give_back=False)
+        else:
+            self._finish()
+
+    def _begin_stop(self, grace: float) -> None:
+        self._stop_by = time.monotonic() + grace
+        if self.consumer is not None:
+            self.consumer.stop()
+            timer = threading.Timer(max(0.0, grace - _WARNING_TIME), self._warn_handlers)
+            timer.daemon = True
+            timer.start()
+        else:
+            self._finish()
+
+    def _warn_handlers(self) -> None:
+        if self.consumer is not None:
+            for run in list(self.consumer.held):
+                run.should_stop = True
+
+    def stop(self, grace: float | None = None) -> bool:
+        """End: running jobs get ``grace`` seconds (default: the configuration's). False if one of them still runs.
+
+        What still runs then keeps its lease until that ends, or until the supervisor settles it after this process is
+        gone; this process cannot give it back, because its thread may go on.
+        """
+        grace = self.config.grace if grace is None else grace
+        if self._stop_by is None:
+            self._begin_stop(grace)
+        # Nothing new: the wake thread and the dispatcher go first. The heartbeat goes on while jobs run.
+        if self._waker is not None:
+            self._waker.close()
+        for loop in self._loops:
+            loop.close()
+        clean = True
+        if self.consumer is not None and self._slots is not None:
+            if not self.consumer.join(max(0.0, self._left())):
+                self.consumer.halt()
+                self.consumer.join(1.0)
+            if self.consumer.worked_off and self._exit_code == EXIT_OK:
+                self._exit_code = EXIT_RECYCLE
+            clean = self._slots.close(0.2 if not self.consumer.held else 0.0)
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+        if self._warden is not None:
+            self._warden.close()
+        if clean:
+            self._event_loop.close()
+        self._say_goodbye(clean)
+        return clean
+
+    def _say_goodbye(self, clean: bool) -> None:
+        try:
+            self._broker.forget(self.name)
+        except Exception as error:
+            logger.info("worker %s could not take itself off the registry: %s", self.name, error)
+        try:
+            (self._hooks.process_stop if clean else self._hooks.last_words)()
+        except Exception:
+            logger.exception("the last hook of the process failed")
+        if self._board is not None:
+            self._board.set_leaving()
+        left = len(self.consumer.held) if self.consumer is not None else 0
+        logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
+        self.done.set()
+
+    # --- the warden's calls
+
+    def _overran(self, run: Run) -> None:
+        logger.error("%s: task %s ignores its time limit; this process finishes its other jobs and ends", run.job.id,
+                     run.job.task)  # fmt: skip
+        self._exit_code = EXIT_STUCK
+        if self.consumer is not None:
+            self.consumer.overran(run)
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + self.config.grace
+            if self._signals is not None:
+                self._signals.poke()
+
+    def _beat(self) -> None:
+        """Every second, without I/O over the network."""
+        config = self.config
+        if self._stop_by is not None:
+            return
+        if config.max_rss is not None and self._exit_code == EXIT_OK and resident_mib() > config.max_rss:
+            logger.info("worker %s uses more than %s MiB and is replaced", self.name, config.max_rss)
+            self._exit_code = EXIT_RECYCLE
+            self.drain()
+        if self._birth is not None and is_orphan(self._birth):
+            logger.warning("worker %s lost its supervisor", self.name)
+            self._begin_stop(config.grace)
+            if self._signals is not None:
+                self._signals.poke()
+
+
+def new_name() -> str:
+    """A name that no other worker has: host, pid, and a random part for pids that come again."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+def leave(code: int) -> None:
+    """End the process with ``code``, past the threads of jobs that do not end."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    os._exit(code)

@@ -1,0 +1,43 @@
+"""The shop's own settings, each with its default, read at the moment of use so that ``override_settings`` works."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+
+
+def cancel_after() -> timedelta:
+    """How long an order may stay unpaid."""
+    return _span("SHOP_CANCEL_AFTER", timedelta(minutes=30))
+
+
+def remind_before() -> timedelta:
+    """How long before its cancellation the customer is reminded."""
+    return _span("SHOP_REMIND_BEFORE", timedelta(minutes=10))
+
+
+def restock_after() -> timedelta:
+    """How long a delivery of new goods takes."""
+    return _span("SHOP_RESTOCK_AFTER", timedelta(hours=1))
+
+
+def campaign_hour() -> int:
+    """The local hour at which the nightly campaign starts."""
+    return int(getattr(settings, "SHOP_CAMPAIGN_HOUR", 3))
+
+
+def campaign_spread() -> timedelta:
+    """The span over which the messages of one campaign go out."""
+    return _span("SHOP_CAMPAIGN_SPREAD", timedelta(minutes=15))
+
+
+def gateway() -> dict[str, Any]:
+    """Arguments of :class:`shop.gateway.FakeGateway`."""
+    return dict(getattr(settings, "SHOP_GATEWAY", {}))
+
+
+def _span(name: str, default: timedelta) -> timedelta:
+    value = getattr(settings, name, default)
+    return value if isinstance(value, timedelta) else timedelta(seconds=float(value))

@@ -1,0 +1,22 @@
+"""What people may send to the shop."""
+
+from __future__ import annotations
+
+from django import forms
+
+from .models import Customer, Product
+
+MOST_PIECES = 9
+
+
+class OrderForm(forms.Form):
+    """Some pieces of one product."""
+
+    product = forms.ModelChoiceField(Product.objects.all())
+    quantity = forms.IntegerField(min_value=1, max_value=MOST_PIECES, initial=1)
+
+
+class CustomerForm(forms.Form):
+    """Who is shopping. The example has no passwords: anybody may be anybody."""
+
+    customer = forms.ModelChoiceField(Customer.objects.all())

@@ -1,0 +1,86 @@
+"""``manage.py shop_traffic``: customers who order, and of whom some pay. It keeps a demo alive."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import signal
+import threading
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from shop import conf, services
+from shop.models import Customer, Product
+
+
+def positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ArgumentTypeError(f"{text} is not more than 0")
+    return value
+
+
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+class Command(BaseCommand):
+    help = "Places orders at a given rate and pays some of them, for a bounded time."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--rate", type=positive, default=0.5, help="orders per second (default 0.5)")
+        parser.add_argument("--pay", type=share, default=0.6, help="share of the orders that get paid (default 0.6)")
+        parser.add_argument("--seconds", type=positive, default=600, help="how long (default 600)")
+        parser.add_argument("--seed", default=None, help="the same seed gives the same customers (default: random)")
+
+    def handle(self, *args: Any, rate: float, pay: float, seconds: float, seed: str | None, **options: Any) -> None:
+        self.stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
+        dice = random.Random(seed)
+        if not Product.objects.exists() or not Customer.objects.exists():
+            raise CommandError("There is nothing to order. Run `manage.py shop_seed` first.")
+        patience = conf.cancel_after().total_seconds()
+        payments: list[tuple[float, int]] = []  # (when, order) of those who will pay
+        placed = paid = 0
+        next_order = time.monotonic()
+        end = next_order + seconds
+        while (now := time.monotonic()) < end:
+            if now >= next_order:
+                order_id = self._order(dice)
+                next_order = max(next_order + 1 / rate, now)
+                if order_id:
+                    placed += 1
+                    # The first one is paid and the second is not, so that also a short demo shows both.
+                    pays = placed == 1 or (placed != 2 and dice.random() < pay)
+                    if pays:
+                        heapq.heappush(payments, (now + patience * dice.uniform(0.1, 0.5), order_id))
+            while payments and payments[0][0] <= now:
+                paid += self._pay(heapq.heappop(payments)[1])
+            soonest = min([end, next_order, *(when for when, _ in payments[:1])])
+            if self.stop.wait(max(0.0, soonest - time.monotonic())):
+                break
+        self.stdout.write(f"{placed} orders placed, {paid} payments started")
+
+    def _order(self, dice: random.Random) -> int:
+        customer = dice.choice(list(Customer.objects.order_by("pk")))
+        products = dice.sample(list(Product.objects.order_by("pk")), dice.choice((1, 1, 2)))
+        try:
+            order, _ = services.place_order(customer, {product: dice.randint(1, 3) for product in products})
+        except services.OutOfStock as error:
+            self.stdout.write(str(error))
+            return 0
+        return int(order.pk)
+
+    def _pay(self, order_id: int) -> bool:
+        try:
+            services.pay_order(order_id)
+        except services.NotPayable as error:
+            self.stdout.write(str(error))
+            return False
+        return True

@@ -1,0 +1,51 @@
+"""A look into Redis for the page "What happens"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django_delayq import QueueUnavailable
+from django_delayq.connections import broker
+
+if TYPE_CHECKING:
+    from django_delayq.core.inspector import Counts, JobView
+
+NEXT = 8
+BURIED = 4
+
+
+@dataclass(slots=True)
+class Look:
+    """What the queues hold at one moment, or the ``error`` that kept us from looking."""
+
+    counts: list[Counts] = field(default_factory=list)
+    waiting: list[JobView] = field(default_factory=list)
+    buried: list[JobView] = field(default_factory=list)
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+
+
+def look() -> Look:
+    """Counts of every queue, the jobs that are due next and those that were given up, the workers heard of."""
+    try:
+        redis = broker()
+        inspector = redis.inspector
+        counts = sorted(inspector.all_counts(), key=lambda one: one.queue)
+        waiting = [job for one in counts if one.ready + one.delayed for job in inspector.peek(one.queue, NEXT)]
+        buried = [
+            job
+            for one in counts
+            if one.morgue
+            for job in inspector.page(one.queue, "morgue", limit=BURIED, reverse=True).jobs
+        ]
+        now_ms = redis.now_ms()
+        workers = [{**worker, "ago": max(0.0, now_ms - worker["seen_ms"]) / 1000} for worker in redis.workers()]
+    except QueueUnavailable as error:
+        return Look(error=f"The queue cannot be reached: {error}")
+    return Look(
+        counts=counts,
+        waiting=sorted(waiting, key=lambda job: job.due_ms)[:NEXT],
+        buried=sorted(buried, key=lambda job: job.buried_ms or 0, reverse=True)[:BURIED],
+        workers=workers,
+    )

@@ -1,0 +1,191 @@
+"""What happens later: every function here is run by ``manage.py delayq_worker`` when its time has come.
+
+A task may run twice (at-least-once delivery), so each one looks first whether its work is still to be done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from django_delayq import Retry, current_job, schedule, schedule_many, task
+
+from . import conf, gateway
+from .models import Campaign, Customer, Notification, Order, Payment, Product
+from .story import notify, tell
+
+if TYPE_CHECKING:
+    from django_delayq.scheduling import JobHandle
+
+RESTOCK_BELOW = 10
+RESTOCK_BY = 40
+BIG_ORDER = 60  # the partner wants to know of these
+
+
+# --- orders ----------------------------------------------------------------------------------------------------------
+@task(queue="orders", max_attempts=5, timeout=30)
+def cancel_order(order_id: int) -> None:
+    """Cancel an order that nobody paid, and put its goods back on the shelf."""
+    with transaction.atomic():
+        order = Order.objects.select_for_update().filter(pk=order_id).first()
+        if order is None or order.status != Order.Status.PLACED:
+            return  # paid meanwhile, being paid, or cancelled by an earlier run
+        for line in order.lines.all():
+            Product.objects.filter(pk=line.product_id).update(stock=F("stock") + line.quantity)
+        order.close(Order.Status.CANCELLED)
+        notify(order, Notification.Kind.CANCELLED, f"Your order {order.pk} was not paid in time and is cancelled.")
+        tell("CANCELLED, nobody paid for it in time", order)
+        if order.total >= BIG_ORDER:
+            schedule(tell_partner, order.pk, id=f"partner-{order.pk}")
+
+
+@task(queue="notifications", max_attempts=5, timeout=30)
+def remind_customer(order_id: int) -> None:
+    """Tell the customer of an unpaid order that it will be cancelled soon."""
+    with transaction.atomic():
+        order = Order.objects.select_for_update().select_related("customer").filter(pk=order_id).first()
+        if order is None or order.status != Order.Status.PLACED:
+            return
+        end = timezone.localtime(order.expires_at)
+        text = f"Your order {order.pk} is still waiting: please pay before {end:%H:%M:%S}."
+        if notify(order, Notification.Kind.REMINDER, text, key=f"reminder-{order.pk}-{order.expires_ms}"):
+            tell(f"reminded {order.customer} to pay", order)
+
+
+def watch(order: Order, delay: timedelta) -> JobHandle:
+    """Schedule the cancellation of ``order`` in ``delay``, and the reminder that precedes it."""
+    handle = schedule(cancel_order, order.pk, delay=delay, id=f"order-{order.pk}")
+    until_reminder = delay - conf.remind_before()
+    if until_reminder > timedelta(0):
+        schedule(remind_customer, order.pk, delay=until_reminder, id=f"reminder-{order.pk}")
+    return handle
+
+
+@task(queue="orders", max_attempts=5, timeout=30)
+def restock(product_id: int) -> None:
+    """A delivery arrived."""
+    with transaction.atomic():
+        product = Product.objects.select_for_update().get(pk=product_id)
+        if product.stock >= RESTOCK_BELOW:
+            return
+        product.stock += RESTOCK_BY
+        product.save(update_fields=("stock",))
+        tell(f"{RESTOCK_BY} × {product} delivered")
+
+
+# --- payments --------------------------------------------------------------------------------------------------------
+def payment_backoff(n: int) -> float:
+    """Seconds until the gateway is asked again after it was down: 1, 2, 4 … 60."""
+    return float(min(2**n, 60))
+
+
+@task(queue="payments", max_attempts=10, timeout=10, retry_in=payment_backoff)
+def check_payment(payment_id: int) -> None:
+    """Ask the gateway how a payment ended. A gateway that is down makes the job fail and come back later."""
+    payment = Payment.objects.select_related("order").get(pk=payment_id)
+    if payment.status != Payment.Status.PENDING:
+        return
+    asked_before = payment.checks
+    # Counted outside the transaction below: the failing attempts are to be seen too.
+    Payment.objects.filter(pk=payment_id).update(checks=F("checks") + 1)
+    try:
+        paid = gateway.get_gateway().is_paid(payment.reference, asked_before)
+    except (gateway.GatewayBusy, gateway.GatewayDown) as error:
+        job = current_job()
+        if job is not None and job.lives <= 1:
+            settle_payment(payment_id, paid=False, why="the gateway could not be reached")
+            return
+        tell(f"payment check {asked_before + 1} failed ({error}); will be asked again", payment.order)
+        if isinstance(error, gateway.GatewayBusy):
+            raise Retry(str(error), delay=error.retry_after) from error
+        raise
+    settle_payment(payment_id, paid=paid, why="the bank said no")
+
+
+def settle_payment(payment_id: int, *, paid: bool, why: str) -> None:
+    """Write down how a payment ended; ``why`` it was refused is told to the customer."""
+    with transaction.atomic():
+        payment = Payment.objects.select_for_update().select_related("order").get(pk=payment_id)
+        order = Order.objects.select_for_update().get(pk=payment.order_id)
+        if payment.status != Payment.Status.PENDING:
+            return
+        payment.status = Payment.Status.PAID if paid else Payment.Status.REFUSED
+        payment.settled_at = timezone.now()
+        payment.save(update_fields=("status", "settled_at"))
+        if paid:
+            order.close(Order.Status.PAID)
+            notify(order, Notification.Kind.PAID, f"Thank you: order {order.pk} is paid.")
+            tell(f"PAID after {payment.checks} payment check{'s' if payment.checks != 1 else ''}", order)
+            return
+        delay = conf.cancel_after()
+        order.status = Order.Status.PLACED
+        order.expires_at = timezone.now() + delay
+        order.save(update_fields=("status", "expires_at"))
+        notify(
+            order,
+            Notification.Kind.REFUSED,
+            f"The payment of order {order.pk} was refused ({why}).",
+            key=f"refused-{payment.pk}",
+        )
+        tell(f"payment refused ({why}); the clock runs again", order)
+        watch(order, delay)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+@task(queue="campaigns", max_attempts=5, timeout=60)
+def send_campaign(campaign_id: int) -> None:
+    """Schedule one message per customer, spread evenly over a while, and plan the next night."""
+    with transaction.atomic():
+        campaign = Campaign.objects.select_for_update().get(pk=campaign_id)
+        if campaign.planned:
+            return
+        customers = list(Customer.objects.values_list("pk", flat=True))
+        gap = conf.campaign_spread() / max(len(customers), 1)
+        start = timezone.now()
+        schedule_many(
+            send_message,
+            [
+                {"args": [campaign.pk, pk], "id": f"campaign-{campaign.pk}-{pk}", "at": start + gap * n}
+                for n, pk in enumerate(customers)
+            ],
+        )
+        campaign.planned = len(customers)
+        campaign.save(update_fields=("planned",))
+        tell(f"campaign “{campaign}”: {len(customers)} messages scheduled")
+        if campaign.nightly:
+            plan_campaign(campaign.subject, next_night(), nightly=True)
+
+
+def plan_campaign(subject: str, at: datetime, *, nightly: bool = False) -> tuple[Campaign, JobHandle]:
+    """Schedule a campaign for ``at``; a ``nightly`` one plans its successor itself."""
+    with transaction.atomic():
+        campaign = Campaign.objects.create(subject=subject, starts_at=at, nightly=nightly)
+        handle = schedule(send_campaign, campaign.pk, at=at, id=f"campaign-{campaign.pk}")
+    return campaign, handle
+
+
+def next_night() -> datetime:
+    """The next time that the local clock shows the campaign's hour."""
+    now = timezone.localtime()
+    night = now.replace(hour=conf.campaign_hour(), minute=0, second=0, microsecond=0)
+    return night if night > now else night + timedelta(days=1)
+
+
+@task(queue="notifications", max_attempts=5, timeout=30)
+def send_message(campaign_id: int, customer_id: int) -> None:
+    """Send one customer the message of a campaign, once."""
+    campaign = Campaign.objects.get(pk=campaign_id)
+    Notification.objects.get_or_create(
+        key=f"campaign-{campaign_id}-{customer_id}",
+        defaults={"customer_id": customer_id, "kind": Notification.Kind.CAMPAIGN, "text": campaign.subject},
+    )
+
+
+@task(queue="partners", max_attempts=2, timeout=10, retry_in=lambda n: 3)
+def tell_partner(order_id: int) -> None:
+    """Tell a partner that goods came back. It is down for good: after two attempts the job is in the morgue."""
+    gateway.tell_partner(f"order {order_id} was cancelled")

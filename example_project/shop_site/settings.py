@@ -1,0 +1,111 @@
+"""Settings of the example shop.
+
+Everything that a demo or a test wants to change comes from the environment (``SHOP_*``); without any of it the shop
+runs on a SQLite file and an embedded Redis in this folder and cancels unpaid orders after 30 minutes.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+
+def _seconds(name: str, default: float) -> timedelta:
+    """A span of time from the environment variable ``name``, given in seconds."""
+    return timedelta(seconds=float(os.environ.get(name, default)))
+
+
+# --- the queue -------------------------------------------------------------------------------------------------------
+DELAYQ = {
+    "REDIS": os.environ.get("SHOP_REDIS_URL") or None,  # None = a Redis of our own in EMBEDDED_DIR
+    "EMBEDDED_DIR": BASE_DIR / ".delayq",
+    "PREFIX": "shop",
+    "WORKER": {"grace": 5.0},  # no task of this shop runs longer
+}
+
+# --- the shop --------------------------------------------------------------------------------------------------------
+SHOP_CANCEL_AFTER = _seconds("SHOP_CANCEL_AFTER", 30 * 60)  # an order unpaid for so long is cancelled
+SHOP_REMIND_BEFORE = _seconds("SHOP_REMIND_BEFORE", 10 * 60)  # the customer is reminded so long before that
+SHOP_RESTOCK_AFTER = _seconds("SHOP_RESTOCK_AFTER", 60 * 60)  # a delivery takes so long
+SHOP_CAMPAIGN_HOUR = int(os.environ.get("SHOP_CAMPAIGN_HOUR", "3"))  # local hour of the nightly campaign
+SHOP_CAMPAIGN_SPREAD = _seconds("SHOP_CAMPAIGN_SPREAD", 15 * 60)  # its messages go out over this span
+SHOP_GATEWAY = {
+    "seed": os.environ.get("SHOP_GATEWAY_SEED", "shop"),
+    "failure_rate": float(os.environ.get("SHOP_GATEWAY_FAILURE_RATE", "0.5")),
+    "refusal_rate": float(os.environ.get("SHOP_GATEWAY_REFUSAL_RATE", "0.1")),
+}
+
+# --- Django ----------------------------------------------------------------------------------------------------------
+DEBUG = os.environ.get("SHOP_DEBUG", "1") == "1"
+SECRET_KEY = os.environ.get("SHOP_SECRET_KEY", "for the example shop on this machine only, not a secret")
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django_delayq",
+    "shop",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "shop_site.urls"
+WSGI_APPLICATION = "shop_site.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("SHOP_DB", str(BASE_DIR / "shop.sqlite3")),
+        # IMMEDIATE takes the write lock at BEGIN: web server and worker wait for each other instead of failing.
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    },
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+USE_TZ = True
+TIME_ZONE = os.environ.get("SHOP_TIME_ZONE", "UTC")
+LANGUAGE_CODE = "en"
+STATIC_URL = "static/"
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "loggers": {
+        "shop": {"handlers": ["console"], "level": "INFO", "propagate": False},
+        "django_delayq": {"handlers": ["console"], "level": "INFO", "propagate": False},
+        # One line per request would drown what the demo wants to show.
+        "django.server": {"handlers": ["console"], "level": "WARNING", "propagate": False},
+    },
+}

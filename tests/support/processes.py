@@ -1,0 +1,171 @@
+"""Child processes of a test run: started here, counted here, and dead when the run is dead.
+
+Every process started through :func:`spawn` carries the run's mark in its environment. A watchdog process holds a pipe
+from us: when the test run ends in whatever way (``kill -9`` included), the pipe closes and the watchdog kills what is
+left. :func:`leaked` names the marked processes that still live, for the check at the end of the session.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+MARK = "DELAYQ_TEST_RUN"
+RUN = os.environ.setdefault(MARK, f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+_WATCHDOG = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+alive = set()
+for line in sys.stdin:
+    sign, pid = line[0], int(line[1:])
+    alive.add(pid) if sign == "+" else alive.discard(pid)
+for pid in alive:
+    for number in (signal.SIGKILL, signal.SIGCONT):
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass
+"""
+_T = TypeVar("_T")
+_watchdog: subprocess.Popen[str] | None = None
+_watchdog_guard = threading.Lock()  # several servers may be started at once
+
+
+def _tell_watchdog(line: str) -> None:
+    with _watchdog_guard:
+        _write_to_watchdog(line)
+
+
+def _write_to_watchdog(line: str) -> None:
+    global _watchdog
+    if _watchdog is None or _watchdog.poll() is not None:
+        environment = {name: value for name, value in os.environ.items() if name != MARK}
+        _watchdog = subprocess.Popen(
+            [sys.executable, "-I", "-c", _WATCHDOG],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    assert _watchdog.stdin is not None
+    _watchdog.stdin.write(line + "\n")
+    _watchdog.stdin.flush()
+
+
+def watch(pid: int) -> None:
+    """Have ``pid`` killed if this test run dies without ending it."""
+    _tell_watchdog(f"+{pid}")
+
+
+def unwatch(pid: int) -> None:
+    """``pid`` is gone (its number may be given to another process)."""
+    _tell_watchdog(f"-{pid}")
+
+
+def spawn(
+    command: Sequence[str | Path],
+    *,
+    env: dict[str, str] | None = None,
+    cwd: str | Path | None = None,
+    stdout: int | IO[Any] | None = None,
+    stderr: int | IO[Any] | None = None,
+    text: bool = True,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Start ``command`` in a session of its own (a Ctrl-C at the terminal is not its business) and watch it."""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        env={**os.environ, **(env or {}), MARK: RUN},
+        cwd=cwd,
+        stdin=options.pop("stdin", subprocess.DEVNULL),
+        stdout=stdout,
+        stderr=stderr,
+        text=text,
+        start_new_session=True,
+        **options,
+    )
+    watch(process.pid)
+    return process
+
+
+def end(process: subprocess.Popen[Any], *, sig: int = signal.SIGTERM, timeout: float = 10.0) -> int:
+    """End a spawned process: ``sig`` first, SIGKILL after ``timeout`` seconds. Returns its exit code."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGCONT)  # a stopped process would never see the signal
+        process.send_signal(sig)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    unwatch(process.pid)
+    return int(process.returncode)
+
+
+def alive(pid: int) -> bool:
+    """Whether ``pid`` is a process that runs or sleeps (a zombie is dead)."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return not Path("/proc/self").exists()
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def leaked() -> dict[int, str]:
+    """Marked processes that still live: pid -> command line. Empty where there is no /proc."""
+    needle = f"{MARK}={RUN}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        if pid == os.getpid():
+            continue
+        try:
+            if needle in (folder / "environ").read_bytes().split(b"\0") and alive(pid):
+                found[pid] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue
+    return found
+
+
+def close_watchdog() -> None:
+    """Close the pipe: the watchdog kills what it still watches, and ends."""
+    global _watchdog
+    if _watchdog is not None:
+        assert _watchdog.stdin is not None
+        _watchdog.stdin.close()
+        _watchdog.wait(10)
+        _watchdog = None
+
+
+def wait_until(condition: Callable[[], _T], timeout: float = 10.0, what: str = "the condition") -> _T:
+    """Poll ``condition`` every 5 ms until it is truthy and return its value. AssertionError after ``timeout`` s.
+
+    For things outside this process only; inside it, wait on an event.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true within {timeout:g} s (last value: {value!r})")
+        time.sleep(0.005)

@@ -1,0 +1,142 @@
+"""A master, a replica and one sentinel (quorum 1), each a process of its own on loopback."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.sentinel import Sentinel
+
+from . import processes
+from .processes import wait_until
+from .redis_box import RedisBox, free_port, redis_binary
+
+
+class SentinelBox:
+    """``with SentinelBox() as group: group.master_client().set(...); group.fail_over()``.
+
+    ``down_after`` is the time in ms after which the sentinel holds a silent master for dead.
+    """
+
+    name = "shop"
+
+    def __init__(self, *, binary: str | None = None, down_after: int = 500, **config: object) -> None:
+        self.binary = redis_binary(binary)
+        self.down_after = down_after
+        # Without the diskless delay a replica would wait 5 s for its first copy.
+        settings: dict[str, Any] = {"repl_diskless_sync_delay": 0, **config}
+        self.first = RedisBox(tcp=True, binary=self.binary, **settings)
+        self.second = RedisBox(tcp=True, binary=self.binary, **settings)
+        self.port = free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="dq-sentinel-"))
+        self._process: subprocess.Popen[Any] | None = None
+        self._client: redis.Redis | None = None
+
+    @property
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of the sentinels, for RedisConfig.sentinels."""
+        return (("127.0.0.1", self.port),)
+
+    def client(self) -> redis.Redis:
+        """A client of the sentinel itself, closed with the box."""
+        if self._client is None:
+            self._client = redis.Redis(port=self.port, socket_timeout=5)
+        return self._client
+
+    def sentinel(self, **options: Any) -> Sentinel:
+        """redis-py's Sentinel over ours; its clients are yours to close."""
+        return Sentinel(list(self.addresses), socket_timeout=5, **options)
+
+    @property
+    def master(self) -> RedisBox:
+        """The box that the sentinel names as master now."""
+        address = self.client().execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
+        return self.first if int(address[1]) == self.first.port else self.second
+
+    @property
+    def replica(self) -> RedisBox:
+        """The other one."""
+        return self.second if self.master is self.first else self.first
+
+    def start(self) -> SentinelBox:
+        """Start all three; returns when the replica is in step and the sentinel knows it."""
+        self.first.start()
+        self.second.start()
+        self.second.client().execute_command("REPLICAOF", *map(str, self.first.address))
+        self.second.config["replicaof"] = f"127.0.0.1 {self.first.port}"
+        wait_until(lambda: self._in_step(self.second), 30, "the replica's first copy")
+        (self.directory / "sentinel.conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\nlogfile {self.directory}/sentinel.log\n"
+            f"sentinel monitor {self.name} 127.0.0.1 {self.first.port} 1\n"
+            f"sentinel down-after-milliseconds {self.name} {self.down_after}\n"
+            f"sentinel failover-timeout {self.name} 3000\n"
+        )
+        command = [self.binary, str(self.directory / "sentinel.conf"), "--sentinel"]
+        self._process = processes.spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(self._replica_known, 30, "the sentinel's knowledge of the replica")
+        return self
+
+    def fail_over(self, *, crash: bool = True, timeout: float = 30.0) -> RedisBox:
+        """Make the replica master: ``kill -9`` the master, or ask the sentinel (``crash=False``). Returns the new one.
+
+        A killed old master stays down; ``start()`` it yourself: the sentinel makes it a replica.
+        """
+        old, new = self.master, self.replica
+        if crash:
+            old.kill()
+        else:
+            self.client().execute_command("SENTINEL", "FAILOVER", self.name)
+        wait_until(lambda: self.master is new and self._role(new) == "master", timeout, "the failover")
+        new.config.pop("replicaof", None)
+        return new
+
+    def close(self) -> None:
+        """Kill all three and remove their folders."""
+        if self._client is not None:
+            self._client.close()
+        if self._process is not None:
+            processes.end(self._process)
+        self.second.close()
+        self.first.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> SentinelBox:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _in_step(self, box: RedisBox) -> bool:
+        return bool(box.client().info("replication").get("master_link_status") == "up")
+
+    def _role(self, box: RedisBox) -> str:
+        try:
+            return str(box.client().info("replication")["role"])
+        except redis.RedisError:
+            return ""
+
+    def _replica_known(self) -> bool:
+        try:
+            known = self.client().execute_command("SENTINEL", "REPLICAS", self.name)
+        except redis.RedisError:
+            return False
+        # redis-py gives dicts or flat lists, by version
+        flags = [_as_dict(entry)[b"flags"] for entry in known]
+        return flags == [b"slave"]  # "slave,disconnected" until the sentinel has spoken with it
+
+
+def _as_dict(entry: Any) -> dict[bytes, bytes]:
+    pairs = entry.items() if isinstance(entry, dict) else zip(entry[::2], entry[1::2], strict=True)
+    return {_bytes(name): _bytes(value) for name, value in pairs}
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()

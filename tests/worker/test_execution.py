@@ -1,0 +1,261 @@
+"""One run, without a queue: whatever the handler does ends as a settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.codec import encode_args
+from django_delayq.core.errors import Bury, JobTimeout, LeakedTransaction, Release, Retry
+from django_delayq.core.job import Job, Payload
+from django_delayq.worker import Hooks, Run, current_job
+
+from .support import execute, make_job, make_run, registry_of
+
+
+def test_a_handler_that_returns_is_acked_whatever_it_returns() -> None:
+    for result in (None, 0, False, object(), threading.Lock(), float("nan")):
+        run = execute(lambda result=result: result)
+        assert run.settlement and run.settlement.verb == "ack"
+
+
+def test_arguments_arrive() -> None:
+    seen: list[object] = []
+    job = make_job(args=encode_args((1, "two"), {"three": [3]}))
+    execute(lambda one, two, three=None: seen.append((one, two, three)), job=job)
+    assert seen == [(1, "two", [3])]
+
+
+def test_a_merged_job_gets_its_payloads_in_order_by_id() -> None:
+    from django_delayq.core.codec import encode
+
+    seen: list[object] = []
+    payloads = tuple(Payload(encode({"n": n}), str(n), b"k" * 16) for n in (1, 2))
+    execute(seen.append, job=make_job(id="customer-7", merged=True, payloads=payloads))
+    assert seen == [{"customer-7": [{"n": 1}, {"n": 2}]}]
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def handler() -> None:
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), JobTimeout(),
+     RecursionError(), MemoryError(), BaseExceptionGroup("many", [SystemExit(2)])],
+)  # fmt: skip
+def test_no_exception_leaves_the_job_boundary(error: BaseException) -> None:
+    run = execute(raising(error))
+    assert run.settlement and run.settlement.verb == "fail" and run.settlement.error
+
+
+def test_stop_iteration_out_of_a_coroutine_is_a_failure_too() -> None:
+    async def handler() -> None:
+        raise StopIteration
+
+    assert execute(handler).settlement.verb == "fail"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("error", "verb"), [(Retry(delay=1), "fail"), (Bury("no"), "bury"), (Release(delay=1), "release")]
+)
+def test_a_handler_decides_by_verdict(error: Exception, verb: str) -> None:
+    run = execute(raising(error))
+    assert run.settlement and run.settlement.verb == verb
+
+
+def test_a_wrong_signature_is_an_ordinary_failure() -> None:
+    run = execute(lambda: None, "one too many")
+    assert run.settlement and (run.settlement.verb, run.settlement.error_class) == ("fail", "TypeError")
+
+
+def test_undecodable_arguments_bury_only_that_job() -> None:
+    run = execute(lambda: None, job=make_job(args=b"\xff\xfe not ours"))
+    assert run.settlement and (run.settlement.verb, run.settlement.reason) == ("bury", "undecodable")
+
+
+def test_an_unknown_task_is_given_back() -> None:
+    run = execute(lambda: None, job=make_job(task="shop.later"))
+    assert run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("release", 30_000)
+
+
+def test_a_run_whose_lease_is_over_does_not_start() -> None:
+    from django_delayq.worker.execution import Execution
+
+    started: list[int] = []
+
+    def work() -> None:
+        started.append(1)
+
+    run = make_run(deadline=0.0)
+    Execution(registry_of(work), Hooks())(run)
+    assert not started and run.settlement and run.settlement.verb == "release"
+
+
+def test_async_handlers_run_on_the_event_loop() -> None:
+    where: list[str] = []
+
+    async def handler(n: int) -> int:
+        await asyncio.sleep(0)
+        where.append(threading.current_thread().name)
+        job = current_job()
+        assert job is not None and job.id == "job-1"
+        return n
+
+    run = execute(handler, 3)
+    assert run.settlement and run.settlement.verb == "ack" and where == ["delayq-async"]
+
+
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_async_handlers_may_raise_anything_too(error: BaseException) -> None:
+    async def handler() -> None:
+        raise error
+
+    assert execute(handler).settlement.verb == "fail"  # type: ignore[union-attr]
+
+
+def test_the_current_job_is_there_during_the_run_only() -> None:
+    seen: list[Any] = []
+
+    def handler() -> None:
+        job = current_job()
+        assert job is not None
+        seen.append((job.id, job.queue, job.task, job.attempt, job.noe, job.lives, job.retry_count, job.key, job.token))
+        seen.append((dict(job.context), job.due.timestamp(), job.should_stop, len(job.jobs)))
+
+    job = make_job(failures=2, reserves=4, options_json=b'{"context":{"trace":"t"}}')
+    execute(handler, job=job, max_attempts=5)
+    assert seen == [
+        ("job-1", "default", "work", 3, 3, 3, 1, job.key.hex(), 7),
+        ({"trace": "t"}, 1_700_000_000.0, False, 1),
+    ]
+    assert current_job() is None
+
+
+def test_the_jobs_own_options_override_the_tasks() -> None:
+    run = execute(raising(ValueError()), job=make_job(options_json=b'{"max_attempts":1}'))
+    assert run.settlement and run.settlement.verb == "bury"
+
+
+LEFT: contextvars.ContextVar[str] = contextvars.ContextVar("left", default="clean")
+
+
+def test_context_variables_of_one_job_are_not_seen_by_the_next() -> None:
+    seen: list[str] = []
+
+    def handler() -> None:
+        seen.append(LEFT.get())
+        LEFT.set("dirty")
+
+    execute(handler)
+    execute(handler)
+    assert seen == ["clean", "clean"]
+
+
+def test_hooks_surround_the_handler_and_see_its_job() -> None:
+    order: list[str] = []
+    hooks = Hooks(
+        before_job=lambda job: order.append(f"before {job.id}"), after_job=lambda job: order.append(f"after {job.id}")
+    )
+    execute(lambda: order.append("handler"), hooks=hooks)
+    execute(raising(ValueError()), hooks=hooks)
+    assert order == ["before job-1", "handler", "after job-1", "before job-1", "after job-1"]
+
+
+def fail_with(error: BaseException) -> Callable[[Job], None]:
+    def hook(job: Job) -> None:
+        raise error
+
+    return hook
+
+
+def test_a_leak_found_after_the_handler_is_a_failure() -> None:
+    run = execute(lambda: None, hooks=Hooks(after_job=fail_with(LeakedTransaction("atomic is open"))))
+    assert run.settlement and run.settlement.verb == "fail"
+    assert json.loads(run.settlement.error)["class"].endswith("LeakedTransaction")
+
+
+def test_the_handlers_own_error_counts_more_than_the_hooks() -> None:
+    run = execute(raising(KeyError("mine")), hooks=Hooks(after_job=fail_with(RuntimeError("hook"))))
+    assert run.settlement and run.settlement.error_class == "KeyError"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no database"), SystemExit()])
+def test_what_fails_before_the_handler_costs_no_attempt(error: BaseException) -> None:
+    called: list[int] = []
+    run = execute(lambda: called.append(1), hooks=Hooks(before_job=fail_with(error)))
+    assert not called and run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("release", 1000)
+
+
+def test_middlewares_surround_the_handler_in_their_order() -> None:
+    order: list[str] = []
+
+    def named(name: str) -> Any:
+        def middleware(following: Any) -> Any:
+            def call(run: Run) -> Any:
+                order.append(f"{name} in {run.job.task}")
+                try:
+                    return following(run)
+                finally:
+                    order.append(f"{name} out")
+
+            return call
+
+        return middleware
+
+    execute(lambda: order.append("handler"), middlewares=[named("a"), named("b")])
+    assert order == ["a in work", "b in work", "handler", "b out", "a out"]
+
+
+def test_a_middleware_that_raises_is_a_failed_attempt() -> None:
+    def middleware(following: Any) -> Any:
+        return fail_with(OSError("disk"))
+
+    run = execute(lambda: None, middlewares=[middleware])
+    assert run.settlement and (run.settlement.verb, run.settlement.error_class) == ("fail", "OSError")
+
+
+def test_events_are_prepared_only_for_listeners_and_may_fail() -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def notify(event: str, **details: Any) -> None:
+        told.append((event, details))
+        raise RuntimeError("listener")
+
+    deaf = Hooks(notify=notify)
+    execute(lambda: None, hooks=deaf)
+    assert told == []
+    hooks = Hooks(notify=notify, wants=lambda event: True)
+    assert execute(lambda: None, hooks=hooks).settlement.verb == "ack"  # type: ignore[union-attr]
+    execute(raising(ValueError()), hooks=hooks, retry_in=lambda n: 5.0)
+    execute(raising(Bury("no")), hooks=hooks)
+    assert [event for event, _ in told] == ["job_started", "job_succeeded", "job_started", "job_failed", "job_started",
+                                            "job_buried"]  # fmt: skip
+    assert told[1][1]["seconds"] >= 0 and told[1][1]["task"].name == "work"
+    assert (told[3][1]["outcome"], told[3][1]["retry_in"]) == ("failed", 5.0)
+    assert (told[5][1]["reason"], str(told[5][1]["error"])) == ("no", "no")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_copy_of_a_handler_settles_nothing() -> None:
+    children: list[int] = []
+
+    def handler() -> None:
+        pid = os.fork()
+        if pid:
+            children.append(pid)
+
+    run = execute(handler)
+    assert run.settlement and run.settlement.verb == "ack"
+    _, status = os.waitpid(children[0], 0)
+    assert os.waitstatus_to_exitcode(status) == 0

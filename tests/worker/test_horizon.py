@@ -1,0 +1,155 @@
+"""Which shard is next, and when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_delayq.worker import WorkerConfig
+from django_delayq.worker.horizon import Horizon, Source, build_sources, split
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.run import NEVER
+
+
+def queue(name: str, shards: int = 1) -> Any:
+    return SimpleNamespace(name=name, shards=shards)
+
+
+def sources(*weights: float) -> list[Source]:
+    return [Source(queue(f"q{number}"), 0, Pace(), weight) for number, weight in enumerate(weights)]
+
+
+def test_every_shard_is_due_at_first_and_turns_are_taken() -> None:
+    horizon = Horizon(sources(1, 1, 1))
+    assert [horizon.due(1.0).queue.name for _ in range(6)] == ["q0", "q1", "q2"] * 2  # type: ignore[union-attr]
+
+
+def test_weights_are_kept() -> None:
+    horizon = Horizon(sources(3, 1))
+    names = [horizon.due(1.0).queue.name for _ in range(40)]  # type: ignore[union-attr]
+    assert names.count("q0") == 30
+
+
+def test_who_slept_has_no_credit() -> None:
+    first, second = sources(1, 1)
+    horizon = Horizon([first, second])
+    second.due_at = NEVER
+    for _ in range(100):
+        horizon.due(1.0)
+    second.due_at = 0.0
+    names = [horizon.due(1.0).queue.name for _ in range(10)]  # type: ignore[union-attr]
+    assert names.count("q1") <= 6
+
+
+def test_the_longest_overdue_is_first_under_lag() -> None:
+    first, second = sources(1, 1)
+    first.due_at, second.due_at = 5.0, 3.0
+    assert Horizon([first, second], scheduler="lag").due(9.0) is second
+
+
+def test_an_answer_sets_the_next_moment() -> None:
+    (source,) = sources(1)
+    horizon = Horizon([source])
+    horizon.asking(source, 10.0)
+    horizon.answered(source, 10.0, None, 0)
+    assert horizon.next_due_at() == NEVER and horizon.due(1e9) is None
+    horizon.answered(source, 10.0, 250.0, 0)
+    assert horizon.next_due_at() == 10.25
+    horizon.answered(source, 10.0, 0.0, 5)
+    assert horizon.next_due_at() == 10.0
+
+
+def test_a_token_that_overtakes_the_answer_is_not_lost() -> None:
+    (source,) = sources(1)
+    horizon = Horizon([source])
+    horizon.asking(source, 10.0)
+    horizon.wake([("q0", 0)])
+    horizon.answered(source, 10.0, None, 0)
+    assert horizon.due(10.0) is source
+
+
+def test_due_but_nothing_there_is_asked_for_ever_more_rarely() -> None:
+    (source,) = sources(1)
+    horizon = Horizon([source])
+    waits = []
+    for _ in range(10):
+        horizon.answered(source, 0.0, 0.0, 0)
+        waits.append(source.due_at)
+    assert waits == sorted(waits) and waits[0] >= 0.02 and waits[-1] == 1.0
+
+
+def test_a_nudge_before_the_rest_is_not_lost() -> None:
+    horizon = Horizon(sources(1))
+    horizon.resting = True
+    horizon.nudge()
+    begin = time.monotonic()
+    horizon.rest(begin + 10)
+    assert time.monotonic() - begin < 1
+
+
+def test_a_token_ends_the_rest() -> None:
+    (source,) = sources(1)
+    source.due_at = NEVER
+    horizon = Horizon([source])
+    horizon.resting = True
+    rested = threading.Event()
+    thread = threading.Thread(target=lambda: (horizon.rest(time.monotonic() + 60), rested.set()))
+    thread.start()
+    horizon.wake([("q0", 0), ("unknown", 3)])
+    assert rested.wait(5) and source.due_at == 0.0
+    thread.join()
+
+
+@pytest.mark.parametrize("splitter", ["default", "rendezvous", lambda places, name, index: list(places)[:1]])
+def test_a_splitter_orders_and_takes_nothing_away(splitter: Any) -> None:
+    places = [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
+    config = WorkerConfig(queues=("a", "b"), splitter=splitter, index=2)
+    assert sorted(split(places, config, "w")) == places
+
+
+def test_processes_begin_at_different_shards() -> None:
+    places = [("a", shard) for shard in range(4)]
+    starts = [split(places, WorkerConfig(queues=("a",), index=index), "w")[0] for index in range(4)]
+    assert starts == places
+
+
+def test_shards_of_one_queue_share_its_pace() -> None:
+    made = build_sources([queue("a", 3), queue("b")], WorkerConfig(queues=("a", "b"), weights={"a": 2.0}), "w")
+    assert [(source.queue.name, source.shard, source.stride) for source in made] == [
+        ("a", 0, 0.5), ("a", 1, 0.5), ("a", 2, 0.5), ("b", 0, 1.0),
+    ]  # fmt: skip
+    assert made[0].pace is made[2].pace is not made[3].pace
+
+
+@pytest.mark.parametrize(
+    ("seconds", "free", "waiting", "room"),
+    [
+        (None, 5, 0, 5),  # not measured: no more than free slots
+        (None, 5, 3, 2),
+        (30.0, 5, 0, 5),  # slow: no more than free slots
+        (30.0, 0, 0, 0),
+        (0.0001, 5, 0, 500),  # tiny: 50 ms of work
+        (0.0001, 0, 100, 400),
+        (0.01, 2, 0, 5),
+    ],
+)
+def test_room_is_free_slots_or_fifty_milliseconds_of_work(seconds: Any, free: int, waiting: int, room: int) -> None:
+    pace = Pace()
+    pace.seconds = seconds
+    assert pace.room(free, waiting, 0.05) == room
+
+
+def test_the_pace_believes_slow_runs_sooner_than_fast_ones() -> None:
+    pace = Pace()
+    pace.measured(0.001, 10)
+    assert pace.seconds == pytest.approx(0.0001) and pace.tiny
+    pace.measured(1.0, 1)
+    assert pace.seconds > 0.4
+    pace.measured(0.001, 10)
+    assert pace.seconds > 0.3
+    pace.at_least(9.0)
+    assert pace.seconds == 9.0
