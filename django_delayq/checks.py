@@ -29,7 +29,9 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
     try:
         config = conf()
     except Misconfigured as error:
-        return [Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")]
+        return [
+            Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")
+        ]
     return [*_redis(config), *_middleware(config), *_queues(config), *_databases(config)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -79,10 +80,9 @@ def default_queues(settings: Conf) -> tuple[str, ...]:
     """Every queue of kind "python" that a task, the settings or Redis name; and "default"."""
     names = {task.options.queue for task in registry} | set(settings.queues)
     names.add(settings.task_defaults.get("queue", "default"))
-    try:
+    # Without Redis the worker waits for it, with what the project itself names.
+    with contextlib.suppress(QueueUnavailable):
         names.update(queue.name for queue in connections.broker().queues() if queue.kind == "python")
-    except QueueUnavailable:
-        pass  # the worker waits for Redis with what the project itself names
     return tuple(sorted(name for name in names if settings.queue(name).kind == "python"))
 
 
@@ -90,6 +90,15 @@ def unknown_queues(names: Sequence[str], settings: Conf) -> list[str]:
     """Sentences about queues that no task, setting or job has: most often a misspelled ``--queues``."""
     known = default_queues(settings)
     return [f"no task uses the queue {name!r}.{suggest(name, known)}" for name in names if name not in known]
+
+
+def _splitter(name: str) -> Any:
+    if name in ("default", "rendezvous"):
+        return name
+    try:
+        return import_string(name)
+    except ImportError as error:
+        raise Misconfigured(f"DELAYQ['WORKER']['splitter']: {name} cannot be imported: {error}") from error
 
 
 def make_middlewares(settings: Conf) -> list[Middleware]:

@@ -197,7 +197,9 @@ def cancel(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
     queue: str | None = None, using_db: str | None = None,
 ) -> Literal["cancelled", "stopping", False] | OnCommit:  # fmt: skip
-    """Take a job back: ``cancel(handle)``, ``cancel(cancel_order, id="order-5")`` or ``cancel("order-5", queue="orders")``.
+    """Take a job back.
+
+    Its three spellings: ``cancel(handle)``, ``cancel(cancel_order, id="order-5")``, ``cancel("order-5", queue="orders")``.
 
     Returns:
         "cancelled": it was waiting and is gone. "stopping": it is running; its ``should_stop`` turns true at the next
@@ -296,7 +298,7 @@ def find_task(task: Task | str) -> Task:
 def _split(named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``(the function's keyword arguments, options)``."""
     no_later_options(named)
-    options = {name: named.pop(name) for name in OPTIONS if name in named}
+    options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named}
     return named, options
 
 
@@ -352,5 +354,3 @@ def _left(delay_ms: int, asked_at: float) -> int:
 def _tell_scheduled(task: Task, handle: JobHandle) -> None:
     if job_scheduled.receivers:
         emit(job_scheduled, task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)
-
-

@@ -42,9 +42,7 @@ class CannotStart(Exception):
 # --- what must be there ----------------------------------------------------------------------------------------------
 def check_python() -> None:
     if os.name != "posix":
-        raise CannotStart(
-            "The demo needs Linux, macOS or another Unix (on Windows: WSL)."
-        )
+        raise CannotStart("The demo needs Linux, macOS or another Unix (on Windows: WSL).")
     if sys.version_info < (3, 11):  # noqa: UP036 - this file is also started by older ones, to say so
         raise CannotStart(
             f"Python 3.11 or newer is needed; this is {sys.version.split()[0]} ({sys.executable}).\n"
@@ -148,13 +146,16 @@ class Demo:
         self._manage("shop_seed", "--demo-user")
         self.started_at = time.time()
         web = self._part("web", "runserver", "--noreload", f"{HOST}:{self.options.port}")
-        self._part("worker", "delayq_worker")
-        self._wait_for_web(web)
+        self._part("worker", "delayq_worker").speak(from_start=True)
+        web.speak(from_start=not self._web_answers(web))
+        if not self.wishes.empty():
+            return
         if self.options.rate > 0:
-            self._part(
+            customers = self._part(
                 "customers", "shop_traffic", "--rate", str(self.options.rate), "--pay", str(self.options.pay),
                 "--seconds", str(self.options.seconds or self.options.traffic_seconds),
             )  # fmt: skip
+            customers.speak(from_start=True)
         self._welcome()
 
     def _environment(self) -> dict[str, str]:
@@ -198,21 +199,24 @@ class Demo:
         part.popen.wait()
         self.wishes.put(f"ended {part.name}")
 
-    def _wait_for_web(self, web: Process) -> None:
+    def _web_answers(self, web: Process) -> bool:
+        """Wait for the first page. False if a part ended, or somebody pressed Ctrl-C, meanwhile."""
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and web.popen.poll() is None and self.wishes.empty():
+        while self.wishes.empty():
             connection = http.client.HTTPConnection(HOST, self.options.port, timeout=5)
             try:
                 connection.request("GET", "/")
                 if connection.getresponse().status == 200:
-                    return
+                    return True
             except OSError:
                 pass
             finally:
                 connection.close()
+            if time.monotonic() > deadline:
+                web.speak(from_start=True)
+                raise CannotStart("The web server does not answer; what it said is above.")
             time.sleep(0.05)  # another process: there is nothing to wait on
-        if self.wishes.empty():
-            raise CannotStart("The web server does not answer; what it said is above.")
+        return False
 
     def _welcome(self) -> None:
         at = f"http://{HOST}:{self.options.port}"
@@ -273,9 +277,9 @@ class Demo:
             return 1
         counts = json.loads(done.stdout.splitlines()[-1])
         (self.folder / "summary.json").write_text(json.dumps(counts))
-        self._tell(counts)
         if not ended_well:
             return 1
+        self._tell(counts)
         if self.options.seconds and not counts["cancelled_by_worker"]:
             self.out.line("demo", "no order was cancelled in this time: something is wrong")
             return 1

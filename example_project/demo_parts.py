@@ -51,12 +51,14 @@ class Terminal:
 
 
 class Process:
-    """One part of the demo: a child whose lines go to the terminal."""
+    """One part of the demo: a child whose lines go to the terminal, once it has been told to :meth:`speak`."""
 
     def __init__(
         self, name: str, command: list[str], cwd: Path, env: dict[str, str], out: Terminal, watchdog: Watchdog
     ) -> None:
         self.name = name
+        self._out = out
+        self._silent: list[str] | None = []
         self._watchdog = watchdog
         # A session of its own: Ctrl-C reaches only the demo, which then ends the parts in the right order.
         self.popen = subprocess.Popen(
@@ -64,13 +66,21 @@ class Process:
             text=True, errors="replace", bufsize=1, start_new_session=True,
         )  # fmt: skip
         watchdog.tell("+", self.popen.pid)
-        self._reader = threading.Thread(target=self._pump, args=(out,), daemon=True)
+        self._reader = threading.Thread(target=self._pump, daemon=True)
         self._reader.start()
 
-    def _pump(self, out: Terminal) -> None:
-        for line in self.popen.stdout:
-            if line.strip():
-                out.line(self.name, line.rstrip())
+    def _pump(self) -> None:
+        for line in self.popen.stdout or ():
+            if self._silent is not None:
+                self._silent.append(line.rstrip())
+            elif line.strip():
+                self._out.line(self.name, line.rstrip())
+
+    def speak(self, *, from_start: bool) -> None:
+        """Show its lines from now on; ``from_start``: the earlier ones too."""
+        earlier, self._silent = self._silent, None
+        for line in (earlier or ()) if from_start else ():
+            self._out.line(self.name, line)
 
     def end(self, patience: float) -> None:
         """TERM, wait up to ``patience`` seconds, KILL as the last resort."""

@@ -42,6 +42,7 @@ class Broker:
         self.event_cap = event_cap
         self.scripts = Scripts(connection, test_clock=test_clock)
         self.inspector = Inspector(self)
+        self._registries = (workers_key(prefix).encode(), queues_key(prefix).encode())
         self._queues: dict[str, Queue] = {}
         self._lock = threading.Lock()
 
@@ -80,7 +81,7 @@ class Broker:
                        cluster=self.connection.cluster)
             for number in range(layout["shards"])
         ]  # fmt: skip
-        return Queue(self, name, shards, layout["kind"])
+        return Queue(self, name, shards, layout)
 
     def queue_names(self) -> list[str]:
         """Every queue that this deployment knows, by name."""
@@ -101,7 +102,8 @@ class Broker:
     def announce(self, name: str, info: dict[str, Any]) -> float:
         """A worker says that it lives, and what it does. Returns Redis's time, ms."""
         said = json.dumps(info, separators=(",", ":"))
-        return float(self.scripts.call("announce", (workers_key(self.prefix).encode(),), name, said))
+        layouts = [word for queue in list(self._queues.values()) for word in (queue.name, json.dumps(queue.layout))]
+        return float(self.scripts.call("announce", self._registries, name, said, *layouts))
 
     def forget(self, name: str) -> None:
         """Takes a worker off the registry."""
@@ -129,7 +131,7 @@ class Broker:
         with clear_errors():
             answer = self.client.time()
         seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
-        return seconds * 1000 + micros / 1000
+        return float(seconds * 1000 + micros / 1000)
 
     def server_info(self) -> dict[str, Any]:
         """What Redis says of itself (``INFO``); on a cluster, of its first node."""

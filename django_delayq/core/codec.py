@@ -38,6 +38,7 @@ MAX_DEPTH: Final = 32
 
 # What the C encoder writes rightly by itself. Exact types: a subclass may print itself differently.
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_TEXT: Final = frozenset((str,))
 _MAX_INT_BITS: Final = 14_000  # Python itself refuses to read numbers of more than 4300 digits
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -54,21 +55,13 @@ def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int 
     Raises:
         InvalidJob: a value has no stored form, or the whole is too large; the message names the place.
     """
-    if not kwargs:
-        if not args:
-            return b""
-        if _SCALARS.issuperset(map(type, args)):
-            try:
-                encoded = _dump(args).encode()
-            except ValueError:  # NaN, half a surrogate pair, an int of thousands of digits
-                raise _refusal(args) from None
-        else:
-            encoded = _encode([_stored_argument(n, value) for n, value in enumerate(args)])
-    else:
-        stored: dict[str, Any] = {"k": _tagged({_name(name): _stored_argument(name, kwargs[name]) for name in kwargs})}
-        if args:
-            stored["a"] = [_stored_argument(n, value) for n, value in enumerate(args)]
-        encoded = _encode(stored)
+    if not args and not kwargs:
+        return b""
+    encoded = None
+    if _SCALARS.issuperset(map(type, args)) and (not kwargs or _is_flat(kwargs)):
+        encoded = _quickly(args if not kwargs else {"a": args, "k": kwargs} if args else {"k": kwargs})
+    if encoded is None:
+        encoded = _dump(_stored_args(args, kwargs)).encode()
     return encoded if len(encoded) <= limit else _too_large(encoded, limit, "the arguments take")
 
 
@@ -78,10 +71,12 @@ def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> byte
     Raises:
         InvalidJob: see :func:`encode_args`.
     """
-    try:
-        encoded = _encode(_stored(value, 1))
-    except _Refused as refused:
-        raise refused.at(what) from None
+    encoded = _quickly(value) if _is_flat(value) else None
+    if encoded is None:
+        try:
+            encoded = _dump(_stored(value, 1)).encode()
+        except _Refused as refused:
+            raise refused.at(what) from None
     return encoded if len(encoded) <= limit else _too_large(encoded, limit, f"{what} takes")
 
 
@@ -115,19 +110,37 @@ def _make_dump() -> Callable[[Any], str]:
 _dump: Final = _make_dump()
 
 
-def _encode(stored: Any) -> bytes:
-    return _dump(stored).encode()
+def _is_flat(value: Any) -> bool:
+    """Whether it is a dict that needs no pass over its values: text keys, plain values, and not like a tag."""
+    return (
+        type(value) is dict
+        and _SCALARS.issuperset(map(type, value.values()))
+        and _TEXT.issuperset(map(type, value))
+        and (len(value) != 1 or next(iter(value))[:1] != "$")
+    )
 
 
-def _argument(place: int | str) -> str:
-    return f"argument {_short(place)}"
+def _quickly(value: Any) -> bytes | None:
+    """The bytes of plain values; None when one is not storable, and the slow way has to find and name it."""
+    try:
+        return _dump(value).encode()
+    except ValueError:  # NaN, half of a surrogate pair, an int of thousands of digits
+        return None
+
+
+def _stored_args(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    positional = [_stored_argument(n, value) for n, value in enumerate(args)]
+    if not kwargs:
+        return positional
+    named = _tagged({_name(name): _stored_argument(name, value) for name, value in kwargs.items()})
+    return {"a": positional, "k": named} if args else {"k": named}
 
 
 def _stored_argument(place: int | str, value: Any) -> Any:
     try:
         return _stored(value, 1)
     except _Refused as refused:
-        raise refused.at(_argument(place)) from None
+        raise refused.at(f"argument {_short(place)}") from None
 
 
 def _name(name: Any) -> str:
@@ -136,17 +149,7 @@ def _name(name: Any) -> str:
     try:
         return _text(name)
     except _Refused as refused:
-        raise refused.at(_argument(name)) from None
-
-
-def _refusal(args: tuple[Any, ...]) -> InvalidJob:
-    """Which of the arguments made the fast way fail."""
-    for n, value in enumerate(args):
-        try:
-            _stored(value, 1)
-        except _Refused as refused:
-            return refused.at(_argument(n))
-    return InvalidJob("the arguments cannot be encoded")
+        raise refused.at(f"argument {_short(name)}") from None
 
 
 def _too_large(encoded: bytes, limit: int, what: str) -> bytes:

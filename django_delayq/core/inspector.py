@@ -150,6 +150,7 @@ class Inspector:
     def _stats(self, calls: Sequence[tuple[Queue, int]]) -> list[Any]:
         if self._broker.connection.cluster or len(calls) == 1:
             return [self._ask(queue, number, "stats") for queue, number in calls]
+        answers: list[Any]
         with clear_errors():
             sha, _ = self._broker.scripts.loaded("stats")
             pipeline = self._broker.client.pipeline(transaction=False)

@@ -26,8 +26,9 @@ meta        hash     clock, sequence, last token, reaper hold, run id of Redis
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 =========== ======== ==========================================================================================
 
-Beside the shards: ``<prefix>:queues`` (hash: queue -> layout, the truth about shards and epoch), ``<prefix>:workers``
-(hash: worker -> last announcement) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers).
+Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, the truth about shards and epoch),
+``{<prefix>}:workers`` (hash: worker -> last announcement) and, without a cluster, ``<prefix>:wake:<queue>`` (list of
+shard numbers).
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ class Shard:
 
 
 def queues_key(prefix: str) -> str:
-    """Key of the registry of queues."""
-    return f"{prefix}:queues"
+    """Key of the registry of queues; in one slot with the registry of workers."""
+    return f"{{{prefix}}}:queues"
 
 
 def workers_key(prefix: str) -> str:
     """Key of the registry of workers."""
-    return f"{prefix}:workers"
+    return f"{{{prefix}}}:workers"
 
 
 def wake_key(prefix: str, queue: str) -> str:

@@ -62,10 +62,11 @@ class Queue:
     Every method raises :class:`QueueUnavailable` when Redis cannot be reached or refuses to work for now.
     """
 
-    def __init__(self, broker: Broker, name: str, shards: Sequence[Shard], kind: str = "python") -> None:
+    def __init__(self, broker: Broker, name: str, shards: Sequence[Shard], layout: dict[str, Any]) -> None:
         self.broker = broker
         self.name = name
-        self.kind = kind
+        self.layout = layout
+        self.kind: str = layout["kind"]
         self._shards = tuple(shards)
 
     def __repr__(self) -> str:
@@ -269,8 +270,7 @@ class Queue:
         Returns:
             kicked, live (a live job stands in the way) or "" (no such record).
         """
-        reply = self._of("kick", ident, ident.encode(), key or b"", delay_ms, b"1" if replace else b"0")
-        return reply.decode()
+        return self._of("kick", ident, ident.encode(), key or b"", delay_ms, b"1" if replace else b"0").decode()
 
     def discard(self, ident: str, *, key: bytes | None = None) -> bool:
         """Throws a job out of the morgue; False when it is not there."""
@@ -321,11 +321,12 @@ class Queue:
 
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
-    def _of(self, verb: str, ident: str, *args: object) -> Any:
+    def _of(self, verb: str, ident: str, *args: object) -> bytes:
         size = len(ident.encode())
         if not 0 < size <= MAX_ID_BYTES:
             raise InvalidJob(f"an id has 1 to {MAX_ID_BYTES} bytes, this one has {size}")
-        return self._call(verb, self.shard_of(ident), *args)
+        reply: bytes = self._call(verb, self.shard_of(ident), *args)
+        return reply
 
     def _call(self, script: str, number: int, *args: object, request: bytes | None = None) -> Any:
         shard = self._shards[number]

@@ -112,7 +112,7 @@ class Scripts:
 
     def _round_trip(self, packed: bytes) -> Any:
         """Sends a packed command over a pooled connection, under the connection's own retry policy."""
-        pool = self._connection.client.connection_pool
+        pool: Any = self._connection.client.connection_pool  # type: ignore[union-attr]  # no cluster comes here
         connection = pool.get_connection()
 
         def attempt() -> Any:

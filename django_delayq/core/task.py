@@ -158,9 +158,10 @@ class TaskOptions:
                 f"retry_in must be a function of the number of earlier failures, returning seconds; got "
                 f"{short(self.retry_in)}. django_delayq.core.retry has presets: fixed(60), steps(10, 60, 600), …"
             )
-        if isinstance(self.aliases, str) or not isinstance(self.aliases, (tuple, list)):
-            raise InvalidJob(f"aliases must be a tuple of former task names, got {short(self.aliases)}")
-        object.__setattr__(self, "aliases", tuple(check_task_name(alias) for alias in self.aliases))
+        aliases: object = self.aliases
+        if not isinstance(aliases, (tuple, list)):
+            raise InvalidJob(f"aliases must be a tuple of former task names, got {short(aliases)}")
+        object.__setattr__(self, "aliases", tuple(check_task_name(alias) for alias in aliases))
 
     @classmethod
     def build(cls, options: Mapping[str, Any], *, what: str = "the task") -> TaskOptions:

@@ -73,7 +73,9 @@ def persistence(broker: Broker) -> Iterator[Finding]:
         yield Finding("ERROR", "persistence", "Redis could not write its append-only file: is the disk full?")
     fsync = _config(broker, "appendfsync")
     if fsync == "no":
-        yield Finding("WARN", "persistence", "appendfsync is `no`, so a power cut loses up to 30 s: use everysec or always")
+        yield Finding(
+            "WARN", "persistence", "appendfsync is `no`, so a power cut loses up to 30 s: use everysec or always"
+        )
     else:
         yield Finding("OK", "persistence", f"append-only file, appendfsync {fsync or 'unknown'}")
 
@@ -142,7 +144,9 @@ def workers(broker: Broker) -> Iterator[Finding]:
     alive = [worker for worker in broker.workers() if now_ms - worker["seen_ms"] < SILENCE * 1000]
     late = [counts for counts in broker.inspector.all_counts() if counts.ready and counts.lag_seconds > SILENCE]
     for counts in late:
-        yield Finding("WARN", "workers", f"queue {counts.queue}: {counts.ready} jobs are due, for {counts.lag_seconds:.0f} s")
+        yield Finding(
+            "WARN", "workers", f"queue {counts.queue}: {counts.ready} jobs are due, for {counts.lag_seconds:.0f} s"
+        )
     if late and not alive:
         yield Finding("ERROR", "workers", "jobs are overdue and no worker is running: start manage.py delayq_worker")
     elif not late:

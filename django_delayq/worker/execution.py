@@ -161,9 +161,9 @@ class Execution:
 
     def _handler(self, run: Run) -> Any:
         """The innermost call: the task's function, on the event loop if it is a coroutine."""
-        task = run.task
-        assert task is not None
-        result = task.func(*run.args, **run.kwargs)
+        if run.task is None:
+            raise LookupError(f"no task named {run.job.task} in this process")
+        result = run.task.func(*run.args, **run.kwargs)
         if type(result) is CoroutineType:
             return self._loop.run(result, run)
         return result
@@ -185,7 +185,8 @@ class Execution:
 
     def _told(self, run: Run, error: BaseException | None) -> None:
         settlement = run.settlement
-        assert settlement is not None
+        if settlement is None:
+            return
         if settlement.verb == "fail" and self._hooks.wants("job_failed"):
             retry_in = (settlement.delay_ms or 0) / 1000
             self._notify("job_failed", run, error=error, outcome=settlement.outcome, retry_in=retry_in)

@@ -226,9 +226,9 @@ NAIVE = datetime(2030, 1, 1)
     [
         (lambda: schedule(note, "x", at=NAIVE), InvalidJob, "no time zone"),
         (lambda: schedule(note, "x", at=9_999_999_999_999), InvalidJob, "ms|millisecond"),
-        (lambda: schedule(note, "x", delay=float("nan")), InvalidJob, ""),
-        (lambda: schedule(note, "x", delay=-5), InvalidJob, ""),
-        (lambda: schedule(note, "x", delay=True), InvalidJob, ""),
+        (lambda: schedule(note, "x", delay=float("nan")), InvalidJob, "delay is nan"),
+        (lambda: schedule(note, "x", delay=-5), InvalidJob, "negative"),
+        (lambda: schedule(note, "x", delay=True), InvalidJob, "not bool"),
         (lambda: schedule(note, "x", delay=1, at=datetime(2030, 1, 1, tzinfo=UTC)), InvalidJob, "both|delay"),
         (lambda: schedule(note, {1, 2}), InvalidJob, "deeds.note: .*set"),
         (lambda: schedule(note, object()), InvalidJob, "object"),

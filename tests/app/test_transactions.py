@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from django.db import transaction
-from django.test import TestCase
 
-from django_delayq import QueueUnavailable, cancel, schedule, schedule_many, signals, transactions
+from django_delayq import QueueUnavailable, cancel, connections, schedule, schedule_many, signals, transactions
 from django_delayq.core.broker import Broker
 from tests.support.redis_box import RedisBox
 
@@ -112,8 +111,6 @@ def test_what_fails_after_the_commit_is_logged_counted_and_signalled(
 def test_without_redis_a_call_raises_and_a_commit_does_not(
     redis_factory: Callable[..., RedisBox], settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from django_delayq import connections
-
     box = redis_factory()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
     schedule(note, "warm", delay=60)
@@ -127,19 +124,13 @@ def test_without_redis_a_call_raises_and_a_commit_does_not(
     connections.close_broker()
 
 
-class TestInTestCase(TestCase):
-    """Django's own way to test code that waits for a commit."""
-
-    @pytest.fixture(autouse=True)
-    def _broker(self, delayq: Broker) -> None:
-        self.broker = delayq
-
-    def test_nothing_is_sent_unless_the_callbacks_are_executed(self) -> None:
-        with self.captureOnCommitCallbacks() as callbacks:
-            schedule(note, "x")
-        assert (len(callbacks), stored(self.broker)) == (1, 0)
-
-    def test_executed_callbacks_send(self) -> None:
-        with self.captureOnCommitCallbacks(execute=True):
-            handle = schedule(note, "x")
-        assert (handle.outcome, stored(self.broker)) == ("created", 1)
+@pytest.mark.django_db(transaction=False)
+def test_djangos_own_test_helper_sees_and_executes_what_waits(
+    delayq: Broker, django_capture_on_commit_callbacks: Any
+) -> None:
+    with django_capture_on_commit_callbacks() as callbacks:
+        schedule(note, "x")
+    assert (len(callbacks), stored(delayq)) == (1, 0)
+    with django_capture_on_commit_callbacks(execute=True):
+        handle = schedule(note, "x")
+    assert (handle.outcome, stored(delayq)) == ("created", 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.test import Client
+from django.test import Client, override_settings
 
 from django_delayq import get_job
 
@@ -150,17 +150,16 @@ def test_a_campaign_and_a_call_of_the_partner_are_scheduled_by_clicks(
 
 
 def test_without_redis_the_pages_say_so_and_the_order_stands(
-    customer: Any, hourglass: Product, client: Client, settings: Any, caplog: pytest.LogCaptureFixture
+    customer: Any, hourglass: Product, client: Client, settings: Any
 ) -> None:
     from shop.models import Order
 
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0"}
-
-    text = client.post("/order/", {"product": hourglass.pk, "quantity": 1}, follow=True).content.decode()
-    assert "nothing will cancel it" in text
-    assert Order.objects.count() == 1
-    assert "cannot be reached" in client.get("/what-happens/").content.decode()
-    assert "cannot be reached" in client.post("/what-happens/partner/", follow=True).content.decode()
+    with override_settings(DELAYQ={**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0"}):
+        text = client.post("/order/", {"product": hourglass.pk, "quantity": 1}, follow=True).content.decode()
+        assert "nothing will cancel it" in text
+        assert Order.objects.count() == 1
+        assert "cannot be reached" in client.get("/what-happens/").content.decode()
+        assert "cannot be reached" in client.post("/what-happens/partner/", follow=True).content.decode()
 
 
 def test_the_admin_shows_every_model_of_the_shop(place: Place, admin_client: Client) -> None:

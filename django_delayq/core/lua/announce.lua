@@ -1,10 +1,15 @@
 #!lua flags=allow-oom
--- A worker says that it lives. KEYS 1 registry of workers (hash).
--- ARGV    1 name; 2 what it says of itself; the server's time is put in front.
+-- A worker says that it lives. KEYS 1 registry of workers (hash), 2 registry of queues (hash).
+-- ARGV    1 name; 2 what it says of itself, the server's time is put in front; then queue name, layout, ...: put back
+--         into the registry when it was lost with Redis.
 -- Returns now ms.
 -- Events  none
-redis.call('HDEL', KEYS[1], '')
+local workers, queues = KEYS[1], KEYS[2]
+redis.call('HDEL', workers, '')
 local time = redis.call('TIME')
 local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
-redis.call('HSET', KEYS[1], ARGV[1], now_ms .. ':' .. ARGV[2])
+redis.call('HSET', workers, ARGV[1], now_ms .. ':' .. ARGV[2])
+for i = 3, #ARGV, 2 do
+  redis.call('HSETNX', queues, ARGV[i], ARGV[i + 1])
+end
 return now_ms

@@ -25,7 +25,10 @@ class Command(DelayQCommand):
         """The command line."""
         parser.add_argument("--deploy", action="store_true", help="also check what matters in production only")
         parser.add_argument(
-            "--fail-level", choices=("warning", "error"), default="error", help="what makes the exit code 1 (default: error)"
+            "--fail-level",
+            choices=("warning", "error"),
+            default="error",
+            help="what makes the exit code 1 (default: error)",
         )
         parser.add_argument("--json", action="store_true", help="print JSON")
 

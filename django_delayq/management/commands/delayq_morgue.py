@@ -57,7 +57,10 @@ class Command(DelayQCommand):
 
         def retry(queue: Queue, view: JobView) -> str:
             key = view.job.key
-            return queue.kick(view.id, key=key, delay_ms=int(options["delay"] * 1000), replace=options["replace"]) or "gone"
+            return (
+                queue.kick(view.id, key=key, delay_ms=int(options["delay"] * 1000), replace=options["replace"])
+                or "gone"
+            )
 
         def discard(queue: Queue, view: JobView) -> str:
             return "discarded" if queue.discard(view.id, key=view.job.key) else "gone"

@@ -105,7 +105,9 @@ def add_rates(queues: list[dict[str, Any]], before: list[dict[str, Any]], second
 
 def _workers(broker: Broker) -> list[dict[str, Any]]:
     now_ms = broker.now_ms()
-    return [{**info, "seen_seconds_ago": round(max(0.0, now_ms - info["seen_ms"]) / 1000, 1)} for info in broker.workers()]
+    return [
+        {**info, "seen_seconds_ago": round(max(0.0, now_ms - info["seen_ms"]) / 1000, 1)} for info in broker.workers()
+    ]
 
 
 def _redis(info: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 -- '<d token><d now us><d next due us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
+local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
+
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
   return struct.pack('<dI2I2I2BdBc0I4c0', s.due, s.failures, s.reserves, s.crashes, s.flags, s.failed_at,
@@ -31,28 +33,43 @@ local function lease(id, due, body, packed, token, worker)
   return frame_of_job(id, s, body, payloads)
 end
 
-local function reserve_class(class, limit, token, worker, jobs)
-  local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', text(now_ms * 1000 + 999), 'WITHSCORES', 'LIMIT', 0, limit)
-  local ids = {}
-  for i = 1, #due, 2 do
-    ids[#ids + 1] = due[i]
+-- Due ids of a class with their scores and bodies, as many as one reply may carry.
+local function due_of_class(class, limit)
+  local until_us = text(now_ms * 1000 + 999)
+  local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', 0, limit)
+  local ids, scores, bodies, size = {}, {}, {}, 0
+  for first = 1, #due, 2 * BODIES_AT_ONCE do
+    local some = {}
+    for i = first, math.min(first + 2 * BODIES_AT_ONCE, #due) - 1, 2 do
+      ids[#ids + 1], scores[#scores + 1], some[#some + 1] = due[i], tonumber(due[i + 1]), due[i]
+    end
+    for _, body in ipairs(redis.call('HMGET', BODY, unpack(some))) do
+      bodies[#bodies + 1] = body
+      size = size + (body and #body or 0)
+    end
+    if size > REPLY_BYTES then
+      break
+    end
   end
+  return ids, scores, bodies
+end
+
+local function reserve_class(class, limit, token, worker, jobs)
+  local ids, scores, bodies = due_of_class(class, limit)
   if #ids == 0 then
-    return 0
+    return
   end
   redis.call('ZREM', DUE[class], unpack(ids))
-  local bodies = redis.call('HMGET', BODY, unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
   local lost = 0
   for i, id in ipairs(ids) do
     if bodies[i] then
-      jobs[#jobs + 1] = lease(id, tonumber(due[2 * i]), bodies[i], states[i], token, worker)
+      jobs[#jobs + 1] = lease(id, scores[i], bodies[i], states[i], token, worker)
     else
       lost = lost + 1
     end
   end
   count('lost_body', lost)
-  return #ids
 end
 
 local function is_due(score)
@@ -73,7 +90,7 @@ local function reserve(limit, worker)
     next_due = head()
   end
   if is_due(next_due) then
-    wake()
+    wake_next()
   else
     drop_wake()
   end

@@ -1,10 +1,23 @@
 -- Wake-up: one token per shard at most, the shard's number; losing it costs a safety check, never a job.
+local RELAY_MS = 20
+
 local function wake()
   if channel ~= '' then
     redis.call('PUBLISH', channel, shard)
   elseif not redis.call('LPOS', WAKE, shard) then
     redis.call('RPUSH', WAKE, shard)
   end
+end
+
+-- Due work is left behind, so another consumer is worth waking. A channel wakes all of them, so not at every reserve.
+local function wake_next()
+  if channel ~= '' then
+    if now_ms - (tonumber(redis.call('HGET', META, 'relayed')) or 0) < RELAY_MS then
+      return
+    end
+    redis.call('HSET', META, 'relayed', text(now_ms))
+  end
+  wake()
 end
 
 local function drop_wake()

@@ -1,0 +1,574 @@
+"""A whole worker in this process, against a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Release, Retry
+from django_delayq.core.job import NewJob, new_id, release
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, Hooks, current_job
+
+from .support import DEADLINE, config, eventually, make_job, put, registry_of, run_dry, working
+
+
+def places(broker: Broker, queue: str = "default") -> dict[str, int]:
+    """How many jobs lie where; what is empty is left out."""
+    counts = broker.inspector.counts(queue)
+    names = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+    return {name: getattr(counts, name) for name in names if getattr(counts, name)}
+
+
+def test_a_job_runs_and_nothing_of_it_stays(broker: Broker) -> None:
+    seen: list[object] = []
+
+    def work(*args: object) -> None:
+        seen.append(args)
+
+    put(broker, "work", 1, "two")
+    run_dry(broker, registry_of(work))
+    assert seen == [(1, "two")] and places(broker) == {}
+
+
+def test_jobs_of_several_queues_and_shards_all_run_once(broker: Broker) -> None:
+    ran: Counter[int] = Counter()
+
+    def work(n: int) -> None:
+        ran[n] += 1
+
+    broker.queue("many", shards=5)
+    for n in range(300):
+        put(broker, "work", n, queue="many" if n % 2 else "default")
+    run_dry(broker, registry_of(work), queues=("default", "many"))
+    assert ran == Counter(range(300)) and places(broker) == places(broker, "many") == {}
+
+
+def test_thousands_of_tiny_jobs_travel_in_batches(broker: Broker, redis_client: redis.Redis) -> None:
+    ran = [0]
+
+    def work() -> None:
+        ran[0] += 1
+
+    broker.queue("default").schedule_many(NewJob(new_id(), "work") for _ in range(5000))
+    before = redis_client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    run_dry(broker, registry_of(work))
+    calls = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert ran[0] == 5000 and places(broker) == {}
+    assert calls < 1000
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2, 3])
+def test_a_failing_job_gets_exactly_its_attempts_then_the_morgue(broker: Broker, max_attempts: int) -> None:
+    attempts: list[int] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        attempts.append(job.attempt)
+        raise ValueError("no")
+
+    put(broker, "work")
+    registry = registry_of(work, max_attempts=max_attempts, retry_in=lambda n: 0.0)
+    with working(broker, registry):
+        eventually(lambda: places(broker) == {"morgue": 1})
+    assert attempts == list(range(1, max_attempts + 1))
+
+
+def test_a_job_is_retried_when_its_back_off_is_over_and_not_before(broker: Broker) -> None:
+    moments: list[float] = []
+    done = threading.Event()
+
+    def work() -> None:
+        moments.append(time.monotonic())
+        if len(moments) == 1:
+            raise Retry(delay=0.3)
+        done.set()
+
+    put(broker, "work")
+    with working(broker, registry_of(work)):
+        assert done.wait(DEADLINE)
+    assert 0.28 <= moments[1] - moments[0] < 2
+
+
+def test_a_released_job_keeps_its_attempts(broker: Broker) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        seen.append((job.attempt, job.noe))
+        if len(seen) < 3:
+            raise Release(delay=0)
+
+    put(broker, "work")
+    run_dry(broker, registry_of(work, max_attempts=1))
+    assert seen == [(1, 0), (1, 1), (1, 2)] and places(broker) == {}
+
+
+def test_a_delayed_job_starts_at_its_time(broker: Broker) -> None:
+    late: list[float] = []
+    done = threading.Event()
+
+    def work(due_ms: float) -> None:
+        late.append(broker.now_ms() - due_ms)
+        done.set()
+
+    with working(broker, registry_of(work)):
+        due = int(broker.now_ms()) + 400
+        broker.queue("default").schedule(
+            NewJob("soon", "work", b"[%d]" % due if False else _args(due), due_ms=due, delay_ms=None)
+        )
+        assert done.wait(DEADLINE)
+    assert 0 <= late[0] < 250
+
+
+def _args(*values: Any) -> bytes:
+    from django_delayq.core.codec import encode_args
+
+    return encode_args(values, {})
+
+
+def test_a_job_scheduled_while_the_worker_rests_starts_at_once(broker: Broker) -> None:
+    started = threading.Event()
+    with working(broker, registry_of(started.set, max_attempts=1) if False else _registry("work", started.set)):
+        eventually(lambda: broker.workers())
+        for _ in range(5):
+            started.clear()
+            begin = time.monotonic()
+            put(broker, "work")
+            assert started.wait(DEADLINE)
+            assert time.monotonic() - begin < 1
+
+
+def _registry(name: str, function: Callable[..., Any], **options: Any) -> Registry:
+    registry = Registry()
+    registry.add(Task(lambda *args: function(*args), name=name, options=TaskOptions(**options)))
+    return registry
+
+
+def test_slow_jobs_are_not_held_beyond_the_free_slots(broker: Broker) -> None:
+    gate = threading.Event()
+    running = threading.Semaphore(0)
+
+    def work() -> None:
+        running.release()
+        gate.wait(DEADLINE)
+
+    for _ in range(10):
+        put(broker, "work")
+    with working(broker, registry_of(work), config(threads=3)):
+        for _ in range(3):
+            assert running.acquire(timeout=DEADLINE)
+        assert eventually(lambda: places(broker) == {"ready": 7, "reserved": 3})
+        gate.set()
+        eventually(lambda: places(broker) == {})
+
+
+def test_work_that_waits_for_a_slot_too_long_is_given_back(broker: Broker) -> None:
+    gate = threading.Event()
+    slow = threading.Event()
+
+    def quick() -> None: ...
+
+    def work() -> None:
+        slow.set()
+        gate.wait(DEADLINE)
+
+    registry = registry_of(quick, work)
+    for _ in range(500):
+        put(broker, "quick")
+    for _ in range(50):
+        put(broker, "work")
+    with working(broker, registry, config(threads=2)):
+        assert slow.wait(DEADLINE)
+        # Measured by the quick ones, the worker took more of the slow ones than it has slots; it notices.
+        eventually(lambda: places(broker) == {"ready": 48, "reserved": 2})
+        gate.set()
+        eventually(lambda: places(broker) == {})
+
+
+def test_an_idle_slot_takes_over_when_a_batch_meets_a_slow_job(broker: Broker) -> None:
+    gate = threading.Event()
+    ran: Counter[str] = Counter()
+
+    def quick() -> None:
+        ran["quick"] += 1
+
+    def work() -> None:
+        gate.wait(DEADLINE)
+
+    for n in range(400):
+        put(broker, "work" if n == 200 else "quick", delay_ms=0)
+    with working(broker, registry_of(quick, work), config(threads=2)):
+        eventually(lambda: ran["quick"] == 399, "the quick ones pass the slow one")
+        gate.set()
+        eventually(lambda: places(broker) == {})
+
+
+def test_async_jobs_run_beside_each_other(broker: Broker) -> None:
+    together: list[int] = []
+    running = [0]
+
+    async def work() -> None:
+        running[0] += 1
+        together.append(running[0])
+        for _ in range(500):
+            if max(together) >= 3:
+                break
+            await asyncio.sleep(0.01)
+        running[0] -= 1
+
+    for _ in range(3):
+        put(broker, "work")
+    run_dry(broker, registry_of(work), threads=3)
+    assert max(together) == 3 and places(broker) == {}
+
+
+def busy(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_a_run_that_takes_too_long_is_a_timeout_and_the_next_job_is_not_disturbed(broker: Broker, kind: str) -> None:
+    after: list[int] = []
+
+    def work() -> None:
+        busy(DEADLINE)
+
+    async def work_async() -> None:
+        await asyncio.sleep(DEADLINE)
+
+    def following() -> None:
+        after.append(1)
+
+    name = "work" if kind == "thread" else "work_async"
+    put(broker, name, id="slow")
+    registry = registry_of(work, work_async, timeout=0.2, max_attempts=2, retry_in=lambda n: 60.0)
+    registry.add(Task(following, name="following"))
+    with working(broker, registry, config(threads=1)):
+        eventually(lambda: places(broker) == {"delayed": 1, "failed": 1})
+        put(broker, "following")
+        eventually(lambda: after)
+    view = broker.queue("default")
+    page = broker.inspector.page(view.name, "failed")
+    assert b"JobTimeout" in page.jobs[0].job.error or b"CancelledError" in page.jobs[0].job.error
+
+
+def test_a_time_limit_never_strikes_after_the_run(broker: Broker) -> None:
+    ran: Counter[str] = Counter()
+
+    def work() -> None:
+        ran["work"] += 1
+        busy(0.0098)
+
+    for _ in range(150):
+        put(broker, "work")
+    registry = registry_of(work, timeout=0.01, max_attempts=1)
+    worker = run_dry(broker, registry, threads=1)
+    counts = places(broker)
+    assert ran["work"] == 150 and set(counts) <= {"morgue"}
+    assert worker.consumer is not None and worker.consumer.settled == 150
+
+
+def test_a_run_that_ignores_its_limit_ends_the_process_but_not_its_other_jobs(broker: Broker) -> None:
+    gate = threading.Event()
+    others: list[int] = []
+
+    def stubborn() -> None:
+        while not gate.is_set():
+            try:
+                gate.wait(DEADLINE)
+            except BaseException:
+                continue
+
+    def work() -> None:
+        others.append(1)
+
+    registry = registry_of(stubborn, timeout=0.1)
+    registry.add(Task(work, name="work"))
+    put(broker, "stubborn", id="stubborn")
+    with working(broker, registry, config(threads=2, grace=3.0), patience=0.2) as worker:
+        put(broker, "work")
+        assert worker.done.wait(DEADLINE)
+        assert not worker.stop() and worker._exit_code == EXIT_STUCK
+        gate.set()
+    assert others == [1]
+    assert [job.id for job in broker.queue("default").leases(0)] == ["stubborn"]
+
+
+def test_stopping_gives_back_what_has_not_begun_and_waits_for_what_has(broker: Broker) -> None:
+    gate, begun = threading.Event(), threading.Event()
+    ended: list[int] = []
+
+    def work() -> None:
+        begun.set()
+        gate.wait(DEADLINE)
+        ended.append(1)
+
+    for _ in range(4):
+        put(broker, "work")
+    with working(broker, registry_of(work), config(threads=1)) as worker:
+        assert begun.wait(DEADLINE)
+        stopper = threading.Thread(target=worker.stop, args=(DEADLINE,))
+        stopper.start()
+        eventually(lambda: worker._stop_by)
+        gate.set()
+        stopper.join(DEADLINE)
+    assert ended == [1] and places(broker) == {"ready": 3}
+    assert broker.workers() == []
+
+
+def test_long_handlers_are_told_to_stop_before_the_end(broker: Broker) -> None:
+    told, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        begun.set()
+        until = time.monotonic() + DEADLINE
+        while not job.should_stop and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        told.set()
+        raise Release
+
+    put(broker, "work")
+    with working(broker, registry_of(work)) as worker:
+        assert begun.wait(DEADLINE)
+        assert worker.stop(4.0)
+    assert told.is_set() and places(broker) == {"ready": 1}
+
+
+def test_a_cancelled_run_hears_of_it_and_does_not_come_back(broker: Broker) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        begun.set()
+        until = time.monotonic() + DEADLINE
+        while not job.should_stop and time.monotonic() < until:
+            threading.Event().wait(0.01)
+        stopped.set()
+        raise ValueError("stopped in the middle")
+
+    put(broker, "work", id="x")
+    with working(broker, registry_of(work), config(heartbeat=0.05)):
+        assert begun.wait(DEADLINE)
+        assert broker.queue("default").cancel("x") == "stopping"
+        assert stopped.wait(DEADLINE)
+        eventually(lambda: places(broker) == {})
+
+
+def test_the_heartbeat_keeps_a_long_run_its_own(connection: Any, prefix: str) -> None:
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    runs: list[int] = []
+
+    def work() -> None:
+        runs.append(1)
+        threading.Event().wait(2.5)
+
+    put(broker, "work")
+    run_dry(broker, registry_of(work), heartbeat=0.2)
+    assert runs == [1] and places(broker) == {}
+
+
+def test_the_dispatcher_takes_the_jobs_of_a_vanished_worker(connection: Any, prefix: str) -> None:
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    done = threading.Event()
+    put(broker, "work", id="quiet")
+    put(broker, "work", id="begun")
+    jobs = broker.queue("default").reserve(0, 2, worker="vanished").jobs
+    begun = next(job for job in jobs if job.id == "begun")
+    broker.queue("default").touch(jobs, {("begun", begun.token)})
+    seen: dict[str, int] = {}
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        seen[job.id] = job.attempt
+        if len(seen) == 2:
+            done.set()
+
+    with working(broker, registry_of(work), config(heartbeat=0.2)):
+        assert done.wait(DEADLINE)
+        eventually(lambda: places(broker) == {})
+    assert seen == {"quiet": 1, "begun": 2}
+
+
+def test_a_suspect_runs_alone(broker: Broker) -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    running: set[str] = set()
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        running.add(job.id)
+        log.append(f"{job.id} with {len(running)}")
+        if job.id == "first":
+            gate.wait(DEADLINE)
+        running.discard(job.id)
+
+    queue = broker.queue("default")
+    put(broker, "work", id="suspect")
+    held = queue.reserve(0, 1, worker="another").jobs
+    queue.settle([release(held[0], suspect=True)])
+    put(broker, "work", id="first")
+    with working(broker, registry_of(work), config(threads=3)) as worker:
+        eventually(lambda: "first with 1" in log)
+        eventually(lambda: worker.consumer and worker.consumer._suspects)
+        put(broker, "work", id="later")
+        gate.set()
+        eventually(lambda: places(broker) == {})
+    assert "suspect with 1" in log and log[0] == "first with 1"
+    assert log.index("suspect with 1") < log.index("later with 1")
+
+
+def test_a_suspect_that_finds_no_quiet_moment_goes_back_uncounted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_delayq.worker import consumer
+
+    monkeypatch.setattr(consumer, "SUSPECT_PATIENCE", 0.1)
+    gate = threading.Event()
+    queue = broker.queue("default")
+    put(broker, "work", id="suspect")
+    queue.settle([release(queue.reserve(0, 1, worker="another").jobs[0], suspect=True)])
+    put(broker, "work", id="long")
+    ran: list[str] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        ran.append(job.id)
+        if job.id == "long":
+            gate.wait(DEADLINE)
+
+    with working(broker, registry_of(work)):
+        eventually(lambda: places(broker) == {"delayed": 1, "reserved": 1})
+        gate.set()
+        eventually(lambda: ran == ["long", "suspect"])
+        eventually(lambda: places(broker) == {})
+
+
+def test_an_unknown_task_waits_for_a_worker_that_knows_it(broker: Broker) -> None:
+    put(broker, "shop.not_yet")
+    run_dry(broker, Registry())
+    assert places(broker) == {"delayed": 1}
+
+
+def test_a_body_that_nobody_can_read_does_not_stop_the_others(broker: Broker) -> None:
+    ran: list[int] = []
+    broker.queue("default").schedule(NewJob("bad", "work", b"\xff\xfe"))
+    put(broker, "work", 1)
+    run_dry(broker, registry_of(ran.append) if False else _registry("work", ran.append))
+    assert ran == [1] and places(broker) == {"morgue": 1}
+
+
+def test_hooks_that_raise_kill_neither_slot_nor_process(broker: Broker) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("hook")
+
+    ran: list[int] = []
+    put(broker, "work", 1)
+    hooks = Hooks(thread_start=broken, thread_end=broken, process_stop=broken)
+    run_dry(broker, _registry("work", ran.append), hooks)
+    assert ran == [1] and places(broker) == {}
+
+
+def test_thread_hooks_run_in_every_slot(broker: Broker) -> None:
+    started: list[str] = []
+    ended: list[str] = []
+    hooks = Hooks(
+        thread_start=lambda: started.append(threading.current_thread().name),
+        thread_end=lambda: ended.append(threading.current_thread().name),
+    )
+    run_dry(broker, Registry(), hooks, threads=3)
+    assert sorted(started) == sorted(ended) == ["delayq-slot-0", "delayq-slot-1", "delayq-slot-2"]
+
+
+def test_a_worker_that_has_done_its_jobs_ends_to_be_replaced(broker: Broker) -> None:
+    ran: list[int] = []
+    for n in range(5):
+        put(broker, "work", n)
+    with working(broker, _registry("work", ran.append), config(max_jobs=3)) as worker:
+        assert worker.done.wait(DEADLINE)
+        worker.stop()
+        assert worker._exit_code == EXIT_RECYCLE
+    assert len(ran) == 3 and places(broker) == {"ready": 2}
+
+
+def test_a_worker_that_has_grown_ends_to_be_replaced(broker: Broker) -> None:
+    with working(broker, Registry(), config(max_rss=1.0)) as worker:
+        assert worker.done.wait(DEADLINE) and worker._exit_code == EXIT_RECYCLE
+
+
+def test_the_registry_of_workers_tells_who_works(broker: Broker) -> None:
+    with working(broker, Registry(), config(name="w1")):
+        info = eventually(broker.workers)[0]
+        assert (info["name"], info["queues"], info["threads"], info["running"]) == ("w1", ["default"], 3, 0)
+    assert broker.workers() == []
+
+
+def test_no_loop_dies_while_scripts_are_flushed_and_connections_killed(
+    broker: Broker, redis_client: redis.Redis
+) -> None:
+    ran: Counter[int] = Counter()
+
+    def work(n: int) -> None:
+        ran[n] += 1
+
+    with working(broker, registry_of(work), config(heartbeat=0.05)):
+        for n in range(200):
+            redis_client.script_flush()
+            if n % 10 == 0:
+                redis_client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            eventually(lambda n=n: _put_somehow(broker, n))
+        eventually(lambda: len(ran) == 200 and places(broker) == {})
+
+
+def _put_somehow(broker: Broker, n: int) -> bool:
+    from django_delayq.core.errors import QueueUnavailable
+
+    try:
+        put(broker, "work", n, id=f"job-{n}")
+    except QueueUnavailable:
+        return False
+    return True
+
+
+def test_a_standing_worker_costs_less_than_one_call_a_second(broker: Broker, redis_client: redis.Redis) -> None:
+    broker.queue("default", shards=5)
+    with working(broker, Registry()):
+        eventually(broker.workers)
+        threading.Event().wait(1.5)  # the first round of looks
+        before, begin = _calls(redis_client), time.monotonic()
+        threading.Event().wait(6.0)
+        rate = (_calls(redis_client) - before - 1) / (time.monotonic() - begin)
+    assert rate < 1.0
+
+
+def _calls(client: redis.Redis) -> int:
+    """Calls that clients sent, without what scripts call and without our own look."""
+    inside = {"hget", "hset", "zrange", "zrem", "zadd", "time", "rpush", "llen", "lindex", "lpos", "lrem", "hmget", "hdel"}
+    stats = client.info("commandstats")
+    return sum(entry["calls"] for name, entry in stats.items() if name.removeprefix("cmdstat_") not in inside | {"info"})
+
+
+def test_a_job_put_in_another_worlds_name_is_ignored(broker: Broker) -> None:
+    assert make_job().queue == "default"
+    broker.queue("raw", kind="pull")
+    put(broker, "work", queue="raw")
+    run_dry(broker, Registry(), queues=("default", "raw"))
+    assert places(broker, "raw") == {"ready": 1}
