@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar
 
@@ -151,14 +151,15 @@ def load(raw: object) -> Conf:
     for key, value in raw.items():
         if key not in known:
             raise Misconfigured(
-                f"{SETTING}: unknown key {short(key)}.{suggest(str(key).upper(), known)} Known keys: {', '.join(known)}."
+                f"{SETTING}: unknown key {short(key)}.{suggest(str(key).upper(), known)} "
+                f"Known keys: {', '.join(known)}."
             )
         values[known[key]] = _READERS[key](value)
     made = Conf(**values)
     if made.worker.heartbeat * 3 > made.lease:
         raise Misconfigured(
-            f"{SETTING}: three heartbeats of {made.worker.heartbeat:g} s do not fit into a LEASE of {made.lease:g} s, so "
-            f"one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
+            f"{SETTING}: three heartbeats of {made.worker.heartbeat:g} s do not fit into a LEASE of {made.lease:g} s, "
+            f"so one late heartbeat would lose jobs. Raise LEASE or lower WORKER['heartbeat']"
         )
     return made
 
@@ -267,7 +268,7 @@ def _embedded_dir(value: object) -> str | None:
     raise Misconfigured(f"{SETTING}['EMBEDDED_DIR'] must be the path of a folder, got {short(value)}")
 
 
-_READERS: Final = {
+_READERS: Final[dict[str, Callable[[object], Any]]] = {
     "REDIS": _redis,
     "EMBEDDED_DIR": _embedded_dir,
     "PREFIX": _prefix,

@@ -199,7 +199,8 @@ def cancel(
 ) -> Literal["cancelled", "stopping", False] | OnCommit:  # fmt: skip
     """Take a job back.
 
-    Its three spellings: ``cancel(handle)``, ``cancel(cancel_order, id="order-5")``, ``cancel("order-5", queue="orders")``.
+    The job is named by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
+    (``cancel("order-5", queue="orders")``).
 
     Returns:
         "cancelled": it was waiting and is gone. "stopping": it is running; its ``should_stop`` turns true at the next

@@ -64,6 +64,17 @@ class Broker:
                 self._queues[name] = found
         return found
 
+    def known_queue(self, name: str) -> Queue | None:
+        """The queue of this name if the deployment has it; asking makes none."""
+        found = self._queues.get(name)
+        if found is None:
+            with clear_errors():
+                layout = self.client.hget(queues_key(self.prefix), name)
+            if layout is not None:
+                with self._lock:
+                    found = self._queues.setdefault(name, self._make(name, json.loads(layout)))
+        return found
+
     def _open(self, name: str, shards: int, kind: str) -> Queue:
         wanted = {"shards": shards, "epoch": 0, "kind": kind}
         key = queues_key(self.prefix)

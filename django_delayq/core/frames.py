@@ -111,13 +111,11 @@ def pack_settlement(settlement: Settlement) -> bytes:
     head = _ENTRY.pack(job.token, delay, marks, len(ident))
     run = b""
     if settlement.event:
-        task = job.task.encode()
-        due, started = b"%d" % job.due_ms, b"%d" % settlement.started_ms
-        ms, attempt = b"%d" % settlement.run_ms, b"%d" % (job.failures + 1)
-        run = b"%c%b %b%c%b%c%b%c%b%c%b" % (
-            len(task), task, job.key.hex().encode(), len(due), due, len(started), started, len(ms), ms,
-            len(attempt), attempt,
-        )  # fmt: skip   (the blank is 32, the length of the key in hex)
+        texts = (
+            job.task.encode(), job.key.hex().encode(), b"%d" % job.due_ms, b"%d" % settlement.started_ms,
+            b"%d" % settlement.run_ms, b"%d" % (job.failures + 1),
+        )  # fmt: skip
+        run = b"".join([b"%c%b" % (len(text), text) for text in texts])
     if settlement.verb == "ack":
         return b"".join((head, ident, run))
     outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]

@@ -133,8 +133,9 @@ class Inspector:
     # -- counts ------------------------------------------------------------------------------------------------------
 
     def counts(self, queue: str) -> Counts:
-        """How many jobs of a queue lie where."""
-        return self._count([self._broker.queue(queue)])[0]
+        """How many jobs of a queue lie where; nothing anywhere for a queue that does not exist."""
+        opened = self._broker.known_queue(queue)
+        return self._count([opened])[0] if opened else Counts(queue)
 
     def all_counts(self) -> list[Counts]:
         """The same for every queue, in one round trip to each node."""
@@ -170,7 +171,9 @@ class Inspector:
 
     def get(self, queue: str, ident: str) -> JobView | None:
         """The live job of an id, else the one that was buried last, else None."""
-        opened = self._broker.queue(queue)
+        opened = self._broker.known_queue(queue)
+        if opened is None:
+            return None
         live = self._view(opened, opened.shard_of(ident), [ident])
         if live:
             return live[0]
@@ -179,7 +182,9 @@ class Inspector:
 
     def graves(self, queue: str, ident: str) -> list[JobView]:
         """All records of an id in the morgue (up to 250)."""
-        opened = self._broker.queue(queue)
+        opened = self._broker.known_queue(queue)
+        if opened is None:
+            return []
         number = opened.shard_of(ident)
         return list(_unpack_graves(opened.name, number, self._ask(opened, number, "graves", b"", ident.encode())))
 
@@ -208,7 +213,9 @@ class Inspector:
         names = orders.get(by or next(iter(orders)))
         if names is None:
             raise InvalidJob(f"jobs in {place!r} are not ordered by {by!r}; use one of {', '.join(orders)}")
-        opened = self._broker.queue(queue)
+        opened = self._broker.known_queue(queue)
+        if opened is None:
+            return Page([])
         limit = max(1, min(limit, _PAGE))
         entries = self._entries(opened, names, _unpack_cursor(cursor), limit, reverse)
         views = self._view_entries(opened, place, entries)

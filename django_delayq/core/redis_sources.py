@@ -199,7 +199,7 @@ class Sentinels:
         return self._pool(self.options | _blocking_settings(socket_timeout))
 
     def _pool(self, options: dict[str, Any]) -> ConnectionPool:
-        return _PatientSentinelPool(self.master, self.sentinels(), **options)
+        return _PatientSentinelPool(self.master, self.sentinels(), **options)  # type: ignore[no-untyped-call]
 
 
 def _sentinel_settings(config: RedisConfig) -> dict[str, Any]:

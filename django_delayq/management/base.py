@@ -11,8 +11,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from redis.exceptions import RedisError
 
-from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
-from ..core.task import check_queue_name
+from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
+from django_delayq.core.task import check_queue_name
 
 
 class DelayQCommand(BaseCommand):

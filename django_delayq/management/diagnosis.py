@@ -13,10 +13,11 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from ..core.broker import OLDEST_SERVER, Broker
-from ..core.errors import DelayQError
-from ..core.scripts import NAMES, server_version
-from ..core.task import registry
+from django_delayq.core.broker import OLDEST_SERVER, Broker
+from django_delayq.core.errors import DelayQError
+from django_delayq.core.scripts import NAMES, server_version
+from django_delayq.core.task import registry
+
 from .base import printable
 
 Level = Literal["OK", "WARN", "ERROR"]

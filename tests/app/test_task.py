@@ -102,7 +102,7 @@ def test_arguments_are_bound_at_the_call() -> None:
     for args, kwargs in (((1,), {}), ((1, 2), {}), ((1,), {"c": 3}), ((), {"a": 1})):
         assert bound.bind(args, kwargs) == (args, kwargs)
     for args, kwargs in (((), {}), ((1, 2, 3), {}), ((1,), {"d": 1}), ((1,), {"a": 1})):
-        with pytest.raises(TypeError, match="task x.work"):
+        with pytest.raises(TypeError, match=r"task x\.work"):
             bound.bind(args, kwargs)
 
 

@@ -13,12 +13,19 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release, Retry
+from django_delayq.core.codec import encode_args
+from django_delayq.core.errors import QueueUnavailable, Release, Retry
 from django_delayq.core.job import NewJob, new_id, release
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, Hooks, current_job
 
-from .support import DEADLINE, config, eventually, make_job, put, registry_of, run_dry, working
+from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
+
+
+def _registry(name: str, function: Callable[..., Any]) -> Registry:
+    registry = Registry()
+    registry.add(Task(lambda *args: function(*args), name=name, options=TaskOptions()))
+    return registry
 
 
 def places(broker: Broker, queue: str = "default") -> dict[str, int]:
@@ -124,22 +131,14 @@ def test_a_delayed_job_starts_at_its_time(broker: Broker) -> None:
 
     with working(broker, registry_of(work)):
         due = int(broker.now_ms()) + 400
-        broker.queue("default").schedule(
-            NewJob("soon", "work", b"[%d]" % due if False else _args(due), due_ms=due, delay_ms=None)
-        )
+        broker.queue("default").schedule(NewJob("soon", "work", encode_args((due,), {}), due_ms=due, delay_ms=None))
         assert done.wait(DEADLINE)
     assert 0 <= late[0] < 250
 
 
-def _args(*values: Any) -> bytes:
-    from django_delayq.core.codec import encode_args
-
-    return encode_args(values, {})
-
-
 def test_a_job_scheduled_while_the_worker_rests_starts_at_once(broker: Broker) -> None:
     started = threading.Event()
-    with working(broker, registry_of(started.set, max_attempts=1) if False else _registry("work", started.set)):
+    with working(broker, _registry("work", started.set)):
         eventually(lambda: broker.workers())
         for _ in range(5):
             started.clear()
@@ -147,12 +146,6 @@ def test_a_job_scheduled_while_the_worker_rests_starts_at_once(broker: Broker) -
             put(broker, "work")
             assert started.wait(DEADLINE)
             assert time.monotonic() - begin < 1
-
-
-def _registry(name: str, function: Callable[..., Any], **options: Any) -> Registry:
-    registry = Registry()
-    registry.add(Task(lambda *args: function(*args), name=name, options=TaskOptions(**options)))
-    return registry
 
 
 def test_slow_jobs_are_not_held_beyond_the_free_slots(broker: Broker) -> None:
@@ -472,7 +465,7 @@ def test_a_body_that_nobody_can_read_does_not_stop_the_others(broker: Broker) ->
     ran: list[int] = []
     broker.queue("default").schedule(NewJob("bad", "work", b"\xff\xfe"))
     put(broker, "work", 1)
-    run_dry(broker, registry_of(ran.append) if False else _registry("work", ran.append))
+    run_dry(broker, _registry("work", ran.append))
     assert ran == [1] and places(broker) == {"morgue": 1}
 
 
@@ -539,8 +532,6 @@ def test_no_loop_dies_while_scripts_are_flushed_and_connections_killed(
 
 
 def _put_somehow(broker: Broker, n: int) -> bool:
-    from django_delayq.core.errors import QueueUnavailable
-
     try:
         put(broker, "work", n, id=f"job-{n}")
     except QueueUnavailable:
@@ -561,13 +552,28 @@ def test_a_standing_worker_costs_less_than_one_call_a_second(broker: Broker, red
 
 def _calls(client: redis.Redis) -> int:
     """Calls that clients sent, without what scripts call and without our own look."""
-    inside = {"hget", "hset", "zrange", "zrem", "zadd", "time", "rpush", "llen", "lindex", "lpos", "lrem", "hmget", "hdel"}
+    inside = {
+        "hget",
+        "hset",
+        "zrange",
+        "zrem",
+        "zadd",
+        "time",
+        "rpush",
+        "llen",
+        "lindex",
+        "lpos",
+        "lrem",
+        "hmget",
+        "hdel",
+    }
     stats = client.info("commandstats")
-    return sum(entry["calls"] for name, entry in stats.items() if name.removeprefix("cmdstat_") not in inside | {"info"})
+    return sum(
+        entry["calls"] for name, entry in stats.items() if name.removeprefix("cmdstat_") not in inside | {"info"}
+    )
 
 
-def test_a_job_put_in_another_worlds_name_is_ignored(broker: Broker) -> None:
-    assert make_job().queue == "default"
+def test_workers_leave_pull_queues_alone(broker: Broker) -> None:
     broker.queue("raw", kind="pull")
     put(broker, "work", queue="raw")
     run_dry(broker, Registry(), queues=("default", "raw"))

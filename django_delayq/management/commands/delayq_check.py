@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ... import connections
-from ..base import DelayQCommand
-from ..diagnosis import answers
+from django_delayq import connections
+from django_delayq.management.base import DelayQCommand
+from django_delayq.management.diagnosis import answers
 
 
 class Command(DelayQCommand):

@@ -6,10 +6,10 @@ import os
 from argparse import ArgumentParser
 from typing import Any
 
-from ... import __version__, logs, runtime
-from ...conf import conf
-from ...worker import leave
-from ..base import DelayQCommand, queue_list
+from django_delayq import __version__, logs, runtime
+from django_delayq.conf import conf
+from django_delayq.management.base import DelayQCommand, queue_list
+from django_delayq.worker import leave
 
 
 class Command(DelayQCommand):

@@ -9,11 +9,11 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from ... import connections
-from ...core.codec import decode_args
-from ...core.inspector import JobView
-from ...core.queue import Queue
-from ..base import DelayQCommand, moment, positive, printable, table
+from django_delayq import connections
+from django_delayq.core.codec import decode_args
+from django_delayq.core.inspector import JobView
+from django_delayq.core.queue import Queue
+from django_delayq.management.base import DelayQCommand, moment, positive, printable, table
 
 PAGE = 250
 
@@ -133,7 +133,8 @@ class Command(DelayQCommand):
             raise CommandError("no such job in the morgue")
         if counts["live"]:
             raise CommandError(
-                f"{counts['live']} jobs were left in the morgue, because a live job has their id now; --replace takes its place"
+                f"{counts['live']} jobs were left in the morgue, because a live job has their id now; "
+                f"--replace takes its place"
             )
 
 

@@ -7,13 +7,13 @@ import time
 from argparse import ArgumentParser
 from typing import Any
 
-from ... import connections
-from ...core.broker import Broker
-from ...core.inspector import Counts
-from ..base import DelayQCommand, duration, positive, printable, table
+from django_delayq import connections
+from django_delayq.core.broker import Broker
+from django_delayq.core.inspector import Counts
+from django_delayq.management.base import DelayQCommand, duration, positive, printable, table
 
 #: counters whose growth is shown as a rate
-RATES = {"scheduled": ("scheduled",), "done": ("acked",), "failing": ("failed", "timeout", "crashed")}
+RATES = {"scheduled": ("created", "changed"), "done": ("acked",), "failing": ("failed", "timeout", "crashed")}
 #: a worker that was not heard of for so long is shown as lost
 LOST_AFTER = 30.0
 

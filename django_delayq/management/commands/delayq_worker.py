@@ -12,10 +12,10 @@ from typing import Any
 
 from django.utils import autoreload
 
-from ... import __version__, logs, runtime
-from ...conf import Conf, conf
-from ...worker import WorkerConfig, birth, leave
-from ..base import DelayQCommand, positive, queue_list
+from django_delayq import __version__, logs, runtime
+from django_delayq.conf import Conf, conf
+from django_delayq.management.base import DelayQCommand, positive, queue_list
+from django_delayq.worker import WorkerConfig, birth, leave
 
 NAME = "delayq_worker"
 
