@@ -26,7 +26,7 @@ SNAPSHOT_DB = 1
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One drain: seconds with and without start-up, Redis's own CPU seconds and commands per job."""
+    """One drain: seconds with and without start-up, Redis's CPU seconds, commands per job (those of scripts too)."""
 
     seconds: float
     run_seconds: float
@@ -97,7 +97,7 @@ def _fill(peer: Peer, server: Server, jobs: int) -> None:
 
 def _report(results: dict[str, list[Drained]], jobs: int, rounds: int, server: str) -> Report:
     title = f"{jobs:,} blank jobs, 1 process × 5 threads, {server}, medians of {rounds}"
-    columns = ("contender", "seconds", "jobs/s", "run seconds", "run jobs/s", "Redis CPU s", "commands/job")
+    columns = ("contender", "seconds", "jobs/s", "run seconds", "run jobs/s", "Redis CPU s", "Redis calls/job")
     report = Report("drain", title, columns)
     for name, rounds_of in results.items():
         seconds, running = median(one.seconds for one in rounds_of), median(one.run_seconds for one in rounds_of)

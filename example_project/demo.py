@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from demo_parts import Process, Terminal, Watchdog
 
@@ -91,8 +92,10 @@ class Demo:
         self.folder: Path = options.folder.resolve()
         self.started_at = 0.0
         self.parts: list[Process] = []
-        self.redis = None
-        self.watchdog = None
+        self.redis: Any = None
+        self.redis_pid = 0
+        self.watchdog: Any = None
+        self.asked_to_stop = False
         self.wishes: queue.SimpleQueue[str] = queue.SimpleQueue()  # put() is safe in a signal handler
 
     # start
@@ -103,7 +106,7 @@ class Demo:
         check_packages()
         check_port(self.options.port)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: self.wishes.put("stop"))
+            signal.signal(number, self._on_signal)
         self._own_folder()
         try:
             self._start()
@@ -111,6 +114,14 @@ class Demo:
             return self._finish(ended_well)
         finally:
             self._stop()
+
+    def _on_signal(self, *_: object) -> None:
+        """The first one asks for an orderly end; the second one does not wait for it."""
+        if self.asked_to_stop:
+            for part in self.parts:
+                part.kill()
+        self.asked_to_stop = True
+        self.wishes.put("stop")
 
     def _own_folder(self) -> None:
         if self.options.reset and self.folder.exists():
@@ -136,8 +147,9 @@ class Demo:
 
         self.watchdog = Watchdog()
         self.out.line("demo", f"folder {self.folder}")
+        self.redis = EmbeddedRedis(self.folder / "redis")
         try:
-            self.redis = EmbeddedRedis(self.folder / "redis").start()
+            self._start_redis()
         except Misconfigured as error:
             raise CannotStart(str(error)) from error
         self.out.line("redis", f"listens on {self.redis.socket_path}, writes every second to {self.redis.directory}")
@@ -157,6 +169,11 @@ class Demo:
             )  # fmt: skip
             customers.speak(from_start=True)
         self._welcome()
+
+    def _start_redis(self) -> None:
+        self.redis.start()
+        self.redis_pid = self.redis.pid
+        self.watchdog.tell("+", self.redis_pid)
 
     def _environment(self) -> dict[str, str]:
         secret = self.folder / "secret-key"
@@ -259,9 +276,10 @@ class Demo:
 
     def _keep_redis(self) -> None:
         """Somebody may try what happens when Redis dies: it comes back with its data, and the worker goes on."""
-        if self.redis is not None and not self.redis.running:
+        if not self.redis.running:
             self.out.line("redis", "is gone; starting it again on its data")
-            self.redis.start()
+            self.watchdog.tell("-", self.redis_pid)
+            self._start_redis()
 
     # stop
 
@@ -294,7 +312,7 @@ class Demo:
   orders placed           {counts["placed"]}
     paid                  {counts["paid"]}
     cancelled by worker   {counts["cancelled_by_worker"]}{late}
-    still waiting         {counts["waiting"]}  (they will be cancelled when the demo runs again)
+    still open            {counts["waiting"]} (their jobs are kept: run the demo again)
   payment checks          {counts["payment_checks"]}, up to {counts["most_checks"]} for one payment
   payments refused        {counts["refused"]}
   messages to customers   {counts["messages"]}
@@ -312,6 +330,7 @@ class Demo:
         self._stop_parts()
         if self.redis is not None:
             self.redis.stop()
+            self.watchdog.tell("-", self.redis_pid)
         if self.watchdog is not None:
             self.watchdog.close()
 

@@ -46,7 +46,7 @@ class Terminal:
         self.plain(f"{head} {text}")
 
     def plain(self, text: str) -> None:
-        with self._lock, contextlib.suppress(BrokenPipeError):
+        with self._lock, contextlib.suppress(OSError):  # nobody reads any more
             print(text, flush=True)
 
 
@@ -59,6 +59,7 @@ class Process:
         self.name = name
         self._out = out
         self._silent: list[str] | None = []
+        self._lock = threading.Lock()
         self._watchdog = watchdog
         # A session of its own: Ctrl-C reaches only the demo, which then ends the parts in the right order.
         self.popen = subprocess.Popen(
@@ -71,16 +72,18 @@ class Process:
 
     def _pump(self) -> None:
         for line in self.popen.stdout or ():
-            if self._silent is not None:
-                self._silent.append(line.rstrip())
-            elif line.strip():
-                self._out.line(self.name, line.rstrip())
+            with self._lock:
+                if self._silent is not None:
+                    self._silent.append(line.rstrip())
+                elif line.strip():
+                    self._out.line(self.name, line.rstrip())
 
     def speak(self, *, from_start: bool) -> None:
         """Show its lines from now on; ``from_start``: the earlier ones too."""
-        earlier, self._silent = self._silent, None
-        for line in (earlier or ()) if from_start else ():
-            self._out.line(self.name, line)
+        with self._lock:
+            earlier, self._silent = self._silent, None
+            for line in (earlier or ()) if from_start else ():
+                self._out.line(self.name, line)
 
     def end(self, patience: float) -> None:
         """TERM, wait up to ``patience`` seconds, KILL as the last resort."""
@@ -89,11 +92,15 @@ class Process:
             try:
                 self.popen.wait(patience)
             except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.popen.pid, signal.SIGKILL)
+                self.kill()
                 self.popen.wait()
         self._reader.join(2)
         self._watchdog.tell("-", self.popen.pid)
+
+    def kill(self) -> None:
+        """End it and its children at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
 
 
 class Watchdog:

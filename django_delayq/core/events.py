@@ -32,7 +32,10 @@ def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: 
         after: ``Event.position`` of the last one seen.
         limit: at most so many.
     """
-    key = broker.queue(queue).shard(shard).names["event"]
+    opened = broker.known_queue(queue)
+    if opened is None:
+        return []
+    key = opened.shard(shard).names["event"]
     with clear_errors():
         entries = broker.client.xrange(key, min=f"({after}", count=limit)
     events = []

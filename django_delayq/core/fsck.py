@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from .errors import InvalidJob
 from .keys import Shard
 from .scripts import clear_errors
 
@@ -41,13 +42,23 @@ def check(broker: Broker, *, queues: Iterable[str] = (), repair: bool = False) -
 
     Args:
         repair: mend what was found: a job without a place becomes due now, an index without a body is dropped.
+
+    Raises:
+        InvalidJob: a queue of this name does not exist.
     """
     report = Report()
-    opened = [broker.queue(name) for name in queues] or broker.queues()
+    opened = [_known(broker, name) for name in queues] or broker.queues()
     for queue in opened:
         for number in range(queue.shards):
             _check_shard(broker, queue, queue.shard(number), report, repair)
     return report
+
+
+def _known(broker: Broker, name: str) -> Queue:
+    found = broker.known_queue(name)
+    if found is None:
+        raise InvalidJob(f"there is no queue {name!r}; known are: {', '.join(broker.queue_names()) or 'none'}")
+    return found
 
 
 def assert_invariants(broker: Broker) -> None:

@@ -59,7 +59,7 @@ class ListWaker:
         client_id = self._client_id
         if client_id is not None:
             with clear_errors():
-                self._commands.execute_command("CLIENT", "UNBLOCK", client_id)
+                self._commands.client_unblock(client_id)
 
 
 class ChannelWaker:

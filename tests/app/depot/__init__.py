@@ -1,0 +1,1 @@
+"""An installed app whose tasks are run by real workers."""

@@ -1,0 +1,430 @@
+"""The queue as it should be: every verb in plain Python, without Redis, written from the semantics table of the design.
+
+This is the specification that the real thing is compared with (``test_model.py``). Time is given to each verb in µs;
+a due time is ``(ms, arrival)``, so that equal milliseconds stay in the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import Any
+from zlib import crc32
+
+from django_delayq.core.job import STARTED, STOPPING, SUSPECT, Job, NewJob, Payload, Settlement
+
+Due = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one generation of an id carries."""
+
+    key: bytes
+    task: str
+    merged: bool
+    args: bytes
+    options: bytes
+    priority: int
+
+
+@dataclass(frozen=True)
+class Item:
+    """A payload with the moment of its arrival."""
+
+    payload: Payload
+    arrival: int
+
+    @property
+    def order(self) -> tuple[float, int]:
+        return float(self.payload.score), self.arrival
+
+
+@dataclass
+class Lease:
+    token: int
+    worker: str
+    deadline_ms: int
+
+
+@dataclass
+class Live:
+    """A live id. ``waiting`` payloads are those of the next run, ``running`` those of the run that goes on."""
+
+    content: Content
+    due: Due
+    failures: int = 0
+    reserves: int = 0
+    crashes: int = 0
+    flags: int = 0
+    failed_at_ms: int = 0
+    failed_arrival: int = 0
+    error: bytes = b""
+    lease: Lease | None = None
+    gate: tuple[Due, Content] | None = None
+    waiting: dict[bytes, Item] = field(default_factory=dict)
+    running: dict[bytes, Item] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grave:
+    content: Content
+    due_ms: int
+    buried: Due
+    failures: int
+    reserves: int
+    crashes: int
+    outcome: str
+    reason: str
+    error_class: str
+    error: bytes
+    items: tuple[Item, ...]
+
+
+def better(old: Item, new: Item, policy: str) -> Item:
+    """Which of two equal payloads stays."""
+    a, b = float(old.payload.score), float(new.payload.score)
+    wins = {"min": b < a, "max": b > a, "first": False, "last": True}[policy]
+    return new if wins else old
+
+
+def add(items: dict[bytes, Item], new: Item, policy: str = "min") -> None:
+    old = items.get(new.payload.data)
+    items[new.payload.data] = new if old is None else better(old, new, policy)
+
+
+class ModelShard:
+    """One shard. Every verb answers what the real one answers."""
+
+    def __init__(self, queue: str, number: int, lease_ms: int) -> None:
+        self.queue, self.number, self.lease_ms = queue, number, lease_ms
+        self.lives: dict[str, Live] = {}
+        self.graves: dict[tuple[str, bytes], Grave] = {}
+        self.counters: dict[str, int] = {}
+        self.clock_us = self.token = self.hold_ms = 0
+        self.arrivals = itertools.count(1)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def see(self, us: int, *, keep: bool = True) -> int:
+        """Now, ms: stands still while the clock is behind by less than a lease; a larger step arms the reaper hold."""
+        hold_ms = self.hold_ms
+        if self.clock_us - us > self.lease_ms * 1000:
+            hold_ms = us // 1000 + self.lease_ms
+        else:
+            us = max(us, self.clock_us)
+        if keep:
+            self.clock_us, self.hold_ms = us, hold_ms
+        self.now_us, self.now_ms, self.held_back = us, us // 1000, us // 1000 < hold_ms
+        return self.now_ms
+
+    def at(self, ms: float) -> Due:
+        return ms, next(self.arrivals)
+
+    def count(self, name: str, by: int = 1) -> None:
+        if by:
+            self.counters[name] = self.counters.get(name, 0) + by
+
+    # -- schedule ----------------------------------------------------------------------------------------------------
+
+    def schedule(self, news: list[NewJob]) -> list[str]:
+        outcomes = [self._schedule(new) for new in news]
+        self.count("created", outcomes.count("created"))
+        self.count("changed", len(outcomes) - outcomes.count("created"))
+        return outcomes
+
+    def _schedule(self, new: NewJob) -> str:
+        content = Content(new.key, new.task, new.payload is not None, new.args, new.options, new.priority)
+        live = self.lives.get(new.id)
+        if live is not None:
+            if (live.content.task, live.content.merged) != (content.task, content.merged):
+                return "taken"
+            if new.on_conflict in ("ignore", "error"):
+                return "ignored" if new.on_conflict == "ignore" else "exists"
+        due = self.at(self.now_ms + (new.delay_ms or 0) if new.due_ms is None else new.due_ms)
+        item = Item(new.payload, next(self.arrivals)) if new.payload else None
+        if live is None:
+            live = self.lives[new.id] = Live(content, due)
+            outcome = "created"
+        elif live.lease:
+            outcome = self._gate(live, new, content, due)
+        else:
+            outcome = self._change_waiting(live, new, content, due)
+        if item:
+            add(live.waiting, item, new.score_policy)
+        return outcome
+
+    def _gate(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
+        if live.gate:
+            gated_due, gated = live.gate
+            due = self._choose(new.due_policy, gated_due, due, None)
+            if new.on_conflict == "merge":
+                content = replace(gated, priority=content.priority)
+        if new.on_conflict == "replace":
+            live.waiting.clear()
+        live.gate = due, content
+        return "gated"
+
+    def _change_waiting(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
+        live.due = self._choose(new.due_policy, live.due, due, live)
+        if new.on_conflict == "merge":
+            live.content = replace(live.content, priority=content.priority)
+            return "merged"
+        live.content = content
+        live.waiting.clear()
+        if new.reset_retries:
+            self._forget(live)
+        return "replaced"
+
+    @staticmethod
+    def _choose(policy: str, current: Due, due: Due, live: Live | None) -> Due:
+        if policy == "keep" and live and live.failures:
+            soonest = (live.failed_at_ms + min(live.failures, 60) * 1000, 0)
+            return max(min(current, due), min(current, soonest))
+        return {"keep": current, "replace": due, "earliest": min(current, due), "latest": max(current, due)}[policy]
+
+    @staticmethod
+    def _forget(live: Live) -> None:
+        live.failures = live.reserves = live.crashes = live.flags = live.failed_at_ms = 0
+        live.error = b""
+
+    # -- reserve -----------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> list[tuple[int, Due, str]]:
+        """Waiting ids in the order in which they are handed out: priority, due, id."""
+        return sorted((l.content.priority, l.due, i) for i, l in self.lives.items() if not l.lease)
+
+    def next_due_ms(self) -> float | None:
+        return min((due[0] for _, due, _ in self.waiting()), default=None)
+
+    def reserve(self, limit: int, worker: str) -> tuple[list[Job], int]:
+        """The jobs, and the token that they were handed out under (0: none was)."""
+        idents = [ident for _, due, ident in self.waiting() if due[0] <= self.now_ms][:limit]
+        if not idents:
+            return [], 0
+        self.token = max(self.token + 1, self.now_us)
+        for ident in idents:
+            live = self.lives[ident]
+            live.lease = Lease(self.token, worker, self.now_ms + self.lease_ms)
+            live.reserves += 1
+            live.flags &= ~STARTED
+            live.running, live.waiting = live.waiting, {}
+        self.count("reserved", len(idents))
+        return self.handed_out(self.token, worker), self.token
+
+    def handed_out(self, token: int, worker: str) -> list[Job]:
+        """What a token still holds, as its holder sees it (in no order)."""
+        return [self.job(i, l, worker) for i, l in self.lives.items() if l.lease and l.lease.token == token]
+
+    def job(self, ident: str, live: Live, worker: str) -> Job:
+        c, lease = live.content, live.lease
+        payloads = tuple(item.payload for item in sorted(live.running.values(), key=lambda item: item.order))
+        return Job(self.queue, self.number, ident, c.task, c.key, c.args, c.options, c.priority, int(live.due[0]),
+                   lease.token if lease else 0, live.failures, live.reserves, live.crashes, live.flags,
+                   live.failed_at_ms, 0, worker, b"", payloads, c.merged)  # fmt: skip
+
+    # -- settle ------------------------------------------------------------------------------------------------------
+
+    def settle(self, settlements: list[Settlement]) -> list[bool]:
+        answers = [self._settle(settlement) for settlement in settlements]
+        self.count("late", answers.count(False))
+        return answers
+
+    def _settle(self, s: Settlement) -> bool:
+        live = self.lives.get(s.job.id)
+        if live is None or live.lease is None or live.lease.token != s.job.token:
+            return False
+        if s.guard == "expired" and (live.lease.deadline_ms > self.now_ms or self.held_back):
+            return False
+        if s.verb == "ack":
+            self.count("acked")
+            self._end(s.job.id, live)
+        elif live.flags & STOPPING:
+            self.count("cancelled")
+            self._end(s.job.id, live)
+        elif s.verb == "bury":
+            self._bury(s, live)
+        elif live.gate and not live.content.merged:
+            self.count("superseded")
+            self._end(s.job.id, live)
+        elif s.verb == "fail":
+            self._fail(s, live)
+        else:
+            self.count("released")
+            live.flags |= SUSPECT if s.suspect else 0
+            self._wait_again(live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
+        return True
+
+    def _end(self, ident: str, live: Live) -> None:
+        """The run is over for good; what was gated behind it is a fresh job."""
+        del self.lives[ident]
+        if live.gate:
+            due, content = live.gate
+            self.lives[ident] = Live(content, due, waiting=live.waiting)
+
+    def _fail(self, s: Settlement, live: Live) -> None:
+        self.count(s.outcome)
+        live.failures += 1
+        live.crashes += s.outcome == "crashed"
+        live.flags &= ~SUSPECT
+        live.failed_at_ms, live.error = self.now_ms, s.error
+        self._wait_again(live, self.at(self.now_ms + (s.delay_ms or 0)))
+        live.failed_arrival = next(self.arrivals)
+
+    def _bury(self, s: Settlement, live: Live) -> None:
+        self.count("buried")
+        live.failures += s.outcome != "undecodable"
+        live.crashes += s.outcome == "poison"
+        items = tuple(sorted(live.running.values(), key=lambda item: item.order))
+        self.graves[s.job.id, live.content.key] = Grave(
+            live.content, int(live.due[0]), self.at(self.now_ms), live.failures, live.reserves, live.crashes,
+            s.outcome, s.reason, s.error_class, s.error, items)  # fmt: skip
+        self._end(s.job.id, live)
+
+    @staticmethod
+    def _wait_again(live: Live, due: Due) -> None:
+        """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
+        for data, item in live.running.items():
+            twin = live.waiting.get(data)
+            live.waiting[data] = better(item, twin, "min") if twin else item
+        live.due = min(due, live.gate[0]) if live.gate else due
+        live.lease, live.gate, live.running = None, None, {}
+        live.flags &= ~STARTED
+
+    # -- what callers and operators ask for --------------------------------------------------------------------------
+
+    def touch(self, job: Job, started: bool) -> str:
+        live = self.lives.get(job.id)
+        if live is None or live.lease is None or live.lease.token != job.token:
+            return "lost"
+        live.lease.deadline_ms = self.now_ms + self.lease_ms
+        live.flags |= STARTED if started else 0
+        return "stopping" if live.flags & STOPPING else "held"
+
+    def cancel(self, ident: str, task: str) -> str:
+        live = self.lives.get(ident)
+        if live is None:
+            return ""
+        if task and task != live.content.task:
+            return "taken"
+        if live.lease:
+            live.flags |= STOPPING
+            live.gate = None
+            live.waiting.clear()
+            return "stopping"
+        del self.lives[ident]
+        self.count("cancelled")
+        return "cancelled"
+
+    def reschedule(self, ident: str, task: str, due_ms: int | None, delay_ms: int | None) -> str:
+        live = self.lives.get(ident)
+        if live is None:
+            return ""
+        if task and task != live.content.task:
+            return "taken"
+        due = self.at(self.now_ms + (delay_ms or 0) if due_ms is None else due_ms)
+        if not live.lease:
+            live.due = due
+        elif live.gate:
+            live.gate = due, live.gate[1]
+        else:
+            return ""
+        return "moved"
+
+    def grave_of(self, ident: str, key: bytes) -> tuple[str, bytes] | None:
+        mine = {name: grave.buried for name, grave in self.graves.items() if name[0] == ident and key in (b"", name[1])}
+        return max(mine, key=mine.__getitem__, default=None)
+
+    def kick(self, ident: str, key: bytes, delay_ms: int, replacing: bool) -> str:
+        name = self.grave_of(ident, key)
+        if name is None:
+            return ""
+        grave, live = self.graves[name], self.lives.get(ident)
+        content = grave.content
+        if live and ((live.content.task, live.content.merged) != (content.task, content.merged)
+                     or not (content.merged or replacing)):  # fmt: skip
+            return "live"
+        due = self.at(self.now_ms + delay_ms)
+        if live is None:
+            live = self.lives[ident] = Live(content, due)
+        elif live.lease:
+            if live.gate and content.merged:
+                due, content = min(due, live.gate[0]), live.gate[1]
+            live.gate = due, content
+        else:
+            live.due = due
+            live.content = live.content if content.merged else content
+            self._forget(live)
+        for item in grave.items:
+            add(live.waiting, item)
+        del self.graves[name]
+        self.count("kicked")
+        return "kicked"
+
+    def discard(self, ident: str, key: bytes) -> str:
+        name = self.grave_of(ident, key)
+        if name is None:
+            return "0"
+        del self.graves[name]
+        self.count("discarded")
+        return "1"
+
+    # -- dispatcher --------------------------------------------------------------------------------------------------
+
+    def expired(self) -> list[str]:
+        """Ids whose lease ran out, by deadline."""
+        ran_out = [(l.lease.deadline_ms, i) for i, l in self.lives.items()
+                   if l.lease and l.lease.deadline_ms <= self.now_ms]  # fmt: skip
+        return [] if self.held_back else [ident for _, ident in sorted(ran_out)]
+
+    def tick(self, hold: bool) -> tuple[Any, ...]:
+        if hold:
+            self.hold_ms = self.now_ms + self.lease_ms
+            self.held_back = True
+        deadline = min((l.lease.deadline_ms for l in self.lives.values() if l.lease), default=None)
+        return (self.now_us / 1000, self.next_due_ms(), deadline,
+                deadline is not None and deadline <= self.now_ms, self.held_back)  # fmt: skip
+
+    # -- the whole world ---------------------------------------------------------------------------------------------
+
+    def world(self) -> dict[str, Any]:
+        """Everything that there is, in the form in which ``world.py`` reads it back from Redis."""
+        failed = sorted(((l.failed_at_ms, l.failed_arrival), i) for i, l in self.lives.items() if l.failures)
+        buried = sorted((grave.buried, name) for name, grave in self.graves.items())
+        return {
+            "waiting": [(priority, ident, due[0]) for priority, due, ident in self.waiting()],
+            "reserved": sorted((l.lease.deadline_ms, i) for i, l in self.lives.items() if l.lease),
+            "lives": {ident: self._seen(live) for ident, live in self.lives.items()},
+            "failed": [(ident, self.lives[ident].failures, ms) for (ms, _), ident in failed],
+            "morgue": [(name, due[0]) for due, name in buried],
+            "graves": {name: self._seen_grave(grave) for name, grave in self.graves.items()},
+            "counters": dict(self.counters),
+        }
+
+    @staticmethod
+    def _seen(live: Live) -> dict[str, Any]:
+        def ordered(items: dict[bytes, Item]) -> list[Payload]:
+            return [item.payload for item in sorted(items.values(), key=lambda item: item.order)]
+
+        return {
+            "content": live.content, "failures": live.failures, "reserves": live.reserves, "crashes": live.crashes,
+            "flags": live.flags, "failed_at_ms": live.failed_at_ms, "error": live.error,
+            "token": live.lease.token if live.lease else 0, "worker": live.lease.worker if live.lease else "",
+            "old_due_ms": live.due[0] if live.lease else 0,
+            "gate": (live.gate[0][0], live.gate[1]) if live.gate else None,
+            "waiting": ordered(live.waiting), "running": ordered(live.running),
+        }  # fmt: skip
+
+    @staticmethod
+    def _seen_grave(grave: Grave) -> dict[str, Any]:
+        return {
+            "content": grave.content, "due_ms": grave.due_ms, "buried_ms": grave.buried[0],
+            "failures": grave.failures, "reserves": grave.reserves, "crashes": grave.crashes,
+            "outcome": grave.outcome, "reason": grave.reason, "error_class": grave.error_class, "error": grave.error,
+            "payloads": [item.payload for item in grave.items],
+        }  # fmt: skip
+
+
+def shard_of(ident: str, shards: int) -> int:
+    """Lowkiq's rule."""
+    return crc32(ident.encode()) % shards

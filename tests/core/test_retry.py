@@ -1,0 +1,115 @@
+"""Back-off policies: their figures, and that no policy can do harm."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_delayq.core import retry
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.retry import MAX_DELAY
+
+
+@given(st.integers(0, 10_000), st.integers())
+def test_the_default_grows_with_the_fourth_power_and_a_random_part(n: int, seed: int) -> None:
+    random.seed(seed)
+    low = n**4 + 15
+    assert low <= retry.default_backoff(n) <= low + 30 * (n + 1)
+
+
+def test_twenty_five_retries_of_the_default_take_about_three_weeks() -> None:
+    days = sum(n**4 + 15 + 15 * (n + 1) for n in range(25)) / 86400
+    assert 20 < days < 21
+
+
+def test_presets_give_the_figures_they_promise() -> None:
+    assert [retry.fixed(7)(n) for n in (0, 1, 99)] == [7, 7, 7]
+    assert [retry.steps(1, 5, 9)(n) for n in range(5)] == [1, 5, 9, 9, 9]
+    assert retry.steps([1] * 2 + [5]) == retry.steps(1, 1, 5)
+    assert [retry.quadratic(10)(n) for n in range(4)] == [10, 40, 90, 160]
+    ladder = retry.ladder()
+    assert [ladder(n) for n in (0, 8, 9, 18, 19, 38, 39, 1000)] == [10, 10, 60, 60, 300, 300, 1440, 1440]
+    assert retry.fixed(timedelta(minutes=1))(0) == 60  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10**6))
+def test_the_exponential_stays_between_zero_and_its_cap(n: int) -> None:
+    assert 0 <= retry.exponential(2, 100)(n) <= min(100, 2 * 2 ** min(n, 60))
+
+
+def test_the_exponential_spreads_over_its_whole_range() -> None:
+    policy = retry.exponential(1, 1000)
+    random.seed(7)
+    drawn = [policy(20) for _ in range(500)]
+    assert min(drawn) < 100
+    assert max(drawn) > 900
+
+
+@pytest.mark.parametrize("wrong", [-1, math.nan, math.inf, "5", None, True, 1e12])
+def test_presets_refuse_what_is_no_pause(wrong: Any) -> None:
+    with pytest.raises(Misconfigured, match="numbers of seconds"):
+        retry.fixed(wrong)
+    with pytest.raises(Misconfigured):
+        retry.exponential(1, wrong)
+
+
+def test_steps_need_a_step() -> None:
+    with pytest.raises(Misconfigured, match="at least one"):
+        retry.steps()
+
+
+@pytest.mark.parametrize("preset", [retry.fixed(1), retry.steps(1, 2), retry.exponential(), retry.quadratic(3)])
+def test_presets_can_be_compared_and_carried_to_another_process(preset: Any) -> None:
+    assert pickle.loads(pickle.dumps(preset)) == preset
+    assert "0x" not in repr(preset)
+
+
+def _raises(_n: int) -> float:
+    raise ValueError("no")
+
+
+def _exits(_n: int) -> float:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [_raises, _exits, lambda n: None, lambda n: "10", lambda n: math.nan, lambda n: math.inf, lambda n: True,
+     lambda: 1.0, lambda n: -math.inf, lambda n: 1j],
+)  # fmt: skip
+def test_a_broken_policy_falls_back_to_the_default_and_is_logged(
+    policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert 16 <= retry.safe_delay(policy, 1) <= 76
+    assert "the default back-off is used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "delay"),
+    [(0, 0.0), (-5, 0.0), (2.5, 2.5), (timedelta(minutes=1), 60.0), (10**30, MAX_DELAY), (10**400, MAX_DELAY),
+     (-(10**400), 0.0)],
+)  # fmt: skip
+def test_answers_are_brought_into_range(answer: Any, delay: float) -> None:
+    assert retry.safe_delay(lambda n: answer, 3) == delay
+
+
+def test_the_default_is_clamped_too() -> None:
+    assert retry.safe_delay(retry.default_backoff, 10**9) == MAX_DELAY
+    assert retry.safe_delay(retry.default_backoff, 10**90) == MAX_DELAY
+
+
+def test_the_programs_end_is_not_swallowed() -> None:
+    def interrupted(_n: int) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retry.safe_delay(interrupted, 0)

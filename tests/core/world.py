@@ -1,0 +1,111 @@
+"""Reads everything back from Redis, key by key, into plain Python: what the tests compare whole."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.frames import take_u8, take_u16, take_u32, unpack_payload, unpack_state
+from django_delayq.core.job import Payload, unpack_body
+from django_delayq.core.queue import Queue
+
+from .model import Content
+
+#: what may differ between two equal worlds: time seen, replies remembered, statistics, wake tokens
+BOOKKEEPING = ("reply", "window", "count", "event", "meta", "task")
+
+
+def read_world(queue: Queue, number: int) -> dict[str, Any]:
+    """One shard, in the form of ``ModelShard.world()``."""
+    names = queue.shard(number).names
+    with queue.broker.client.pipeline(transaction=False) as pipe:
+        for priority in range(8):
+            pipe.zrange(names[f"due.{priority}"], 0, -1, withscores=True)
+        for name in ("lease", "order", "failed", "failures", "morgue"):
+            pipe.zrange(names[name], 0, -1, withscores=True)
+        for name in ("body", "state", "gate", "payload", "grave", "count", "task"):
+            pipe.hgetall(names[name])
+        *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task = pipe.execute()
+    tasks = {struct.unpack("<H", name[1:])[0]: value.decode() for name, value in task.items() if name[:1] == b"\0"}
+    of_id = dict(failures)
+    return {
+        "waiting": [(p, i.decode(), s // 1000) for p, found in enumerate(dues) for i, s in found],
+        "reserved": [(deadline, i.decode()) for i, deadline in lease],
+        "lives": {
+            i.decode(): _live(i, packed, state.get(i, b""), gate.get(i), order, payload, tasks)
+            for i, packed in body.items()
+        },
+        "failed": [(i.decode(), of_id[i], s // 1000) for i, s in failed],
+        "morgue": [((name[:-17].decode(), name[-16:]), s // 1000) for name, s in morgue],
+        "graves": {(name[:-17].decode(), name[-16:]): _grave(record, tasks) for name, record in grave.items()},
+        "counters": {name.decode(): int(value) for name, value in count.items()},
+    }
+
+
+def _content(packed: bytes, tasks: dict[int, str]) -> Content:
+    priority, merged, key, task, options, args = unpack_body(packed, tasks)
+    return Content(key, task, merged, args, options, priority)
+
+
+def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any,
+          tasks: dict[int, str]) -> dict[str, Any]:  # fmt: skip
+    state = unpack_state(packed)
+    taken_at = 34 + len(state.worker.encode()) + 2
+    taken = {packed[at : at + 16] for at in range(taken_at, taken_at + 16 * state.taken, 16)}
+    waiting: list[Payload] = []
+    running: list[Payload] = []
+    for member, _ in order:
+        if member[:-34] == ident:
+            digest, slot = member[-17:-1], member[-1:]
+            flies = digest in taken and slot == b"0"
+            (running if flies else waiting).append(unpack_payload(payloads[ident + b"\0" + digest + slot]))
+    return {
+        "content": _content(body, tasks), "failures": state.failures, "reserves": state.reserves,
+        "crashes": state.crashes, "flags": state.flags, "failed_at_ms": state.failed_at_ms, "error": state.error,
+        "token": state.token, "worker": state.worker, "old_due_ms": state.due_us // 1000 if state.token else 0,
+        "gate": (struct.unpack("<d", gate[:8])[0] // 1000, _content(gate[8:], tasks)) if gate else None,
+        "waiting": waiting, "running": running,
+    }  # fmt: skip
+
+
+def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
+    due, buried, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
+    outcome, at = take_u8(record, 22)
+    reason, at = take_u8(record, at)
+    error_class, at = take_u8(record, at)
+    error, at = take_u16(record, at)
+    body, at = take_u32(record, at)
+    payloads = []
+    if record[at:]:
+        n, at = struct.unpack_from("<I", record, at)[0], at + 4
+        for _ in range(n):
+            packed, at = take_u32(record, at)
+            payloads.append(unpack_payload(packed))
+    return {
+        "content": _content(body, tasks), "due_ms": due // 1000, "buried_ms": buried // 1000, "failures": failures,
+        "reserves": reserves, "crashes": crashes, "outcome": outcome.decode(), "reason": reason.decode(),
+        "error_class": error_class.decode(), "error": error, "payloads": payloads,
+    }  # fmt: skip
+
+
+def raw(broker: Broker) -> dict[str, Any]:
+    """Every key of the deployment with its content, but for the bookkeeping: to prove that nothing changed."""
+    client, found = broker.client, {}
+    for key in sorted(client.scan_iter(f"{broker.prefix}:*")):
+        name = key.decode()
+        if not name.endswith(BOOKKEEPING) and ":wake:" not in name:
+            kind = client.type(key)
+            found[name] = (client.zrange(key, 0, -1, withscores=True) if kind == b"zset"
+                           else client.hgetall(key) if kind == b"hash" else client.dump(key))  # fmt: skip
+    return found
+
+
+@contextmanager
+def unchanged(broker: Broker) -> Iterator[None]:
+    """The block changes nothing that any job consists of."""
+    before = raw(broker)
+    yield
+    assert raw(broker) == before

@@ -1,0 +1,48 @@
+"""Commands as a person runs them: real processes on the test's own Redis."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import wait_until
+
+#: arguments of NewJob are encoded as JSON
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def depot(manage_env: dict[str, str], tmp_path: Path) -> Depot:
+    """Where the workers' tasks write to, and how commands are run there."""
+    return Depot(manage_env, tmp_path)
+
+
+class Depot:
+    def __init__(self, env: dict[str, str], folder: Path) -> None:
+        self.log = folder / "depot.log"
+        self.log.touch()
+        self.env = {**env, "DJANGO_SETTINGS_MODULE": "tests.app.settings", "DEPOT_LOG": str(self.log)}
+
+    def lines(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+    def wait_for(self, count: int, timeout: float = 20.0) -> list[str]:
+        wait_until(lambda: len(self.lines()) >= count, timeout, f"{count} lines of the tasks")
+        return self.lines()
+
+    def command(self, *arguments: str, **options: Any) -> list[str]:
+        return [sys.executable, "-W", "error::RuntimeWarning", "-m", "django", *arguments]
+
+    def manage(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        import os
+
+        return subprocess.run(
+            self.command(*arguments), env={**os.environ, **self.env, **env}, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip

@@ -1,0 +1,180 @@
+"""manage.py delayq_worker and delayq_dispatcher, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
+from django_delayq.core.job import NewJob, new_id
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from tests.support.postgres_box import PostgresDatabase
+
+    from .conftest import Depot
+
+Spawn = Callable[..., "subprocess.Popen[str]"]
+
+
+def put(broker: Broker, task: str, *args: Any, **options: Any) -> str:
+    job = NewJob(options.pop("id", new_id()), f"depot.{task}", encode_args(args, {}), **options)
+    broker.queue("default").schedule(job)
+    return job.id
+
+
+@pytest.fixture
+def start(spawn: Spawn, depot: Depot) -> Callable[..., subprocess.Popen[str]]:
+    """A worker that has said its first line."""
+
+    def go(*arguments: str, **env: str) -> subprocess.Popen[str]:
+        return spawn(
+            *depot.command(*arguments), env={**depot.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    return go
+
+
+def test_a_burst_runs_everything_and_ends(depot: Depot, broker: Broker) -> None:
+    for number in range(20):
+        put(broker, "ship", number)
+    put(broker, "fetch", 7)
+    put(broker, "fail", id="f")
+    answer = depot.manage("delayq_worker", "--burst", "--threads", "2", "--queues", "default")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("delayq_worker 0.1.0 (pid ")
+    assert "1 process × 2 threads, queues default" in answer.stdout
+    # No job sees the language that the one before it has activated.
+    assert sorted(depot.lines()) == sorted([*(f"ship {n} en" for n in range(20)), "fetch 7 attempt 1"])
+    counts = broker.inspector.counts("default")
+    assert (counts.ready, counts.delayed, counts.reserved, counts.morgue) == (0, 0, 0, 1)
+
+
+def test_a_supervised_worker_takes_its_jobs_and_stops_at_sigterm(
+    depot: Depot, broker: Broker, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    put(broker, "ship", 1)
+    worker = start("delayq_worker", "--queues", "default", "--processes", "2", "--log-format", "json")
+    depot.wait_for(1)
+    put(broker, "ship", 2, delay_ms=50)
+    depot.wait_for(2)
+    worker.send_signal(signal.SIGTERM)
+    output, _ = worker.communicate(timeout=30)
+    assert worker.returncode == 0, output
+    banner, *logged = output.splitlines()
+    assert "2 processes × 5 threads, queues default" in banner
+    assert {json.loads(line)["level"] for line in logged} == {"INFO"}
+    assert broker.workers() == []
+
+
+def test_a_killed_process_is_replaced_and_its_job_runs_again(
+    depot: Depot, broker: Broker, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    put(broker, "wait_for", str(tmp_path / "go"), id="w")
+    worker = start("delayq_worker", "--queues", "default")
+    depot.wait_for(1)
+    (info,) = wait_until(broker.workers, what="the worker's announcement")
+    os.kill(info["pid"], signal.SIGKILL)
+    assert depot.wait_for(2) == ["waiting", "waiting"]
+    (tmp_path / "go").touch()
+    assert depot.wait_for(3)[-1] == "waited"
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=30)
+    assert worker.returncode == 0
+
+
+def test_fresh_processes_start_when_code_changes(
+    depot: Depot, broker: Broker, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    package = tmp_path / "lately"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    code = "from tests.app.depot.tasks import say\nfrom django_delayq import task\n\n@task\ndef speak():\n    say('{}')\n"
+    (package / "tasks.py").write_text(code.format("old"))
+    (tmp_path / "lately_settings.py").write_text(
+        "from tests.app.settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'lately']\n"
+    )
+    path = os.pathsep.join([str(tmp_path), depot.env["PYTHONPATH"]])
+    worker = start(
+        "delayq_worker", "--queues", "default", "--reload", PYTHONPATH=path, DJANGO_SETTINGS_MODULE="lately_settings"
+    )
+    queue = broker.queue("default")
+    queue.schedule(NewJob("a", "lately.speak"))
+    assert depot.wait_for(1) == ["old"]
+    (before,) = wait_until(broker.workers, what="the worker's announcement")
+    (package / "tasks.py").write_text(code.format("brand new"))
+    wait_until(lambda: [one for one in broker.workers() if one["pid"] != before["pid"]], 20, "a fresh process")
+    wait_until(lambda: len(broker.workers()) == 1, 20, "the end of the old process")
+    queue.schedule(NewJob("b", "lately.speak"))
+    assert depot.wait_for(2)[1] == "brand new"
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=30)
+    assert worker.returncode == 0
+
+
+def test_postgres_sees_one_connection_per_thread_and_no_leak(
+    depot: Depot, broker: Broker, postgres_database: PostgresDatabase
+) -> None:
+    depot.env["DELAYQ_TEST_DB"] = postgres_database.url
+    assert depot.manage("migrate", "--verbosity", "0").returncode == 0
+    for _ in range(60):
+        put(broker, "backend")
+    put(broker, "leak", id="leak")
+    for _ in range(20):
+        put(broker, "backend")
+    answer = depot.manage("delayq_worker", "--burst", "--threads", "2", "--queues", "default")
+    assert answer.returncode == 0, answer.stderr
+    assert len(depot.lines()) == 80
+    assert len(set(depot.lines())) <= 3  # two threads, and one new connection after the leak
+    (buried,) = broker.inspector.page("default", "morgue").jobs
+    assert (buried.id, buried.error_class.rpartition(".")[2]) == ("leak", "LeakedTransaction")
+    with postgres_database.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM auth_group").fetchone() == (0,)
+    assert postgres_database.sessions() == []
+
+
+def test_a_dispatcher_runs_no_job_and_stops(
+    depot: Depot, broker: Broker, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    put(broker, "ship", 1)
+    dispatcher = start("delayq_dispatcher", "--queues", "default")
+    (info,) = wait_until(broker.workers, 20, "the dispatcher's announcement")
+    assert (info["threads"], info["dispatcher"]) == (0, True)
+    dispatcher.send_signal(signal.SIGTERM)
+    output, _ = dispatcher.communicate(timeout=30)
+    assert dispatcher.returncode == 0, output
+    assert output.startswith("delayq_dispatcher 0.1.0")
+    assert depot.lines() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--threads", "0"], "'0' is not a whole number above 0"),
+        (["--threads", "many"], "'many' is not a whole number"),
+        (["--queues", "a{b}"], "letters, digits"),
+        (["--queues", ","], "queue names with commas between"),
+        (["--grace", "-1"], "not a number of seconds of 0 or more"),
+    ],
+)
+def test_wrong_options_are_explained(depot: Depot, arguments: list[str], text: str) -> None:
+    answer = depot.manage("delayq_worker", *arguments)
+    assert answer.returncode != 0
+    assert text in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_wrong_url_is_one_clear_line(depot: Depot) -> None:
+    answer = depot.manage("delayq_worker", "--skip-checks", DELAYQ_TEST_URL="reddis://localhost")
+    assert answer.returncode == 1
+    assert "CommandError" in answer.stderr
+    assert "reddis" in answer.stderr
+    assert "Traceback" not in answer.stderr

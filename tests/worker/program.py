@@ -1,0 +1,106 @@
+"""A worker program without Django: ``python -m tests.worker.program supervise|child|single``.
+
+The environment tells the rest: DQ_URL, DQ_PREFIX, DQ_CONFIG (JSON of WorkerConfig), DQ_PATIENCE, DQ_LEASE.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker import Supervisor, Worker, WorkerConfig, adopt, birth, current_job, leave
+
+FAST = {"retry_in": lambda n: 0.0}
+
+
+def make_broker() -> Broker:
+    connection = connect(RedisConfig.parse(os.environ["DQ_URL"]))
+    return Broker(connection, prefix=os.environ["DQ_PREFIX"], lease_ms=int(os.environ.get("DQ_LEASE", "15000")))
+
+
+BROKER: list[Broker] = []
+
+
+def tell(word: str) -> None:
+    """Leave a trace that the test can read: ``word:id:attempt:pid``."""
+    job = current_job()
+    assert job is not None
+    BROKER[0].client.rpush("trace", f"{word}:{job.id}:{job.attempt}:{os.getpid()}")
+
+
+def note(word: str = "ran") -> None:
+    tell(word)
+
+
+def wait(seconds: float = 60) -> None:
+    """Works until it is told that it may end, or should stop."""
+    tell("begun")
+    BROKER[0].connection.blocking().blpop(["release"], seconds)
+    tell("ended")
+
+
+def hold(seconds: float) -> None:
+    """Keeps the interpreter lock: nothing else in the process runs."""
+    tell("begun")
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def crash_once() -> None:
+    tell("begun")
+    job = current_job()
+    if job is not None and job.attempt == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def always_exit() -> None:
+    tell("begun")
+    os._exit(0)
+
+
+def stubborn() -> None:
+    tell("begun")
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            time.sleep(60)
+        except BaseException:
+            continue
+
+
+def registry() -> Registry:
+    made = Registry()
+    options: dict[Any, dict[str, Any]] = {
+        note: {}, wait: {}, hold: {}, crash_once: {}, always_exit: {}, stubborn: {"timeout": 0.2, "max_attempts": 1},
+    }  # fmt: skip
+    for function, special in options.items():
+        made.add(Task(function, name=function.__name__, options=TaskOptions(**{**FAST, **special})))
+    return made
+
+
+def main(role: str) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
+    told = json.loads(os.environ.get("DQ_CONFIG", "{}"))
+    config = WorkerConfig(**{"queues": ("default",), "threads": 2, **told})
+    if role == "supervise":
+        command = [sys.executable, "-m", "tests.worker.program", "child"]
+        sys.exit(Supervisor(command, config, make_broker, registry()).run())
+    if role == "broken":
+        sys.exit(3)
+    made = birth() if role == "child" else None
+    board = adopt(made) if made else None
+    BROKER.append(make_broker())
+    patience = float(os.environ.get("DQ_PATIENCE", "5"))
+    leave(Worker(BROKER[0], registry(), config, birth=made, board=board, patience=patience).run())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

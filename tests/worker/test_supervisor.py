@@ -1,0 +1,250 @@
+"""Processes that die, hang and are told to stop: the supervisor and its children for real."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import STARTED
+from django_delayq.worker.board import Mark
+from django_delayq.worker.run import NEVER
+from django_delayq.worker.salvage import verdicts
+
+from .support import eventually, make_job, put, registry_of
+from .test_worker import places
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Program:
+    """A supervisor (or a single worker) in a process of its own, and what its jobs told."""
+
+    def __init__(self, process: subprocess.Popen[Any], client: redis.Redis) -> None:
+        self.process = process
+        self.client = client
+
+    def trace(self) -> list[tuple[str, str, int, int]]:
+        """(word, job id, attempt, pid) in the order told."""
+        lines = [entry.decode().split(":") for entry in self.client.lrange("trace", 0, -1)]
+        return [(word, ident, int(attempt), int(pid)) for word, ident, attempt, pid in lines]
+
+    def await_words(self, word: str, count: int = 1) -> list[tuple[str, str, int, int]]:
+        """The first ``count`` entries that say ``word``."""
+        return eventually(lambda: len(found := [e for e in self.trace() if e[0] == word]) >= count and found, word)  # type: ignore[no-any-return]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = 20) -> int:
+        return int(self.process.wait(timeout))
+
+
+@pytest.fixture
+def program(
+    spawn: Callable[..., Any], redis_url: str, prefix: str, redis_client: redis.Redis
+) -> Callable[..., Program]:
+    """``program(role, grace=1, …)``: started."""
+
+    def start(role: str = "supervise", *, patience: float = 5, lease: int = 15_000, **config: Any) -> Program:
+        environment = {
+            "DQ_URL": redis_url, "DQ_PREFIX": prefix, "DQ_CONFIG": json.dumps(config), "DQ_PATIENCE": str(patience),
+            "DQ_LEASE": str(lease), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT)
+        return Program(process, redis_client)
+
+    return start
+
+
+def failures(broker: Broker, ident: str) -> int | None:
+    """Counted failures of a live job."""
+    view = broker.queue("default").get(ident) if hasattr(broker.queue("default"), "get") else None
+    if view is None:
+        page = broker.inspector.page("default", "failed")
+        found = [view for view in page.jobs if view.job.id == ident]
+        return found[0].job.failures if found else 0
+    return int(view.job.failures)
+
+
+def test_a_killed_worker_is_replaced_and_its_job_runs_again_at_once(
+    program: Callable[..., Program], broker: Broker
+) -> None:
+    put(broker, "wait", id="x")
+    put(broker, "wait", id="y", delay_ms=86_400_000)
+    running = program()
+    (first,) = running.await_words("begun")
+    begin = time.monotonic()
+    os.kill(first[3], signal.SIGKILL)
+    again = running.await_words("begun", 2)[1]
+    assert time.monotonic() - begin < 5  # an idle machine needs less than one second
+    assert (again[1], again[2]) == ("x", 2) and again[3] != first[3]
+    running.client.rpush("release", 1)
+    eventually(lambda: places(broker) == {"delayed": 1})
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_a_job_that_kills_its_process_is_tried_alone_and_then_buried_as_poison(
+    program: Callable[..., Program], broker: Broker
+) -> None:
+    put(broker, "crash_once", id="once")
+    running = program(processes=1)
+    assert [entry[2] for entry in running.await_words("begun", 2)] == [1, 2]
+    eventually(lambda: places(broker) == {})
+    put(broker, "always_exit", id="poison")
+    eventually(lambda: failures(broker, "poison"))
+    queue = broker.queue("default")
+    for expected in (2, 3):
+        eventually(lambda: queue.run_now("poison") or places(broker) == {"morgue": 1})
+        running.await_words("begun", expected + 2)
+    eventually(lambda: places(broker) == {"morgue": 1})
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_stopping_in_the_middle_of_long_jobs_costs_no_attempt(program: Callable[..., Program], broker: Broker) -> None:
+    put(broker, "wait", id="a")
+    put(broker, "wait", id="b")
+    running = program(grace=1.0)
+    running.await_words("begun", 2)
+    begin = time.monotonic()
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+    assert time.monotonic() - begin < 2.5
+    assert places(broker) == {"ready": 2}
+    jobs = broker.queue("default").reserve(0, 10, worker="look").jobs
+    assert [(job.failures, job.crashes, job.suspect) for job in jobs] == [(0, 0, False)] * 2
+
+
+def test_a_second_signal_ends_it_at_once(program: Callable[..., Program], broker: Broker) -> None:
+    put(broker, "wait", id="a")
+    running = program(grace=60.0)
+    running.await_words("begun")
+    running.signal(signal.SIGTERM)
+    eventually(lambda: any(worker["stopping"] for worker in broker.workers()) or _is_stopping(running), "stopping")
+    begin = time.monotonic()
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0 and time.monotonic() - begin < 3
+    assert places(broker) == {"ready": 1}
+
+
+def _is_stopping(running: Program) -> bool:
+    threading.Event().wait(0.3)  # the supervisor tells nobody; two signals at once would be one
+    return True
+
+
+def test_draining_finishes_what_has_begun_and_ends(program: Callable[..., Program], broker: Broker) -> None:
+    put(broker, "wait", id="a")
+    running = program(threads=1)
+    running.await_words("begun")
+    put(broker, "note", id="left")
+    running.signal(signal.SIGUSR1)
+    threading.Event().wait(0.3)
+    running.client.rpush("release", 1)
+    assert running.wait() == 0
+    assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
+    assert places(broker) == {"ready": 1}
+
+
+def test_children_end_when_their_supervisor_is_killed(program: Callable[..., Program], broker: Broker) -> None:
+    put(broker, "note")
+    running = program(grace=1.0)
+    (entry,) = running.await_words("ran")
+    running.signal(signal.SIGKILL)
+    running.wait()
+    eventually(lambda: not _alive(entry[3]))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_job_that_ignores_its_limit_is_the_only_one_to_pay(program: Callable[..., Program], broker: Broker) -> None:
+    put(broker, "wait", id="neighbour")
+    running = program(grace=1.5, patience=0.3)
+    running.await_words("begun")
+    put(broker, "stubborn", id="stubborn")
+    again = running.await_words("begun", 3)[2]
+    assert (again[1], again[2]) == ("neighbour", 1)
+    running.client.rpush("release", 1, 1)
+    eventually(lambda: places(broker) == {"morgue": 1})
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_a_child_that_shows_no_life_is_killed(program: Callable[..., Program], broker: Broker) -> None:
+    put(broker, "hold", 30.0, id="hog")
+    running = program(lease=3000, heartbeat=0.5)
+    running.await_words("begun")
+    begin = time.monotonic()
+    eventually(lambda: failures(broker, "hog") or len(running.trace()) > 1)
+    assert time.monotonic() - begin < 10
+    broker.queue("default").cancel("hog")
+    running.signal(signal.SIGTERM)
+    running.wait(30)
+
+
+def test_children_that_die_fast_are_not_started_in_a_hot_loop(
+    spawn: Callable[..., Any], redis_url: str, prefix: str, tmp_path: Path
+) -> None:
+    script = (
+        "import sys; from tests.worker.program import *; "
+        f"command = [sys.executable, '-c', 'open({str(tmp_path / 'births')!r}, \"a\").write(\"x\"); raise SystemExit(3)']; "
+        "Supervisor(command, WorkerConfig(queues=('default',)), make_broker, registry()).run()"
+    )
+    environment = {"DQ_URL": redis_url, "DQ_PREFIX": prefix, "PYTHONPATH": str(ROOT)}
+    process = spawn(sys.executable, "-c", script, env=environment, cwd=ROOT)
+    births = tmp_path / "births"
+    eventually(lambda: births.exists() and len(births.read_text()) >= 2)
+    threading.Event().wait(1.0)
+    assert len(births.read_text()) <= 4
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+
+
+def test_a_single_worker_without_supervisor_obeys_the_signals_too(
+    program: Callable[..., Program], broker: Broker
+) -> None:
+    put(broker, "note")
+    running = program("single")
+    running.await_words("ran")
+    running.signal(signal.SIGTTIN)
+    running.signal(signal.SIGINT)
+    assert running.wait() == 0
+    assert broker.workers() == []
+
+
+def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
+    def mark(ident: str, **changes: Any) -> Mark:
+        return Mark(**{"queue": "default", "shard": 0, "id": ident, "token": 7, "started": 1.0, "limit_at": NEVER,
+                       "timed_out": False, **changes})  # fmt: skip
+
+    jobs = [make_job(id=name) for name in ("running", "waiting", "stuck", "other_token")]
+    marks = [mark("running"), mark("stuck", timed_out=True), mark("other_token", token=6)]
+    registry = registry_of(retry_in=lambda n: 5.0)
+    crashed = verdicts(jobs, marks, registry, "died of signal 9", planned=False, died_at=9.0)
+    assert [(s.verb, s.outcome) for s in crashed] == [
+        ("fail", "crashed"), ("release", "released"), ("fail", "timeout"), ("release", "released"),
+    ]  # fmt: skip
+    planned = verdicts(jobs, marks, registry, "ended", planned=True, died_at=9.0)
+    assert [(s.verb, s.outcome) for s in planned] == [
+        ("release", "released"), ("release", "released"), ("fail", "timeout"), ("release", "released"),
+    ]  # fmt: skip
+    with contextlib.suppress(IndexError):
+        assert crashed[0].run_ms == 8000 and STARTED
