@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import tempfile
 import time
 from dataclasses import dataclass
@@ -26,10 +27,11 @@ SNAPSHOT_DB = 1
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One drain: seconds with and without start-up, Redis's CPU seconds, commands per job (those of scripts too)."""
+    """One drain: seconds with and without start-up, CPU seconds of both sides, Redis's calls per job (scripts' too)."""
 
     seconds: float
     run_seconds: float
+    worker_cpu: float
     redis_cpu: float
     commands: float
 
@@ -58,7 +60,7 @@ def _drain(peer: Peer, server: Server, jobs: int) -> Drained:
             raise RuntimeError(f"{peer.name}: {waiting} jobs wait instead of {jobs}")
         stamp = Path(folder) / "stamp"
         env = peer.environment(server, BENCH_JOBS=str(jobs), BENCH_STAMP=str(stamp))
-        before = _usage(client)
+        before, worker_before = _usage(client), _children_cpu()
         started = time.time()
         with running_worker(peer.worker(peer.python()), env) as worker:
             deadline = time.monotonic() + 60 + jobs / 100
@@ -71,7 +73,14 @@ def _drain(peer: Peer, server: Server, jobs: int) -> Drained:
             ended = time.time()
             after = _usage(client)
         first = json.loads(stamp.read_text())["first"]
-    return Drained(ended - started, ended - first, after[0] - before[0], (after[1] - before[1]) / jobs)
+    worker_cpu = _children_cpu() - worker_before
+    return Drained(ended - started, ended - first, worker_cpu, after[0] - before[0], (after[1] - before[1]) / jobs)
+
+
+def _children_cpu() -> float:
+    """CPU seconds of all processes that this one has started and that have ended: a worker's, start and stop included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _usage(client: Any) -> tuple[float, int]:
@@ -97,12 +106,22 @@ def _fill(peer: Peer, server: Server, jobs: int) -> None:
 
 def _report(results: dict[str, list[Drained]], jobs: int, rounds: int, server: str) -> Report:
     title = f"{jobs:,} blank jobs, 1 process × 5 threads, {server}, medians of {rounds}"
-    columns = ("contender", "seconds", "jobs/s", "run seconds", "run jobs/s", "Redis CPU s", "Redis calls/job")
+    columns = (
+        "contender",
+        "seconds",
+        "jobs/s",
+        "run seconds",
+        "run jobs/s",
+        "worker CPU s",
+        "Redis CPU s",
+        "Redis calls/job",
+    )
     report = Report("drain", title, columns)
     for name, rounds_of in results.items():
         seconds, running = median(one.seconds for one in rounds_of), median(one.run_seconds for one in rounds_of)
         cpu, commands = median(one.redis_cpu for one in rounds_of), median(one.commands for one in rounds_of)
-        report.rows.append((name, seconds, jobs / seconds, running, jobs / running, cpu, commands))
+        worker = median(one.worker_cpu for one in rounds_of)
+        report.rows.append((name, seconds, jobs / seconds, running, jobs / running, worker, cpu, commands))
         report.figures[name] = {
             "jobs_per_second": jobs / seconds, "run_jobs_per_second": jobs / running,
             "seconds": [one.seconds for one in rounds_of], "run_seconds": [one.run_seconds for one in rounds_of],

@@ -350,6 +350,11 @@ def ensure(directory: str | os.PathLike[str], *, appendfsync: str = "everysec", 
         return server.url
 
 
+def release_all() -> None:
+    """Let go of every server of :func:`ensure`, for a program that ends without its exit handlers (``os._exit``)."""
+    _release_all(os.getpid())
+
+
 def _release_all(pid: int) -> None:
     if pid != os.getpid():  # an exit handler inherited by fork
         return

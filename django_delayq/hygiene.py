@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from typing import Final
+from typing import Any, Final
 
 from asgiref.sync import SyncToAsync
 from django.db import connections
@@ -40,6 +40,8 @@ class _Opened(threading.local):
 _opened: Final = _Opened()
 #: whether a connection was opened in a thread that runs no jobs itself: the one behind ``sync_to_async``
 _elsewhere: Final = threading.Event()
+#: the project's own values of what :func:`install` sets
+_replaced: Final[dict[str, dict[str, Any]]] = {}
 
 
 def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = True) -> None:
@@ -55,6 +57,7 @@ def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = Tru
         for alias in connections:
             database = connections.settings[alias]
             if not _pooled(database):
+                _replaced.setdefault(alias, {name: database[name] for name in ("CONN_MAX_AGE", "CONN_HEALTH_CHECKS")})
                 database["CONN_MAX_AGE"] = conn_max_age
                 database["CONN_HEALTH_CHECKS"] = conn_health_checks
     connections.close_all()  # those opened at start were opened with the project's values
@@ -63,13 +66,22 @@ def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = Tru
 
 
 def uninstall() -> None:
-    """Close what was opened for ``async def`` jobs, and stop listening for new connections."""
+    """Close what was opened for ``async def`` jobs and in this thread, and give the project its settings back."""
     connection_created.disconnect(dispatch_uid="django_delayq.hygiene")
+    close_elsewhere(1.0)
+    thread_end()
+    for alias, values in _replaced.items():
+        if alias in connections.settings:
+            connections.settings[alias].update(values)
+    _replaced.clear()
+
+
+def close_elsewhere(timeout: float) -> None:
+    """Close what was opened for ``async def`` jobs; waits up to ``timeout`` seconds for their thread."""
     if _elsewhere.is_set():
         _elsewhere.clear()
         with contextlib.suppress(TimeoutError):
-            SyncToAsync.single_thread_executor.submit(thread_end).result(1.0)
-    thread_end()
+            SyncToAsync.single_thread_executor.submit(thread_end).result(timeout)
 
 
 def thread_start() -> None:

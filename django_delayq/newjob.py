@@ -25,7 +25,7 @@ from .core.task import (
     short,
     suggest,
 )
-from .core.times import due_of
+from .core.times import delay_ms_of, due_of
 
 #: options of one job
 JOB_OPTIONS: Final = (
@@ -37,8 +37,11 @@ OPTIONS: Final = (*JOB_OPTIONS, "queue", "using_db")
 LATER: Final = ("payload", "score", "durable", "expires", "retry_in")
 #: what an entry of schedule_many may have
 ENTRY_KEYS: Final = frozenset((*JOB_OPTIONS, "args", "kwargs"))
+#: what most calls have; anything else is looked at apart
+COMMON: Final = frozenset(("delay", "at", "id", "queue", "using_db", "args", "kwargs"))
 #: bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
+_NONE: Final[Mapping[str, Any]] = {}
 
 
 def check_option_names(options: Mapping[str, Any]) -> None:
@@ -68,8 +71,8 @@ def no_later_options(named: Mapping[str, Any]) -> None:
 
 def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
     """``(due_ms, delay_ms)``, of which one is None; :class:`InvalidJob` for a time that cannot be meant."""
-    if delay is None and at is None:
-        return None, 0
+    if at is None:
+        return None, 0 if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
     use_tz = settings.USE_TZ
     return due_of(
         delay=delay,
@@ -114,28 +117,21 @@ class NewJobs:
         if not options:
             return NewJob(new_id(), task.name, encoded, priority=policy.priority)
         get = options.get
-        due_ms, delay_ms = due(get("delay"), get("at"))
-        given_id = get("id")
-        conflict = get("on_conflict") or policy.on_conflict or "replace"
-        if check_choice("on_conflict", conflict, CONFLICTS) == "merge":
-            raise InvalidJob('on_conflict="merge" is for merged tasks; use replace, ignore or error')
-        due_policy = get("due_policy") or policy.due_policy or "replace"
-        priority = get("priority")
-        reset = get("reset_retries", True)
-        if not isinstance(reset, bool):
-            raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
-        return NewJob(
+        delay, at, given_id = get("delay"), get("at"), get("id")
+        due_ms, delay_ms = (None, 0) if delay is None and at is None else due(delay, at)
+        new = NewJob(
             new_id() if given_id is None else check_id(given_id),
             task.name,
             encoded,
-            due_ms=due_ms,
-            delay_ms=delay_ms,
-            priority=policy.priority if priority is None else check_int("priority", priority, 0, PRIORITIES - 1),
-            options=_overrides(get("max_attempts"), get("context")),
-            on_conflict=conflict,
-            due_policy=check_choice("due_policy", due_policy, DUE_POLICIES),
-            reset_retries=reset,
+            due_ms,
+            delay_ms,
+            policy.priority,
+            on_conflict=policy.on_conflict or "replace",
+            due_policy=policy.due_policy or "replace",
         )
+        if not options.keys() <= COMMON:
+            _apply_rare(new, options)
+        return new
 
     def make_many(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[NewJob]:
         """A record of each entry; what an entry says wins over the common options. Errors carry the entry's index."""
@@ -149,15 +145,34 @@ class NewJobs:
                 raise TypeError(f"entry {index}: {error}") from None
 
     def _make_entry(self, entry: Mapping[str, Any], common: dict[str, Any]) -> NewJob:
-        if not isinstance(entry, Mapping):
+        if type(entry) is not dict and not isinstance(entry, Mapping):
             raise InvalidJob(f"expected a dict with args, kwargs and options, got {short(entry)}")
         if not entry.keys() <= ENTRY_KEYS:
             no_later_options(entry)
             wrong = next(key for key in entry if key not in ENTRY_KEYS)
             raise InvalidJob(f"unknown key {short(wrong)}.{suggest(str(wrong), ENTRY_KEYS)}")
-        options = {**common, **entry} if common else entry
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))
-        return self.make(args, kwargs, options)
+        if common:
+            return self.make(args, kwargs, {**common, **entry})
+        return self.make(args, kwargs, _NONE if len(entry) == 1 and "args" in entry else entry)
+
+
+def _apply_rare(new: NewJob, options: Mapping[str, Any]) -> None:
+    """The options that few calls have."""
+    conflict, due_policy, priority = options.get("on_conflict"), options.get("due_policy"), options.get("priority")
+    if conflict is not None:
+        if check_choice("on_conflict", conflict, CONFLICTS) == "merge":
+            raise InvalidJob('on_conflict="merge" is for merged tasks; use replace, ignore or error')
+        new.on_conflict = conflict
+    if due_policy is not None:
+        new.due_policy = check_choice("due_policy", due_policy, DUE_POLICIES)
+    if priority is not None:
+        new.priority = check_int("priority", priority, 0, PRIORITIES - 1)
+    reset = options.get("reset_retries", True)
+    if not isinstance(reset, bool):
+        raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
+    new.reset_retries = reset
+    new.options = _overrides(options.get("max_attempts"), options.get("context"))
 
 
 def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -166,7 +181,7 @@ def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tu
         raise TypeError(f"args must be a list or tuple, got {short(args)}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise TypeError(f"kwargs must be a dict, got {short(kwargs)}")
-    return tuple(args or ()), dict(kwargs) if kwargs else {}
+    return tuple(args) if args else (), dict(kwargs) if kwargs else {}
 
 
 def _overrides(max_attempts: object, context: object) -> bytes:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 from django.db import connections as databases
@@ -18,7 +18,7 @@ from .conf import Conf, conf
 from .core.errors import Misconfigured, QueueUnavailable
 from .core.job import Job
 from .core.task import Task, registry, suggest
-from .worker import Birth, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt
+from .worker import Birth, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
 
 _SIGNALS: Final = {
     name: getattr(signals, name) for name in ("job_started", "job_succeeded", "job_failed", "job_buried")
@@ -131,6 +131,15 @@ def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
         birth=told,
         board=adopt(told) if told is not None else None,
     )
+
+
+def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
+    """Work until told to stop, then end this process, past threads of jobs that do not end."""
+    code = make_worker(config, told).run()
+    embedded = sys.modules.get(f"{__package__}.embedded")
+    if embedded is not None:  # leave() skips exit handlers, and the last user of the embedded Redis has to stop it
+        embedded.release_all()
+    leave(code)
 
 
 def make_supervisor(config: WorkerConfig, command: Sequence[str], *, reload_on: frozenset[int]) -> Supervisor:

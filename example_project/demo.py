@@ -305,7 +305,7 @@ class Demo:
 
     def _tell(self, counts: dict[str, float]) -> None:
         late = ""
-        if counts["cancelled"]:
+        if counts["latest_s"] is not None:
             late = f", each {counts['earliest_s']:.2f} to {counts['latest_s']:.2f} s after its time"
         self.out.plain(
             f"""

@@ -77,7 +77,9 @@ class Connection:
             Misconfigured: a person has to change something (password, scheme, version, kind of deployment).
             QueueUnavailable: it cannot be reached or does not serve now.
         """
-        return probe.check(lambda: self.client, self.display_url, cluster=self.cluster)
+        # Without re-sends: whoever asks wants to know now.
+        timeout = self._source.options["socket_timeout"]
+        return probe.check(lambda: self._source.waiting_pool(timeout, None), self.display_url, cluster=self.cluster)
 
     def reconnect(self) -> None:
         """Drops idle connections, so that the next command looks the address up again."""

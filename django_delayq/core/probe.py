@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import redis
 from redis import exceptions as redis_errors
-from redis.connection import SSLConnection
+from redis.connection import ConnectionPool, SSLConnection
 
 from .errors import Misconfigured, QueueUnavailable
 from .faults import REDIS_ERRORS, Fault, classify
@@ -21,32 +21,37 @@ _SETTING: Final = "DELAYQ['REDIS']"
 _TLS_ALERT: Final = b"\x15\x03"
 
 
-def check(client_of: Callable[[], Any], where: str, *, cluster: bool) -> dict[str, Any]:
+def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool) -> dict[str, Any]:
     """``INFO`` of the server (on a cluster: of one node), if a queue can live there.
 
     Args:
-        client_of: makes or returns the client; making a cluster's client connects already.
+        make_pool: makes a pool of connections to it; on a cluster that connects already.
         where: the address for messages, without secrets.
         cluster: whether a cluster is expected.
 
     Raises:
         Misconfigured, QueueUnavailable: see ``Connection.check``.
     """
-    client: Any = None
+    pool: ConnectionPool | None = None
     try:
-        client = client_of()
+        pool = make_pool()
+        client = redis.Redis(connection_pool=pool)
         client.ping()
         info = _info(client)
     except REDIS_ERRORS as error:
-        raise _explained(error, client, where) from error
+        raise _explained(error, pool, where) from error
+    finally:
+        if pool is not None:
+            pool.disconnect()
     _check_kind(info, where, cluster)
     _check_version(info, where)
     return info
 
 
-def _info(client: Any) -> dict[str, Any]:
+def _info(client: redis.Redis) -> dict[str, Any]:
     try:
         info: dict[str, Any] = client.info()
+        return info
     except redis_errors.NoPermissionError:
         logger.warning("the Redis user may not run INFO, so the server's version and settings are not checked")
         return {}
@@ -54,9 +59,6 @@ def _info(client: Any) -> dict[str, Any]:
         if "permission" not in str(error):  # NOPERM of redis-py's that have no class for it
             raise
         return {}
-    if "redis_version" not in info and info:  # a cluster answers for each node
-        info = next((node for node in info.values() if isinstance(node, dict)), {})
-    return info
 
 
 def _check_kind(info: dict[str, Any], where: str, cluster: bool) -> None:
@@ -85,41 +87,33 @@ def _check_version(info: dict[str, Any], where: str) -> None:
         raise Misconfigured(f"{where} is Redis {said}; django_delayq needs {wanted} or newer (or Valkey): upgrade it")
 
 
-def _explained(error: BaseException, client: Any, where: str) -> Misconfigured | QueueUnavailable:
+def _explained(error: BaseException, pool: ConnectionPool | None, where: str) -> Misconfigured | QueueUnavailable:
     text = str(error)
+    if "without any password configured" in text or "no password is set" in text:
+        return Misconfigured(f"{where} has no password, but one is given; take it out of {_SETTING}")
     if isinstance(error, redis_errors.AuthenticationError) or "username-password" in text:
         if "NOAUTH" in text or "Authentication required" in text or "HELLO must be called" in text:
             return Misconfigured(f"{where} wants a password; put it into the URL: 'redis://user:password@host:6379/0'")
         return Misconfigured(f"{where} refuses the user or the password; correct it in {_SETTING}")
-    if "without any password configured" in text or "no password is set" in text:
-        return Misconfigured(f"{where} has no password, but one is given; take it out of {_SETTING}")
     if isinstance(error, redis_errors.NoPermissionError):
         return Misconfigured(f"the Redis user of {where} may not do what a queue does ({text}); extend its ACL")
     if "DB index is out of range" in text:
         return Misconfigured(f"{where} does not have that database number; use a smaller one, or set PREFIX instead")
     if "Cluster mode is not enabled" in text or "cluster support disabled" in text:
         return Misconfigured(f"{where} is no Redis Cluster; give its URL instead of CLUSTER")
-    return _of_the_line(error, text, client, where)
+    return _of_the_line(error, text, pool, where)
 
 
-def _of_the_line(error: BaseException, text: str, client: Any, where: str) -> Misconfigured | QueueUnavailable:
+def _of_the_line(
+    error: BaseException, text: str, pool: ConnectionPool | None, where: str
+) -> Misconfigured | QueueUnavailable:
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
         return Misconfigured(
             f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
         )
-    greeting = _greeting(client)
-    if greeting is not None:
-        speaks_tls = greeting[1].startswith(_TLS_ALERT)
-        if speaks_tls and not greeting[0]:
-            return Misconfigured(f"{where} speaks TLS; write rediss:// instead of redis://")
-        if b"DENIED" in greeting[1]:
-            return Misconfigured(
-                f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
-            )
-        if greeting[0] and greeting[1].startswith((b"+", b"-")):
-            return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://")
-        if greeting[1] and not speaks_tls and not greeting[1].startswith((b"+", b"-")):
-            return Misconfigured(f"what answers at {where} is no Redis server; correct the host or port in {_SETTING}")
+    told = _told_by_greeting(pool, where)
+    if told is not None:
+        return told
     if "Permission denied" in text:
         return Misconfigured(f"this user may not open the socket {where}; join its group, or change unixsocketperm")
     if isinstance(error, redis_errors.BusyLoadingError):
@@ -139,17 +133,29 @@ def _of_the_line(error: BaseException, text: str, client: Any, where: str) -> Mi
     return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
 
 
-def _greeting(client: Any) -> tuple[bool, bytes] | None:
-    """Whether TLS was tried, and what the other end says to a plain PING; None when it cannot be asked."""
-    if not isinstance(client, redis.Redis):
-        return None
-    pool = client.connection_pool
-    options = pool.connection_kwargs
-    tls = isinstance(pool.connection_class, type) and issubclass(pool.connection_class, SSLConnection)
-    if "host" not in options:
-        return None
-    with suppress(OSError), socket.create_connection((options["host"], options.get("port", 6379)), timeout=2) as line:
-        line.settimeout(2)
-        line.sendall(b"PING\r\n")
-        return tls, line.recv(200)
+def _told_by_greeting(pool: ConnectionPool | None, where: str) -> Misconfigured | None:
+    """What the other end's answer to a plain PING tells: TLS on the wrong side, protected mode, no Redis at all."""
+    greeting = b"" if pool is None else _greeting(pool)
+    tried_tls = pool is not None and issubclass(pool.connection_class, SSLConnection)
+    if greeting.startswith(b"-DENIED"):
+        return Misconfigured(
+            f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
+        )
+    if greeting.startswith(_TLS_ALERT):
+        return None if tried_tls else Misconfigured(f"{where} speaks TLS; write rediss:// instead of redis://")
+    if greeting.startswith((b"+", b"-")):
+        return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://") if tried_tls else None
+    if greeting:
+        return Misconfigured(f"what answers at {where} is no Redis server; correct the host or port in {_SETTING}")
     return None
+
+
+def _greeting(pool: ConnectionPool) -> bytes:
+    options = pool.connection_kwargs
+    if "host" in options:  # a Sentinel's master and a unix socket are not asked
+        address = (options["host"], options.get("port", 6379))
+        with suppress(OSError), socket.create_connection(address, timeout=2) as line:
+            line.settimeout(2)
+            line.sendall(b"PING\r\n")
+            return line.recv(200)
+    return b""

@@ -118,6 +118,10 @@ class _Patient:
                     raise
             time.sleep(random.uniform(0.001, 0.01))
 
+    def __repr__(self) -> str:
+        # redis-py 6 and 7 print all arguments here, the password among them.
+        return f"<{type(self).__name__}>"
+
 
 class _PatientPool(_Patient, ConnectionPool):
     pass
@@ -132,6 +136,7 @@ class _PatientSentinelPool(_Patient, SentinelConnectionPool):
 
 class Source(Protocol):
     cluster: bool
+    options: dict[str, Any]
     display_url: str
 
     def client(self) -> redis.Redis | RedisCluster: ...
@@ -164,7 +169,7 @@ class Server:
         return redis.Redis.from_pool(_PatientPool(max_connections=self.max_connections, **self.options))
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
-        return ConnectionPool(**{**self.options, **_blocking_settings(socket_timeout)})
+        return _PatientPool(**{**self.options, **_blocking_settings(socket_timeout)})
 
 
 class Sentinels:
@@ -245,13 +250,14 @@ class Cluster:
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()
-        node: Any = client.get_node_from_key(key) if key is not None else client.get_random_primary_node()
+        nodes: list[Any] = [client.get_node_from_key(key)] if key is not None else client.get_primaries()
+        node = random.choice(nodes) if nodes else None
         if node is None:
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
         options = self.options | _blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}
         if options.pop("ssl", False):
             options["connection_class"] = SSLConnection
-        return ConnectionPool(**options)
+        return _PatientPool(**options)
 
 
 def source_of(config: RedisConfig) -> Source:

@@ -28,7 +28,8 @@ def default_backoff(n: int) -> float:
 
     The random part grows with n, so that jobs that failed together do not come back together.
     """
-    return float(n**4 + 15 + random.random() * 30 * (n + 1))
+    n = min(n, 10_000)  # far beyond ten years already, and a stored counter may be anything
+    return n**4 + 15 + random.random() * 30 * (n + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
         InvalidJob: negative, not a number, or more than ten years (unless ``allow_far``). ``what`` names it.
     """
     if isinstance(delay, timedelta):
-        ms = -(-delay // _MS)
+        ms = _rounded_up(delay)
     else:
         ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
     if ms < 0:
@@ -73,7 +73,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
 
 def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allow_far: bool) -> int:
     if isinstance(at, datetime):
-        ms = -(-(_aware(at, use_tz, tz) - _EPOCH) // _MS)
+        ms = _rounded_up(_aware(at, use_tz, tz) - _EPOCH)
     elif isinstance(at, date):
         raise InvalidJob("at= is a date; give a datetime, because a job is due at one moment of a day")
     elif isinstance(at, timedelta):
@@ -104,6 +104,11 @@ def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
         return at.replace(tzinfo=None).astimezone()
     except (OverflowError, OSError, ValueError):  # outside of what the system's clock functions know
         return at.replace(tzinfo=UTC)
+
+
+def _rounded_up(span: timedelta) -> int:
+    ms, rest = divmod(span, _MS)
+    return ms + bool(rest)
 
 
 def _ms_of_number(value: object, what: str, wanted: str) -> int:

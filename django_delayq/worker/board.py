@@ -2,7 +2,7 @@
 
 Layout: a header (``<ddBB``: stamp, ready since, leaving, slots), then one record per slot:
 flag u8 | queue length u8 | id length u8 | shard u32 | token u64 | started f64 | limit f64 | queue | id.
-The flag is written last and cleared first, so whenever the child dies a raised flag has a whole record behind it.
+The flag is lowered first and raised last, so whenever the child dies a raised flag has a whole record behind it.
 A mark is a few stores into a mapped page: no system call, no lock. Times are CLOCK_MONOTONIC, one for all processes.
 """
 
@@ -19,7 +19,11 @@ from .run import NEVER, Run
 
 IDLE: Final = 0
 RUNNING: Final = 1
+#: it goes on although its time limit struck
 TIMED_OUT: Final = 2
+#: the handler came back. If the process dies before the ack this run is still the likeliest cause: a handler that
+#: sends its own process a signal is back before the signal is
+ENDED: Final = 3
 
 _HEADER: Final = Struct("<ddBH")
 _HEADER_BYTES: Final = 64
@@ -79,6 +83,7 @@ class Board:
         """Slot ``run.slot`` begins ``run``."""
         job, shared, start = run.job, self._map, self._starts[run.slot]
         queue, job_id = job.queue.encode(), job.id.encode()
+        shared[start] = IDLE
         _RECORD.pack_into(shared, start + 1, len(queue), len(job_id), job.shard, job.token, run.started, NEVER)
         text = start + _TEXT_AT
         middle = text + len(queue)
@@ -95,8 +100,8 @@ class Board:
         self._map[self._starts[slot]] = TIMED_OUT
 
     def clear(self, slot: int) -> None:
-        """The run in ``slot`` ended."""
-        self._map[self._starts[slot]] = IDLE
+        """The run in ``slot`` ended. Its record stays until the next one begins."""
+        self._map[self._starts[slot]] = ENDED
 
     def stamp(self, now: float) -> None:
         """The child is alive."""
@@ -128,7 +133,7 @@ class Board:
         return bool(self._map[_LEAVING_AT])
 
     def marks(self) -> list[Mark]:
-        """What the child runs, or ran when it died."""
+        """What the child runs or, in slots that found no other work, ran last."""
         found = []
         for start in self._starts:
             flag = self._map[start]

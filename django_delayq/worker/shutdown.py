@@ -50,14 +50,11 @@ class Signals:
         for number in self._ignore:
             self._previous[number] = signal.signal(number, signal.SIG_IGN)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be no real file
-            # In C, so that it works even while a job holds the interpreter lock; then on to the handler above.
-            faulthandler.register(DUMP, all_threads=True, chain=True)
+            faulthandler.enable()  # a crash, and the SIGABRT of a supervisor that sees no life, leave stacks behind
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        with contextlib.suppress(AttributeError, ValueError):
-            faulthandler.unregister(DUMP)
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._previous_fd)
@@ -84,7 +81,13 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 
 def log_stacks() -> None:
-    """Log what every thread of this process is doing."""
+    """Tell on stderr and in the log what every thread of this process is doing.
+
+    From Python, with the interpreter lock held: a dump from inside the signal handler reads frames that other threads
+    are changing, and may crash the process that it was to explain.
+    """
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        faulthandler.dump_traceback(all_threads=True)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

@@ -133,6 +133,8 @@ class Supervisor:
             self._tell(DUMP)
         elif number in self._reload_on:
             self._tell(signal.SIGTERM)
+            for place in self._places:  # what made children die fast may be mended now
+                place.start_at, place.fast_deaths = 0.0, 0
 
     def _tell(self, number: int) -> None:
         for child in self._children():
@@ -186,10 +188,18 @@ class Supervisor:
         limit = 0.8 * self._lease()
         for child in self._children():
             stamped = child.board.stamped
-            if stamped and now - stamped > limit and not child.killed:
-                logger.error("child %s (pid %d) showed no life for %.0f s and is killed", child.name,
-                             child.process.pid, now - stamped)  # fmt: skip
-                self._kill(child, f"it showed no life for {now - stamped:.0f} s", blame=True)
+            if stamped and now - stamped > limit:
+                self._end_lifeless(child, now - stamped)
+
+    def _end_lifeless(self, child: Child, seconds: float) -> None:
+        """SIGABRT first, which leaves the stacks on stderr; one turn later SIGKILL, which always works."""
+        if child.killed:
+            child.process.kill()
+            return
+        logger.error("child %s (pid %d) showed no life for %.0f s and is killed", child.name, child.process.pid,
+                     seconds)  # fmt: skip
+        child.killed, child.blame = f"it showed no life for {seconds:.0f} s", True
+        child.process.send_signal(signal.SIGABRT)
 
     def _lease(self) -> float:
         return self._broker().lease_ms / 1000

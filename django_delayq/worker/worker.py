@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django_delayq.core.faults import Backoff
 from django_delayq.core.task import Registry
@@ -198,6 +198,8 @@ class Worker:
 
     def _start_parts(self) -> None:
         """From the inside out: who is called stands before who calls."""
+        if self._board is not None:
+            self._board.set_ready(time.monotonic())  # from here on there may be jobs to settle if we die
         if self._warden is not None:
             self._warden.start()
         if self._slots is not None:
@@ -211,8 +213,6 @@ class Worker:
             self._waker.start()
         for loop in self._loops:
             loop.start()
-        if self._board is not None:
-            self._board.set_ready(time.monotonic())
 
     def _await(self, consumer: Consumer) -> None:
         consumer.finished.wait()
@@ -341,7 +341,7 @@ def new_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End the process with ``code``, past the threads of jobs that do not end."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):

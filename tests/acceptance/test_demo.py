@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.processes import alive
+from tests.support.processes import alive, wait_until
 from tests.support.redis_box import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +94,29 @@ def test_ctrl_c_stops_everything_and_the_next_demo_goes_on(demo: Callable[..., A
     assert second.returncode == 0, said
     after = orders(second.folder)
     assert {after[pk] for pk in left} == {"cancelled"}
+
+
+def test_a_killed_demo_leaves_nothing_running(demo: Callable[..., Any]) -> None:
+    process = demo("--rate", "5")
+    assert read_until(process, "placed by")
+    pids = marked_children(process.pid)
+
+    process.send_signal(signal.SIGKILL)
+
+    wait_until(lambda: not [pid for pid in pids if alive(pid)], 30, "the end of its web server, worker, Redis")
+
+
+def test_a_second_demo_in_the_same_folder_is_refused(demo: Callable[..., Any]) -> None:
+    first = demo("--rate", "0")
+    assert read_until(first, "Ctrl-C stops everything")
+
+    said, _ = (second := demo()).communicate(timeout=LIMIT)
+
+    assert second.returncode == 1
+    assert "Another demo is running" in said
+    first.send_signal(signal.SIGTERM)
+    said, _ = first.communicate(timeout=LIMIT)
+    assert first.returncode == 0, said
 
 
 def test_a_taken_port_is_named_with_a_free_one(demo: Callable[..., Any]) -> None:

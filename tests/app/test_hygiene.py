@@ -29,14 +29,12 @@ def sessions(postgres_alias: str) -> Iterator[Callable[[], list[tuple[int, str]]
     from tests.support.postgres_box import PostgresDatabase
 
     values = connections.settings[postgres_alias]
-    before = {name: values[name] for name in ("CONN_MAX_AGE", "CONN_HEALTH_CHECKS")}
-    default_before = {name: connections.settings["default"][name] for name in before}
     database = PostgresDatabase(values["HOST"], int(values["PORT"]), values["USER"], values["NAME"])
     hygiene.install()
     yield lambda: [(pid, state) for pid, state, _ in database.sessions()]
+    assert (values["CONN_MAX_AGE"], values["CONN_HEALTH_CHECKS"]) == (60.0, True)
     hygiene.uninstall()
-    values.update(before)
-    connections.settings["default"].update(default_before)
+    assert (values["CONN_MAX_AGE"], values["CONN_HEALTH_CHECKS"]) == (0, False)
 
 
 class Slot:
@@ -92,9 +90,7 @@ def test_a_thread_keeps_one_connection_over_all_its_jobs_and_closes_it_at_its_en
 def test_a_transaction_that_was_never_left_is_found_and_rolled_back(sessions: Any) -> None:
     pids: list[int] = []
     during: list[list[tuple[int, str]]] = []
-    first, second, third = Slot().run(
-        leak, lambda: pids.append(backend()), lambda: during.append(sessions())
-    )
+    first, second, third = Slot().run(leak, lambda: pids.append(backend()), lambda: during.append(sessions()))
     assert isinstance(first, LeakedTransaction)
     assert "atomic() block on the database 'postgres' was entered and never left" in str(first)
     assert second is third is None
@@ -196,7 +192,7 @@ def test_the_thread_behind_async_jobs_is_looked_after_too(sessions: Any) -> None
     )
     assert [type(error).__name__ for error in errors] == ["NoneType", "NoneType", "LeakedTransaction", "NoneType"]
     assert (pids[0] == pids[1], pids[0] == pids[2]) == (True, False)
-    hygiene.uninstall()
+    hygiene.close_elsewhere(10)
     wait_until(lambda: sessions() == [], what="the end of all sessions")
 
 

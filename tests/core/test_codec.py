@@ -223,7 +223,7 @@ class _QuerySet:
     def values_list(self) -> None: ...
 
 
-class __proxy__:  # noqa: N801 (the name of Django's lazy objects)
+class __proxy__:
     pass
 
 

@@ -80,7 +80,6 @@ _SCRIPT_62 = "Error running script (call to f_0ab): @user_script:1: @user_script
         (errors.SlotNotCoveredError("slot 5"), Fault.TRANSIENT),
         (errors.RedisClusterException("Redis Cluster cannot be connected."), Fault.TRANSIENT),
         (errors.RedisClusterException("Cluster mode is not enabled on this node"), Fault.CONFIG),
-        (errors.CrossSlotTransactionError("x"), Fault.BUG),
         (errors.ClusterCrossSlotError("Keys in request"), Fault.BUG),
         (errors.AuthenticationError("invalid username-password pair"), Fault.CONFIG),
         (errors.AuthenticationWrongNumberOfArgsError("x"), Fault.CONFIG),
@@ -105,6 +104,13 @@ _SCRIPT_62 = "Error running script (call to f_0ab): @user_script:1: @user_script
 )
 def test_every_error_has_one_kind(error: BaseException, fault: Fault) -> None:
     assert classify(error) is fault
+
+
+@pytest.mark.parametrize("name", ["CrossSlotTransactionError", "InvalidPipelineStack"])
+def test_misuse_of_a_cluster_is_ours(name: str) -> None:
+    if not hasattr(errors, name):
+        pytest.skip("this redis-py has no such error")
+    assert classify(getattr(errors, name)("x")) is Fault.BUG
 
 
 def test_the_cause_of_our_own_error_counts() -> None:

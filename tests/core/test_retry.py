@@ -85,9 +85,7 @@ def _exits(_n: int) -> float:
     [_raises, _exits, lambda n: None, lambda n: "10", lambda n: math.nan, lambda n: math.inf, lambda n: True,
      lambda: 1.0, lambda n: -math.inf, lambda n: 1j],
 )  # fmt: skip
-def test_a_broken_policy_falls_back_to_the_default_and_is_logged(
-    policy: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_policy_falls_back_to_the_default_and_is_logged(policy: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert 16 <= retry.safe_delay(policy, 1) <= 76
     assert "the default back-off is used" in caplog.text

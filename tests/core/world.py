@@ -53,7 +53,7 @@ def _content(packed: bytes, tasks: dict[int, str]) -> Content:
 def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any,
           tasks: dict[int, str]) -> dict[str, Any]:  # fmt: skip
     state = unpack_state(packed)
-    taken_at = 34 + len(state.worker.encode()) + 2
+    taken_at = 32 + len(state.worker.encode()) + 2
     taken = {packed[at : at + 16] for at in range(taken_at, taken_at + 16 * state.taken, 16)}
     waiting: list[Payload] = []
     running: list[Payload] = []

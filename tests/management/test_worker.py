@@ -15,6 +15,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob, new_id
+from django_delayq.embedded import EmbeddedRedis
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ def test_fresh_processes_start_when_code_changes(
     package = tmp_path / "lately"
     package.mkdir()
     (package / "__init__.py").touch()
-    code = "from tests.app.depot.tasks import say\nfrom django_delayq import task\n\n@task\ndef speak():\n    say('{}')\n"
+    code = (
+        "from tests.app.depot.tasks import say\nfrom django_delayq import task\n\n@task\ndef speak():\n    say('{}')\n"
+    )
     (package / "tasks.py").write_text(code.format("old"))
     (tmp_path / "lately_settings.py").write_text(
         "from tests.app.settings import *\nINSTALLED_APPS = [*INSTALLED_APPS, 'lately']\n"
@@ -139,6 +142,17 @@ def test_postgres_sees_one_connection_per_thread_and_no_leak(
     with postgres_database.connect() as connection:
         assert connection.execute("SELECT count(*) FROM auth_group").fetchone() == (0,)
     assert postgres_database.sessions() == []
+
+
+def test_the_last_user_of_the_embedded_redis_stops_it(depot: Depot, tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(
+        f"from tests.app.settings import *\nDELAYQ = {{'EMBEDDED_DIR': {str(tmp_path / 'store')!r}}}\n"
+    )
+    path = os.pathsep.join([str(tmp_path), depot.env["PYTHONPATH"]])
+    answer = depot.manage("delayq_worker", "--burst", PYTHONPATH=path, DJANGO_SETTINGS_MODULE="alone")
+    assert answer.returncode == 0, answer.stderr
+    assert "embedded Redis. Ctrl-C stops." in answer.stdout
+    assert EmbeddedRedis(tmp_path / "store").running is False
 
 
 def test_a_dispatcher_runs_no_job_and_stops(

@@ -9,7 +9,6 @@ from typing import Any
 from django_delayq import __version__, logs, runtime
 from django_delayq.conf import conf
 from django_delayq.management.base import DelayQCommand, queue_list
-from django_delayq.worker import leave
 
 
 class Command(DelayQCommand):
@@ -43,4 +42,4 @@ class Command(DelayQCommand):
         self.stdout.flush()
         if away:
             self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
-        leave(runtime.make_worker(config).run())
+        runtime.run_worker(config)

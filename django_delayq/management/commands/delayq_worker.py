@@ -15,7 +15,7 @@ from django.utils import autoreload
 from django_delayq import __version__, logs, runtime
 from django_delayq.conf import Conf, conf
 from django_delayq.management.base import DelayQCommand, positive, queue_list
-from django_delayq.worker import WorkerConfig, birth, leave
+from django_delayq.worker import WorkerConfig, birth
 
 NAME = "delayq_worker"
 
@@ -69,11 +69,11 @@ class Command(DelayQCommand):
             index=told.index if told is not None else None,
         )
         if told is not None:
-            leave(runtime.make_worker(config, told).run())
+            runtime.run_worker(config, told)
         away = runtime.ensure_server()
         self.announce(settings, config, away)
         if options["burst"]:
-            leave(runtime.make_worker(config).run())
+            runtime.run_worker(config)
         self.supervise(config, options)
 
     def announce(self, settings: Conf, config: WorkerConfig, away: str) -> None:

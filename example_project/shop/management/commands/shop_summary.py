@@ -24,7 +24,9 @@ class Command(BaseCommand):
         start = datetime.fromtimestamp(since, UTC)
         closed = Order.objects.filter(closed_at__gte=start)
         cancelled = closed.filter(status=Order.Status.CANCELLED)
-        late = [(order.closed_at - order.expires_at).total_seconds() for order in cancelled if order.closed_at]
+        # An order from before may have waited for a worker to be started; that is not lateness.
+        fresh = cancelled.filter(expires_at__gte=start)
+        late = [(order.closed_at - order.expires_at).total_seconds() for order in fresh if order.closed_at]
         payments = Payment.objects.filter(created_at__gte=start)
         counts = {
             "placed": Order.objects.filter(created_at__gte=start).count(),

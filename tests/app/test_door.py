@@ -1,0 +1,57 @@
+"""The package's front door, and its logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import django_delayq
+from django_delayq import logs
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_importing_the_package_loads_neither_django_nor_redis() -> None:
+    code = "import sys, django_delayq; print(sorted({'django', 'redis', 'asgiref'} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_every_name_of_the_door_is_there() -> None:
+    for name in django_delayq.__all__:
+        assert getattr(django_delayq, name) is not None
+    assert set(django_delayq.__all__) <= set(dir(django_delayq))
+    assert callable(django_delayq.task)  # a function, not a module of that name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = django_delayq.nothing
+
+
+def test_a_json_line_carries_extras_and_errors() -> None:
+    try:
+        raise ZeroDivisionError("x")
+    except ZeroDivisionError:
+        record = logging.getLogger("django_delayq.test").makeRecord(
+            "django_delayq.test", logging.ERROR, __file__, 1, "job %s", ("5",), sys.exc_info(), extra={"job_id": "5"}
+        )
+    line = json.loads(logs.JsonFormatter().format(record))
+    assert (line["level"], line["logger"], line["message"]) == ("ERROR", "django_delayq.test", "job 5")
+    assert (line["job_id"], line["error"]) == ("5", "ZeroDivisionError")
+    assert "Traceback" in line["traceback"]
+    assert line["time"].endswith("+00:00")
+
+
+def test_the_projects_own_logging_wins() -> None:
+    package = logging.getLogger(logs.PACKAGE)
+    before = list(package.handlers), package.level
+    own = logging.NullHandler()
+    package.addHandler(own)
+    try:
+        assert logs.configure("json") is False
+        assert package.handlers == [*before[0], own]
+    finally:
+        package.removeHandler(own)

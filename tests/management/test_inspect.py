@@ -1,0 +1,233 @@
+"""delayq_status, delayq_check, delayq_morgue and delayq_fsck on a real Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import schedule
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import bury
+from django_delayq.management.base import duration, printable, table
+from django_delayq.management.commands.delayq_status import add_rates, render, snapshot
+from tests.app.deeds import note, rest
+from tests.support.redis_box import RedisBox
+
+
+def run(command: str, *arguments: str) -> str:
+    out = StringIO()
+    call_command(command, *arguments, stdout=out, stderr=out, no_color=True)
+    return out.getvalue()
+
+
+def in_morgue(broker: Broker, *ids: str) -> None:
+    """Bury jobs, in this order."""
+    queue = broker.queue("default")
+    for ident in ids:
+        schedule(note, f"text of {ident}", id=ident)
+        (job,) = queue.reserve(queue.shard_of(ident), 10, worker="w").jobs
+        error = json.dumps({"message": f"no {ident}\x1b[31m", "traceback": "Traceback\n  line"}).encode()
+        queue.settle([bury(job, 0, 5, reason="exhausted", outcome="exhausted", error_class="ValueError", error=error)])
+
+
+# --- status
+
+
+def test_status_counts_every_place(delayq: Broker) -> None:
+    in_morgue(delayq, "dead")
+    schedule(note, "later", delay=60)
+    schedule(note, "now")
+    delayq.queue("default").reserve(0, 1, worker="w")
+    schedule(rest)
+    said = json.loads(run("delayq_status", "--json"))
+    by_name = {queue["name"]: queue for queue in said["queues"]}
+    assert set(by_name) == {"default", "naps"}
+    places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+    assert {place: by_name["default"][place] for place in places} == {
+        "delayed": 1, "ready": 0, "reserved": 1, "gated": 0, "failed": 0, "morgue": 1,
+    }  # fmt: skip
+    assert by_name["naps"]["ready"] == 1
+    assert by_name["default"]["lag_seconds"] >= 0
+    assert (said["workers"], said["redis"]["mode"]) == ([], "standalone")
+
+
+def test_status_is_a_table_for_people(delayq: Broker) -> None:
+    assert "No queue yet" in run("delayq_status")
+    schedule(note, "later", delay=60)
+    delayq.announce("host:1:\x1b[2J", {"queues": ["default"], "threads": 5, "running": 2})
+    lines = run("delayq_status").splitlines()
+    assert lines[0].startswith("Redis ")
+    assert lines[2].split() == ["queue", "delayed", "ready", "reserved", "gated", "failed", "morgue", "lag", "done"]
+    assert lines[3].split() == ["default", "1", "0", "0", "0", "0", "0", "0.0s", "0"]
+    assert lines[6].split() == ["host:1:\\x1b[2J", "default", "2", "5", "0.0s", "ago"]
+
+
+def test_rates_are_the_growth_of_counters(delayq: Broker) -> None:
+    schedule(note, "1")
+    before = snapshot(delayq)
+    for number in range(10):
+        schedule(note, str(number))
+    after = snapshot(delayq)
+    add_rates(after["queues"], before["queues"], 2.0)
+    assert after["queues"][0]["rates"] == {"scheduled": 5.0, "done": 0.0, "failing": 0.0}
+    assert "scheduled/s" in render(after)[2]
+
+
+def test_numbers_for_people() -> None:
+    seconds = (0.04, 12, 310, 3 * 3600 + 60, 4 * 86400 + 3600)
+    assert [duration(one) for one in seconds] == ["0.0s", "12s", "5m10s", "3h01m", "4d01h"]
+    assert printable("a\x1b[0m\nb" + "x" * 100, 8) == "a\\x1b[0m\\nbx…"
+    assert table(("name", "n"), [("a", 1), ("long name", 100)]) == [
+        "name         n",
+        "a            1",
+        "long name  100",
+    ]
+
+
+# --- morgue
+
+
+def test_the_morgue_is_listed_newest_first(delayq: Broker) -> None:
+    assert run("delayq_morgue").strip() == "The morgue is empty."
+    in_morgue(delayq, "a", "b", "c")
+    rows = [line.split() for line in run("delayq_morgue", "--limit", "2").splitlines()]
+    assert [row[:5] for row in rows[1:]] == [
+        ["default", "c", "deeds.note", "1", "exhausted"],
+        ["default", "b", "deeds.note", "1", "exhausted"],
+    ]
+    listed = json.loads(run("delayq_morgue", "list", "--json", "--id", "a"))
+    assert [(one["id"], one["reason"], one["error_class"]) for one in listed] == [("a", "exhausted", "ValueError")]
+
+
+def test_a_buried_job_is_shown_whole_and_harmless_to_a_terminal(delayq: Broker) -> None:
+    in_morgue(delayq, "a")
+    shown = run("delayq_morgue", "show", "--id", "a")
+    assert "text of a" in shown
+    assert "no a\\x1b[31m" in shown
+    assert "Traceback" in shown
+    (told,) = json.loads(run("delayq_morgue", "show", "--id", "a", "--json"))
+    assert (told["args"], told["kwargs"], told["error"]["class"]) == (["text of a"], {}, "ValueError")
+
+
+def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None:
+    in_morgue(delayq, "a", "b", "c", "d")
+    assert run("delayq_morgue", "retry", "--id", "a", "--delay", "60").strip() == "1 kicked"
+    assert run("delayq_morgue", "discard", "--id", "b", "--queue", "default").strip() == "1 discarded"
+    assert run("delayq_morgue", "retry", "--all", "--limit", "1").strip() == "1 kicked"
+    assert run("delayq_morgue", "discard", "--all").strip() == "1 discarded"
+    counts = delayq.inspector.counts("default")
+    assert (counts.delayed, counts.ready, counts.morgue) == (1, 1, 0)
+
+
+def test_a_live_job_of_the_same_id_is_not_overwritten_by_accident(delayq: Broker) -> None:
+    in_morgue(delayq, "a")
+    schedule(note, "new life", id="a", delay=60)
+    with pytest.raises(CommandError, match="1 jobs were left in the morgue"):
+        run("delayq_morgue", "retry", "--all")
+    assert run("delayq_morgue", "retry", "--all", "--replace").strip() == "1 kicked"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["retry"], "needs either --id ID"),
+        (["discard", "--all", "--id", "a"], "needs either --id ID"),
+        (["show"], "show needs --id"),
+        (["show", "--id", "nobody"], "no such job"),
+        (["retry", "--id", "nobody"], "no such job"),
+        (["list", "--queue", "nowhere"], "there is no queue 'nowhere'. Known queues: default"),
+        (["retry", "--all", "--limit", "0"], "above 0"),
+    ],
+)
+def test_what_the_morgue_does_not_understand_it_says(delayq: Broker, arguments: list[str], text: str) -> None:
+    in_morgue(delayq, "a")
+    with pytest.raises(CommandError, match=text):
+        run("delayq_morgue", *arguments)
+    assert delayq.inspector.counts("default").morgue == 1
+
+
+# --- check and fsck
+
+
+def levels(*arguments: str) -> dict[str, list[tuple[str, str]]]:
+    out = StringIO()
+    try:
+        call_command("delayq_check", "--json", *arguments, stdout=out, stderr=out)
+    except CommandError as error:
+        failed = str(error)
+    else:
+        failed = ""
+    found: dict[str, list[tuple[str, str]]] = {"failed": [(failed, "")] if failed else []}
+    for one in json.loads(out.getvalue()):
+        found.setdefault(one["what"], []).append((one["level"], one["text"]))
+    return found
+
+
+@pytest.mark.django_db
+def test_check_finds_a_healthy_deployment_healthy(redis_factory: Callable[..., RedisBox], settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": redis_factory(aof="everysec").url}
+    lines = run("delayq_check").splitlines()
+    assert [line.split()[0] for line in lines] == ["OK"] * len(lines)
+    assert {line.split()[1].rstrip(":") for line in lines} == {
+        "settings", "database", "connection", "version", "persistence",
+        "eviction", "scripts", "clock", "tasks", "workers",
+    }  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_check_names_what_endangers_jobs(redis_factory: Callable[..., RedisBox], settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": redis_factory(maxmemory_policy="allkeys-lru").url}
+    found = levels()
+    assert found["persistence"][0][0] == "WARN"
+    assert found["eviction"][0][0] == "ERROR"
+    assert "allkeys-lru throws jobs away" in found["eviction"][0][1]
+    assert found["failed"] == [("1 errors, 1 warnings", "")]
+
+
+@pytest.mark.django_db
+def test_check_finds_jobs_without_a_task(delayq: Broker) -> None:
+    from django_delayq.core.job import NewJob
+
+    delayq.queue("default").schedule(NewJob("1", "gone.task", delay_ms=60_000))
+    found = levels("--fail-level", "warning")
+    ((level, text),) = found["tasks"]
+    assert level == "WARN"
+    assert "'gone.task'" in text
+    assert found["failed"]
+    assert levels()["failed"] == []
+
+
+@pytest.mark.django_db
+def test_check_without_redis_says_so_and_fails(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": "redis://127.0.0.1:1/0"}
+    found = levels()
+    assert found["connection"][0][0] == "ERROR"
+    assert "scripts" not in found
+    assert found["failed"]
+
+
+def test_commands_without_redis_fail_with_one_clear_line(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": "redis://127.0.0.1:1/0"}
+    for command in ("delayq_status", "delayq_morgue", "delayq_fsck"):
+        with pytest.raises(CommandError, match="Is Redis running"):
+            run(command)
+
+
+@pytest.mark.broken_on_purpose
+def test_fsck_finds_and_mends(delayq: Broker) -> None:
+    schedule(note, "1", id="a", delay=60)
+    schedule(note, "2", id="b", delay=60)
+    assert run("delayq_fsck").strip().endswith("0 violations, 0 repaired")
+    delayq.client.hdel(delayq.queue("default").shard(0).names["body"], "a")
+    with pytest.raises(CommandError, match="run it again with --repair"):
+        run("delayq_fsck", "--queues", "default")
+    repaired = json.loads(run("delayq_fsck", "--repair", "--json"))
+    assert repaired["repaired"] == len(repaired["violations"]) > 0
+    assert run("delayq_fsck").strip().endswith("0 violations, 0 repaired")
+    with pytest.raises(CommandError, match="there is no queue 'nowhere'"):
+        run("delayq_fsck", "--queues", "nowhere")
