@@ -78,7 +78,7 @@ def _drain(peer: Peer, server: Server, jobs: int) -> Drained:
 
 
 def _children_cpu() -> float:
-    """CPU seconds of all processes that this one has started and that have ended: a worker's, start and stop included."""
+    """CPU seconds of the processes started here that have ended: of a worker, its start and stop included."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

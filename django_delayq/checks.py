@@ -165,6 +165,14 @@ def _queues(config: Conf) -> Iterator[CheckMessage]:
                 hint="Name the number in one place.",
                 id="delayq.E006",
             )
+    for task in registry:
+        if config.queue(task.options.queue).kind == "pull":
+            yield Error(
+                f"The task {task.name} goes to the queue {task.options.queue!r}, which is of kind 'pull': no worker "
+                f"would ever run it.",
+                hint="Give the task another queue, or make this one of kind 'python'.",
+                id="delayq.E007",
+            )
     known = {*config.queues, *(task.options.queue for task in registry), "default"}
     for name in config.worker.queues or ():
         if name not in known:

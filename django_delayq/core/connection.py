@@ -85,9 +85,11 @@ class Connection:
         """Drops idle connections, so that the next command looks the address up again."""
         client = self.__dict__.get("client")
         if isinstance(client, redis.Redis):
-            client.connection_pool.disconnect()
+            client.connection_pool.disconnect(inuse_connections=False)
         elif isinstance(client, RedisCluster):
-            client.disconnect_connection_pools()
+            for node in client.get_nodes():
+                if node.redis_connection is not None:
+                    node.redis_connection.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
         """Closes all its connections, also those of blocking clients. The next command opens new ones."""

@@ -91,6 +91,7 @@ _MISUSES: Final = ("CrossSlotTransactionError", "InvalidPipelineStack")  # of a 
 _POOL_EMPTY: Final = re.compile(r"Too many connections|No connection available", re.IGNORECASE)
 _NEEDS_A_PERSON: Final = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|record layer failure|Cluster mode is not enabled"
+    r"|invalid username-password|Authentication required|HELLO must be called with the client already authenticated"
     r"|cluster support disabled|DB index is out of range|SELECT is not allowed in cluster mode"
     r"|user executing the script can't (?:run this command|access at least one of the keys)",
     re.IGNORECASE,

@@ -70,19 +70,26 @@ def assert_invariants(broker: Broker) -> None:
 
 def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, repair: bool) -> None:
     where = f"{queue.name}[{shard.number}]"
+    # Payloads first: a job whose payloads lie in no order must get them back before it is taken for an empty one.
+    for chunk in _chunks(_payloads(broker.client, shard)):
+        _examine(broker, shard, where, report, repair, len(chunk), payloads=b"".join(map(_framed, chunk)))
     for chunk in _chunks(_idents(broker.client, shard)):
         frame = b"".join(bytes((len(ident),)) + ident for ident in chunk)
-        _examine(broker, shard, where, report, repair, len(chunk), frame, b"")
+        _examine(broker, shard, where, report, repair, len(chunk), idents=frame)
     for chunk in _chunks(_graves(broker.client, shard)):
-        frame = b"".join(len(grave).to_bytes(2, "little") + grave for grave in chunk)
-        _examine(broker, shard, where, report, repair, len(chunk), b"", frame)
+        _examine(broker, shard, where, report, repair, len(chunk), graves=b"".join(map(_framed, chunk)))
+    _check_window(broker.client, shard, where, report, repair)
     _check_lengths(broker.client, shard, where, report)
 
 
-def _examine(broker: Broker, shard: Shard, where: str, report: Report, repair: bool, n: int, idents: bytes,
-             graves: bytes) -> None:  # fmt: skip
+def _framed(member: bytes) -> bytes:
+    return len(member).to_bytes(2, "little") + member
+
+
+def _examine(broker: Broker, shard: Shard, where: str, report: Report, repair: bool, n: int, *, idents: bytes = b"",
+             graves: bytes = b"", payloads: bytes = b"") -> None:  # fmt: skip
     findings = broker.scripts.call(
-        "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves
+        "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves, payloads
     )
     report.checked += n
     for violation, subject in zip(findings[::2], findings[1::2], strict=True):
@@ -94,12 +101,32 @@ def _check_lengths(client: Any, shard: Shard, where: str, report: Report) -> Non
     """Structures that must be equally long. Read in one transaction, so that nothing moves in between."""
     with clear_errors(), client.pipeline(transaction=True) as pipeline:
         pipeline.hlen(shard.names["payload"]).zcard(shard.names["order"])
-        pipeline.hlen(shard.names["reply"]).llen(shard.names["window"])
-        payloads, order, replies, window = pipeline.execute()
+        payloads, order = pipeline.execute()
     if payloads != order:
         report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
-    if replies != window:
-        report.violations.append(f"{where}: {replies} remembered replies, but {window} in the window")
+
+
+def _check_window(client: Any, shard: Shard, where: str, report: Report, repair: bool) -> None:
+    """Every remembered reply is in the window, and the other way round."""
+    reply, window = shard.names["reply"], shard.names["window"]
+    with clear_errors():
+        with client.pipeline(transaction=True) as pipeline:
+            replies, listed = pipeline.hlen(reply).llen(window).execute()
+        if replies == listed:
+            return
+        report.violations.append(f"{where}: {replies} remembered replies, but {listed} in the window")
+        if not repair:
+            return
+        # The window is read after the replies, and the replies are asked for one by one after the window, so that what
+        # comes meanwhile is not taken for an orphan.
+        known = set(client.hkeys(reply))
+        entries = client.lrange(window, 0, -1)
+        for orphan in known.difference(entry[:-8] for entry in entries):
+            client.hdel(reply, orphan)
+        for entry in entries:
+            if not client.hexists(reply, entry[:-8]):
+                client.lrem(window, 1, entry)
+    report.repaired += 1
 
 
 def _idents(client: Any, shard: Shard) -> Iterator[bytes]:
@@ -114,6 +141,12 @@ def _idents(client: Any, shard: Shard) -> Iterator[bytes]:
             yield member[:-_PAYLOAD_MEMBER_TAIL]
         for name, _ in client.hscan_iter(shard.names["payload"], count=1000):
             yield name[:-_PAYLOAD_FIELD_TAIL]
+
+
+def _payloads(client: Any, shard: Shard) -> Iterator[bytes]:
+    with clear_errors():
+        for name, _ in client.hscan_iter(shard.names["payload"], count=1000):
+            yield name
 
 
 def _graves(client: Any, shard: Shard) -> Iterator[bytes]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -19,6 +21,8 @@ OLDEST: Final = (6, 2)
 
 _SETTING: Final = "DELAYQ['REDIS']"
 _TLS_ALERT: Final = b"\x15\x03"
+_PASSWORD: Final = re.compile("username-password|Authentication required")
+_PATIENCE: Final = 2.0  # seconds for each look at the line
 
 
 def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def _explained(error: BaseException, pool: ConnectionPool | None, where: str) ->
     text = str(error)
     if "without any password configured" in text or "no password is set" in text:
         return Misconfigured(f"{where} has no password, but one is given; take it out of {_SETTING}")
-    if isinstance(error, redis_errors.AuthenticationError) or "username-password" in text:
+    if isinstance(error, redis_errors.AuthenticationError) or _PASSWORD.search(text):
         if "NOAUTH" in text or "Authentication required" in text or "HELLO must be called" in text:
             return Misconfigured(f"{where} wants a password; put it into the URL: 'redis://user:password@host:6379/0'")
         return Misconfigured(f"{where} refuses the user or the password; correct it in {_SETTING}")
@@ -111,7 +115,7 @@ def _of_the_line(
         return Misconfigured(
             f"the certificate of {where} is not trusted here ({text}); give its authority as SSL_CA_CERTS"
         )
-    told = _told_by_greeting(pool, where)
+    told = _told_by_greeting(pool, where, silent=isinstance(error, redis_errors.TimeoutError))
     if told is not None:
         return told
     if "Permission denied" in text:
@@ -133,15 +137,18 @@ def _of_the_line(
     return QueueUnavailable(f"Redis at {where} cannot be used now ({type(error).__name__}: {text})")
 
 
-def _told_by_greeting(pool: ConnectionPool | None, where: str) -> Misconfigured | None:
+def _told_by_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
     """What the other end's answer to a plain PING tells: TLS on the wrong side, protected mode, no Redis at all."""
-    greeting = b"" if pool is None else _greeting(pool)
-    tried_tls = pool is not None and issubclass(pool.connection_class, SSLConnection)
+    if pool is None or "host" not in pool.connection_kwargs:  # a Sentinel's master and a unix socket are not asked
+        return None
+    address = (pool.connection_kwargs["host"], pool.connection_kwargs.get("port", 6379))
+    tried_tls = issubclass(pool.connection_class, SSLConnection)
+    greeting = _greeting(address)
     if greeting.startswith(b"-DENIED"):
         return Misconfigured(
             f"{where} is in protected mode and refuses other machines; set a password or bind it to this network"
         )
-    if greeting.startswith(_TLS_ALERT):
+    if greeting.startswith(_TLS_ALERT) or (not (greeting or tried_tls or silent) and _speaks_tls(address)):
         return None if tried_tls else Misconfigured(f"{where} speaks TLS; write rediss:// instead of redis://")
     if greeting.startswith((b"+", b"-")):
         return Misconfigured(f"{where} does not speak TLS; write redis:// instead of rediss://") if tried_tls else None
@@ -150,12 +157,22 @@ def _told_by_greeting(pool: ConnectionPool | None, where: str) -> Misconfigured 
     return None
 
 
-def _greeting(pool: ConnectionPool) -> bytes:
-    options = pool.connection_kwargs
-    if "host" in options:  # a Sentinel's master and a unix socket are not asked
-        address = (options["host"], options.get("port", 6379))
-        with suppress(OSError), socket.create_connection(address, timeout=2) as line:
-            line.settimeout(2)
-            line.sendall(b"PING\r\n")
-            return line.recv(200)
+def _greeting(address: tuple[str, int]) -> bytes:
+    with suppress(OSError), socket.create_connection(address, timeout=_PATIENCE) as line:
+        line.sendall(b"PING\r\n")
+        return line.recv(200)
     return b""
+
+
+def _speaks_tls(address: tuple[str, int]) -> bool:
+    """Whether a handshake is answered, be it with a refusal. Nothing secret is sent, so nothing is verified."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with socket.create_connection(address, timeout=_PATIENCE) as line, context.wrap_socket(line):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in str(error).upper()
+    except OSError:
+        return False

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 
+#: The longest that one command with all its re-sends may take (seconds).
+RESEND_LIMIT: Final = 100.0
 EXAMPLE: Final = "'redis://localhost:6379/0'"
 
 
@@ -195,9 +197,22 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
         config["ssl_options"] = ssl_options
     if bool(config.get("sentinels")) != bool(config.get("sentinel_master")):
         raise Misconfigured("SENTINELS (a list of addresses) and MASTER (the name they know it by) belong together")
+    _check_patience(
+        **{name: config[name] for name in ("retries", "socket_timeout", "connect_timeout") if name in config}
+    )
     if config.get("cluster_nodes") and config.get("db"):
         raise Misconfigured("a Redis Cluster has only database 0; leave DB out and use PREFIX to tell projects apart")
     return config
+
+
+def _check_patience(retries: int = 3, socket_timeout: float = 5.0, connect_timeout: float = 2.0) -> None:
+    """Redis forgets a request after two minutes; a command that is sent again later than that would count twice."""
+    worst = (retries + 1) * socket_timeout + retries * (retries + 1) * (connect_timeout + 0.5)
+    if worst > RESEND_LIMIT:
+        raise Misconfigured(
+            f"SOCKET_TIMEOUT, CONNECT_TIMEOUT and RETRIES let one command take {worst:.0f} s; at most "
+            f"{RESEND_LIMIT:.0f} are safe, because a repeated request is recognised for two minutes: shorten them"
+        )
 
 
 def _text(name: str, value: object) -> str:

@@ -239,14 +239,20 @@ class Cluster:
     def client(self) -> RedisCluster:
         with self._lock:
             if self._client is None:
-                # One silent node must not stop the queues of the others.
-                self._client = RedisCluster(
-                    startup_nodes=[ClusterNode(host, port) for host, port in self.nodes],
-                    require_full_coverage=False,
-                    max_connections=self.max_connections,
-                    **{name: value for name, value in self.options.items() if name != "retry_on_error"},
-                )
+                self._client = self._make()
             return self._client
+
+    def _make(self) -> RedisCluster:
+        try:
+            # One silent node must not stop the queues of the others.
+            return RedisCluster(
+                startup_nodes=[ClusterNode(host, port) for host, port in self.nodes],
+                require_full_coverage=False,
+                max_connections=self.max_connections,
+                **{name: value for name, value in self.options.items() if name != "retry_on_error"},
+            )
+        except IndexError as error:  # what redis-py makes of a cluster that has no slots yet
+            raise redis_errors.ClusterDownError("CLUSTERDOWN no slot is served by any node") from error
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()

@@ -14,11 +14,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 from .connection import Connection
 from .errors import Misconfigured, QueueFull, QueueUnavailable
-from .faults import Fault, classify
+from .faults import REDIS_ERRORS, Fault, classify
 
 NAMES: Final = (
     "schedule", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick", "discard", "cancel",
@@ -56,7 +56,7 @@ def clear_errors() -> Iterator[None]:
     """Turns what redis-py raises into the errors of this package; the original stays as the cause."""
     try:
         yield
-    except RedisError as error:
+    except REDIS_ERRORS as error:
         fault = classify(error)
         if fault is Fault.OVERLOAD:
             raise QueueFull(f"Redis has no memory left ({error}); free some or try again later") from error

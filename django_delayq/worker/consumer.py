@@ -11,16 +11,16 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.faults import Backoff, Fault
-from django_delayq.core.job import Job, Settlement, release
+from django_delayq.core.faults import Backoff
+from django_delayq.core.job import Job, release
 
 from . import decision
 from .config import WorkerConfig
 from .horizon import Horizon, Source
 from .run import NEVER, Run
+from .settler import Settler, settlements_of
 from .slots import Slots
 from .waker import WakeThread
 from .weather import Weather
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from django_delayq.core.queue import Batch
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 BATCH: Final = 250
 #: jobs without a slot that a process holds at most, however tiny they are
@@ -47,14 +46,11 @@ _TINY_RUN: Final = 0.002
 
 
 class Consumer:
-    """Owns everything that is reserved. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread."""
+    """Reserves, hands out, collects. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread."""
 
     def __init__(self, config: WorkerConfig, name: str, horizon: Horizon, slots: Slots, weather: Weather,
                  waker: WakeThread | None, lease: float) -> None:  # fmt: skip
-        #: every run in this process's hands, until it is settled; read by the heartbeat
-        self.held: set[Run] = set()
-        #: runs that left for good, and whether the loop is over
-        self.settled = 0
+        #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` were taken
         self.worked_off = False
@@ -64,13 +60,11 @@ class Consumer:
         self._slots = slots
         self._weather = weather
         self._waker = waker
-        self._lease = lease
         self._trust = lease - min(1.0, lease / 10)  # of a lease, counted from before the call that won it
         self._prefetch = config.prefetch_ms / 1000
         self._accepted = 0
         self._collected = 0
-        self._unsettled: dict[Source, list[Run]] = {}
-        self._unsettled_since = NEVER
+        self._settler = Settler(horizon, weather, lease)
         self._suspects: deque[Run] = deque()
         self._solo: Run | None = None
         self._stuck: set[Run] = set()
@@ -81,6 +75,16 @@ class Consumer:
         self._thread = threading.Thread(target=self._live, name="delayq-fetch", daemon=True)
 
     # --- for other threads
+
+    @property
+    def held(self) -> set[Run]:
+        """Every run in this process's hands, until it is settled."""
+        return self._settler.held
+
+    @property
+    def settled(self) -> int:
+        """Number of runs that left for good."""
+        return self._settler.settled
 
     def start(self) -> None:
         """Start the thread."""
@@ -93,12 +97,12 @@ class Consumer:
             give_back: what no slot has begun is given back at once instead of being run.
         """
         self._giving_back = self._giving_back or give_back
-        self._stopping = True
+        self._stopping = self._settler.stopping = True
         self._horizon.nudge()
 
     def halt(self) -> None:
         """End now: settle what has ended, once, and leave the rest."""
-        self._halted = self._stopping = True
+        self._halted = self._stopping = self._settler.halted = True
         self._horizon.nudge()
 
     def overran(self, run: Run) -> None:
@@ -128,9 +132,9 @@ class Consumer:
             self._give_back_waiting()
         if self._halted:
             self._collect()
-            self._settle_all()
+            self._settler.settle_all()
             return True
-        if not self._stopping or self._slots.done or self._slots.inbox or self._suspects or self._unsettled:
+        if not self._stopping or self._slots.done or self._slots.inbox or self._suspects or self._settler:
             return False
         return self._only_stuck_left()
 
@@ -148,10 +152,10 @@ class Consumer:
             room = self._room(source)
         if source is not None and room > 0:
             self._fetch(source, room)
-            if now - self._unsettled_since > _COMPANY:
-                self._settle_all()
-        elif self._unsettled:
-            self._settle_all()
+            if now - self._settler.since > _COMPANY:
+                self._settler.settle_all()
+        elif self._settler:
+            self._settler.settle_all()
         else:
             self._rest()
 
@@ -168,13 +172,7 @@ class Consumer:
     # --- reserve
 
     def _fetch(self, source: Source, limit: int) -> None:
-        runs = self._unsettled.pop(source, [])
-        if not self._unsettled:
-            self._unsettled_since = NEVER
-        acks = [run for run in runs if run.settlement is not None and run.settlement.verb == "ack"][:BATCH]
-        if len(acks) < len(runs):
-            chosen = set(acks)
-            self._settle([run for run in runs if run not in chosen])
+        acks = self._settler.take_acks(source)
         queue, shard, worker = source.queue, source.shard, self._name
         request = os.urandom(16)  # the same in every attempt: a reply that got lost is asked for again
         asked_at = time.monotonic()
@@ -182,27 +180,24 @@ class Consumer:
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
-                settlements = [run.settlement for run in acks if run.settlement is not None]
-                return queue.settle_reserve(shard, settlements, limit, worker=worker, request=request)
+                return queue.settle_reserve(shard, settlements_of(acks), limit, worker=worker, request=request)
             return [], queue.reserve(shard, limit, worker=worker, request=request)
 
-        answer = self._patiently(call, acks)
+        answer = self._settler.patiently(call, acks)
         now = time.monotonic()
         if answer is None:
             self._horizon.answered(source, now, 0.0, 0)
             return
         counted, batch = answer
-        self._account(acks, counted)
+        self._settler.account(acks, counted)
         self._horizon.answered(source, now, batch.next_due_ms, len(batch.jobs) + len(batch.broken))
         if batch.jobs:
             self._accept(source, batch.jobs, asked_at, now, batch.now_ms)
-        elif self._config.burst and self._has_run_dry(now):
-            self._stopping = True
 
     def _accept(self, source: Source, jobs: list[Job], asked_at: float, now: float, now_ms: float) -> None:
         deadline, offset = asked_at + self._trust, now_ms - now * 1000
         runs = [Run(job, source, now, deadline, offset) for job in jobs]
-        self.held.update(runs)
+        self._settler.held.update(runs)
         self._accepted += len(runs)
         suspects = [run for run in runs if run.job.suspect]
         if suspects:
@@ -225,90 +220,19 @@ class Consumer:
             and all(source.asked_at and source.due_at > now for source in sources)
         )
 
-    # --- settle
-
     def _collect(self) -> None:
         """Take over what the slots have finished, and learn how long it took."""
-        done, unsettled = self._slots.done, self._unsettled
+        done = self._slots.done
         fresh: dict[Source, list[Run]] = {}
         while done:
             run = done.popleft()
             fresh.setdefault(run.source, []).append(run)
             if run is self._solo:
                 self._solo = None
-        if fresh and self._unsettled_since == NEVER:
-            self._unsettled_since = time.monotonic()
         for source, runs in fresh.items():
             self._collected += len(runs)
             source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
-            unsettled.setdefault(source, []).extend(runs)
-
-    def _settle_all(self) -> None:
-        unsettled, self._unsettled = self._unsettled, {}
-        self._unsettled_since = NEVER
-        by_queue: dict[str, list[Run]] = {}
-        for source, runs in unsettled.items():
-            by_queue.setdefault(source.queue.name, []).extend(runs)
-        for runs in by_queue.values():
-            for start in range(0, len(runs), BATCH):
-                self._settle(runs[start : start + BATCH])
-        if self._config.burst and self._has_run_dry(time.monotonic()):
-            self._stopping = True
-
-    def _settle(self, runs: list[Run]) -> None:
-        queue = runs[0].source.queue
-        settlements = _settlements(runs)
-        counted = self._patiently(lambda: queue.settle(settlements), runs)
-        if counted is None:
-            return
-        self._account(runs, counted)
-        now = time.monotonic()
-        for run, settlement in zip(runs, settlements, strict=True):
-            if settlement.verb != "ack":
-                self._horizon.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
-
-    def _account(self, runs: list[Run], counted: list[bool]) -> None:
-        self.held.difference_update(runs)
-        self.settled += len(runs)
-        if not all(counted):
-            for run, good in zip(runs, counted, strict=True):
-                if not good and not run.lost:
-                    logger.warning("%s: the end of a run (%s) came too late, the lease was lost or the answer was",
-                                   run.job.id, _outcome(run))  # fmt: skip
-
-    def _patiently(self, call: Callable[[], T], runs: list[Run]) -> T | None:
-        """``call()``, again and again until it comes back.
-
-        Returns:
-            None when it was given up: on a bug, when the worker halts, or when the leases of ``runs`` are over for so
-            long that the reaper has surely taken them.
-        """
-        pause = Backoff()
-        while True:
-            try:
-                answer = call()
-                self._weather.fine()
-                return answer
-            except Exception as error:
-                fault = self._weather.storm("fetch loop", error)
-            hopeless = max((run.deadline for run in runs), default=NEVER) + self._lease < time.monotonic()
-            if fault is Fault.BUG or self._halted or hopeless or (self._stopping and not runs):
-                self._give_up(runs, one_by_one=fault is Fault.BUG)
-                return None
-            until = time.monotonic() + pause.next(fault)
-            while not self._halted and (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, 0.2))
-
-    def _give_up(self, runs: list[Run], *, one_by_one: bool) -> None:
-        """These could not be settled together; if one of them may be to blame try each alone, else leave them be."""
-        if one_by_one and len(runs) > 1:
-            for run in runs:
-                self._settle([run])
-            return
-        for run in runs:
-            logger.error("%s: the end of a run (%s) could not be stored; its lease will run out", run.job.id,
-                         _outcome(run))  # fmt: skip
-        self.held.difference_update(runs)
+            self._settler.add(source, runs)
 
     # --- suspects: one at a time, alone
 
@@ -326,7 +250,7 @@ class Consumer:
     def _begin_alone(self, run: Run) -> None:
         """Redis learns of the start before it happens: if the whole machine dies now, it is known who was running."""
         job = run.job
-        answers = self._patiently(lambda: run.queue.touch([job], {(job.id, job.token)}), [])
+        answers = self._settler.patiently(lambda: run.queue.touch([job], {(job.id, job.token)}), [])
         if answers is None or answers[0] == "lost":
             run.lost = True
         elif answers[0] == "stopping":
@@ -347,13 +271,15 @@ class Consumer:
     def _hand_back(self, run: Run, reason: str, delay_ms: int | None = None) -> None:
         run.settlement = release(run.job, delay_ms=delay_ms, reason=reason, suspect=run.job.suspect)
         self._collected += 1
-        self._unsettled.setdefault(run.source, []).append(run)
+        self._settler.add(run.source, [run])
 
     # --- rest
 
     def _rest(self) -> None:
         """Nothing to settle, nothing to reserve: wait for a due time, an ended run, a token."""
         horizon, slots = self._horizon, self._slots
+        if self._config.burst and self._has_run_dry(time.monotonic()):
+            self._stopping = True
         horizon.resting = True  # from here on an ended run nudges; the looks below see whatever ended before
         now = time.monotonic()
         until = NEVER
@@ -365,7 +291,7 @@ class Consumer:
         hungry = not self._stopping and not self._suspects and self._solo is None and slots.free > len(slots.inbox)
         if hungry:
             until = min(until, self._safety_check(now), horizon.next_due_at())
-        if slots.done or self._unsettled or (self._stopping and self._only_stuck_left()):
+        if slots.done or self._settler or (self._stopping and self._only_stuck_left()):
             horizon.resting = False
             return
         if self._waker is not None:
@@ -404,11 +330,3 @@ class Consumer:
                 run.source.pace.at_least(now - run.started)
         for run in slots.take_back():
             self._hand_back(run, "no free slot")
-
-
-def _settlements(runs: list[Run]) -> list[Settlement]:
-    return [run.settlement for run in runs if run.settlement is not None]
-
-
-def _outcome(run: Run) -> str:
-    return run.settlement.outcome if run.settlement is not None else "?"

@@ -54,6 +54,8 @@ class Child:
     #: why we killed it, if we did; then nobody's job is to blame unless ``blame`` is set
     killed: str = ""
     blame: bool = False
+    #: whether we asked it to stop
+    told: bool = False
 
 
 @dataclass(slots=True)
@@ -138,6 +140,7 @@ class Supervisor:
 
     def _tell(self, number: int) -> None:
         for child in self._children():
+            child.told = child.told or number == signal.SIGTERM
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(number)
 
@@ -233,6 +236,8 @@ class Supervisor:
         board, why = child.board, _cause(child, code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK) or self._stop_by is not None)
+        # Told to stop while it still imported the project: nothing was there yet to heed the signal gracefully.
+        expected = expected or (child.told and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         self._plan_restart(place, child, now, expected=expected)
         marks, served = board.marks(), bool(board.ready)

@@ -74,6 +74,8 @@ class Worker:
         self._exit_code = EXIT_OK
         self._signals: Signals | None = None
         self._stop_by: float | None = None
+        self._signalled = False
+        self._warning: threading.Timer | None = None
         self._born = time.time()
         self.weather = Weather()
         self.consumer: Consumer | None = None
@@ -116,12 +118,14 @@ class Worker:
             logger.info("worker %s drains", self.name)
             self.drain()
         elif number in STOP:
-            if self._stop_by is not None:
+            if self._signalled:
                 logger.warning("worker %s stops at once", self.name)
                 self._stop_by = 0.0
                 return
-            logger.info("worker %s stops, %.0f s for running jobs", self.name, self.config.grace)
-            self._begin_stop(self.config.grace)
+            self._signalled = True
+            if self._stop_by is None:
+                logger.info("worker %s stops, %.0f s for running jobs", self.name, self.config.grace)
+                self._begin_stop(self.config.grace)
 
     def _left(self) -> float:
         return (self._stop_by or 0.0) - time.monotonic()
@@ -250,9 +254,9 @@ class Worker:
         self._stop_by = time.monotonic() + grace
         if self.consumer is not None:
             self.consumer.stop()
-            timer = threading.Timer(max(0.0, grace - _WARNING_TIME), self._warn_handlers)
-            timer.daemon = True
-            timer.start()
+            self._warning = threading.Timer(max(0.0, grace - _WARNING_TIME), self._warn_handlers)
+            self._warning.daemon = True
+            self._warning.start()
         else:
             self._finish()
 
@@ -283,6 +287,8 @@ class Worker:
             if self.consumer.worked_off and self._exit_code == EXIT_OK:
                 self._exit_code = EXIT_RECYCLE
             clean = self._slots.close(0.2 if not self.consumer.held else 0.0)
+        if self._warning is not None:
+            self._warning.cancel()
         if self._heartbeat is not None:
             self._heartbeat.close()
         if self._warden is not None:

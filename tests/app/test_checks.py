@@ -79,6 +79,19 @@ def test_two_numbers_of_shards_for_one_queue(settings: Any) -> None:
     assert "3 (DELAYQ['QUEUES']) and 5 (task checks.wide)" in text
 
 
+def test_a_task_in_a_queue_that_no_worker_serves(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": URL, "QUEUES": {"feed": {"kind": "pull"}}}
+
+    @task(name="checks.feed", queue="feed")
+    def feed() -> None: ...
+
+    try:
+        ((ident, text),) = found()
+    finally:
+        registry.remove(feed)
+    assert (ident, "no worker would ever run it" in text) == ("delayq.E007", True)
+
+
 def test_a_pool_that_is_smaller_than_the_threads(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.DELAYQ = {"REDIS": URL, "WORKER": {"threads": 8}}
     monkeypatch.setitem(databases.settings["default"], "OPTIONS", {"pool": {"max_size": 4}})

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -122,6 +123,8 @@ def test_addresses_are_understood(value: Any, wanted: dict[str, Any], shown: str
         ({"HOST": "h", "SSL": "maybe"}, "SSL must be True or False"),
         ({"HOST": "h", "RETRIES": True}, "RETRIES must be a whole number from 0 to 10"),
         ({"HOST": "h", "CONNECT_TIMEOUT": float("nan")}, "CONNECT_TIMEOUT must be a number"),
+        ({"HOST": "h", "SOCKET_TIMEOUT": 60}, "let one command take 270 s; at most 100 are safe"),
+        ("redis://h?retries=10", "let one command take 330 s"),
     ],
 )
 def test_a_wrong_address_is_refused_with_a_way_out_and_without_its_secrets(value: Any, message: str) -> None:
@@ -181,6 +184,21 @@ def test_nothing_connects_before_the_first_command(opened: Opener) -> None:
         with pytest.raises((redis.RedisError, redis.exceptions.RedisClusterException)) as caught:
             connection.client.ping()
         assert classify(caught.value) is Fault.TRANSIENT
+
+
+def test_a_reconnect_drops_what_is_idle_and_leaves_what_is_in_use(
+    redis_url: str, cluster_connection: Connection, opened: Opener
+) -> None:
+    connection = opened(redis_url)
+    assert isinstance(connection.client, redis.Redis)
+    with connection.client.client() as in_use:
+        used, idle = in_use.client_id(), connection.client.client_id()
+        connection.reconnect()
+        assert in_use.client_id() == used
+        assert connection.client.client_id() > idle
+    cluster_connection.client.set("x", 1)
+    cluster_connection.reconnect()
+    assert cluster_connection.client.get("x") == b"1"
 
 
 def test_answers_are_bytes(redis_url: str, opened: Opener) -> None:
@@ -554,6 +572,21 @@ def test_check_tells_a_cluster_from_a_single_server(
         opened({"CLUSTER": [alone.address]}).check()
 
 
+def test_a_cluster_says_what_keeps_it_from_serving(redis_factory: Factory, opened: Opener) -> None:
+    node = redis_factory(port=free_port(also=10000), cluster_enabled="yes", databases=1, requirepass="right")
+    with pytest.raises(Misconfigured, match="wants a password"):
+        opened({"CLUSTER": [node.address]}).check()
+    with pytest.raises(Misconfigured, match="refuses the user or the password"):
+        opened({"CLUSTER": [node.address], "PASSWORD": "wrong"}).check()
+    # Right, but no slot was given to it yet.
+    unserved = opened({"CLUSTER": [node.address], "PASSWORD": "right"})
+    with pytest.raises(QueueUnavailable, match="no slot is served"):
+        unserved.check()
+    with pytest.raises(redis.RedisError) as caught:
+        unserved.client.ping()
+    assert classify(caught.value) is Fault.TRANSIENT
+
+
 def test_check_tells_a_sentinel_from_a_server(sentinel_box: SentinelBox, opened: Opener) -> None:
     with pytest.raises(Misconfigured, match="is a Sentinel, not a Redis server"):
         opened(f"redis://127.0.0.1:{sentinel_box.port}").check()
@@ -600,6 +633,27 @@ def test_check_tells_who_answers_instead(answers: bytes, message: str, fake_serv
     port = fake_server(lambda _request: answers)
     with pytest.raises(Misconfigured, match=message):
         opened({"HOST": "127.0.0.1", "PORT": port, "RETRIES": 0, "SOCKET_TIMEOUT": 1}).check()
+
+
+def test_check_tells_tls_from_silence(opened: Opener) -> None:
+    """A TLS server may hang up on plain text without a word."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # without a certificate it refuses every handshake, in TLS
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    line, _ = listener.accept()
+                    with line, contextlib.suppress(OSError):
+                        if line.recv(1, socket.MSG_PEEK) == b"\x16":
+                            context.wrap_socket(line, server_side=True)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(Misconfigured, match="speaks TLS; write rediss://"):
+            opened(f"redis://127.0.0.1:{listener.getsockname()[1]}").check()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
 
 
 def _old_redis(request: bytes) -> bytes:

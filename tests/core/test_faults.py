@@ -79,6 +79,7 @@ _SCRIPT_62 = "Error running script (call to f_0ab): @user_script:1: @user_script
         (errors.AskError("5 127.0.0.1:1"), Fault.TRANSIENT),
         (errors.SlotNotCoveredError("slot 5"), Fault.TRANSIENT),
         (errors.RedisClusterException("Redis Cluster cannot be connected."), Fault.TRANSIENT),
+        (errors.RedisClusterException("cannot be connected: invalid username-password pair"), Fault.CONFIG),
         (errors.RedisClusterException("Cluster mode is not enabled on this node"), Fault.CONFIG),
         (errors.ClusterCrossSlotError("Keys in request"), Fault.BUG),
         (errors.AuthenticationError("invalid username-password pair"), Fault.CONFIG),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.processes import wait_until
-
-#: arguments of NewJob are encoded as JSON
-Start = Callable[..., Any]
 
 
 @pytest.fixture
@@ -35,13 +31,11 @@ class Depot:
         wait_until(lambda: len(self.lines()) >= count, timeout, f"{count} lines of the tasks")
         return self.lines()
 
-    def command(self, *arguments: str, **options: Any) -> list[str]:
+    def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-W", "error::RuntimeWarning", "-m", "django", *arguments]
 
     def manage(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        import os
-
         return subprocess.run(
             self.command(*arguments), env={**os.environ, **self.env, **env}, capture_output=True, text=True,
             timeout=60, check=False,

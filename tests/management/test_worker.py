@@ -72,7 +72,7 @@ def test_a_supervised_worker_takes_its_jobs_and_stops_at_sigterm(
     assert worker.returncode == 0, output
     banner, *logged = output.splitlines()
     assert "2 processes × 5 threads, queues default" in banner
-    assert {json.loads(line)["level"] for line in logged} == {"INFO"}
+    assert [line for line in logged if json.loads(line)["level"] != "INFO"] == []
     assert broker.workers() == []
 
 

@@ -399,6 +399,33 @@ def test_the_dispatcher_takes_the_jobs_of_a_vanished_worker(connection: Any, pre
     assert seen == {"quiet": 1, "begun": 2}
 
 
+def test_a_run_beyond_its_max_lease_is_told_to_stop_and_left_to_the_reaper(connection: Any, prefix: str) -> None:
+    broker = Broker(connection, prefix=prefix, lease_ms=1000)
+    attempts: list[int] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        attempts.append(job.attempt)
+        if job.attempt == 1:
+            eventually(lambda: job.should_stop)
+            eventually(lambda: broker.inspector.counts("default").failed, "the reaper took the job")
+
+    put(broker, "work")
+    with working(broker, registry_of(work, max_lease=0.3), config(heartbeat=0.1)):
+        eventually(lambda: len(attempts) == 2)
+        eventually(lambda: places(broker) == {})
+    assert attempts == [1, 2]
+
+
+def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
+    with working(broker, Registry()) as worker:
+        eventually(lambda: worker._waker and worker._waker.hungry.is_set())
+        begin = time.monotonic()
+        assert worker.stop()
+        assert time.monotonic() - begin < 1.5
+
+
 def test_a_suspect_runs_alone(broker: Broker) -> None:
     gate = threading.Event()
     log: list[str] = []

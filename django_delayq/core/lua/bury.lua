@@ -35,9 +35,7 @@ return settle_all(ARGV[4], function(e, s)
   local merged = is_merged(body)
   dig(e.id, body, s, e, merged and payloads_of_run(e.id, s.taken) or '')
   if merged and redis.call('HEXISTS', GATE, e.id) == 0 and has_payloads(e.id) then
-    forget_failures(e.id)
-    redis.call('HDEL', STATE, e.id)
-    put_due(body, score_at(now_ms), e.id)
+    put_rest(e.id, body)
   else
     end_run(e.id)
   end

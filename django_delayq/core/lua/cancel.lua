@@ -10,22 +10,11 @@ if seen then
 end
 local id, task = ARGV[3], ARGV[4]
 
-local function drop_gated(s)
-  redis.call('HDEL', GATE, id)
-  for _, member in ipairs(payloads_of(id, -1)) do
-    local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
-    if slot == '1' or not in_flight(s.taken, digest) then
-      drop_payload(id, digest, slot)
-    end
-  end
-end
-
 local function stop_run(body)
   local s = read_state(redis.call('HGET', STATE, id))
+  redis.call('HDEL', GATE, id)
   if is_merged(body) then
-    drop_gated(s)
-  else
-    redis.call('HDEL', GATE, id)
+    drop_gated_payloads(id, s.taken)
   end
   set_flag(s, STOPPING)
   redis.call('HSET', STATE, id, pack_state(s))

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Checks what must always be true of some ids, and mends it when asked.
--- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 graves one after another, 'I2c0' each
+-- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 graves one after another, 'I2c0' each;
+--         6 fields of PAYLOAD one after another, 'I2c0' each
 -- Returns {violation, id, ...}.
 -- Events  none
 -- include keys clock begin body state due wake bytes payload gate
@@ -94,9 +95,11 @@ local function check_gate(id, body, leased)
   local gated = redis.call('HGET', GATE, id)
   if gated and not leased then
     found('gate without run', id, function()
-      if body then
+      if body and is_merged(body) then
         redis.call('HDEL', GATE, id)
       else
+        -- As at the end of every run that does not come back: the newer content takes its place.
+        leave_places(id)
         open_gate(id, gated)
       end
     end)
@@ -122,7 +125,10 @@ local function check_payloads(id, body, leased, s)
       found('payloads without merged job', id, function() drop_payloads(id) end)
     end
   elseif seen == 0 then
-    found('merged job without payload', id, function() end_run(id); leave_places(id) end)
+    found('merged job without payload', id, function()
+      forget_all(id)
+      redis.call('HDEL', BODY, id)
+    end)
   end
 end
 
@@ -151,7 +157,29 @@ local function examine_grave(grave)
   end
 end
 
+-- A payload that lies in no order is never handed out. A live job gets it back; without one it was never asked for.
+local function examine_payload(field)
+  local id, digest, slot = string.sub(field, 1, -19), string.sub(field, -17, -2), string.sub(field, -1)
+  local value = redis.call('HGET', PAYLOAD, field)
+  if value and not redis.call('ZSCORE', ORDER, member_of(id, value, digest, slot)) then
+    found('payload without order', id, function()
+      local body = redis.call('HGET', BODY, id)
+      if body and is_merged(body) then
+        redis.call('ZADD', ORDER, 0, member_of(id, value, digest, slot))
+      else
+        redis.call('HDEL', PAYLOAD, field)
+      end
+    end)
+  end
+end
+
 local at = 1
+while at <= #ARGV[6] do
+  local field
+  field, at = struct.unpack('<I2c0', ARGV[6], at)
+  examine_payload(field)
+end
+at = 1
 while at <= #ARGV[4] do
   local id
   id, at = struct.unpack('<Bc0', ARGV[4], at)

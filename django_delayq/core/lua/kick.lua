@@ -52,7 +52,7 @@ local function kick()
   local body, payloads = body_of_record(redis.call('HGET', GRAVE, grave))
   local merged = is_merged(body)
   local old = redis.call('HGET', BODY, id)
-  if old and (task_code_of(old) ~= task_code_of(body) or not (merged or replace)) then
+  if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
     return 'live'
   end
   local due = tonumber(score_at(now_ms + delay))

@@ -91,6 +91,9 @@ local function make_policies()
         body = with_class_of(gated_body, e.body)
       end
     end
+    if e.record and e.conflict == REPLACE then
+      drop_gated_payloads(e.id, state.taken)
+    end
     put_payload_of(e, state.taken)
     redis.call('HSET', GATE, e.id, pack_gate(due, body))
     return 'g'

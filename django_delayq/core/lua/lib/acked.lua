@@ -13,10 +13,7 @@ local function ack_one(id, packed, body)
   if is_merged(body) then
     finish_payloads(id, read_state(packed).taken)
     if redis.call('HEXISTS', GATE, id) == 0 and has_payloads(id) then
-      -- More payloads than one run takes: the rest is a fresh job, due now.
-      forget_failures(id)
-      redis.call('HDEL', STATE, id)
-      put_due(body, score_at(now_ms), id)
+      put_rest(id, body)
       return
     end
   end

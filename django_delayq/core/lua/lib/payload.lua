@@ -41,11 +41,15 @@ local function in_flight(taken, digest)
   return false
 end
 
-local function digest_of(value)
-  local hex = redis.sha1hex(data_of(value))
+local function digest_of_bytes(bytes)
+  local hex = redis.sha1hex(bytes)
   return (string.gsub(string.sub(hex, 1, 32), '%x%x', function(byte)
     return string.char(tonumber(byte, 16))
   end))
+end
+
+local function digest_of(value)
+  return digest_of_bytes(data_of(value))
 end
 
 -- Which of two equal payloads stays: policy '0' min, '1' max, '2' first, '3' last.
@@ -111,6 +115,16 @@ local function drop_payloads(id)
     end
   until #members < TAKE_MOST
   return struct.pack('<I4', #records) .. table.concat(records)
+end
+
+-- What came for an id while its run goes on: all but what that run has in its hands.
+local function drop_gated_payloads(id, taken)
+  for _, member in ipairs(payloads_of(id, -1)) do
+    local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
+    if slot == '1' or not in_flight(taken, digest) then
+      drop_payload(id, digest, slot)
+    end
+  end
 end
 
 -- The run is over and its payloads are done: twins that came meanwhile take their places.

@@ -63,6 +63,17 @@ local function settle_all(frame, settle)
   return reply
 end
 
+-- A merged job had more payloads than one run takes: the rest is a generation of its own, due now. Its key follows from
+-- the old one, so that inbox and morgue take it for another job.
+local function put_rest(id, body)
+  local key = digest_of_bytes(string.sub(body, 4, 19))
+  body = string.sub(body, 1, 3) .. key .. string.sub(body, 20)
+  forget_failures(id)
+  redis.call('HDEL', STATE, id)
+  redis.call('HSET', BODY, id, body)
+  put_due(body, score_at(now_ms), id)
+end
+
 local function emit_entry(e, outcome)
   if e.run then
     emit(outcome, e.id, e.run, settler, e.error_class or '')

@@ -20,8 +20,9 @@ local function sweep(length, most)
 end
 
 local function remember(reply)
-  redis.call('HSET', REPLY, request, reply)
+  -- The window first: what it lists is forgotten in time, even if the reply was never written.
   local length = redis.call('RPUSH', WINDOW, request .. struct.pack('<d', now_ms))
+  redis.call('HSET', REPLY, request, reply)
   if length % SWEEP_EVERY == 0 then
     sweep(length, 2 * SWEEP_EVERY)
   end

@@ -1,0 +1,137 @@
+"""Stores how runs ended, and asks Redis with patience: the same call again until it comes back or is pointless."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from django_delayq.core.faults import Backoff, Fault
+from django_delayq.core.job import Settlement
+
+from .horizon import Horizon, Source
+from .run import NEVER, Run
+from .weather import Weather
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_BATCH: Final = 250
+
+
+class Settler:
+    """What the fetch loop holds and what of it has ended. Belongs to the fetch loop's thread."""
+
+    def __init__(self, horizon: Horizon, weather: Weather, lease: float) -> None:
+        #: every run in this process's hands, until it is settled; the heartbeat reads it too
+        self.held: set[Run] = set()
+        #: runs that left for good
+        self.settled = 0
+        #: since when the oldest of what has ended waits
+        self.since = NEVER
+        #: no more patience for calls that settle nothing / for any call
+        self.stopping = False
+        self.halted = False
+        self._horizon = horizon
+        self._weather = weather
+        self._lease = lease
+        self._unsettled: dict[Source, list[Run]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything has ended that is not settled yet."""
+        return bool(self._unsettled)
+
+    def add(self, source: Source, runs: list[Run]) -> None:
+        """These have ended."""
+        if not self._unsettled:
+            self.since = time.monotonic()
+        self._unsettled.setdefault(source, []).extend(runs)
+
+    def take_acks(self, source: Source) -> list[Run]:
+        """What has ended in this shard and can be acked along with a reserve; the rest of it is settled here."""
+        runs = self._unsettled.pop(source, [])
+        if not self._unsettled:
+            self.since = NEVER
+        acks = [run for run in runs if run.settlement is not None and run.settlement.verb == "ack"][:_BATCH]
+        if len(acks) < len(runs):
+            chosen = set(acks)
+            self.settle([run for run in runs if run not in chosen])
+        return acks
+
+    def settle_all(self) -> None:
+        """Settle everything that has ended."""
+        unsettled, self._unsettled = self._unsettled, {}
+        self.since = NEVER
+        by_queue: dict[str, list[Run]] = {}
+        for source, runs in unsettled.items():
+            by_queue.setdefault(source.queue.name, []).extend(runs)
+        for runs in by_queue.values():
+            for start in range(0, len(runs), _BATCH):
+                self.settle(runs[start : start + _BATCH])
+
+    def settle(self, runs: list[Run]) -> None:
+        """Settle these runs of one queue."""
+        queue = runs[0].source.queue
+        settlements = settlements_of(runs)
+        counted = self.patiently(lambda: queue.settle(settlements), runs)
+        if counted is None:
+            return
+        self.account(runs, counted)
+        now = time.monotonic()
+        for run, settlement in zip(runs, settlements, strict=True):
+            if settlement.verb != "ack":
+                self._horizon.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
+
+    def account(self, runs: list[Run], counted: list[bool]) -> None:
+        """Redis answered: these are out of our hands."""
+        self.held.difference_update(runs)
+        self.settled += len(runs)
+        if not all(counted):
+            for run, good in zip(runs, counted, strict=True):
+                if not good and not run.lost:
+                    logger.warning("%s: the end of a run (%s) came too late, the lease was lost or the answer was",
+                                   run.job.id, _outcome(run))  # fmt: skip
+
+    def patiently(self, call: Callable[[], T], runs: list[Run]) -> T | None:
+        """``call()``, again and again until it comes back.
+
+        Returns:
+            None when it was given up: on a bug, when the worker halts, or when the leases of ``runs`` are over for so
+            long that the reaper has surely taken them.
+        """
+        pause = Backoff()
+        while True:
+            try:
+                answer = call()
+                self._weather.fine()
+                return answer
+            except Exception as error:
+                fault = self._weather.storm("fetch loop", error)
+            hopeless = max((run.deadline for run in runs), default=NEVER) + self._lease < time.monotonic()
+            if fault is Fault.BUG or self.halted or hopeless or (self.stopping and not runs):
+                self._give_up(runs, one_by_one=fault is Fault.BUG)
+                return None
+            until = time.monotonic() + pause.next(fault)
+            while not self.halted and (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, 0.2))
+
+    def _give_up(self, runs: list[Run], *, one_by_one: bool) -> None:
+        """These could not be settled together; if one of them may be to blame try each alone, else leave them be."""
+        if one_by_one and len(runs) > 1:
+            for run in runs:
+                self.settle([run])
+            return
+        for run in runs:
+            logger.error("%s: the end of a run (%s) could not be stored; its lease will run out", run.job.id,
+                         _outcome(run))  # fmt: skip
+        self.held.difference_update(runs)
+
+
+def settlements_of(runs: list[Run]) -> list[Settlement]:
+    """How these runs ended."""
+    return [run.settlement for run in runs if run.settlement is not None]
+
+
+def _outcome(run: Run) -> str:
+    return run.settlement.outcome if run.settlement is not None else "?"

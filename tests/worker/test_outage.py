@@ -1,0 +1,188 @@
+"""Redis goes away, comes back, forgets to answer: no loop dies, nothing is lost, nothing runs early or needlessly."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.errors import Misconfigured, QueueFull, QueueUnavailable
+from django_delayq.core.faults import Fault
+from django_delayq.core.job import NewJob
+from django_delayq.worker import Hooks
+from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.weather import Weather
+
+from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
+from .test_worker import places
+
+
+def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(
+    redis_factory: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    box = redis_factory(aof="always")
+    connection = connect(RedisConfig.parse(box.url))
+    broker = Broker(connection)
+    ran: Counter[int] = Counter()
+    half = threading.Event()
+
+    def work(n: int) -> None:
+        ran[n] += 1
+        if len(ran) == 100:
+            half.set()
+        threading.Event().wait(0.002)
+
+    broker.queue("default").schedule_many(NewJob(f"j{n}", "work", encode_args((n,), {})) for n in range(1000))
+    with caplog.at_level(logging.WARNING, "django_delayq.worker"), working(broker, registry_of(work)):
+        assert half.wait(DEADLINE)
+        box.restart()
+        eventually(lambda: len(ran) == 1000, "all of them run")
+        eventually(lambda: places(broker) == {})
+    told = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
+    assert sum("no work with Redis" in line for line in told) == sum("Redis is back" in line for line in told) <= 2
+    assert sum(ran.values()) <= 1050  # an ack whose answer was lost is asked for again, not run again
+    connection.close()
+
+
+@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
+def test_an_answer_that_is_lost_is_asked_for_again(
+    redis_factory: Callable[..., Any], proxy_factory: Callable[..., Any], cut: str
+) -> None:
+    box = redis_factory(tcp=True)
+    proxy = proxy_factory(box.address)
+    connection = connect(RedisConfig.parse(proxy.url))
+    broker = Broker(connection)
+    ran: Counter[int] = Counter()
+
+    def work(n: int) -> None:
+        ran[n] += 1
+
+    for n in range(100):
+        put(broker, "work", n, id=f"j{n}")
+    with working(broker, registry_of(work), config(heartbeat=0.3)):
+        for n in range(30):
+            getattr(proxy, cut)(n % 3 + 1)
+            eventually(lambda n=n: _scheduled(broker, 100 + n))
+        eventually(lambda: len(ran) == 130)
+        eventually(lambda: _nothing_left(broker))
+    assert set(ran.values()) == {1}
+    connection.close()
+
+
+def _scheduled(broker: Broker, n: int) -> bool:
+    try:
+        put(broker, "work", n, id=f"j{n}")
+    except QueueUnavailable:
+        return False
+    return True
+
+
+def _nothing_left(broker: Broker) -> bool:
+    try:
+        return places(broker) == {}
+    except QueueUnavailable:
+        return False
+
+
+def test_a_worker_that_is_started_without_redis_waits_for_it(redis_factory: Callable[..., Any]) -> None:
+    box = redis_factory(aof="always")
+    connection = connect(RedisConfig.parse(box.url))
+    broker = Broker(connection)
+    ran: list[int] = []
+
+    def work() -> None:
+        ran.append(1)
+
+    put(broker, "work")
+    box.kill()
+    opener = threading.Timer(0.5, box.start)
+    opener.start()
+    run_dry(Broker(connect(RedisConfig.parse(box.url))), registry_of(work))
+    opener.join()
+    assert ran == [1]
+    connection.close()
+
+
+class BrokenQueue:
+    """Looks like a queue whose clock jumps and whose leases run out."""
+
+    name, shards, kind = "default", 1, "python"
+
+    def __init__(self, ticks: list[Any]) -> None:
+        self.ticks = ticks
+        self.holds: list[bool] = []
+        self.reaped = 0
+
+    def tick(self, shard: int, *, hold: bool = False) -> Any:
+        self.holds.append(hold)
+        return self.ticks.pop(0)
+
+    def expired(self, shard: int) -> list[Any]:
+        self.reaped += 1
+        return []
+
+
+def patrol_of(queue: BrokenQueue, weather: Weather) -> Patrol:
+    return Patrol(lambda: [queue], registry_of(), 15.0, 5.0, weather)  # type: ignore[list-item]
+
+
+def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
+    import time
+
+    from django_delayq.core.queue import Tick
+
+    now = time.time() * 1000
+    queue = BrokenQueue(
+        [Tick(now, None, now, False, False), Tick(now + 60_000, None, now, True, False),
+         Tick(now + 60_000, None, now, True, True)]
+    )  # fmt: skip
+    patrol = patrol_of(queue, Weather())
+    for _ in range(3):
+        patrol.run()
+        patrol._beats[0].look_at = patrol._beats[0].looked_at = 0.0
+    assert queue.holds == [False, False, True] and queue.reaped == 0
+
+
+def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
+    import time
+
+    from django_delayq.core.queue import Tick
+
+    now = time.time() * 1000
+    queue = BrokenQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
+    weather = Weather()
+    patrol = patrol_of(queue, weather)
+    patrol.run()
+    weather.last_outage, weather.cleared_at = 7.0, 1.0
+    patrol.run()
+    assert queue.holds == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (QueueUnavailable("x"), Fault.TRANSIENT),
+        (QueueFull("x"), Fault.OVERLOAD),
+        (Misconfigured("x"), Fault.CONFIG),
+        (KeyError("x"), Fault.BUG),
+    ],
+)
+def test_trouble_is_told_once(error: Exception, fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
+    weather = Weather()
+    with caplog.at_level(logging.WARNING, "django_delayq.worker"):
+        assert [weather.storm("loop", error) for _ in range(5)] == [fault] * 5
+    assert len(caplog.records) == 1
+
+
+def test_hooks_do_nothing_unless_told() -> None:
+    hooks = Hooks()
+    hooks.process_start()
+    hooks.notify("job_started", job=None)
+    assert hooks.before_job is None and not hooks.wants("job_started")
