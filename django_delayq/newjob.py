@@ -115,7 +115,7 @@ class NewJobs:
             raise InvalidJob(f"task {task.name}: {error}") from None
         policy = task.options
         if not options:
-            return NewJob(new_id(), task.name, encoded, priority=policy.priority)
+            return NewJob(new_id(), task.name, encoded, priority=policy.priority, fresh=True)
         get = options.get
         delay, at, given_id = get("delay"), get("at"), get("id")
         due_ms, delay_ms = (None, 0) if delay is None and at is None else due(delay, at)
@@ -128,6 +128,7 @@ class NewJobs:
             policy.priority,
             on_conflict=policy.on_conflict or "replace",
             due_policy=policy.due_policy or "replace",
+            fresh=given_id is None,
         )
         if not options.keys() <= COMMON:
             _apply_rare(new, options)

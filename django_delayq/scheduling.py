@@ -175,21 +175,20 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
     found = find_task(task)
     maker = NewJobs(found, options)
     using = options.get("using_db")
-    counts: Counter[str] = Counter()
     made = maker.make_many(jobs)
+    if not in_transaction(using):
+        return connections.queue(maker.queue).count_many(made)
+    counts: Counter[str] = Counter()
     while chunk := list(islice(made, CHUNK)):
-        if in_transaction(using):
-            asked_at = time.monotonic()
+        asked_at = time.monotonic()
 
-            def send(chunk: list[NewJob] = chunk, asked_at: float = asked_at) -> None:
-                for job in chunk:
-                    _less_waited(job, asked_at)
-                connections.queue(maker.queue).schedule_many(chunk)
+        def send(chunk: list[NewJob] = chunk, asked_at: float = asked_at) -> None:
+            for job in chunk:
+                _less_waited(job, asked_at)
+            connections.queue(maker.queue).count_many(chunk)
 
-            now_or_on_commit(send, What("schedule", maker.queue, "", found), using=using)
-            counts[ON_COMMIT] += len(chunk)
-        else:
-            counts.update(connections.queue(maker.queue).schedule_many(chunk))
+        now_or_on_commit(send, What("schedule", maker.queue, "", found), using=using)
+        counts[ON_COMMIT] += len(chunk)
     return dict(counts)
 
 

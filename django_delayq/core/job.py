@@ -62,6 +62,7 @@ class NewJob:
     score_policy: str = "min"  # min | max | first | last   (merged)
     reset_retries: bool = True
     payload: Payload | None = None  # set = merged job
+    fresh: bool = False  # the id was made by new_id() for this job, so nothing can live under it
 
 
 @dataclass(slots=True)

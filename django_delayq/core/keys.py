@@ -44,6 +44,7 @@ SHARD_KEYS: Final = (
     "lease", "body", "state", "gate", "order", "payload", "failed", "failures",
     "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task",
 )  # fmt: skip
+_FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Shard:
     keys: tuple[bytes, ...]
     constants: bytes
     names: dict[str, bytes] = field(repr=False)
+    fresh_keys: tuple[tuple[bytes, ...], ...] = field(repr=False)  # of schedule_fresh.lua, by priority
 
 
 def queues_key(prefix: str) -> str:
@@ -85,4 +87,6 @@ def make_shard(prefix: str, queue: str, epoch: int, number: int, *, lease_ms: in
     channel = wake if cluster else b""
     keys = tuple(names.values()) if cluster else (*names.values(), wake)
     constants = struct.pack("<IIHB", lease_ms, event_cap, number, len(channel)) + channel
-    return Shard(number, keys, constants, names)
+    rest = tuple(names[name] for name in _FRESH_KEYS)
+    fresh_keys = tuple((names[f"due.{priority}"], *rest) for priority in range(PRIORITIES))
+    return Shard(number, keys, constants, names, fresh_keys)

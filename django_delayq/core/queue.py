@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -25,10 +26,35 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 1 << 20
+IN_FLIGHT: Final = 2
 _OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",
                     "t": "taken"}  # fmt: skip
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
 _TICK: Final = struct.Struct("<dddBB")
+
+
+class _Packer:
+    """Collects the entries of one shard until they make a chunk."""
+
+    __slots__ = ("_entries", "_size", "places")
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self._entries: list[bytes] = []
+        self._size = 0
+
+    def add(self, place: int, entry: bytes) -> bool:
+        """Whether the chunk is full now."""
+        self.places.append(place)
+        self._entries.append(entry)
+        self._size += len(entry)
+        return len(self.places) == CHUNK or self._size >= CHUNK_BYTES
+
+    def take(self) -> tuple[list[int], bytes]:
+        """The places and the frame of the chunk; begins a new one."""
+        places, frame = self.places, b"".join(self._entries)
+        self.places, self._entries, self._size = [], [], 0
+        return places, frame
 
 
 @dataclass(slots=True)
@@ -98,7 +124,7 @@ class Queue:
             InvalidJob: the id is empty or longer than 255 bytes.
             QueueFull: Redis has no memory left.
         """
-        outcome = self._schedule(self.shard_of(new.id), [pack_new(new)], bulk=False)[0]
+        outcome = self._schedule_one(self.shard_of(new.id), new)
         if outcome == "taken":
             raise IdTaken(f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
                           f"give {new.task!r} ids of its own")  # fmt: skip
@@ -114,34 +140,53 @@ class Queue:
             For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a
             live job of another task) or exists (``on_conflict="error"`` met a live job).
         """
-        outcomes: list[str] = []
-        waiting: list[list[tuple[int, bytes]]] = [[] for _ in self._shards]
-        sizes = [0] * len(self._shards)
+        outcomes: dict[int, str] = {}
+        for places, done in self._schedule_chunks(news):
+            outcomes.update(zip(places, done, strict=True))
+        return [_OUTCOMES[outcomes[place]] for place in range(len(outcomes))]
 
-        def flush(number: int) -> None:
-            chunk = waiting[number]
-            done = self._schedule(number, [entry for _, entry in chunk], bulk=True)
-            for (place, _), outcome in zip(chunk, done, strict=True):
-                outcomes[place] = outcome
-            chunk.clear()
-            sizes[number] = 0
+    def count_many(self, news: Iterable[NewJob]) -> dict[str, int]:
+        """:meth:`schedule_many` for any number of jobs, even without end: how many had which outcome."""
+        letters: dict[str, int] = {}
+        for _, done in self._schedule_chunks(news):
+            for letter in set(done):
+                letters[letter] = letters.get(letter, 0) + done.count(letter)
+        return {_OUTCOMES[letter]: n for letter, n in letters.items()}
 
-        for place, new in enumerate(news):
-            number = self.shard_of(new.id)
-            entry = pack_new(new)
-            outcomes.append("")
-            waiting[number].append((place, entry))
-            sizes[number] += len(entry)
-            if len(waiting[number]) == CHUNK or sizes[number] >= CHUNK_BYTES:
-                flush(number)
-        for number, chunk in enumerate(waiting):
-            if chunk:
-                flush(number)
-        return outcomes
+    def _schedule_chunks(self, news: Iterable[NewJob]) -> Iterator[tuple[list[int], str]]:
+        """Places and outcomes of each chunk. Redis works on one chunk while the next one is packed."""
+        packers = [_Packer() for _ in self._shards]
+        on_the_way: deque[tuple[list[int], Callable[[], bytes]]] = deque()
 
-    def _schedule(self, number: int, entries: list[bytes], *, bulk: bool) -> list[str]:
-        reply = self._call("schedule", number, b"".join(entries), b"1" if bulk else b"0")
-        return [_OUTCOMES[letter] for letter in reply.decode()]
+        def send(number: int) -> None:
+            places, frame = packers[number].take()
+            shard = self._shards[number]
+            reply = self.broker.scripts.begin("schedule", shard.keys, _request(), shard.constants, frame, b"1")
+            on_the_way.append((places, reply))
+
+        try:
+            for place, new in enumerate(news):
+                number = self.shard_of(new.id)
+                if packers[number].add(place, pack_new(new)):
+                    send(number)
+                    if len(on_the_way) > IN_FLIGHT:
+                        places, reply = on_the_way.popleft()
+                        yield places, reply().decode()
+            for number, packer in enumerate(packers):
+                if packer.places:
+                    send(number)
+        finally:
+            # Also when the caller's iterable broke off: what was sent has happened, and the lines must be read empty.
+            rest = [(places, reply().decode()) for places, reply in on_the_way]
+        yield from rest
+
+    def _schedule_one(self, number: int, new: NewJob) -> str:
+        entry, request = pack_new(new), _request()
+        if new.fresh and new.payload is None:
+            keys = self._shards[number].fresh_keys[new.priority]
+            if self.broker.scripts.call("schedule_fresh", keys, request, b"", entry):
+                return "created"
+        return _OUTCOMES[self._call("schedule", number, entry, b"0", request=request).decode()]
 
     # -- reserve and settle ------------------------------------------------------------------------------------------
 

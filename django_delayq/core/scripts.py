@@ -7,6 +7,7 @@ that order. Redis from 7 on reads the flags in the first line; for 6.2 that line
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +15,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from .connection import Connection
 from .errors import Misconfigured, QueueFull, QueueUnavailable
 from .faults import REDIS_ERRORS, Fault, classify
 
 NAMES: Final = (
-    "schedule", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick", "discard", "cancel",
+    "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick", "discard", "cancel",
     "reschedule", "tick", "leases", "stats", "page", "view", "graves", "examine", "announce",
 )  # fmt: skip
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
@@ -57,14 +58,19 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except REDIS_ERRORS as error:
-        fault = classify(error)
-        if fault is Fault.OVERLOAD:
-            raise QueueFull(f"Redis has no memory left ({error}); free some or try again later") from error
-        if fault is Fault.CONFIG:
-            raise Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions") from error
-        if fault is Fault.BUG:
-            raise
-        raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
+        raise clear_error(error) from error
+
+
+def clear_error(error: Exception) -> Exception:
+    """The error of this package for what redis-py raised; a fault of ours is given back as it is."""
+    fault = classify(error)
+    if fault is Fault.OVERLOAD:
+        return QueueFull(f"Redis has no memory left ({error}); free some or try again later")
+    if fault is Fault.CONFIG:
+        return Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions")
+    if fault is Fault.BUG:
+        return error
+    return QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again")
 
 
 def _pack_argument(value: Any) -> bytes:
@@ -79,6 +85,8 @@ class Scripts:
         self._connection = connection
         self._test_clock = test_clock
         self._loaded: dict[str, tuple[str, str]] = {}
+        self._idle: list[Any] = []
+        self._pid = os.getpid()
         self._heads: dict[tuple[str, bytes, int], bytes] = {}
         self._flags: bool | None = None
 
@@ -88,7 +96,7 @@ class Scripts:
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
         """
-        with clear_errors():
+        try:
             sha, source = self.loaded(name)
             try:
                 if self._connection.cluster:
@@ -97,6 +105,46 @@ class Scripts:
             except NoScriptError:
                 # EVAL loads and runs on the very node that answered, inside one command.
                 return self._connection.client.eval(source, len(keys), *keys, *args)
+        except REDIS_ERRORS as error:
+            raise clear_error(error) from error
+
+    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+        """Sends a call and gives back what waits for its reply, which must be called.
+
+        If anything goes wrong on the way the call is made again as a whole: it carries its request id.
+        """
+
+        def again() -> Any:
+            return self.call(name, keys, *args)
+
+        if self._connection.cluster:
+            reply = again()
+            return lambda: reply
+        sha, _ = self.loaded(name)
+        connection = self._take_connection()
+        try:
+            connection.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))])
+        except BaseException as error:
+            self._put_back(connection, clean=False)
+            if isinstance(error, REDIS_ERRORS):
+                return again
+            raise
+
+        def finish() -> Any:
+            clean = False
+            try:
+                reply = connection.read_response()
+                clean = True
+                return reply
+            except ResponseError:
+                clean = True
+            except REDIS_ERRORS:
+                pass
+            finally:
+                self._put_back(connection, clean=clean)
+            return again()
+
+        return finish
 
     def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
         """The part of the command that is the same in every call of a script on a shard, in the wire's own form.
@@ -111,18 +159,42 @@ class Scripts:
         return known
 
     def _round_trip(self, packed: bytes) -> Any:
-        """Sends a packed command over a pooled connection, under the connection's own retry policy."""
-        pool: Any = self._connection.client.connection_pool  # type: ignore[union-attr]  # no cluster comes here
-        connection = pool.get_connection()
+        """Sends a packed command under the connection's own retry policy.
+
+        Connections come from the client's pool but do not go back: handing one in and out of redis-py's pool takes
+        longer than packing and parsing a call. There are as many as threads that ever called at the same moment.
+        """
+        connection = self._take_connection()
 
         def attempt() -> Any:
             connection.send_packed_command([packed])
             return connection.read_response()
 
+        clean = False
         try:
-            return connection.retry.call_with_retry(attempt, lambda _error: connection.disconnect())
+            reply = connection.retry.call_with_retry(attempt, lambda _error: connection.disconnect())
+            clean = True
+            return reply
+        except ResponseError:
+            clean = True
+            raise
         finally:
-            pool.release(connection)
+            self._put_back(connection, clean=clean)
+
+    def _put_back(self, connection: Any, *, clean: bool) -> None:
+        # Whatever broke off in between (a time limit, too) may have left half a reply on the line.
+        if not clean:
+            connection.disconnect()
+        self._idle.append(connection)
+
+    def _take_connection(self) -> Any:
+        if self._pid != os.getpid():  # a forked child must not speak on its parent's lines
+            self._pid, self._idle = os.getpid(), []
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pool: Any = self._connection.client.connection_pool  # type: ignore[union-attr]  # no cluster comes here
+            return pool.get_connection()
 
     def loaded(self, name: str) -> tuple[str, str]:
         """``(sha, source)`` of a script as this server wants it."""

@@ -31,6 +31,9 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
         *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task = pipe.execute()
     tasks = {struct.unpack("<H", name[1:])[0]: value.decode() for name, value in task.items() if name[:1] == b"\0"}
     of_id = dict(failures)
+    known = set(body) | {member[:-34] for member, _ in order}
+    assert not {*state, *gate, *(name[:-18] for name in payload)} - known, "records of ids that do not live"
+    assert len(payload) == len(order)
     return {
         "waiting": [(p, i.decode(), s // 1000) for p, found in enumerate(dues) for i, s in found],
         "reserved": [(deadline, i.decode()) for i, deadline in lease],
@@ -38,7 +41,7 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
             i.decode(): _live(i, packed, state.get(i, b""), gate.get(i), order, payload, tasks)
             for i, packed in body.items()
         },
-        "failed": [(i.decode(), of_id[i], s // 1000) for i, s in failed],
+        "failed": [(i.decode(), int(of_id[i]), s // 1000) for i, s in failed],
         "morgue": [((name[:-17].decode(), name[-16:]), s // 1000) for name, s in morgue],
         "graves": {(name[:-17].decode(), name[-16:]): _grave(record, tasks) for name, record in grave.items()},
         "counters": {name.decode(): int(value) for name, value in count.items()},

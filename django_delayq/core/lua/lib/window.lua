@@ -23,7 +23,7 @@ local function remember(reply)
   -- The window first: what it lists is forgotten in time, even if the reply was never written.
   local length = redis.call('RPUSH', WINDOW, request .. struct.pack('<d', now_ms))
   redis.call('HSET', REPLY, request, reply)
-  if length % SWEEP_EVERY == 0 then
+  if length % SWEEP_EVERY == 0 or seq % SWEEP_EVERY == 0 then
     sweep(length, 2 * SWEEP_EVERY)
   end
   keep_clock()

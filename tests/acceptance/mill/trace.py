@@ -1,0 +1,23 @@
+"""What a worker leaves behind for the test: one JSON line for each event, each in one ``write`` (it survives kill -9)."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+from django_delayq import current_job
+
+_file = os.open(os.environ["MILL_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT) if "MILL_LOG" in os.environ else -1
+
+
+def leave(event: str, **details: Any) -> None:
+    """Append a line: event, wall clock, process, thread, and what is known of the running job."""
+    line: dict[str, Any] = {"event": event, "at": time.time(), "pid": os.getpid(), "thread": threading.get_ident()}
+    job = current_job()
+    if job is not None:
+        line |= {"id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt, "token": job.token,
+                 "noe": job.noe, "due": job.due.timestamp()}  # fmt: skip
+    os.write(_file, json.dumps(line | details).encode() + b"\n")

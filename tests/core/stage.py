@@ -1,0 +1,127 @@
+"""A queue with a clock that only the test moves, and the whole of it drawn as one small picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import STARTED, STOPPING, SUSPECT, Job, NewJob, Payload, Settlement, ack, bury, fail, new_key
+from django_delayq.core.job import release as give_back
+from django_delayq.core.queue import Batch, Queue
+
+from .world import raw, read_world
+
+T0 = 1_700_000_000_000  # the moment, Unix ms, from which the pictures count
+LEASE = 15_000
+FLAGS = {STARTED: "started", SUSPECT: "suspect", STOPPING: "stopping"}
+
+
+class Stage:
+    """``put`` schedules, ``take`` reserves, ``done`` and the like settle, ``picture`` shows what lies where."""
+
+    def __init__(self, broker: Broker, *, shards: int = 1, name: str = "q", clock: bool = True) -> None:
+        self.broker = broker
+        self.queue: Queue = broker.queue(name, shards=shards)
+        self.us = T0 * 1000
+        self.clock = clock
+        self._set()
+
+    def _set(self) -> None:
+        for number in range(self.queue.shards if self.clock else 0):
+            self.broker.client.hset(self.queue.shard(number).names["meta"], "test_clock", self.us)
+
+    def wait(self, ms: float) -> None:
+        """Moves the clock (back, if negative)."""
+        self.us += int(ms * 1000)
+        self._set()
+
+    def key(self, name: str, number: int = 0) -> bytes:
+        return self.queue.shard(number).names[name]
+
+    # -- acts --------------------------------------------------------------------------------------------------------
+
+    def put(self, ident: str, *, at: int | None = None, task: str = "work", **options: Any) -> str:
+        """Schedule a plain job; ``at`` is in ms after T0."""
+        if at is not None:
+            options |= {"due_ms": T0 + at, "delay_ms": None}
+        return self.queue.schedule(NewJob(ident, task, **options))
+
+    def add(self, ident: str, data: bytes, score: str = "0", *, at: int | None = None, task: str = "sync",
+            **options: Any) -> str:  # fmt: skip
+        """Schedule a payload of a merged job."""
+        options = {"on_conflict": "merge", "due_policy": "keep"} | options
+        return self.put(ident, at=at, task=task, payload=Payload(data, score, new_key()), **options)
+
+    def batch(self, n: int = 100, *, worker: str = "w", number: int = 0, **options: Any) -> Batch:
+        return self.queue.reserve(number, n, worker=worker, **options)
+
+    def take(self, n: int = 100, *, worker: str = "w", number: int = 0) -> list[Job]:
+        return self.batch(n, worker=worker, number=number).jobs
+
+    def take_one(self, *, worker: str = "w", number: int = 0) -> Job:
+        (job,) = self.take(worker=worker, number=number)
+        return job
+
+    def settle(self, *settlements: Settlement) -> list[bool]:
+        return self.queue.settle(settlements)
+
+    def done(self, *jobs: Job) -> list[bool]:
+        return self.settle(*(ack(job, 1, 2) for job in jobs))
+
+    def failed(self, job: Job, delay_ms: int = 0, **options: Any) -> bool:
+        return self.settle(fail(job, 1, 2, delay_ms=delay_ms, **options))[0]
+
+    def released(self, job: Job, delay_ms: int | None = None, **options: Any) -> bool:
+        return self.settle(give_back(job, delay_ms=delay_ms, **options))[0]
+
+    def buried(self, job: Job, reason: str = "buried", **options: Any) -> bool:
+        return self.settle(bury(job, 1, 2, reason=reason, **options))[0]
+
+    def in_morgue(self, ident: str, **options: Any) -> bytes:
+        """Puts a job into the morgue; answers its key."""
+        self.add(ident, **options) if "data" in options else self.put(ident, **options)
+        job = next(job for job in self.take(number=self.queue.shard_of(ident)) if job.id == ident)
+        assert self.buried(job)
+        return job.key
+
+    # -- looks -------------------------------------------------------------------------------------------------------
+
+    def picture(self) -> dict[str, list[str]]:
+        """What lies where, in order; places where nothing lies are left out."""
+        drawn: dict[str, list[str]] = {}
+        for number in range(self.queue.shards):
+            for place, lines in self._draw(read_world(self.queue, number)).items():
+                drawn.setdefault(place, []).extend(lines)
+        return {place: lines for place, lines in drawn.items() if lines}
+
+    def _draw(self, world: dict[str, Any]) -> dict[str, list[str]]:
+        lives = world["lives"]
+
+        def flags(ident: str) -> str:
+            return "".join(f" {word}" for flag, word in FLAGS.items() if lives[ident]["flags"] & flag)
+
+        def payloads(ident: str) -> str:
+            def listed(which: str) -> str:
+                return " ".join(payload.data.decode() for payload in lives[ident][which])
+
+            return f"{ident}: " + " | ".join(filter(None, (listed("running"), listed("waiting"))))
+
+        return {
+            "waiting": [f"{i} {d - T0:+.0f}{flags(i)}" + (f" p{p}" if p != 4 else "") for p, i, d in world["waiting"]],
+            "reserved": [f"{i} by {lives[i]['worker']} until {d - T0:+.0f}{flags(i)}" for d, i in world["reserved"]],
+            "gated": [f"{i} {live['gate'][0] - T0:+.0f}" for i, live in sorted(lives.items()) if live["gate"]],
+            "payloads": [payloads(i) for i, live in sorted(lives.items()) if live["content"].merged],
+            "failed": [f"{i} x{n}" for i, n, _ in world["failed"]],
+            "morgue": [f"{i} {world['graves'][i, key]['outcome']}" for (i, key), _ in world["morgue"]],
+        }
+
+    def counters(self) -> dict[str, int]:
+        return self.broker.inspector.counts(self.queue.name).counters
+
+    def wake_list(self) -> list[bytes]:
+        found: list[bytes] = self.broker.client.lrange(f"{self.broker.prefix}:wake:{self.queue.name}", 0, -1)
+        return found
+
+    def shard_is_empty(self, number: int = 0) -> bool:
+        """Nothing of any job is left."""
+        return not [key for key in raw(self.broker) if f".{number}}}" in key]
