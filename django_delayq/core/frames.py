@@ -15,7 +15,7 @@ CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
 DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3}
 SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
 _DELAY, _KEEP_RETRIES, _MERGED = 1, 2, 4
-_EVENT, _EXPIRED, _SUSPECT, _CRASH = 1, 2, 4, 8
+_RUN_MERGED, _EXPIRED, _SUSPECT, _CRASH = 1, 2, 4, 8
 
 _NEW = struct.Struct("<BBBBdB")
 _ENTRY = struct.Struct("<ddBB")
@@ -100,7 +100,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
     """An entry of the settling scripts (``lua/lib/settle.lua``)."""
     job = settlement.job
     ident = job.id.encode()
-    marks = _EVENT if settlement.event else 0
+    marks = _RUN_MERGED if job.merged else 0
     if settlement.guard == "expired":
         marks |= _EXPIRED
     if settlement.suspect:
@@ -116,12 +116,13 @@ def pack_settlement(settlement: Settlement) -> bytes:
             b"%d" % settlement.run_ms, b"%d" % (job.failures + 1),
         )  # fmt: skip
         run = b"".join([b"%c%b" % (len(text), text) for text in texts])
+    size = _U16.pack(len(run))
     if settlement.verb == "ack":
-        return b"".join((head, ident, run))
+        return b"".join((head, ident, size, run))
     outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
     error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
     return b"".join((
-        head, ident, run, bytes((len(outcome),)), outcome, bytes((len(reason),)), reason,
+        head, ident, size, run, bytes((len(outcome),)), outcome, bytes((len(reason),)), reason,
         bytes((len(error_class),)), error_class, _U16.pack(len(error)), error,
     ))  # fmt: skip
 

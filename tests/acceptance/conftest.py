@@ -17,8 +17,11 @@ MakeMill = Callable[..., Mill]
 
 
 @pytest.fixture
-def make_mill(redis_box: RedisBox, tmp_path: Path) -> Iterator[MakeMill]:
-    """``make_mill(lease=1.5)``: a deployment on the run's Redis (or ``url=``); checked and closed after the test."""
+def make_mill(redis_box: RedisBox, tmp_path: Path, redis_factory: object, proxy_factory: object) -> Iterator[MakeMill]:
+    """``make_mill(lease=1.5)``: a deployment on the run's Redis (or ``url=``); checked and closed after the test.
+
+    The factories are only named so that their servers outlive the check.
+    """
     made = []
     with contextlib.ExitStack() as stack:
 

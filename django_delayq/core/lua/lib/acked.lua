@@ -20,54 +20,52 @@ local function ack_one(id, packed, body)
   end_run(id)
 end
 
+-- Tokens, ids and runs of the entries, and which of them are merged jobs, each in a list of its own.
 local function read_acks(frame)
-  local entries, ids, at = {}, {}, 1
+  local tokens, ids, runs, merged, at, n = {}, {}, {}, {}, 1, 0
   while at <= #frame do
-    local e
-    e, at = read_entry(frame, at, false)
-    entries[#entries + 1] = e
-    ids[#ids + 1] = e.id
+    local _, marks
+    n = n + 1
+    tokens[n], _, marks, ids[n], runs[n], at = struct.unpack('<ddBBc0I2c0', frame, at)
+    merged[n] = marks % 2 == MARK_MERGED
   end
-  return entries, ids
+  return tokens, ids, runs, merged
 end
 
 local function ack(frame)
-  local entries, ids = read_acks(frame)
+  local tokens, ids, runs, merged = read_acks(frame)
   if #ids == 0 then
     return ''
   end
   local states = redis.call('HMGET', STATE, unpack(ids))
-  local bodies = redis.call('HMGET', BODY, unpack(ids))
   local gated = redis.call('HLEN', GATE) > 0
   local answers, plain, scored, acked, done = {}, {}, {}, 0, {}
-  for i, e in ipairs(entries) do
-    local packed = states[i]
-    local token, failures = -1, 0
-    if packed then
-      local _
-      token, _, failures = struct.unpack('<ddI2', packed)
+  for i, id in ipairs(ids) do
+    local token, _, failures = -1, 0, 0
+    if states[i] then
+      token, _, failures = struct.unpack('<ddI2', states[i])
     end
-    if token ~= e.token or done[e.id] then
+    if token ~= tokens[i] or done[id] then
       answers[i] = '0'
     else
       answers[i] = '1'
-      done[e.id] = true
+      done[id] = true
       acked = acked + 1
-      if gated or is_merged(bodies[i] or '') then
-        ack_one(e.id, packed, bodies[i] or '')
+      if gated or merged[i] then
+        ack_one(id, states[i], redis.call('HGET', BODY, id) or '')
       else
-        plain[#plain + 1] = e.id
+        plain[#plain + 1] = id
         if failures > 0 then
-          scored[#scored + 1] = e.id
+          scored[#scored + 1] = id
         end
       end
-      emit_entry(e, 'succeeded')
+      emit('succeeded', id, runs[i], settler, '')
     end
   end
   if #plain > 0 then
     ack_plain(plain, scored)
   end
   count('acked', acked)
-  count('late', #entries - acked)
+  count('late', #ids - acked)
   return table.concat(answers)
 end

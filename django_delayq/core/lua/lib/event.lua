@@ -1,6 +1,9 @@
--- One fat entry for a finished attempt.
+-- One fat entry for a finished attempt; `run` holds its texts (lib/settle), or nothing when no event is wanted.
 local function emit(outcome, id, run, worker, error_class)
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', outcome, 'id', id, 'task', run.task,
-    'key', run.key, 'due', run.due, 'started', run.started, 'ms', run.ms, 'attempt', run.attempt,
-    'worker', worker, 'error', error_class)
+  if run == '' then
+    return
+  end
+  local task, key, due, started, ms, attempt = struct.unpack('<Bc0Bc0Bc0Bc0Bc0Bc0', run)
+  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', outcome, 'id', id, 'task', task, 'key', key,
+    'due', due, 'started', started, 'ms', ms, 'attempt', attempt, 'worker', worker, 'error', error_class)
 end

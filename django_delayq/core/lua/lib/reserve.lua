@@ -19,8 +19,8 @@ local function new_token()
   return last_token
 end
 
--- Every lease is dated from now, when the holder can start, and ends at the same moment for the whole batch.
-local function lease(id, due, body, packed, token, worker)
+-- The new state of a job and its frame for the holder.
+local function hand_out(id, due, body, packed, token, worker)
   local s = read_state(packed)
   local payloads = ''
   s.token, s.due, s.worker, s.reserves = token, due, worker, math.min(s.reserves + 1, 65535)
@@ -28,9 +28,16 @@ local function lease(id, due, body, packed, token, worker)
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
   end
-  redis.call('ZADD', LEASE, text(now_ms + lease_ms), id)
-  redis.call('HSET', STATE, id, pack_state(s))
-  return frame_of_job(id, s, body, payloads)
+  return pack_state(s), frame_of_job(id, s, body, payloads)
+end
+
+-- The same for a job that was never reserved, written out because nearly all are: one reserve, nothing else.
+local FRESH_COUNTS = struct.pack('<I2I2I2Bd', 0, 1, 0, 0, 0)
+
+local function hand_out_fresh(id, due, body, token, state_end)
+  name_task_of(body)
+  return struct.pack('<dd', token, due) .. state_end,
+    struct.pack('<d', due) .. FRESH_COUNTS .. struct.pack('<Bc0I4c0', #id, id, #body, body)
 end
 
 -- Due ids of a class with their scores and bodies, as many as one reply may carry.
@@ -61,13 +68,27 @@ local function reserve_class(class, limit, token, worker, jobs)
   end
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
-  local lost = 0
+  local state_end = FRESH_COUNTS .. struct.pack('<Bc0I2', #worker, worker, 0)
+  -- Every lease is dated from now, when the holder can start, and ends at the same moment for the whole batch.
+  local deadline = text(now_ms + lease_ms)
+  local leases, packed, lost = {}, {}, 0
   for i, id in ipairs(ids) do
-    if bodies[i] then
-      jobs[#jobs + 1] = lease(id, scores[i], bodies[i], states[i], token, worker)
+    local body = bodies[i]
+    if body then
+      local at = #leases
+      leases[at + 1], leases[at + 2], packed[at + 1] = deadline, id, id
+      if states[i] or is_merged(body) then
+        packed[at + 2], jobs[#jobs + 1] = hand_out(id, scores[i], body, states[i], token, worker)
+      else
+        packed[at + 2], jobs[#jobs + 1] = hand_out_fresh(id, scores[i], body, token, state_end)
+      end
     else
       lost = lost + 1
     end
+  end
+  if #leases > 0 then
+    redis.call('ZADD', LEASE, unpack(leases))
+    redis.call('HSET', STATE, unpack(packed))
   end
   count('lost_body', lost)
 end

@@ -1,25 +1,18 @@
 -- How held jobs leave their holder's hands. ARGV[3] worker, ARGV[4] entries one after another:
--- '<d token><d delay ms, -1 = old place><B marks><Bc0 id>', with mark EVENT the run's texts
--- 'Bc0 task, key, due, started, ms, attempt', and for every verb but ack 'Bc0 outcome, reason, error class, I2c0 error'.
-local MARK_EVENT, MARK_EXPIRED, MARK_SUSPECT, MARK_CRASH = 1, 2, 4, 8
+-- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 run>', the run being the texts of its event
+-- 'Bc0 task, key, due, started, ms, attempt' or empty, and for every verb but ack
+-- 'Bc0 outcome, reason, error class, I2c0 error'.
+local MARK_MERGED, MARK_EXPIRED, MARK_SUSPECT, MARK_CRASH = 1, 2, 4, 8
 local settler = ARGV[3]
 
 local function has_mark(entry, mark)
   return math.floor(entry.marks / mark) % 2 == 1
 end
 
-local function read_entry(frame, at, with_outcome)
+local function read_entry(frame, at)
   local e = {}
-  e.token, e.delay, e.marks, e.id, at = struct.unpack('<ddBBc0', frame, at)
-  if has_mark(e, MARK_EVENT) then
-    local run = {}
-    run.task, run.key, run.due, run.started, run.ms, run.attempt, at =
-      struct.unpack('<Bc0Bc0Bc0Bc0Bc0Bc0', frame, at)
-    e.run = run
-  end
-  if with_outcome then
-    e.outcome, e.reason, e.error_class, e.error, at = struct.unpack('<Bc0Bc0Bc0I2c0', frame, at)
-  end
+  e.token, e.delay, e.marks, e.id, e.run, e.outcome, e.reason, e.error_class, e.error, at =
+    struct.unpack('<ddBBc0I2c0Bc0Bc0Bc0I2c0', frame, at)
   return e, at
 end
 
@@ -44,7 +37,7 @@ local function settle_all(frame, settle)
   local answers, late, at, n = {}, 0, 1, 0
   while at <= #frame do
     local e
-    e, at = read_entry(frame, at, true)
+    e, at = read_entry(frame, at)
     n = n + 1
     local packed = held(e)
     if packed then
@@ -75,9 +68,7 @@ local function put_rest(id, body)
 end
 
 local function emit_entry(e, outcome)
-  if e.run then
-    emit(outcome, e.id, e.run, settler, e.error_class or '')
-  end
+  emit(outcome, e.id, e.run, settler, e.error_class)
 end
 
 -- A cancelled run does not come back, however it ended; a plain one also gives way to what was gated behind it.
