@@ -6,6 +6,7 @@
 -- ARGV    1 request id; 2 the constants of the shard (not used); 3 one entry of schedule.lua
 -- Returns c(reated), or nothing when schedule.lua has to decide.
 -- Events  none
+local META = KEYS[6]
 -- include clock
 local call = redis.call
 local seen = call('HGET', KEYS[4], ARGV[1])
@@ -15,7 +16,7 @@ end
 local _, _, _, marks, ms, id, task, body = struct.unpack('<BBBBdBc0Bc0I4c0', ARGV[3])
 local number = tonumber(call('HGET', KEYS[7], task) or nil)
 local head = tonumber(call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2])
-local meta = call('HMGET', KEYS[6], 'clock', 'seq', 'classes')
+local meta = call('HMGET', META, 'clock', 'seq', 'classes')
 local now_us, seq = server_us(), (tonumber(meta[2]) or 0) + 1
 local now_ms = math.floor(now_us / 1000)
 local due = (marks % 2 == 1 and ms + now_ms or ms) * 1000 + seq % 1000
@@ -31,5 +32,5 @@ call('ZADD', KEYS[1], string.format('%.0f', due), id)
 call('HINCRBY', KEYS[3], 'created', 1)
 call('RPUSH', KEYS[5], ARGV[1] .. struct.pack('<d', now_ms))
 call('HSET', KEYS[4], ARGV[1], 'c')
-call('HSET', KEYS[6], 'clock', string.format('%.0f', now_us), 'seq', seq)
+call('HSET', META, 'clock', string.format('%.0f', now_us), 'seq', seq)
 return redis.status_reply('c')

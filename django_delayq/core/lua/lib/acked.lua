@@ -20,20 +20,19 @@ local function ack_one(id, packed, body)
   end_run(id)
 end
 
--- Tokens, ids and runs of the entries, and which of them are merged jobs, each in a list of its own.
+-- Tokens, ids, runs and marks of the entries, each in a list of its own.
 local function read_acks(frame)
-  local tokens, ids, runs, merged, at, n = {}, {}, {}, {}, 1, 0
+  local tokens, ids, runs, marks, at, n = {}, {}, {}, {}, 1, 0
   while at <= #frame do
-    local _, marks
+    local _
     n = n + 1
-    tokens[n], _, marks, ids[n], runs[n], at = struct.unpack('<ddBBc0I2c0', frame, at)
-    merged[n] = marks % 2 == MARK_MERGED
+    tokens[n], _, marks[n], ids[n], runs[n], at = struct.unpack('<ddBBc0I2c0', frame, at)
   end
-  return tokens, ids, runs, merged
+  return tokens, ids, runs, marks
 end
 
 local function ack(frame)
-  local tokens, ids, runs, merged = read_acks(frame)
+  local tokens, ids, runs, marks = read_acks(frame)
   if #ids == 0 then
     return ''
   end
@@ -45,13 +44,13 @@ local function ack(frame)
     if states[i] then
       token, _, failures = struct.unpack('<ddI2', states[i])
     end
-    if token ~= tokens[i] or done[id] then
+    if token ~= tokens[i] or done[id] or (marks[i] >= MARK_EXPIRED and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
-      if gated or merged[i] then
+      if gated or marks[i] % 2 == MARK_MERGED then
         ack_one(id, states[i], redis.call('HGET', BODY, id) or '')
       else
         plain[#plain + 1] = id

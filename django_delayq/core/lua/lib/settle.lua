@@ -16,17 +16,20 @@ local function read_entry(frame, at)
   return e, at
 end
 
+-- Whether the lease is over; during a reaper hold none is.
+local function has_run_out(id)
+  local deadline = tonumber(redis.call('ZSCORE', LEASE, id))
+  return deadline and deadline <= now_ms and now_ms >= hold_ms
+end
+
 -- The state of the job if the caller still holds it, else nil: then nothing may change.
 local function held(e)
   local packed = redis.call('HGET', STATE, e.id)
   if not packed or struct.unpack('<d', packed) ~= e.token then
     return nil
   end
-  if has_mark(e, MARK_EXPIRED) then
-    local deadline = tonumber(redis.call('ZSCORE', LEASE, e.id))
-    if not deadline or deadline > now_ms or now_ms < hold_ms then
-      return nil
-    end
+  if has_mark(e, MARK_EXPIRED) and not has_run_out(e.id) then
+    return nil
   end
   return packed
 end
