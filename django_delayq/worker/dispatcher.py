@@ -70,12 +70,15 @@ class Patrol:
         """Look where it is time to look. Returns the seconds until that is the case again."""
         now = time.monotonic()
         self._meet(self._queues(), now)
+        # Still lasting, as far as is known: the look below may be the first call that comes through again.
+        outage = self._weather.lasting()
         if self._weather.cleared_at != self._outage_seen:
             self._outage_seen = self._weather.cleared_at
-            if self._weather.last_outage > self._heartbeat:
-                # Holders could not renew: nothing is taken from them until they had one lease of time to do so.
-                for beat in self._beats:
-                    beat.hold = True
+            outage = max(outage, self._weather.last_outage)
+        if outage > self._heartbeat:
+            # Holders could not renew: nothing is taken from them until they had one lease of time to do so.
+            for beat in self._beats:
+                beat.hold = True
         for beat in self._beats:
             if self._wants_a_look(beat, time.monotonic()):
                 self._look(beat)

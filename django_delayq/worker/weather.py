@@ -37,6 +37,11 @@ class Weather:
                 self._since = 0.0
                 logger.warning("Redis is back after %.1f s", self.last_outage)
 
+    def lasting(self) -> float:
+        """Seconds since Redis went away; 0 while it is there."""
+        since = self._since
+        return time.monotonic() - since if since else 0.0
+
     def storm(self, who: str, error: BaseException) -> Fault:
         """A call failed. Returns the kind of trouble, after logging it in the measure that it deserves."""
         fault = classify(error)

@@ -125,8 +125,6 @@ def test_t13_after_a_cut_of_the_line_all_loops_are_alive_and_it_was_logged_once(
     box = redis_factory(tcp=True)
     proxy = proxy_factory(box.address)
     mill = make_mill(box.url, lease=1.5)
-    ghost = mill.put("grind", id="ghost")
-    (reserved,) = mill.broker.queue("default").reserve(0, 1, worker="a holder that is never heard of again").jobs
     node = mill.start("--threads", 3, DELAYQ_TEST_URL=proxy.url)
     pids = node.children()
     ends = mill.put("wait_for", str(mill.gate("ends")), id="ends-while-the-line-is-cut")
@@ -135,6 +133,8 @@ def test_t13_after_a_cut_of_the_line_all_loops_are_alive_and_it_was_logged_once(
     mill.wait_starts(lasts)
     proxy.refuse()
     until(lambda: "no work with Redis now" in node.said, "the first word of the outage")
+    ghost = mill.put("grind", id="ghost")
+    (reserved,) = mill.broker.queue("default").reserve(0, 1, worker="a holder that is never heard of again").jobs
     meanwhile = mill.put_many("grind", 20)
     mill.gate("ends").touch()
     mill.wait_ended([ends])
@@ -146,12 +146,14 @@ def test_t13_after_a_cut_of_the_line_all_loops_are_alive_and_it_was_logged_once(
     mill.wait_ended(meanwhile)  # the fetch loop
     announced = {worker["pid"]: worker["seen_ms"] for worker in mill.broker.workers()}
     until(lambda: [w for w in mill.broker.workers() if w["seen_ms"] > announced[w["pid"]]], "the heartbeat")
-    mill.wait_ended([ghost])  # the dispatcher
+    until(lambda: "lease of worker a holder that is never" in node.said, "the dispatcher")
+    assert time.monotonic() - back < 10, "all loops are back within ten seconds"
+    mill.gate("lasts").touch()
+    mill.wait_ended([ghost])
+    mill.wait_empty()
     until(lambda: [c for c in box.client().client_list() if c["cmd"] == "blpop"], "the wake thread")
     put_at = time.time()
     assert mill.wait_starts(mill.put("grind", id="woken"))[0]["at"] - put_at < 1.0
-    assert time.monotonic() - back < 10, "all loops are back within ten seconds"
-    mill.gate("lasts").touch()
     mill.wait_empty()
     assert [line["held"] for line in mill.lines("end", lasts)] == [True], "its lease was held over the outage"
     assert set(mill.starts_by_id().values()) == {1}

@@ -59,8 +59,12 @@ class Node:
         return [pid for pid in self.children() if pid in announced]
 
     def wait_ready(self, count: int) -> Node:
-        until(lambda: self.process.poll() is not None or len(self.serving()) >= count, f"a worker:\n{self.said}")
-        assert self.process.poll() is None, self.said
+        try:
+            until(lambda: self.process.poll() is not None or len(self.serving()) >= count, f"{count} serving processes")
+            assert self.process.poll() is None
+        except AssertionError as error:
+            error.add_note(f"it said:\n{self.said}")
+            raise
         return self
 
     @property

@@ -75,7 +75,7 @@ def test_a_lease_that_ran_out_but_was_not_taken_away_still_counts(stage: Stage, 
     assert stage.settle(settlement(verb, job)) == [True]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", VERBS[1:])
 def test_the_reaper_takes_nothing_whose_lease_was_extended_meanwhile(stage: Stage, verb: str) -> None:
     stage.put("a")
     job = stage.take_one()
@@ -83,12 +83,7 @@ def test_the_reaper_takes_nothing_whose_lease_was_extended_meanwhile(stage: Stag
     (found,) = stage.queue.expired(0)
     stage.queue.touch([job])
     with unchanged(stage.broker):
-        assert stage.settle(settlement(verb, found) if verb == "ack" else settlement(verb, found, guard="expired"))[0] \
-            is (verb == "ack") or verb == "ack"  # fmt: skip
-        if verb == "ack":
-            stage.put("a")  # an ack has no such guard: it is the holder's own word
-            raise_if_unchanged = stage.take_one()
-            stage.queue.cancel(raise_if_unchanged.id)
+        assert stage.settle(settlement(verb, found, guard="expired")) == [False]
 
 
 # --- ack

@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
--- include keys clock begin window body state due wake bytes payload gate event settle grave
+-- include keys clock begin sweep window body state due wake bytes payload gate event settle grave
 local seen = replay()
 if seen then
   return seen
@@ -16,7 +16,6 @@ local function payloads_of_run(id, taken)
     local value = redis.call('HGET', PAYLOAD, field_of(id, digest, '0')) or ''
     records[#records + 1] = struct.pack('<I4c0', #value, value)
   end
-  finish_payloads(id, taken)
   return struct.pack('<I4', #records) .. table.concat(records)
 end
 
@@ -34,6 +33,9 @@ return settle_all(ARGV[4], function(e, s)
   end
   local merged = is_merged(body)
   dig(e.id, body, s, e, merged and payloads_of_run(e.id, s.taken) or '')
+  if merged then
+    finish_payloads(e.id, s.taken)
+  end
   if merged and redis.call('HEXISTS', GATE, e.id) == 0 and has_payloads(e.id) then
     put_rest(e.id, body)
   else

@@ -3,7 +3,7 @@
 -- ARGV    3 id; 4 task, or '' for any
 -- Returns cancelled, stopping, taken (a live job of another task) or '' (no live job).
 -- Events  cancelled
--- include keys clock begin window body state due wake bytes payload gate
+-- include keys clock begin sweep window body state due wake bytes payload gate
 local seen = replay()
 if seen then
   return seen

@@ -3,7 +3,7 @@
 -- ARGV    3 id; 4 key (16 bytes, or '' = the youngest grave of the id)
 -- Returns '1', or '0' when there is no such grave.
 -- Events  none
--- include keys clock begin window grave
+-- include keys clock begin sweep window grave
 local seen = replay()
 if seen then
   return seen

@@ -116,7 +116,8 @@ local function check_payloads(id, body, leased, s)
       found('payload order without payload', id, function() redis.call('ZREM', ORDER, member) end)
     elseif slot == '1' and not (leased and in_flight(s.taken, digest)) then
       found('payload twin without run', id, function()
-        add_payload(id, digest, drop_payload(id, digest, '1'), '0', '')
+        add_payload(id, digest, value, '0', '')
+        drop_payload(id, digest, '1')
       end)
     end
   end
@@ -132,13 +133,24 @@ local function check_payloads(id, body, leased, s)
   end
 end
 
-local function examine(id)
+local function examine_once(id)
   local body = redis.call('HGET', BODY, id)
   local leased = redis.call('ZSCORE', LEASE, id)
   check_place(id, body, leased)
   local s = check_state(id, body, leased, redis.call('HGET', STATE, id))
   check_gate(id, body, leased)
   check_payloads(id, body, leased, s)
+end
+
+-- What was mended may show the next damage: a job that lost its lease still has the token of that lease.
+local function examine(id)
+  for _ = 1, repair and 5 or 1 do
+    local found_before = #findings
+    examine_once(id)
+    if #findings == found_before then
+      return
+    end
+  end
 end
 
 local function examine_grave(grave)

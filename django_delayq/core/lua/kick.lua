@@ -3,7 +3,7 @@
 -- ARGV    3 id; 4 key (16 bytes, or '' = the youngest grave of the id); 5 delay ms; 6 '1' = replace a live job
 -- Returns kicked, live (a live job of the id stands in the way) or '' (no such grave).
 -- Events  none
--- include keys clock begin window body state due wake bytes payload gate grave
+-- include keys clock begin sweep window body state due wake bytes payload gate grave
 local seen = replay()
 if seen then
   return seen

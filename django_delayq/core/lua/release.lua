@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle); mark SUSPECT = the run may have killed its process
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  none; cancelled
--- include keys clock begin window body state due wake bytes payload gate event settle
+-- include keys clock begin sweep window body state due wake bytes payload gate event settle
 local seen = replay()
 if seen then
   return seen

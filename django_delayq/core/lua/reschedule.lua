@@ -3,7 +3,7 @@
 -- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now
 -- Returns moved, taken (a live job of another task) or '' (nothing waits under this id).
 -- Events  none
--- include keys clock begin window body due wake gate
+-- include keys clock begin sweep window body due wake gate
 local seen = replay()
 if seen then
   return seen

@@ -8,7 +8,7 @@
 --         4 '1' = one `bulk` event for the chunk
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task).
 -- Events  bulk
--- include keys clock begin window body due wake
+-- include keys clock begin sweep window body due wake
 local MARK_DELAY, MARK_KEEP_RETRIES, MARK_MERGED = 1, 2, 4
 local MERGE, REPLACE, IGNORE, ERROR = 0, 1, 2, 3
 local KEEP, EARLIEST, LATEST = 0, 2, 3

@@ -3,7 +3,7 @@
 -- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'
 -- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
 -- Events  none
--- include keys clock begin window state
+-- include keys clock begin sweep window state
 local seen = replay()
 if seen then
   return seen

@@ -70,7 +70,8 @@ local function add_payload(id, digest, value, policy, taken)
     if not newer_wins(policy, old, value) then
       return
     end
-    drop_payload(id, digest, slot)
+    -- Only its place: the new record takes the field, so that no moment is without one of the two.
+    redis.call('ZREM', ORDER, member_of(id, old, digest, slot))
   end
   put_payload(id, digest, slot, value)
 end
@@ -132,9 +133,10 @@ local function finish_payloads(id, taken)
   for at = 1, #taken, 16 do
     local digest = string.sub(taken, at, at + 15)
     drop_payload(id, digest, '0')
-    local twin = drop_payload(id, digest, '1')
+    local twin = redis.call('HGET', PAYLOAD, field_of(id, digest, '1'))
     if twin then
       put_payload(id, digest, '0', twin)
+      drop_payload(id, digest, '1')
     end
   end
 end
@@ -143,9 +145,10 @@ end
 local function return_payloads(id, taken)
   for at = 1, #taken, 16 do
     local digest = string.sub(taken, at, at + 15)
-    local twin = drop_payload(id, digest, '1')
+    local twin = redis.call('HGET', PAYLOAD, field_of(id, digest, '1'))
     if twin then
       add_payload(id, digest, twin, '0', '')
+      drop_payload(id, digest, '1')
     end
   end
 end

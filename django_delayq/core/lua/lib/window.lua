@@ -1,5 +1,5 @@
 -- The request window: a call that is sent again after a lost reply gets the first reply again and changes nothing.
-local WINDOW_MS, WINDOW_LENGTH, SWEEP_EVERY = 120000, 100000, 16
+local WINDOW_MS, WINDOW_LENGTH = 120000, 100000
 
 local function replay()
   return redis.call('HGET', REPLY, request)

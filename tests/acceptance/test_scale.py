@@ -1,0 +1,159 @@
+"""What people look at stays quick and whole when there is much of it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis.connection
+
+from django_delayq.core import fsck
+from django_delayq.core.broker import Broker
+from django_delayq.core.inspector import JobView
+from django_delayq.core.job import NewJob, bury
+from tests.support.redis_box import RedisBox
+
+from .conftest import MakeMill
+from .world import Mill
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One element for each time that a client sends something: the number of its bytes."""
+    sent: list[int] = []
+    original = redis.connection.AbstractConnection.send_packed_command
+
+    def counted(self: redis.connection.AbstractConnection, command: object, check_health: bool = True) -> None:
+        chunks = [command] if isinstance(command, (str, bytes)) else list(command)  # type: ignore[call-overload]
+        sent.append(sum(map(len, chunks)))
+        original(self, chunks, check_health=check_health)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", counted)
+    return sent
+
+
+def test_t45_a_thousand_queues_of_sixteen_shards_are_counted_in_one_round_trip(
+    redis_box: RedisBox, tmp_path: Path, round_trips: list[int]
+) -> None:
+    mill = Mill(redis_box.url, tmp_path)  # not from make_mill: the check of 16,000 shards would take a minute
+    for number in range(1_000):
+        mill.broker.queue(f"queue-{number}", shards=16)
+    fill_one_queue(mill, "queue-7")
+    mill.broker.inspector.counts("queue-7")  # Redis knows the script from here on
+    round_trips.clear()
+
+    counts = {one.queue: one for one in mill.broker.inspector.all_counts()}
+
+    assert len(round_trips) == 2, "one for the names of the queues, one for all their counts"
+    assert len(counts) == 1_000
+    full = counts.pop("queue-7")
+    assert (full.ready, full.delayed, full.reserved, full.morgue, full.failed) == (3, 4, 2, 1, 0)
+    assert {(one.ready, one.delayed, one.reserved, one.morgue) for one in counts.values()} == {(0, 0, 0, 0)}
+    assert fsck.check(mill.broker, queues=["queue-7"]).violations == []
+    mill.broker.connection.close()
+
+
+def fill_one_queue(mill: Mill, name: str) -> None:
+    """Three ready, four delayed, two reserved, one in the morgue."""
+    queue = mill.broker.queue(name)
+    for number in range(6):
+        mill.put("grind", queue=name, id=f"due-{number}")
+    mill.put_many("grind", 4, queue=name, delay_ms=3_600_000)
+    held = []
+    for shard in itertools.cycle(range(16)):
+        held += queue.reserve(shard, 1, worker="test").jobs
+        if len(held) == 3:
+            break
+    assert queue.settle([bury(held[0], 0, 0, reason="for the test")]) == [True]
+
+
+def fill(broker: Broker, waiting: int, dead: int) -> None:
+    """``waiting`` delayed jobs and ``dead`` in the morgue, in four shards."""
+    queue = broker.queue("default", shards=4)
+    queue.schedule_many(NewJob(f"dead-{number:07}", "mill.grind") for number in range(dead))
+    for shard in range(4):
+        while jobs := queue.reserve(shard, 250, worker="test").jobs:
+            assert all(queue.settle([bury(job, 0, 0, reason="for the test") for job in jobs]))
+    base = int(broker.now_ms()) + 3_600_000
+    queue.schedule_many(
+        NewJob(f"job-{number:07}", "mill.grind", due_ms=base + number // 3, delay_ms=None) for number in range(waiting)
+    )
+
+
+def walk(broker: Broker, place: str, by: str, *, meanwhile: Callable[[int], None] = lambda page: None,
+         reverse: bool = False) -> list[JobView]:  # fmt: skip
+    """All pages of a place, one after another."""
+    found: list[JobView] = []
+    cursor = ""
+    for number in itertools.count():
+        page = broker.inspector.page("default", place, by, cursor=cursor, limit=250, reverse=reverse)
+        found += page.jobs
+        cursor = page.cursor
+        if not cursor:
+            return found
+        meanwhile(number)
+    raise AssertionError("unreachable")
+
+
+def pages_are_complete_and_stable(broker: Broker, waiting: int, dead: int) -> None:
+    fill(broker, waiting, dead)
+    queue = broker.queue("default")
+    gone = {f"job-{number:07}" for number in range(0, waiting, waiting // 40)}
+    left = iter(sorted(gone))
+
+    def meanwhile(page: int) -> None:
+        """While somebody turns the pages, jobs come and go."""
+        queue.schedule(NewJob(f"fresh-{page}", "mill.grind", delay_ms=1_000))
+        if ident := next(left, None):
+            queue.cancel(ident)
+
+    seen = walk(broker, "waiting", "due", meanwhile=meanwhile)
+    ids = [view.id for view in seen]
+    assert len(ids) == len(set(ids)), "nobody is shown twice"
+    assert {f"job-{number:07}" for number in range(waiting)} - gone <= set(ids), "nobody who stays is left out"
+    assert [view.due_ms for view in seen] == sorted(view.due_ms for view in seen)
+
+    for by, reverse in (("updated", False), ("updated", True), ("id", False)):
+        graves = walk(broker, "morgue", by, reverse=reverse)
+        assert {view.id for view in graves} == {f"dead-{number:07}" for number in range(dead)}
+        assert len(graves) == dead
+        keys = [view.id if by == "id" else view.buried_ms for view in graves]
+        assert keys == sorted(keys, reverse=reverse)  # type: ignore[type-var]
+
+
+def test_t47_twenty_thousand_jobs_and_five_thousand_dead_are_paged_through(broker: Broker) -> None:
+    pages_are_complete_and_stable(broker, 20_000, 5_000)
+
+
+@pytest.mark.slow
+def test_t47_a_million_jobs_and_a_hundred_thousand_dead_are_paged_through(broker: Broker) -> None:
+    began = time.monotonic()
+    pages_are_complete_and_stable(broker, 1_000_000, 100_000)
+    print(f"filled and paged in {time.monotonic() - began:.0f} s")
+
+
+def test_t01_ten_thousand_jobs_of_one_millisecond_all_run_once(make_mill: MakeMill) -> None:
+    mill = make_mill()
+    mill.start("--threads", 4)
+    due = int(mill.broker.now_ms()) + 2_000
+    ids = mill.put_many("grind", 10_000, delay_ms=None, due_ms=due)
+    mill.wait_ended(ids)
+    mill.wait_empty()
+    assert mill.starts_by_id() == dict.fromkeys(ids, 1)
+
+
+def test_t02_ten_thousand_leases_that_end_at_once_are_all_recovered(make_mill: MakeMill) -> None:
+    mill = make_mill(lease=2.0)
+    ids = mill.put_many("grind", 10_000)
+    queue = mill.broker.queue("default")
+    while queue.reserve(0, 250, worker="a holder that is never heard of again").jobs:
+        pass
+    assert mill.counts().reserved == 10_000
+    mill.start("--threads", 4, "--log-format", "json", "--verbosity", 0)
+    mill.wait_ended(ids, 60)
+    mill.wait_empty()
+    assert mill.starts_by_id() == dict.fromkeys(ids, 1)
+    assert mill.counts().morgue == 0

@@ -1,0 +1,172 @@
+"""A script that breaks off before any one of its writes: fsck mends what is left, and no job is lost.
+
+Nothing that we know of breaks a script off in the middle (a crash of Redis does not: its log has all of a script or
+nothing), so this is the second line of defence: the order of the writes in each script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from django_delayq.core import fsck
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import Job, NewJob, ack, bury, fail, release
+from django_delayq.core.scripts import compose
+
+from .stage import Stage
+from .world import read_world
+
+Jobs = dict[str, Job]
+Act = Callable[[Stage, Jobs], Any]
+
+PRELUDE = """
+local writes, abort_at = 0, %d
+local not_writing = { GET=1, HGET=1, HMGET=1, HGETALL=1, HLEN=1, HEXISTS=1, HKEYS=1, ZSCORE=1, ZRANGE=1, ZCARD=1,
+  ZCOUNT=1, ZRANGEBYSCORE=1, ZRANGEBYLEX=1, ZLEXCOUNT=1, LINDEX=1, LLEN=1, LPOS=1, TIME=1, INFO=1, ZMSCORE=1 }
+local function counted_call(command, ...)
+  if not not_writing[command] then
+    writes = writes + 1
+    if writes == abort_at then
+      error('broken off')
+    end
+  end
+  return redis.call(command, ...)
+end
+"""
+
+
+def breaking_off(broker: Broker, name: str, at: int) -> None:
+    """From now on the script breaks off before its write number ``at`` (0: never)."""
+    source = compose(name, flags=broker.scripts._server_knows_flags(), test_clock=True)
+    if at:
+        first, rest = source.split("\n", 1) if source.startswith("#!") else ("", source)
+        source = first + PRELUDE % at + re.sub(r"redis\.call\b", "counted_call", rest)
+    broker.scripts._loaded[name] = (hashlib.sha1(source.encode()).hexdigest(), source)
+
+
+def furnish(stage: Stage) -> Jobs:
+    """Plain and merged jobs in every state; the held ones with and without gated content."""
+    for ident in ("held", "gated", "stopped"):
+        stage.put(ident, args=b"old")
+    for job in stage.take():
+        stage.failed(job)
+    for ident in ("mheld", "mgated"):
+        stage.add(ident, b"p")
+    jobs = {job.id: job for job in stage.take()}
+    stage.put("gated", at=5, args=b"new")
+    stage.add("mgated", b"p", at=5)
+    stage.add("mgated", b"q", at=5)
+    stage.queue.cancel("stopped")
+    stage.put("waiting", at=1000, args=b"old")
+    stage.put("retrying", at=-1)
+    stage.failed(stage.take_one())
+    stage.add("mwaiting", b"p", at=1000)
+    stage.add("mwaiting", b"q", at=1000)
+    for ident in ("buried", "waiting again"):
+        stage.in_morgue(ident, at=-1, priority=0)
+    stage.in_morgue("mburied", data=b"p", at=-1, priority=0)
+    stage.put("waiting again", at=1000, args=b"live")
+    stage.put("ready")
+    stage.add("mready", b"p")
+    return jobs
+
+
+def contents(stage: Stage) -> set[tuple[str, str, bytes]]:
+    """Everything that somebody asked for and that is still to be seen somewhere."""
+    world = read_world(stage.queue, 0)
+    found = set()
+    for ident, live in world["lives"].items():
+        plain = not live["content"].merged
+        found |= {(ident, "args", live["content"].args)} if plain else set()
+        found |= {(ident, "args", live["gate"][1].args)} if plain and live["gate"] else set()
+        found |= {(ident, "payload", payload.data) for payload in live["waiting"] + live["running"]}
+    for (ident, _), grave in world["graves"].items():
+        found |= {(ident, "args", grave["content"].args)} if not grave["content"].merged else set()
+        found |= {(ident, "payload", payload.data) for payload in grave["payloads"]}
+    return found
+
+
+def _settling(make: Callable[[Job], Any], *idents: str) -> Act:
+    return lambda stage, jobs: stage.settle(*(make(jobs[ident]) for ident in idents))
+
+
+#: the content of a broken-off run gives way to what is gated behind it, as that of a released run does
+SUPERSEDED = {("gated", "args", b"old")}
+HELD = ("held", "gated", "stopped", "mheld", "mgated")
+ACTS: dict[str, tuple[str, Act]] = {
+    "schedule a new job": ("schedule", lambda stage, _: stage.put("new", task="new task", priority=6)),
+    "schedule a fresh job": ("schedule_fresh", lambda stage, _: stage.put("fresh", at=2000, fresh=True)),
+    "schedule a new merged job": ("schedule", lambda stage, _: stage.add("new", b"p")),
+    "replace a waiting job": ("schedule", lambda stage, _: stage.put("retrying", at=70, priority=0)),
+    "replace a merged job": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", on_conflict="replace")),
+    "add a payload": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", priority=0)),
+    "add an equal payload": ("schedule", lambda stage, _: stage.add("mwaiting", b"p", "-5")),
+    "gate behind a run": ("schedule", lambda stage, _: stage.put("held", at=70, args=b"new")),
+    "gate a payload": ("schedule", lambda stage, _: stage.add("mheld", b"p")),
+    "replace gated payloads": ("schedule", lambda stage, _: stage.add("mgated", b"r", on_conflict="replace")),
+    "schedule many": ("schedule", lambda stage, _: stage.queue.schedule_many(
+        [NewJob("new", "work"), NewJob("waiting", "work"), NewJob("held", "work", args=b"new")])),
+    "reserve": ("reserve", lambda stage, _: stage.take()),
+    "ack": ("ack", _settling(lambda job: ack(job, 1, 2), *HELD)),
+    "ack and reserve": ("ack_reserve", lambda stage, jobs: stage.queue.settle_reserve(
+        0, [ack(jobs[ident], 1, 2) for ident in HELD], 50, worker="w")),
+    "fail": ("fail", _settling(lambda job: fail(job, 1, 2, delay_ms=50), *HELD)),
+    "release": ("release", _settling(lambda job: release(job, suspect=True), *HELD)),
+    "bury": ("bury", _settling(lambda job: bury(job, 1, 2, reason="why"), *HELD)),
+    "touch": ("touch", lambda stage, jobs: stage.queue.touch(
+        list(jobs.values()), {(job.id, job.token) for job in jobs.values()})),
+    "cancel a waiting job": ("cancel", lambda stage, _: stage.queue.cancel("retrying")),
+    "cancel a merged job": ("cancel", lambda stage, _: stage.queue.cancel("mwaiting")),
+    "cancel a run": ("cancel", lambda stage, _: stage.queue.cancel("mgated")),
+    "reschedule": ("reschedule", lambda stage, _: stage.queue.run_now("waiting")),
+    "reschedule what is gated": ("reschedule", lambda stage, _: stage.queue.run_now("gated")),
+    "kick": ("kick", lambda stage, _: stage.queue.kick("buried", delay_ms=5)),
+    "kick and replace": ("kick", lambda stage, _: stage.queue.kick("waiting again", replace=True)),
+    "kick a merged job": ("kick", lambda stage, _: stage.queue.kick("mburied")),
+    "discard": ("discard", lambda stage, _: stage.queue.discard("buried")),
+    "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
+}  # fmt: skip
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.parametrize("name", ACTS)
+def test_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -> None:
+    script, act = ACTS[name]
+
+    def scene() -> tuple[Stage, Jobs]:
+        clocked.client.flushdb()
+        clocked._queues.clear()
+        breaking_off(clocked, script, 0)
+        stage = Stage(clocked)
+        return stage, furnish(stage)
+
+    stage, jobs = scene()
+    before = contents(stage)
+    act(stage, jobs)
+    fsck.assert_invariants(clocked)
+    lasting = (before & contents(stage)) - SUPERSEDED
+    for at in range(1, 200):
+        stage, jobs = scene()
+        breaking_off(clocked, script, at)
+        try:
+            act(stage, jobs)
+        except ResponseError as error:
+            assert "broken off" in str(error)  # noqa: PT017
+        else:
+            break
+        breaking_off(clocked, script, 0)
+        fsck.check(clocked, repair=True)
+        fsck.assert_invariants(clocked)
+        assert lasting <= contents(stage), at
+        stage.wait(200_000)
+        stage.done(*stage.take())
+        fsck.assert_invariants(clocked)
+    else:
+        pytest.fail("the script never came to its end")
+    assert at > 1, "the script wrote nothing"

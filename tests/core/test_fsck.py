@@ -1,0 +1,159 @@
+"""fsck finds every kind of damage, mends it, and loses no job while it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from django_delayq.core import fsck
+
+from .stage import Stage
+
+Damage = Callable[[Stage], object]
+
+
+def furnish(stage: Stage) -> None:
+    """A job in every place there is."""
+    stage.put("failed", priority=2)
+    stage.failed(next(iter(stage.take())), 1000)
+    stage.add("merged", b"p", at=1000)
+    stage.add("merged", b"q", at=1000)
+    stage.in_morgue("buried")
+    stage.put("held")
+    stage.add("union", b"p")
+    stage.take()
+    stage.put("held", at=70)
+    stage.add("union", b"p")
+    stage.add("union", b"q")
+
+
+def _hash(name: str, ident: str) -> Damage:
+    return lambda stage: stage.broker.client.hdel(stage.key(name), ident)
+
+
+def _zset(name: str, ident: str) -> Damage:
+    return lambda stage: stage.broker.client.zrem(stage.key(name), ident)
+
+
+def _first(name: str) -> Damage:
+    def remove(stage: Stage) -> None:
+        client, key = stage.broker.client, stage.key(name)
+        member = next(iter(client.hkeys(key) if client.type(key) == b"hash" else client.zrange(key, 0, 0)))
+        client.hdel(key, member) if client.type(key) == b"hash" else client.zrem(key, member)
+
+    return remove
+
+
+def _twice(stage: Stage) -> None:
+    stage.broker.client.zadd(stage.key("due.4"), {"held": 5})
+
+
+def _wrong_class(stage: Stage) -> None:
+    client = stage.broker.client
+    client.zrem(stage.key("due.2"), "failed")
+    client.zadd(stage.key("due.6"), {"failed": 5})
+
+
+def _stale_token(stage: Stage) -> None:
+    client = stage.broker.client
+    client.hset(stage.key("state"), "merged", client.hget(stage.key("state"), "held"))
+
+
+def _orphan_state(stage: Stage) -> None:
+    client = stage.broker.client
+    client.hset(stage.key("state"), "nobody", client.hget(stage.key("state"), "failed"))
+
+
+def _orphan_gate(stage: Stage) -> None:
+    client = stage.broker.client
+    client.hset(stage.key("gate"), "nobody", client.hget(stage.key("gate"), "held"))
+
+
+def _wrong_failures(stage: Stage) -> None:
+    stage.broker.client.zadd(stage.key("failures"), {"failed": 9})
+
+
+def _orphan_payload(stage: Stage) -> None:
+    client, key = stage.broker.client, stage.key("payload")
+    client.hset(key, b"nobody\0" + b"d" * 16 + b"0", client.hvals(key)[0])
+
+
+def _orphan_reply(stage: Stage) -> None:
+    stage.broker.client.hset(stage.key("reply"), b"r" * 16, b"c")
+
+
+def _orphan_window(stage: Stage) -> None:
+    stage.broker.client.rpush(stage.key("window"), b"r" * 24)
+
+
+DAMAGES: dict[str, tuple[Damage, str, set[str]]] = {
+    "a waiting job without its place": (_zset("due.2", "failed"), "body without place", set()),
+    "a merged job without its place": (_zset("due.4", "merged"), "body without place", set()),
+    "a held job without its lease": (_zset("lease", "held"), "body without place", set()),
+    "a held merged job without its lease": (_zset("lease", "union"), "body without place", set()),
+    "a job in two places": (_twice, "in two places", set()),
+    "a job in the wrong class": (_wrong_class, "wrong priority class", set()),
+    "a waiting job without its body": (_hash("body", "failed"), "index without body", {"failed"}),
+    "a merged job without its body": (_hash("body", "merged"), "index without body", {"merged"}),
+    "a lease without its token": (_hash("state", "held"), "lease without token", set()),
+    "a token without its lease": (_stale_token, "token without lease", set()),
+    "a state of nobody": (_orphan_state, "state without body", set()),
+    "a gate of nobody": (_orphan_gate, "gate without run", set()),
+    "a failure index without the job": (_zset("failed", "failed"), "failure index", set()),
+    "a wrong number of failures": (_wrong_failures, "failure index", set()),
+    "an order without its payload": (_first("payload"), "payload order without payload", set()),
+    "a payload without its order": (_first("order"), "payload without order", set()),
+    "a payload of nobody": (_orphan_payload, "payload without order", set()),
+    "a grave without its time": (_first("morgue"), "grave without index", set()),
+    "a grave without its id": (_first("morgue_id"), "grave without index", set()),
+    "a grave without its record": (_first("grave"), "grave without record", {"buried"}),
+    "a reply outside of the window": (_orphan_reply, "remembered replies", set()),
+    "a place in the window without a reply": (_orphan_window, "remembered replies", set()),
+}
+
+
+def living(stage: Stage) -> set[str]:
+    """Every id that lives or lies in the morgue."""
+    client = stage.broker.client
+    graves = {name[:-17].decode() for name in client.zrange(stage.key("morgue"), 0, -1)}
+    return {ident.decode() for ident in client.hkeys(stage.key("body"))} | graves
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_and_mended(stage: Stage, name: str) -> None:
+    damage, violation, lost = DAMAGES[name]
+    furnish(stage)
+    before = living(stage)
+    fsck.assert_invariants(stage.broker)
+    damage(stage)
+    with pytest.raises(AssertionError, match=violation):
+        fsck.assert_invariants(stage.broker)
+    found = fsck.check(stage.broker, repair=True)
+    assert any(violation in sentence for sentence in found.violations)
+    assert found.repaired
+    fsck.assert_invariants(stage.broker)
+    assert living(stage) - {"nobody"} == before - lost
+    stage.wait(60_000)
+    stage.done(*stage.take())
+    fsck.assert_invariants(stage.broker)
+
+
+def test_a_healthy_shard_is_left_alone(stage: Stage) -> None:
+    furnish(stage)
+    before = stage.picture()
+    report = fsck.check(stage.broker, repair=True)
+    assert (report.violations, report.repaired) == ([], 0)
+    assert report.checked >= 5
+    assert stage.picture() == before
+
+
+@pytest.mark.broken_on_purpose
+def test_only_the_named_queues_are_checked(stage: Stage) -> None:
+    other = Stage(stage.broker, name="other")
+    other.put("a")
+    stage.put("a")
+    _zset("due.4", "a")(other)
+    assert fsck.check(stage.broker, queues=["q"]).violations == []
+    assert len(fsck.check(stage.broker, queues=["other"]).violations) == 1

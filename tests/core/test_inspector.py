@@ -1,0 +1,169 @@
+"""Counts, pages with a cursor, and views; looking changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inspector import JobView
+from django_delayq.core.job import NewJob
+
+from .stage import LEASE, T0, Stage
+from .world import unchanged
+
+
+def pages(stage: Stage, place: str, by: str = "", limit: int = 100, **options: bool) -> Iterator[list[JobView]]:
+    cursor = ""
+    while True:
+        page = stage.broker.inspector.page("q", place, by, cursor=cursor, limit=limit, **options)
+        assert len(page.jobs) <= limit
+        yield page.jobs
+        cursor = page.cursor
+        if not cursor:
+            return
+
+
+def ids(stage: Stage, place: str, by: str = "", limit: int = 100, **options: bool) -> list[str]:
+    return [view.id for page in pages(stage, place, by, limit, **options) for view in page]
+
+
+@pytest.fixture
+def crowd(clocked: Broker) -> Stage:
+    """90 jobs over 3 shards and 3 classes, ten at each of 9 due times."""
+    stage = Stage(clocked, shards=3)
+    stage.queue.schedule_many(
+        NewJob(f"j{n:02}", "work", due_ms=T0 + n // 10, priority=(0, 4, 7)[n % 3]) for n in range(90)
+    )
+    return stage
+
+
+@pytest.mark.parametrize("limit", [1, 7, 10, 45, 90, 250])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_pages_show_every_job_once_in_order_over_shards_classes_and_ties(
+    crowd: Stage, limit: int, reverse: bool
+) -> None:
+    found = ids(crowd, "waiting", "due", limit, reverse=reverse)
+    assert sorted(found) == [f"j{n:02}" for n in range(90)]
+    dues = [int(ident[1:]) // 10 for ident in found]
+    assert dues == sorted(dues, reverse=reverse)
+    assert found == ids(crowd, "waiting", "due", 250, reverse=reverse)
+    assert found == ids(crowd, "waiting", "due", limit, reverse=not reverse)[::-1]
+
+
+def test_a_page_goes_on_although_the_entry_of_its_cursor_is_gone(crowd: Stage) -> None:
+    everything = ids(crowd, "waiting", limit=250)
+    first = crowd.broker.inspector.page("q", "waiting", limit=30)
+    for ident in everything[25:35]:
+        crowd.queue.cancel(ident)
+    crowd.put("new before", at=0, due_policy="replace")
+    rest = crowd.broker.inspector.page("q", "waiting", limit=250, cursor=first.cursor)
+    assert [view.id for view in rest.jobs] == everything[35:]
+
+
+def test_looking_at_everything_changes_nothing(crowd: Stage) -> None:
+    crowd.wait(20)
+    jobs = [job for number in range(3) for job in crowd.take(8, number=number)]
+    crowd.failed(jobs[0], 100)
+    crowd.buried(jobs[1])
+    inspector = crowd.broker.inspector
+    with unchanged(crowd.broker):
+        for place, orders in (("waiting", ["due"]), ("reserved", ["deadline"]), ("failed", ["updated", "failures"]),
+                              ("morgue", ["updated", "id"])):  # fmt: skip
+            for by in orders:
+                list(pages(crowd, place, by, 10))
+        inspector.counts("q")
+        inspector.all_counts()
+        inspector.peek("q")
+        for job in jobs:
+            inspector.get("q", job.id)
+            inspector.graves("q", job.id)
+
+
+def test_jobs_are_counted_where_they_lie(stage: Stage) -> None:
+    for ident in "abcdef":
+        stage.put(ident)
+    a, b, c = stage.take(3)
+    stage.failed(a, 1000)
+    stage.buried(b)
+    stage.put(c.id)
+    stage.wait(500)
+    counts = stage.broker.inspector.counts("q")
+    assert (counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue) == (3, 1, 1, 1, 1, 1)
+    assert counts.lag_seconds == 0.5
+    assert counts.counters == {"created": 6, "changed": 1, "reserved": 3, "failed": 1, "buried": 1}
+
+
+def test_all_queues_are_counted_in_one_go(broker: Broker) -> None:
+    for number in range(5):
+        broker.queue(f"q{number}", shards=3).schedule_many(NewJob(f"j{n}", "work") for n in range(number))
+    assert {counts.queue: counts.ready for counts in broker.inspector.all_counts()} == {f"q{n}": n for n in range(5)}
+    assert broker.queue_names() == [f"q{n}" for n in range(5)]
+    broker.client.script_flush()
+    assert sum(counts.ready for counts in broker.inspector.all_counts()) == 10
+
+
+def test_failed_jobs_are_paged_by_failures_and_by_time(stage: Stage) -> None:
+    for ident in "abc":
+        stage.put(ident)
+    a, b, c = stage.take()
+    stage.failed(b)
+    stage.wait(1)
+    (b,) = stage.take()
+    stage.failed(b, 1)
+    stage.failed(c, 5)
+    stage.wait(1)
+    stage.failed(a, 5)
+    assert ids(stage, "failed", "updated") == ["b", "c", "a"]
+    assert ids(stage, "failed", "failures", reverse=True) == ["b", "c", "a"]
+    assert ids(stage, "failed", "failures") == ["a", "c", "b"]
+
+
+def test_the_morgue_is_paged_by_time_and_by_id(stage: Stage) -> None:
+    for ident in ("c", "a", "b", "a"):
+        stage.in_morgue(ident)
+        stage.wait(1)
+    for limit in (1, 3, 100):
+        assert ids(stage, "morgue", "updated", limit) == ["c", "a", "b", "a"]
+        assert ids(stage, "morgue", "id", limit) == ["a", "a", "b", "c"]
+
+
+def test_a_view_tells_all_that_is_known_of_a_job(stage: Stage) -> None:
+    stage.put("a", at=5, args=b"[1]", priority=1)
+    delayed = stage.broker.inspector.get("q", "a")
+    assert delayed is not None
+    assert (delayed.state, delayed.due_ms, delayed.job.args, delayed.job.priority) == ("delayed", T0 + 5, b"[1]", 1)
+    stage.wait(5)
+    ready = stage.broker.inspector.get("q", "a")
+    assert ready is not None
+    assert ready.state == "ready"
+    stage.take(worker="me")
+    stage.put("a", at=70)
+    reserved = stage.broker.inspector.get("q", "a")
+    assert reserved is not None
+    assert (reserved.state, reserved.due_ms, reserved.gated_due_ms) == ("reserved", T0 + 5, T0 + 70)
+    assert (reserved.deadline_ms, reserved.job.worker, reserved.job.reserves) == (T0 + 5 + LEASE, "me", 1)
+    assert stage.broker.inspector.get("q", "nobody") is None
+
+
+def test_peek_shows_what_comes_next(crowd: Stage) -> None:
+    assert [view.id for view in crowd.broker.inspector.peek("q", 5)] == ids(crowd, "waiting")[:5]
+
+
+@pytest.mark.parametrize(("place", "by", "cursor"), [
+    ("nowhere", "", ""), ("waiting", "failures", ""), ("waiting", "", "!!"), ("waiting", "", "YWJj"),
+])  # fmt: skip
+def test_an_unknown_place_order_or_cursor_is_refused(stage: Stage, place: str, by: str, cursor: str) -> None:
+    with pytest.raises(InvalidJob):
+        stage.broker.inspector.page("q", place, by, cursor=cursor)
+
+
+def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.queue("q", shards=3)
+    other = Broker(broker.connection, prefix=broker.prefix)
+    with caplog.at_level("WARNING", "django_delayq"):
+        assert other.queue("q", shards=5).shards == 3
+    assert "3 shards in Redis, but 5 are configured" in caplog.text
+    assert Broker(broker.connection, prefix=broker.prefix).queues()[0].shards == 3

@@ -1,0 +1,125 @@
+"""The scripts as files, their loading, and what happens when the server forgets them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+from importlib.resources import files
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob, ack, new_id
+from django_delayq.core.keys import SHARD_KEYS, make_shard
+from django_delayq.core.scripts import NAMES, compose
+
+from .stage import Stage
+
+LUA = files("django_delayq.core") / "lua"
+SOURCES = {name: (LUA / f"{name}.lua").read_text() for name in NAMES}
+WRITING = re.compile(
+    r"'(HSET|HSETNX|HDEL|HINCRBY|ZADD|ZREM|LPUSH|RPUSH|LPOP|LREM|XADD|XTRIM|DEL|PUBLISH|SET|EXPIRE|HEXPIRE|ZINCRBY)'"
+)
+
+
+def test_every_file_is_a_script_or_a_piece_of_one() -> None:
+    assert {path.name for path in LUA.iterdir() if path.name.endswith(".lua")} == {f"{name}.lua" for name in NAMES}
+    pieces = {path.name.removesuffix(".lua") for path in (LUA / "lib").iterdir()}
+    used = {piece for source in SOURCES.values() for line in re.findall(r"-- include (.+)", source)
+            for piece in line.split()}  # fmt: skip
+    assert used | {"test_clock"} == pieces
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_has_its_flags_and_a_header_that_tells_all(name: str) -> None:
+    source = SOURCES[name]
+    assert source.startswith("#!lua")
+    header = source.partition("-- include")[0]
+    for word in ("-- ARGV ", "-- Returns ", "-- Events "):
+        assert word in header, word
+    if "no-writes" in source.partition("\n")[0]:
+        assert not WRITING.search(source.partition("-- include")[2].partition("\n")[2])
+
+
+@pytest.mark.parametrize("test_clock", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_loads(broker: Broker, name: str, test_clock: bool) -> None:
+    flags = broker.scripts._server_knows_flags()
+    assert broker.client.script_load(compose(name, flags=flags, test_clock=test_clock))
+    assert broker.client.script_load(compose(name, flags=False, test_clock=test_clock))
+
+
+def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None:
+    text = (LUA / "lib" / "keys.lua").read_text()
+    due = re.search(r"DUE = \{(.+?)\}", text)
+    assert due
+    assert re.findall(r"\d+", due[1]) == [str(n) for n in range(1, 9)]
+    named: dict[int, str] = {}
+    for names, keys in re.findall(r"^local ([A-Z_, ]+) = (KEYS.+)$", text, re.MULTILINE):
+        if "{" not in keys:
+            numbers = map(int, re.findall(r"\d+", keys))
+            named |= dict(zip(numbers, names.lower().split(", "), strict=True))
+    assert [named[number] for number in range(9, 26)] == list(SHARD_KEYS[8:])
+    assert named[26] == "wake"
+
+
+def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -> None:
+    shard = make_shard("p", "q", 0, 0, lease_ms=1, event_cap=1, cluster=False)
+    described = re.search(r"-- KEYS (.+?)\n-- ARGV", SOURCES["schedule_fresh"], re.DOTALL)
+    assert described
+    names = [key.decode().rpartition(":")[2] for key in shard.fresh_keys[3]]
+    assert names[0] == "due.3"
+    assert re.findall(r"\d ([a-z]+)(?=;|$)", described[1]) == names[1:]
+
+
+def test_all_keys_of_a_shard_share_one_hash_tag() -> None:
+    shard = make_shard("p", "q", 0, 7, lease_ms=1, event_cap=1, cluster=True)
+    assert {re.search(rb"\{(.+?)\}", key)[1] for key in shard.keys} == {b"q:0.7"}  # type: ignore[index]
+
+
+def test_a_server_that_forgot_a_script_is_told_it_again(broker: Broker) -> None:
+    queue = broker.queue("q")
+    for _ in range(3):
+        broker.client.script_flush()
+        assert queue.schedule(NewJob("a", "work")) == "created"
+        broker.client.script_flush()
+        (job,) = queue.reserve(0, 1, worker="w").jobs
+        broker.client.script_flush()
+        assert queue.settle([ack(job, 0, 0)]) == [True]
+    broker.client.script_flush()
+    assert queue.schedule_many(NewJob(f"j{n}", "work") for n in range(600)) == ["created"] * 600
+
+
+def test_scripts_flushed_in_a_loop_reach_no_caller(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    stop = threading.Event()
+
+    def flush() -> None:
+        while not stop.is_set():
+            broker.client.script_flush()
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    try:
+        done = 0
+        for number in range(150):
+            assert queue.schedule(NewJob(new_id(), "work", fresh=True)) == "created"
+            jobs = queue.reserve(number % 2, 10, worker="w").jobs
+            assert all(queue.touch(jobs)[place] == "held" for place in range(len(jobs)))
+            done += sum(queue.settle_reserve(number % 2, [ack(job, 0, 0) for job in jobs], 0, worker="w")[0])
+        done += sum(queue.settle([ack(job, 0, 0) for n in range(2) for job in queue.reserve(n, 250, worker="w").jobs]))
+    finally:
+        stop.set()
+        thread.join()
+    assert done == 150
+
+
+def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> None:
+    """The short script answers only when the long one would have said the same."""
+    other = Stage(stage.broker, name="other")
+    for number in range(50):
+        options: dict[str, Any] = {"at": (number * 37) % 50, "priority": (4, 4, 4, 1)[number % 4], "task": ("work", "rest")[number % 3 > 1]}
+        assert stage.put(f"j{number}", fresh=True, **options) == other.put(f"j{number}", **options) == "created"
+    assert stage.picture() == other.picture()
+    assert stage.counters() == other.counters()
