@@ -65,11 +65,19 @@ def digest(data: bytes) -> bytes:
     return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
 
 
+def bad_id(ident: bytes) -> InvalidJob:
+    """What is wrong with an id that cannot be one."""
+    if b"\0" in ident:
+        # It ends the id in the names of payloads and graves.
+        return InvalidJob("an id has no zero character in it; use another one")
+    return InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
+
+
 def pack_new(job: NewJob) -> bytes:
     """An entry of ``schedule.lua``."""
     ident = job.id.encode()
-    if len(ident) > 255 or not ident:
-        raise InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
+    if len(ident) > 255 or not ident or b"\0" in ident:
+        raise bad_id(ident)
     body = pack_body(job)
     delay = job.due_ms is None
     ms = job.delay_ms if delay else job.due_ms

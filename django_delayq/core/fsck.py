@@ -78,8 +78,7 @@ def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, rep
         _examine(broker, shard, where, report, repair, len(chunk), idents=frame)
     for chunk in _chunks(_graves(broker.client, shard)):
         _examine(broker, shard, where, report, repair, len(chunk), graves=b"".join(map(_framed, chunk)))
-    _check_window(broker.client, shard, where, report, repair)
-    _check_lengths(broker.client, shard, where, report)
+    _check_lengths(broker, shard, where, report, repair)
 
 
 def _framed(member: bytes) -> bytes:
@@ -97,26 +96,20 @@ def _examine(broker: Broker, shard: Shard, where: str, report: Report, repair: b
         report.repaired += repair
 
 
-def _check_lengths(client: Any, shard: Shard, where: str, report: Report) -> None:
-    """Structures that must be equally long. Read in one transaction, so that nothing moves in between."""
-    with clear_errors(), client.pipeline(transaction=True) as pipeline:
-        pipeline.hlen(shard.names["payload"]).zcard(shard.names["order"])
-        payloads, order = pipeline.execute()
+def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, repair: bool) -> None:
+    """Structures that must be equally long."""
+    payloads, order, replies, window = broker.scripts.call("lengths", shard.keys, b"", shard.constants)
     if payloads != order:
         report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
+    if replies != window:
+        report.violations.append(f"{where}: {replies} remembered replies, but {window} in the window")
+        if repair:
+            _mend_window(broker.client, shard.names["reply"], shard.names["window"])
+            report.repaired += 1
 
 
-def _check_window(client: Any, shard: Shard, where: str, report: Report, repair: bool) -> None:
-    """Every remembered reply is in the window, and the other way round."""
-    reply, window = shard.names["reply"], shard.names["window"]
+def _mend_window(client: Any, reply: bytes, window: bytes) -> None:
     with clear_errors():
-        with client.pipeline(transaction=True) as pipeline:
-            replies, listed = pipeline.hlen(reply).llen(window).execute()
-        if replies == listed:
-            return
-        report.violations.append(f"{where}: {replies} remembered replies, but {listed} in the window")
-        if not repair:
-            return
         # The window is read after the replies, and the replies are asked for one by one after the window, so that what
         # comes meanwhile is not taken for an orphan.
         known = set(client.hkeys(reply))
@@ -126,7 +119,6 @@ def _check_window(client: Any, shard: Shard, where: str, report: Report, repair:
         for entry in entries:
             if not client.hexists(reply, entry[:-8]):
                 client.lrem(window, 1, entry)
-    report.repaired += 1
 
 
 def _idents(client: Any, shard: Shard) -> Iterator[bytes]:

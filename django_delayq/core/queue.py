@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from .errors import IdTaken, InvalidJob
-from .frames import BrokenJob, pack_new, pack_settlement, pack_touch, unpack_batch, unpack_leases
+from .frames import BrokenJob, bad_id, pack_new, pack_settlement, pack_touch, unpack_batch, unpack_leases
 from .job import MAX_ID_BYTES, Job, NewJob, Settlement, bury
 from .keys import Shard
 
@@ -367,9 +367,9 @@ class Queue:
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
     def _of(self, verb: str, ident: str, *args: object) -> bytes:
-        size = len(ident.encode())
-        if not 0 < size <= MAX_ID_BYTES:
-            raise InvalidJob(f"an id has 1 to {MAX_ID_BYTES} bytes, this one has {size}")
+        encoded = ident.encode()
+        if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
+            raise bad_id(encoded)
         reply: bytes = self._call(verb, self.shard_of(ident), *args)
         return reply
 

@@ -22,8 +22,9 @@ from .errors import Misconfigured, QueueFull, QueueUnavailable
 from .faults import REDIS_ERRORS, Fault, classify
 
 NAMES: Final = (
-    "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick", "discard", "cancel",
-    "reschedule", "tick", "leases", "stats", "page", "view", "graves", "examine", "announce",
+    "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick",
+    "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves", "examine", "lengths",
+    "announce",
 )  # fmt: skip
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
@@ -48,7 +49,10 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
 
     source = _INCLUDE.sub(paste, source)
     if not flags and source.startswith("#!"):
-        source = source.partition("\n")[2]
+        first, _, source = source.partition("\n")
+        if "allow-oom" in first:
+            # Before 7 a script may use memory over the limit once it has written; this is a write that changes nothing.
+            source = "redis.call('PERSIST', KEYS[1])\n" + source
     return source
 
 

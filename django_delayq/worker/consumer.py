@@ -240,6 +240,7 @@ class Consumer:
         run = self._suspects[0]
         if self._solo is None and self._accepted - self._collected == len(self._suspects):
             self._suspects.popleft()
+            self._settler.settle_all()  # what has just ended is none of its business either, should it crash
             self._begin_alone(run)
         elif now - run.received > SUSPECT_PATIENCE:
             self._suspects.popleft()

@@ -32,6 +32,8 @@ LOOK: Final = 3.0
 OWN_CONSUMER: Final = 0.05
 #: a jump between Redis's clock and ours that makes leases doubtful
 _JUMP: Final = 2.0
+#: an answer that takes this part of a lease means that Redis stood still
+_SLOW: Final = 10.0
 _AGAIN: Final = 1.0
 _SOON: Final = 0.02
 _FORGET_AFTER_MS: Final = 60_000
@@ -76,14 +78,17 @@ class Patrol:
             self._outage_seen = self._weather.cleared_at
             outage = max(outage, self._weather.last_outage)
         if outage > self._heartbeat:
-            # Holders could not renew: nothing is taken from them until they had one lease of time to do so.
-            for beat in self._beats:
-                beat.hold = True
+            self._hold_all()
         for beat in self._beats:
             if self._wants_a_look(beat, time.monotonic()):
                 self._look(beat)
         now = time.monotonic()
         return max(0.0, min((self._next_look(beat) for beat in self._beats), default=now + LOOK) - now)
+
+    def _hold_all(self) -> None:
+        """Holders could not renew: nothing is taken from them until they had one lease of time to do so."""
+        for beat in self._beats:
+            beat.hold = True
 
     def _meet(self, queues: Sequence[Queue], now: float) -> None:
         known = {(beat.queue.name, beat.shard) for beat in self._beats}
@@ -115,6 +120,7 @@ class Patrol:
         return False
 
     def _look(self, beat: Beat) -> None:
+        asked_at = time.monotonic()
         tick = beat.queue.tick(beat.shard, hold=beat.hold)
         now = time.monotonic()
         beat.hold = False
@@ -128,6 +134,9 @@ class Patrol:
         if jumped:
             logger.warning("Redis's clock jumped; no lease of %s is taken for %.0f s", beat.queue.name, self._lease)
             beat.hold = True
+        elif now - asked_at > self._lease / _SLOW and not tick.held_back:
+            logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - asked_at, self._lease)
+            self._hold_all()  # it stood still, and those who wanted to renew stood in the same line
         elif tick.expired and not tick.held_back:
             self._reap(beat, now)
 

@@ -40,10 +40,12 @@ class Heartbeat:
 
     def run(self) -> float:
         """Leases first: a registry that cannot be written must not cost them."""
+        began = time.monotonic()
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
         self._broker.announce(self._name, self._describe())
-        return self._rest
+        # By the clock, not by the end of the last turn: a Redis that stood still must not cost two turns.
+        return max(0.0, began + self._rest - time.monotonic())
 
     def _renew(self, runs: list[Run]) -> None:
         now = time.monotonic()

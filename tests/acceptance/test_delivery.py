@@ -1,4 +1,4 @@
-"""Who runs what, how often and when, while nothing breaks. Lines of the trace are written by the handlers themselves."""
+"""Who runs what, how often and when, while nothing breaks. The handlers themselves write the trace."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_t28_an_idle_worker_sends_less_than_a_request_a_second_and_still_starts_
     nodes = [mill.start(), mill.start()]
     mill.wait_ended([mill.put("grind") for _ in range(20)])
     mill.wait_empty()
-    seconds = 8.0
+    seconds = 6.0
     quiet = threading.Event()
     with Monitor(redis_box.client(decode_responses=False)) as monitor:
         quiet.wait(seconds)  # the length of the measurement, not a way to wait for something

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections import Counter
@@ -152,6 +153,6 @@ def schedule_without_token(mill: Mill, job: NewJob) -> None:
     shard = queue.shard(queue.shard_of(job.id))
     _, source = mill.broker.scripts.loaded("schedule")
     with mill.broker.client.pipeline(transaction=True) as pipe:
-        pipe.eval(source, len(shard.keys), *shard.keys, b"", shard.constants, pack_new(job), b"0")
+        pipe.eval(source, len(shard.keys), *shard.keys, os.urandom(16), shard.constants, pack_new(job), b"0")
         pipe.delete(wake_key(mill.prefix, "default"))
         pipe.execute()

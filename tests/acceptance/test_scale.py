@@ -135,16 +135,6 @@ def test_t47_a_million_jobs_and_a_hundred_thousand_dead_are_paged_through(broker
     print(f"filled and paged in {time.monotonic() - began:.0f} s")
 
 
-def test_t01_ten_thousand_jobs_of_one_millisecond_all_run_once(make_mill: MakeMill) -> None:
-    mill = make_mill()
-    mill.start("--threads", 4)
-    due = int(mill.broker.now_ms()) + 2_000
-    ids = mill.put_many("grind", 10_000, delay_ms=None, due_ms=due)
-    mill.wait_ended(ids)
-    mill.wait_empty()
-    assert mill.starts_by_id() == dict.fromkeys(ids, 1)
-
-
 def test_t02_ten_thousand_leases_that_end_at_once_are_all_recovered(make_mill: MakeMill) -> None:
     mill = make_mill(lease=2.0)
     ids = mill.put_many("grind", 10_000)

@@ -192,7 +192,7 @@ class ModelShard:
 
     def waiting(self) -> list[tuple[int, Due, str]]:
         """Waiting ids in the order in which they are handed out: priority, due, id."""
-        return sorted((l.content.priority, l.due, i) for i, l in self.lives.items() if not l.lease)
+        return sorted((live.content.priority, live.due, i) for i, live in self.lives.items() if not live.lease)
 
     def next_due_ms(self) -> float | None:
         return min((due[0] for _, due, _ in self.waiting()), default=None)
@@ -214,7 +214,7 @@ class ModelShard:
 
     def handed_out(self, token: int, worker: str) -> list[Job]:
         """What a token still holds, as its holder sees it (in no order)."""
-        return [self.job(i, l, worker) for i, l in self.lives.items() if l.lease and l.lease.token == token]
+        return [self.job(i, live, worker) for i, live in self.lives.items() if live.lease and live.lease.token == token]
 
     def job(self, ident: str, live: Live, worker: str) -> Job:
         c, lease = live.content, live.lease
@@ -373,15 +373,15 @@ class ModelShard:
 
     def expired(self) -> list[str]:
         """Ids whose lease ran out, by deadline."""
-        ran_out = [(l.lease.deadline_ms, i) for i, l in self.lives.items()
-                   if l.lease and l.lease.deadline_ms <= self.now_ms]  # fmt: skip
+        ran_out = [(live.lease.deadline_ms, i) for i, live in self.lives.items()
+                   if live.lease and live.lease.deadline_ms <= self.now_ms]  # fmt: skip
         return [] if self.held_back else [ident for _, ident in sorted(ran_out)]
 
     def tick(self, hold: bool) -> tuple[Any, ...]:
         if hold:
             self.hold_ms = self.now_ms + self.lease_ms
             self.held_back = True
-        deadline = min((l.lease.deadline_ms for l in self.lives.values() if l.lease), default=None)
+        deadline = min((live.lease.deadline_ms for live in self.lives.values() if live.lease), default=None)
         return (self.now_us / 1000, self.next_due_ms(), deadline,
                 deadline is not None and deadline <= self.now_ms, self.held_back)  # fmt: skip
 
@@ -389,16 +389,20 @@ class ModelShard:
 
     def world(self) -> dict[str, Any]:
         """Everything that there is, in the form in which ``world.py`` reads it back from Redis."""
-        failed = sorted(((l.failed_at_ms, l.failed_arrival), i) for i, l in self.lives.items() if l.failures)
+        failed = sorted(
+            ((live.failed_at_ms, live.failed_arrival), i) for i, live in self.lives.items() if live.failures
+        )
         buried = sorted((grave.buried, name) for name, grave in self.graves.items())
         return {
             "waiting": [(priority, ident, due[0]) for priority, due, ident in self.waiting()],
-            "reserved": sorted((l.lease.deadline_ms, i) for i, l in self.lives.items() if l.lease),
+            "reserved": sorted((live.lease.deadline_ms, i) for i, live in self.lives.items() if live.lease),
             "lives": {ident: self._seen(live) for ident, live in self.lives.items()},
             "failed": [(ident, self.lives[ident].failures, ms) for (ms, _), ident in failed],
             "morgue": [(name, due[0]) for due, name in buried],
             "graves": {name: self._seen_grave(grave) for name, grave in self.graves.items()},
             "counters": dict(self.counters),
+            "token": self.token,
+            "hold_ms": self.hold_ms,
         }
 
     @staticmethod

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, STOPPING, SUSPECT, Job, NewJob, Payload, Settlement, ack, bury, fail, new_key
+from django_delayq.core.job import (
+    STARTED,
+    STOPPING,
+    SUSPECT,
+    Job,
+    NewJob,
+    Payload,
+    Settlement,
+    ack,
+    bury,
+    fail,
+    new_key,
+)
 from django_delayq.core.job import release as give_back
 from django_delayq.core.queue import Batch, Queue
 

@@ -91,7 +91,14 @@ def test_jobs_are_counted_where_they_lie(stage: Stage) -> None:
     stage.put(c.id)
     stage.wait(500)
     counts = stage.broker.inspector.counts("q")
-    assert (counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue) == (3, 1, 1, 1, 1, 1)
+    assert (counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue) == (
+        3,
+        1,
+        1,
+        1,
+        1,
+        1,
+    )
     assert counts.lag_seconds == 0.5
     assert counts.counters == {"created": 6, "changed": 1, "reserved": 3, "failed": 1, "buried": 1}
 

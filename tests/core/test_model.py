@@ -26,7 +26,7 @@ from django_delayq.core.frames import unpack_batch
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
 from django_delayq.core.queue import Batch
 
-from .model import ModelShard
+from .model import Live, ModelShard
 from .world import read_world
 
 IDS = ("a", "b", "d")  # a and b share shard 1, d has shard 0
@@ -107,8 +107,9 @@ class Call:
 
 ACTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[dict[str, Any]]]] = {}
 #: how often each act is chosen; one rule that chooses, because of many rules hypothesis switches some off in each life
-WEIGHTS = {"schedule": 4, "schedule_many": 2, "reserve": 6, "settle_what_is_held": 5, "settle": 2, "ack_and_reserve": 2, "reap": 3,
-           "send_again": 3, "kick": 2, "the_clock_moves": 2}  # fmt: skip
+WEIGHTS = {"schedule": 4, "schedule_what_lives": 3, "schedule_many": 2, "reserve": 6, "settle_what_is_held": 5,
+           "settle": 2, "ack_and_reserve": 2, "reap": 3,
+           "send_again": 3, "kick": 2, "cancel": 2, "the_clock_moves": 2}  # fmt: skip
 
 
 def act(possible: Callable[[Any], object], **arguments: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
@@ -199,6 +200,9 @@ class Lives(RuleBasedStateMachine):
         found = {"held": held, "lost": lost, "any": []}[which[0]] or self.handed[::-1]
         return found[which[1] % len(found)]
 
+    def lives(self) -> dict[str, Live]:
+        return {ident: live for shard in self.model for ident, live in shard.lives.items()}
+
     def waiting(self) -> list[ModelShard]:
         return [shard for shard in self.model if shard.waiting()]
 
@@ -208,8 +212,12 @@ class Lives(RuleBasedStateMachine):
     def graves(self) -> list[tuple[str, bytes]]:
         return [name for shard in self.model for name in shard.graves]
 
-    def grave(self, which: int, named: bool) -> tuple[str, bytes]:
-        graves = self.graves()
+    def grave(self, which: int, named: bool, onto_live: bool = False) -> tuple[str, bytes]:
+        lives = self.lives()
+        graves = [name for name in self.graves() if onto_live and name[0] in lives] or self.graves()
+        idents = [ident for ident, _ in graves]
+        if not named and len(set(idents)) < len(idents):  # which of several is meant?
+            return max(idents, key=idents.count), b""
         ident, key = graves[which % len(graves)]
         return ident, key if named else b""
 
@@ -242,8 +250,10 @@ class Lives(RuleBasedStateMachine):
 
     @act(anytime, new=new_jobs(), fresh=st.booleans())
     def schedule(self, new: NewJob, fresh: bool) -> None:
+        clock_us = self.model[self.real.shard_of(new.id)].clock_us
         shard = self.shard(new.id)
-        # It may be said only when nothing lives under the id. The short script takes the time as it comes.
+        # It may be said only when nothing lives under the id. The short script takes the time as it comes, and does
+        # not remember it.
         new.fresh = fresh and new.id not in shard.lives and shard.now_us == self.us
         expected = shard.schedule([self.keyed(new)])[0]
         if expected in ("taken", "exists"):
@@ -251,6 +261,19 @@ class Lives(RuleBasedStateMachine):
                 self.real.schedule(new)
         else:
             assert self.real.schedule(new) == expected
+            if self.calls[-1].script == "schedule_fresh":
+                shard.clock_us = clock_us
+
+    @act(lambda self: self.lives(), new=new_jobs(), which=st.integers(0, 2))
+    def schedule_what_lives(self, new: NewJob, which: int) -> None:
+        """The same kind of job under an id that lives, one that failed if there is one."""
+        lives = self.lives()
+        idents = [ident for ident, live in lives.items() if live.failures] or list(lives)
+        new.id = idents[which % len(idents)]
+        content = lives[new.id].content
+        new.task = content.task
+        new.payload = (new.payload or Payload(b"p", "0", b"")) if content.merged else None
+        self.schedule(new, fresh=False)
 
     @act(anytime, news=st.lists(new_jobs(), min_size=1, max_size=3))
     def schedule_many(self, news: list[NewJob]) -> None:
@@ -267,7 +290,8 @@ class Lives(RuleBasedStateMachine):
 
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
-    @act(lambda self: self.waiting(), which=st.integers(0, 1), limit=st.sampled_from([3, 3, 3, 1, 0]), worker=st.sampled_from(["w1", "w2"]),
+    @act(lambda self: self.waiting(), which=st.integers(0, 1), limit=st.sampled_from([3, 3, 3, 1, 0]),
+         worker=st.sampled_from(["w1", "w2"]),
           patient=st.integers(0, 3))  # fmt: skip
     def reserve(self, which: int, limit: int, worker: str, patient: int) -> None:
         shards = self.waiting()
@@ -312,8 +336,9 @@ class Lives(RuleBasedStateMachine):
 
     # -- the dispatcher ----------------------------------------------------------------------------------------------
 
-    @act(lambda self: self.deadlines(), which=st.integers(0, 1), late=st.sampled_from([None, -1, 0, 0, 0]), ending=endings(guard="expired"))
-    def reap(self, which: int, late: int | None, ending: Ending) -> None:
+    @act(lambda self: self.deadlines(), which=st.integers(0, 1), late=st.sampled_from([None, -1, 0, 0, 0]),
+         hold=st.integers(0, 3).map(lambda n: n == 0), ending=endings(guard="expired"))  # fmt: skip
+    def reap(self, which: int, late: int | None, hold: bool, ending: Ending) -> None:
         deadlines = self.deadlines()
         deadline, shard = deadlines[which % len(deadlines)]
         if late is not None:
@@ -321,6 +346,9 @@ class Lives(RuleBasedStateMachine):
         shard.see(self.us, keep=False)
         found = self.real.expired(shard.number)
         assert [job.id for job in found] == shard.expired()
+        if hold:  # another dispatcher sees an outage between the look and the deed
+            self.tick(shard.number, hold=True, check=False)
+            assert self.real.expired(shard.number) == []
         for job in found:
             self.end(ending(job))
 
@@ -340,25 +368,34 @@ class Lives(RuleBasedStateMachine):
 
     # -- callers and operators ---------------------------------------------------------------------------------------
 
-    @act(lambda self: any(shard.lives for shard in self.model), ident=ids, task=st.sampled_from(["", "", "work", "sync"]))
-    def cancel(self, ident: str, task: str) -> None:
+    @act(lambda self: self.lives(), ident=ids, task=st.sampled_from(["", "", "", "work", "sync"]), gated=st.booleans())
+    def cancel(self, ident: str, task: str, gated: bool) -> None:
+        if gated:
+            ident = next((name for name, live in self.lives().items() if live.gate), ident)
         expected = self.shard(ident).cancel(ident, task)
         assert self.asked("cancel", ident, task) == expected
 
-    @act(lambda self: any(shard.lives for shard in self.model), ident=ids, task=st.sampled_from(["", "", "work"]), due=st.none() | st.sampled_from([0, 30_000]), delay=delays)
+    @act(
+        lambda self: self.lives(),
+        ident=ids,
+        task=st.sampled_from(["", "", "work"]),
+        due=st.none() | st.sampled_from([0, 30_000]),
+        delay=delays,
+    )
     def reschedule(self, ident: str, task: str, due: int | None, delay: int) -> None:
         due_ms, delay_ms = (None, delay) if due is None else (START_US // 1000 + due, None)
         expected = self.shard(ident).reschedule(ident, task, due_ms, delay_ms)
         ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
         assert self.asked("reschedule", ident, task, ms, relative) == expected
 
-    @act(lambda self: self.graves(), grave=st.integers(0, 3), named=st.booleans(), delay=delays, replacing=st.booleans())
-    def kick(self, grave: int, named: bool, delay: int, replacing: bool) -> None:
-        ident, key = self.grave(grave, named)
+    @act(lambda self: self.graves(), grave=st.integers(0, 3), named=st.booleans(), delay=delays,
+         replacing=st.booleans(), onto_live=st.booleans())  # fmt: skip
+    def kick(self, grave: int, named: bool, delay: int, replacing: bool, onto_live: bool) -> None:
+        ident, key = self.grave(grave, named, onto_live)
         expected = self.shard(ident).kick(ident, key, delay, replacing)
         assert self.real.kick(ident, key=key, delay_ms=delay, replace=replacing) == expected
 
-    @act(lambda self: self.graves(), grave=st.integers(0, 3), named=st.booleans(), missing=st.booleans())
+    @act(lambda self: len(self.graves()) > 1, grave=st.integers(0, 3), named=st.booleans(), missing=st.booleans())
     def discard(self, grave: int, named: bool, missing: bool) -> None:
         ident, key = self.grave(grave, named)
         key = b"no such grave..." if missing else key
@@ -396,7 +433,11 @@ class Lives(RuleBasedStateMachine):
         assert not broken
         assert now_us == shard.now_us
 
-    @act(anytime, ms=st.sampled_from([1, 1000, 5000, 20_000, -1, -500, -14_000, -16_000]), us=st.sampled_from([0, 1, 999]))
+    @act(
+        anytime,
+        ms=st.sampled_from([1, 1000, 5000, 20_000, -1, -500, -14_000, -16_000]),
+        us=st.sampled_from([0, 1, 999]),
+    )
     def the_clock_moves(self, ms: int, us: int) -> None:
         self.us += ms * 1000 + us
         self.set_clock()
@@ -404,7 +445,7 @@ class Lives(RuleBasedStateMachine):
     def look(self) -> None:
         """Looking finds what there is; that it changes nothing shows in the comparison that follows."""
         inspector = self.broker.inspector
-        lives = {i: live for shard in self.model for i, live in shard.lives.items()}
+        lives = self.lives()
         counts = inspector.counts("q")
         assert counts.reserved == sum(1 for live in lives.values() if live.lease)
         assert counts.ready + counts.delayed + counts.reserved == len(lives)

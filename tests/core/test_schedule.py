@@ -170,8 +170,8 @@ def test_many_jobs_answer_in_the_order_in_which_they_were_given(clocked: Broker)
     stage = Stage(clocked, shards=3)
     stage.put("x", at=9)
     stage.put("y", at=9, task="other")
-    news = [NewJob(ident, "work", on_conflict=conflict) for ident, conflict in
-            (("a", "error"), ("x", "error"), ("x", "ignore"), ("y", "replace"), ("x", "replace"), ("b", "merge"))]  # fmt: skip
+    asked = (("a", "error"), ("x", "error"), ("x", "ignore"), ("y", "replace"), ("x", "replace"), ("b", "merge"))
+    news = [NewJob(ident, "work", on_conflict=conflict) for ident, conflict in asked]
     assert stage.queue.schedule_many(iter(news)) == ["created", "exists", "ignored", "taken", "replaced", "created"]
 
 
@@ -196,7 +196,16 @@ def test_an_id_has_one_to_255_bytes(stage: Stage, ident: str) -> None:
         stage.put(ident)
 
 
-@pytest.mark.parametrize("ident", ["\x00", "a\x00b", "é" * 127, "{q:0.0}", "a:b", "\n", "💥", "0"])
+@pytest.mark.parametrize("ident", ["\0", "a\0b", "a\0"])
+def test_an_id_has_no_zero_character(stage: Stage, ident: str) -> None:
+    """It ends the id in the names of payloads and graves, so "a" would meet those of "a\\0b"."""
+    with unchanged(stage.broker), pytest.raises(InvalidJob, match="zero character"):
+        stage.put(ident)
+    with pytest.raises(InvalidJob, match="zero character"):
+        stage.queue.kick(ident)
+
+
+@pytest.mark.parametrize("ident", ["é" * 127, "x" * 255, "{q:0.0}", "a:b", "\n", "💥", "0"])
 def test_any_text_of_that_length_is_an_id(stage: Stage, ident: str) -> None:
     stage.put(ident)
     stage.add(ident + "x", b"p") if len(ident.encode()) < 255 else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Any
 from importlib.resources import files
+from typing import Any
 
 import pytest
 
@@ -119,7 +119,11 @@ def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> No
     """The short script answers only when the long one would have said the same."""
     other = Stage(stage.broker, name="other")
     for number in range(50):
-        options: dict[str, Any] = {"at": (number * 37) % 50, "priority": (4, 4, 4, 1)[number % 4], "task": ("work", "rest")[number % 3 > 1]}
+        options: dict[str, Any] = {
+            "at": (number * 37) % 50,
+            "priority": (4, 4, 4, 1)[number % 4],
+            "task": ("work", "rest")[number % 3 > 1],
+        }
         assert stage.put(f"j{number}", fresh=True, **options) == other.put(f"j{number}", **options) == "created"
     assert stage.picture() == other.picture()
     assert stage.counters() == other.counters()

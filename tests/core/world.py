@@ -28,7 +28,10 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
             pipe.zrange(names[name], 0, -1, withscores=True)
         for name in ("body", "state", "gate", "payload", "grave", "count", "task"):
             pipe.hgetall(names[name])
-        *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task = pipe.execute()
+        pipe.hmget(names["meta"], "token", "hold")
+        *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task, meta = (
+            pipe.execute()
+        )
     tasks = {struct.unpack("<H", name[1:])[0]: value.decode() for name, value in task.items() if name[:1] == b"\0"}
     of_id = dict(failures)
     known = set(body) | {member[:-34] for member, _ in order}
@@ -45,6 +48,8 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
         "morgue": [((name[:-17].decode(), name[-16:]), s // 1000) for name, s in morgue],
         "graves": {(name[:-17].decode(), name[-16:]): _grave(record, tasks) for name, record in grave.items()},
         "counters": {name.decode(): int(value) for name, value in count.items()},
+        "token": int(meta[0] or 0),
+        "hold_ms": int(meta[1] or 0),
     }
 
 

@@ -1,4 +1,4 @@
-"""What a worker leaves behind for the test: one JSON line for each event, each in one ``write`` (it survives kill -9)."""
+"""What a worker leaves behind for the test: one JSON line for each event, in one ``write`` (it survives kill -9)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ local function body_of_record(record)
 end
 
 local function grave_of(id, body)
-  return id .. '\0' .. string.sub(body, 4, 19)
+  local key = string.sub(body, 4, 19)
+  -- A broken body may end inside its key; the record's name must be as long as every other.
+  return id .. '\0' .. key .. string.rep('\0', 16 - #key)
 end
 
 local function dig(id, body, s, e, payloads)

@@ -1,0 +1,82 @@
+"""A Redis that has no memory left takes no new work, and lets everything that is there come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_delayq.core import fsck
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.errors import QueueFull
+from django_delayq.core.job import NewJob, ack, bury, fail, release
+from tests.support.redis_box import RedisBox
+
+from .stage import LEASE, Stage
+from .world import unchanged
+
+
+@pytest.fixture
+def full(redis_factory: Callable[..., RedisBox]) -> Iterator[Stage]:
+    """Ten held jobs, one waiting, one in the morgue; then the memory is at its end."""
+    box = redis_factory()
+    connection = connect(RedisConfig.parse(box.url))
+    stage = Stage(Broker(connection, lease_ms=LEASE, test_clock=True))
+    stage.in_morgue("buried")
+    stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(10))
+    stage.put("waiting", at=1)
+    stage.queue.schedule(NewJob("w2", "work", delay_ms=5000, fresh=True))
+    box.client().set("ballast", b"x" * 1_000_000)
+    box.configure(maxmemory="1mb")
+    set_clock = stage._set
+
+    def set_clock_all_the_same() -> None:
+        box.configure(maxmemory="0")
+        set_clock()
+        box.configure(maxmemory="1mb")
+
+    stage._set = set_clock_all_the_same  # type: ignore[method-assign]
+    yield stage
+    box.configure(maxmemory="0")
+    fsck.assert_invariants(stage.broker)
+    connection.close()
+
+
+def test_new_work_is_refused_and_nothing_of_it_is_stored(full: Stage) -> None:
+    with unchanged(full.broker):
+        for fresh in (False, True):
+            with pytest.raises(QueueFull, match="no memory left"):
+                full.queue.schedule(NewJob("new", "work", delay_ms=9000, fresh=fresh))
+        with pytest.raises(QueueFull):
+            full.queue.schedule_many(NewJob(f"n{number}", "work") for number in range(600))
+        with pytest.raises(QueueFull):
+            full.add("merged", b"p")
+        with pytest.raises(QueueFull):
+            full.queue.kick("buried")
+
+
+def test_what_is_there_is_worked_off(full: Stage) -> None:
+    jobs = full.take(10)
+    assert len(jobs) == 10
+    assert full.queue.touch(jobs, {(job.id, job.token) for job in jobs}) == ["held"] * 10
+    ends = (ack(jobs[0], 1, 2), fail(jobs[1], 1, 2, delay_ms=0), release(jobs[2]), bury(jobs[3], 1, 2, reason="why"))
+    assert full.settle(*ends) == [True] * 4
+    assert full.settle(*ends) == [False] * 4
+    assert full.take(0) == []
+    assert full.queue.touch(jobs[:1]) == ["lost"]
+    assert full.queue.cancel("nobody") == ""
+    counted, batch = full.queue.settle_reserve(0, [ack(jobs[4], 1, 2)], 5, worker="w")
+    assert counted == [True]
+    assert {job.id for job in batch.jobs} == {jobs[1].id, jobs[2].id}
+    assert full.queue.cancel(jobs[5].id) == "stopping"
+    assert full.queue.cancel("waiting") == "cancelled"
+    assert full.queue.discard("buried")
+    full.wait(LEASE)
+    assert full.queue.tick(0).expired
+    found = full.queue.expired(0)
+    assert len(found) == 7
+    assert all(full.settle(*(release(job, suspect=True, guard="expired") for job in found)))
+    assert full.done(*full.take(100)) == [True] * 7
+    full.broker.announce("w", {})
+    assert fsck.check(full.broker, repair=True).violations == []
