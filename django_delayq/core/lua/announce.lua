@@ -5,7 +5,6 @@
 -- Returns now ms.
 -- Events  none
 local workers, queues = KEYS[1], KEYS[2]
-redis.call('HDEL', workers, '')
 local time = redis.call('TIME')
 local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
 redis.call('HSET', workers, ARGV[1], now_ms .. ':' .. ARGV[2])

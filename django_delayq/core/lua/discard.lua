@@ -8,7 +8,6 @@ local seen = replay()
 if seen then
   return seen
 end
-redis.call('ZREM', MORGUE, '')
 local grave = find_grave(ARGV[3], ARGV[4])
 if grave then
   fill_in(grave)

@@ -5,7 +5,6 @@
 -- Returns {violation, id, ...}.
 -- Events  none
 -- include keys clock begin body state due wake bytes payload gate
-redis.call('ZREM', LEASE, '')
 local repair = ARGV[3] == '1'
 local findings = {}
 

@@ -5,8 +5,6 @@
 -- Returns '<dddBB' now us, next due us (-1 none), next deadline ms (-1 none), 1 = leases ran out, 1 = reaper hold.
 -- Events  none
 -- include keys clock begin sweep window body due wake
-redis.call('ZREM', LEASE, '')
-
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
 local known = redis.call('HGET', META, 'run_id')
 if known ~= run_id then
