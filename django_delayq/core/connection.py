@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,8 @@ class Connection:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._waiting: WeakSet[ConnectionPool] = WeakSet()
+        self._lines: list[Any] = []
+        self._pid = os.getpid()
         #: whether it is a Redis Cluster
         self.cluster = source.cluster
         #: the address without any secret, for logs and messages
@@ -70,6 +73,26 @@ class Connection:
         # Not from_pool(): `blocking().pubsub()` must not lose its pool when the client is collected.
         return redis.Redis(connection_pool=pool)
 
+    def take_line(self) -> Any:
+        """One connection of the client's pool for packed commands, to be given back with :meth:`put_line_back`.
+
+        They come from the pool but do not return there: handing one in and out of redis-py's pool takes longer than
+        packing and parsing a call. There are as many as threads that ever called at the same moment.
+        """
+        if self._pid != os.getpid():  # a forked child must not speak on its parent's lines
+            self._pid, self._lines = os.getpid(), []
+        try:
+            return self._lines.pop()
+        except IndexError:
+            client: Any = self.client
+            return client.connection_pool.get_connection()
+
+    def put_line_back(self, line: Any, *, clean: bool) -> None:
+        """Gives a line back; one that may still have half a reply on it (not ``clean``) is closed first."""
+        if not clean:
+            line.disconnect()
+        self._lines.append(line)
+
     def check(self) -> dict[str, Any]:
         """Asks the server whether a queue can live there; returns its ``INFO``.
 
@@ -95,6 +118,9 @@ class Connection:
         """Closes all its connections, also those of blocking clients. The next command opens new ones."""
         for pool in list(self._waiting):
             pool.disconnect()
+        lines, self._lines = self._lines, []
+        for line in lines:
+            self.client.connection_pool.release(line)  # type: ignore[union-attr]  # a cluster has no lines
         client = self.__dict__.get("client")
         if client is not None:
             # It is being given up; an error of a dead peer is no news.

@@ -302,8 +302,12 @@ class Queue:
         return self._answer("reschedule", ident, task, ms, relative) == "moved"
 
     def run_now(self, ident: str, *, task: str = "") -> bool:
-        """Makes a waiting job due now."""
-        return self.reschedule(ident, delay_ms=0, task=task)
+        """Makes a waiting job due now; one that is overdue keeps its place.
+
+        Raises:
+            IdTaken: the live job of this id belongs to a task other than ``task``.
+        """
+        return self._answer("reschedule", ident, task, 0, b"now") == "moved"
 
     def kick(self, ident: str, *, key: bytes | None = None, delay_ms: int = 0, replace: bool = False) -> str:
         """Brings a job back from the morgue, with its failures forgotten.

@@ -7,7 +7,6 @@ that order. Redis from 7 on reads the flags in the first line; for 6.2 that line
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,8 +88,6 @@ class Scripts:
         self._connection = connection
         self._test_clock = test_clock
         self._loaded: dict[str, tuple[str, str]] = {}
-        self._idle: list[Any] = []
-        self._pid = os.getpid()
         self._heads: dict[tuple[str, bytes, int], bytes] = {}
         self._flags: bool | None = None
 
@@ -125,11 +122,11 @@ class Scripts:
             reply = again()
             return lambda: reply
         sha, _ = self.loaded(name)
-        connection = self._take_connection()
+        connection = self._connection.take_line()
         try:
             connection.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))])
         except BaseException as error:
-            self._put_back(connection, clean=False)
+            self._connection.put_line_back(connection, clean=False)
             if isinstance(error, REDIS_ERRORS):
                 return again
             raise
@@ -145,7 +142,7 @@ class Scripts:
             except REDIS_ERRORS:
                 pass
             finally:
-                self._put_back(connection, clean=clean)
+                self._connection.put_line_back(connection, clean=clean)
             return again()
 
         return finish
@@ -163,12 +160,8 @@ class Scripts:
         return known
 
     def _round_trip(self, packed: bytes) -> Any:
-        """Sends a packed command under the connection's own retry policy.
-
-        Connections come from the client's pool but do not go back: handing one in and out of redis-py's pool takes
-        longer than packing and parsing a call. There are as many as threads that ever called at the same moment.
-        """
-        connection = self._take_connection()
+        """Sends a packed command under the line's own retry policy."""
+        connection = self._connection.take_line()
 
         def attempt() -> Any:
             connection.send_packed_command([packed])
@@ -183,22 +176,7 @@ class Scripts:
             clean = True
             raise
         finally:
-            self._put_back(connection, clean=clean)
-
-    def _put_back(self, connection: Any, *, clean: bool) -> None:
-        # Whatever broke off in between (a time limit, too) may have left half a reply on the line.
-        if not clean:
-            connection.disconnect()
-        self._idle.append(connection)
-
-    def _take_connection(self) -> Any:
-        if self._pid != os.getpid():  # a forked child must not speak on its parent's lines
-            self._pid, self._idle = os.getpid(), []
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pool: Any = self._connection.client.connection_pool  # type: ignore[union-attr]  # no cluster comes here
-            return pool.get_connection()
+            self._connection.put_line_back(connection, clean=clean)
 
     def loaded(self, name: str) -> tuple[str, str]:
         """``(sha, source)`` of a script as this server wants it."""

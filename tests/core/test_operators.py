@@ -115,6 +115,14 @@ def test_run_now_makes_a_job_due_and_keeps_its_failures(stage: Stage) -> None:
     assert stage.picture() == {"waiting": ["a +0"], "failed": ["a x1"]}
 
 
+def test_run_now_leaves_an_overdue_job_in_front_of_those_that_fell_due_after_it(stage: Stage) -> None:
+    stage.put("a", at=10)
+    stage.put("b", at=20)
+    stage.wait(30)
+    assert stage.queue.run_now("a")
+    assert [job.id for job in stage.take(2)] == ["a", "b"]
+
+
 # --- kick
 
 

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Moves the due time of a waiting job, or of what is gated behind a running one. run_now is the move to now.
--- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now
+-- Moves the due time of a waiting job, or of what is gated behind a running one.
+-- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now, 'now' = to now, but never later than it is
 -- Returns moved, taken (a live job of another task) or '' (nothing waits under this id).
 -- Events  none
 -- include keys clock begin sweep window body due wake gate
@@ -9,7 +9,13 @@ if seen then
   return seen
 end
 local id, task = ARGV[3], ARGV[4]
-local ms = tonumber(ARGV[5]) + (ARGV[6] == '1' and now_ms or 0)
+local to_now = ARGV[6] == 'now'
+local ms = tonumber(ARGV[5]) + ((to_now or ARGV[6] == '1') and now_ms or 0)
+
+-- An overdue job that is wanted now keeps its place in front of what fell due after it.
+local function is_early_enough(due)
+  return to_now and due <= now_ms * 1000
+end
 
 local function reschedule()
   local body = redis.call('HGET', BODY, id)
@@ -18,15 +24,19 @@ local function reschedule()
   elseif task ~= '' and not is_task_of(body, task) then
     return 'taken'
   elseif not redis.call('ZSCORE', LEASE, id) then
-    put_due(body, score_at(ms), id)
+    if not is_early_enough(tonumber(redis.call('ZSCORE', DUE[class_of(body)], id))) then
+      put_due(body, score_at(ms), id)
+    end
     return 'moved'
   end
   local gated = redis.call('HGET', GATE, id)
   if not gated then
     return ''
   end
-  local _, gated_body = read_gate(gated)
-  redis.call('HSET', GATE, id, pack_gate(tonumber(score_at(ms)), gated_body))
+  local due, gated_body = read_gate(gated)
+  if not is_early_enough(due) then
+    redis.call('HSET', GATE, id, pack_gate(tonumber(score_at(ms)), gated_body))
+  end
   return 'moved'
 end
 

@@ -9,6 +9,9 @@
 local META = KEYS[6]
 -- include clock sweep
 local call = redis.call
+if call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
+  return redis.status_reply('c')
+end
 local _, _, _, marks, ms, id, task, body = struct.unpack('<BBBBdBc0Bc0I4c0', ARGV[3])
 local number = call('HGET', KEYS[7], task)
 -- A head means that the class is in use; a later one means that somebody has to be woken.
@@ -23,12 +26,9 @@ local due = (marks % 2 == 1 and ms + now_ms or ms) * 1000 + seq % 1000
 if tonumber(head) > due or seq % SWEEP_EVERY == 0 then
   return false
 end
-call('RPUSH', KEYS[5], ARGV[1] .. struct.pack('<d', now_ms))
-if call('HSETNX', KEYS[4], ARGV[1], 'c') == 0 then
-  call('RPOP', KEYS[5])
-  return redis.status_reply('c')
-end
 call('HSET', KEYS[2], id, string.sub(body, 1, 1) .. struct.pack('<I2', tonumber(number)) .. string.sub(body, 2))
 call('HINCRBY', KEYS[3], 'created', 1)
 call('ZADD', KEYS[1], string.format('%.0f', due), id)
+call('RPUSH', KEYS[5], ARGV[1] .. struct.pack('<d', now_ms))
+call('HSET', KEYS[4], ARGV[1], 'c')
 return redis.status_reply('c')
