@@ -189,9 +189,9 @@ def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str 
 
 
 def release(job: Job, *, delay_ms: int | None = None, reason: str = "", suspect: bool = False,
-            guard: str = "token") -> Settlement:  # fmt: skip
-    """Give the job back without counting an attempt."""
-    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, suspect=suspect, guard=guard, event=False)
+            guard: str = "token", event: bool = False) -> Settlement:  # fmt: skip
+    """Give the job back without counting an attempt. ``event``: record it, because it may cause a second run."""
+    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, suspect=suspect, guard=guard, event=event)
 
 
 def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",

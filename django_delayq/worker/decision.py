@@ -91,7 +91,7 @@ def lost(job: Job, policy: Policy) -> Settlement:
     """The lease ran out unsettled. Only a job that is known to have started pays for it with an attempt."""
     if job.flags & STARTED:
         return crashed(job, policy, f"the lease of worker {job.worker} ran out during the run", guard="expired")
-    return release(job, suspect=True, reason="lease ran out before a known start", guard="expired")
+    return release(job, suspect=True, reason="lease ran out before a known start", guard="expired", event=True)
 
 
 def give_backs(job: Job) -> int:

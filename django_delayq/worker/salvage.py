@@ -36,14 +36,15 @@ def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why
         mark = running.get((job.queue, job.id, job.token))
         policy = decision.policy_of(registry.get(job.task), job)
         if mark is None:
-            settlements.append(release(job, reason=f"not begun: {why}"[:200], suspect=job.suspect))
+            # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
+            settlements.append(release(job, reason=f"not running: {why}"[:200], suspect=job.suspect, event=True))
             continue
         run_ms = max(0, int((died_at - mark.started) * 1000))
         started_ms = int(time.time() * 1000 - (time.monotonic() - mark.started) * 1000)
         if mark.timed_out or (not planned and mark.limit_at < died_at):
             settlements.append(decision.overran(job, policy, started_ms, run_ms))
         elif planned:
-            settlements.append(release(job, reason=f"interrupted: {why}"[:200], suspect=job.suspect))
+            settlements.append(release(job, reason=f"interrupted: {why}"[:200], suspect=job.suspect, event=True))
         else:
             settlements.append(decision.crashed(job, policy, why, started_ms=started_ms, run_ms=run_ms))
     return settlements

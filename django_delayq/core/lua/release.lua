@@ -2,7 +2,7 @@
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
 -- ARGV    3 worker; 4 entries (lib/settle); mark SUSPECT = the run may have killed its process
 -- Returns one '1' or '0' (the lease was lost) for each.
--- Events  none; cancelled
+-- Events  released, where the entry asks for one; cancelled
 -- include keys clock begin sweep window body state due wake bytes payload gate event settle
 local seen = replay()
 if seen then
@@ -18,4 +18,5 @@ return settle_all(ARGV[4], function(e, s)
   end
   wait_again(e, s, body, e.delay < 0 and s.due or tonumber(score_at(now_ms + e.delay)))
   count('released', 1)
+  emit_entry(e, 'released')
 end)
