@@ -3,6 +3,7 @@
 # make check     style, types, import contracts, migrations, the built package
 # make test-all  the tests on every other supported Python found on this machine
 # make test-long also the long campaigns
+# make bench    every figure of the README, beside the peers in the same run (about 20 minutes)
 # make clean     remove everything that the above made
 
 SHELL := /bin/bash
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-long test-all check clean
+.PHONY: demo test test-long test-all check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -42,6 +43,9 @@ $(VENV)/.demo: pyproject.toml .ci/venv
 $(VENV)/.dev: pyproject.toml .ci/venv
 	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[dev]'
 	@touch $@
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks all $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* build dist .bench .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*
