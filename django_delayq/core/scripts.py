@@ -124,6 +124,7 @@ class Scripts:
         sha, _ = self.loaded(name)
         connection = self._connection.take_line()
         try:
+            connection.connect()
             connection.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))])
         except BaseException as error:
             self._connection.put_line_back(connection, clean=False)
@@ -164,6 +165,7 @@ class Scripts:
         connection = self._connection.take_line()
 
         def attempt() -> Any:
+            connection.connect()  # nothing when it is; over Sentinel this, and not sending, asks who the master is
             connection.send_packed_command([packed])
             return connection.read_response()
 
