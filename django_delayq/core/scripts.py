@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -61,19 +61,19 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except REDIS_ERRORS as error:
-        raise clear_error(error) from error
+        raise_clear(error)
 
 
-def clear_error(error: Exception) -> Exception:
-    """The error of this package for what redis-py raised; a fault of ours is given back as it is."""
+def raise_clear(error: Exception) -> NoReturn:
+    """Raises the error of this package for what redis-py raised; a fault of ours goes on as it is."""
     fault = classify(error)
-    if fault is Fault.OVERLOAD:
-        return QueueFull(f"Redis has no memory left ({error}); free some or try again later")
-    if fault is Fault.CONFIG:
-        return Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions")
     if fault is Fault.BUG:
-        return error
-    return QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again")
+        raise error
+    if fault is Fault.OVERLOAD:
+        raise QueueFull(f"Redis has no memory left ({error}); free some or try again later") from error
+    if fault is Fault.CONFIG:
+        raise Misconfigured(f"Redis refuses this client ({error}); check user, password and permissions") from error
+    raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
 
 
 def _pack_argument(value: Any) -> bytes:
@@ -107,7 +107,7 @@ class Scripts:
                 # EVAL loads and runs on the very node that answered, inside one command.
                 return self._connection.client.eval(source, len(keys), *keys, *args)
         except REDIS_ERRORS as error:
-            raise clear_error(error) from error
+            raise_clear(error)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
         """Sends a call and gives back what waits for its reply, which must be called.

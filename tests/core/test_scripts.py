@@ -8,7 +8,9 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack, new_id
 from django_delayq.core.keys import SHARD_KEYS, make_shard
@@ -127,3 +129,14 @@ def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> No
         assert stage.put(f"j{number}", fresh=True, **options) == other.put(f"j{number}", **options) == "created"
     assert stage.picture() == other.picture()
     assert stage.counters() == other.counters()
+
+
+def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Broker) -> None:
+    queue = broker.queue("orders")
+    due = queue.shard(0).names["due.4"]
+    broker.client.set(due, "not a sorted set")
+    with pytest.raises(ResponseError, match="WRONGTYPE") as caught:
+        queue.schedule(NewJob("a", "work"))
+    broker.client.delete(due)
+    fsck.check(broker, repair=True)  # a script of ours that breaks off leaves a body without a place
+    assert caught.value.__cause__ is None
