@@ -136,7 +136,7 @@ ACTS: dict[str, tuple[str, Act]] = {
 
 @pytest.mark.broken_on_purpose
 @pytest.mark.parametrize("name", ACTS)
-def test_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -> None:
+def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -> None:
     script, act = ACTS[name]
 
     def scene() -> tuple[Stage, Jobs]:
