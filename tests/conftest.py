@@ -5,6 +5,7 @@
     prefix           a key prefix of this test's own
     connection       django_delayq.core.connection.Connection to it
     broker           django_delayq.core.broker.Broker; after the test the invariants of every queue are asserted
+    redis_setting    what the setting REDIS says of it: redis_url, or the dict of a cluster
     cluster_box, cluster_connection, cluster_broker      the same on a Redis Cluster of three masters
     sentinel_box     master, replica and sentinel, fresh for each test (tests fail it over)
     proxy_factory    proxy_factory(box.address) -> a started TcpProxy, closed after the test
@@ -15,7 +16,9 @@
     manage_env       environment for a `python -m django ...` subprocess on the same Redis and prefix
 
 ``DELAYQ_TEST_REDIS`` chooses the server (see support/redis_box.py); ``all`` runs everything that uses ``redis_box`` on
-both the one on PATH and the bundled 6.2.
+both the one on PATH and the bundled 6.2. With ``cluster`` (or ``cluster:bundled``) everything that uses ``connection``,
+``broker`` or ``delayq`` runs on a Redis Cluster of three masters; tests of one server are skipped, tests without Redis
+left out. ``@pytest.mark.one_server("why")`` marks what makes no sense there.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import redis
 
 from .support import processes
 from .support.cluster_box import ClusterBox
-from .support.redis_box import CHOICE, RedisBox
+from .support.redis_box import RedisBox, chosen
 from .support.sentinel_box import SentinelBox
 from .support.tcp_proxy import TcpProxy
 
@@ -45,7 +48,8 @@ if TYPE_CHECKING:
     from .support.postgres_box import PostgresBox, PostgresDatabase
 
 _numbers = itertools.count(1)
-_choices = ["path", "bundled"] if os.environ.get(CHOICE) == "all" else [os.environ.get(CHOICE, "")]
+_program, ON_CLUSTER = chosen()
+_choices = ["path", "bundled"] if _program == "all" else [_program]
 
 
 # --- Redis ---
@@ -91,13 +95,20 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def connection(redis_url: str) -> Iterator[Connection]:
-    """The core's connection to the emptied Redis."""
-    from django_delayq.core.connection import RedisConfig, connect
+def redis_setting(redis_box: RedisBox, request: pytest.FixtureRequest) -> str | dict[str, list[str]]:
+    """The emptied Redis, as the setting ``REDIS`` names it."""
+    if not ON_CLUSTER:
+        url: str = request.getfixturevalue("redis_url")
+        return url
+    cluster: ClusterBox = request.getfixturevalue("cluster_box")
+    cluster.flush()
+    return cluster.setting
 
-    opened = connect(RedisConfig.parse(redis_url))
-    yield opened
-    opened.close()
+
+@pytest.fixture
+def connection(redis_setting: object) -> Iterator[Connection]:
+    """The core's connection to the emptied Redis."""
+    yield from _opened(redis_setting)
 
 
 @pytest.fixture
@@ -116,12 +127,8 @@ def cluster_box(redis_box: RedisBox) -> Iterator[ClusterBox]:
 @pytest.fixture
 def cluster_connection(cluster_box: ClusterBox) -> Iterator[Connection]:
     """The core's connection to the emptied cluster."""
-    from django_delayq.core.connection import RedisConfig, connect
-
     cluster_box.flush()
-    opened = connect(RedisConfig.parse({"cluster": [f"{host}:{port}" for host, port in cluster_box.addresses]}))
-    yield opened
-    opened.close()
+    yield from _opened(cluster_box.setting)
 
 
 @pytest.fixture
@@ -142,6 +149,14 @@ def proxy_factory() -> Iterator[Callable[[tuple[str, int] | str], TcpProxy]]:
     """``proxy_factory(box.address)`` or ``proxy_factory(str(box.socket_path))``: a started proxy."""
     with contextlib.ExitStack() as stack:
         yield lambda address: stack.enter_context(TcpProxy(address))
+
+
+def _opened(setting: object) -> Iterator[Connection]:
+    from django_delayq.core.connection import RedisConfig, connect
+
+    opened = connect(RedisConfig.parse(setting))
+    yield opened
+    opened.close()
 
 
 def _checked_broker(connection: Connection, prefix: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
@@ -196,12 +211,12 @@ def postgres_alias(postgres_box: PostgresBox, django_db_setup: None, django_db_b
 
 
 @pytest.fixture
-def delayq(redis_url: str, prefix: str, settings: Any, request: pytest.FixtureRequest) -> Iterator[Broker]:
+def delayq(redis_setting: object, prefix: str, settings: Any, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """``settings.DELAYQ`` points to the emptied Redis; the value is the shell's own broker, checked afterwards."""
     from django_delayq import connections
     from django_delayq.core import fsck
 
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis_url, "PREFIX": prefix}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis_setting, "PREFIX": prefix}
     connections.close_broker()
     yield connections.broker()
     if request.node.get_closest_marker("broken_on_purpose") is None:
@@ -242,8 +257,35 @@ def spawn() -> Iterator[Callable[..., Any]]:
 # --- the run ---
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+_OF_ONE_SERVER = {"redis_url", "redis_client", "redis_factory", "sentinel_box", "manage_env", "make_mill"}
+_OF_ANY_SERVER = {"redis_setting", "cluster_box"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "one_server(reason): makes no sense on a Redis Cluster, because ...")
+
+
+def _sort_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On a cluster only what asks a Redis is worth running, and not what is about one server."""
+    kept = []
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        marked = item.get_closest_marker("one_server")
+        if marked:
+            item.add_marker(pytest.mark.skip(reason=marked.args[0]))
+        elif fixtures & _OF_ONE_SERVER:
+            item.add_marker(pytest.mark.skip(reason="about one server, or a server of its own"))
+        elif not fixtures & _OF_ANY_SERVER:
+            continue
+        kept.append(item)
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """``-m database`` selects what is worth running on a second database system."""
+    if ON_CLUSTER:
+        _sort_out(config, items)
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if item.get_closest_marker("django_db") or names & {"db", "transactional_db"}:

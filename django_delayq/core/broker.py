@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from . import layout as layouts
+from . import rules
 from .connection import Connection
-from .errors import Misconfigured
+from .epochs import Epochs
+from .errors import InvalidJob, Misconfigured
 from .inspector import Inspector
-from .keys import make_shard, queues_key, workers_key
+from .keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key, workers_key
+from .layout import Layout
+from .observed import ObservedScripts, Observer
 from .queue import Queue
 from .scripts import Scripts, clear_errors, server_version
 from .wake import Waker, make_waker
@@ -32,67 +37,138 @@ class Broker:
         lease_ms: how long a reserved job stays its holder's without a heartbeat.
         event_cap: entries kept in each shard's event stream.
         test_clock: take the time from each shard's meta field ``test_clock`` (µs) instead of Redis.
+        observe: told of every call of a script; see :meth:`observe`.
     """
 
     def __init__(self, connection: Connection, *, prefix: str = "delayq", lease_ms: int = DEFAULT_LEASE_MS,
-                 event_cap: int = DEFAULT_EVENT_CAP, test_clock: bool = False) -> None:  # fmt: skip
+                 event_cap: int = DEFAULT_EVENT_CAP, test_clock: bool = False,
+                 observe: Observer | None = None) -> None:  # fmt: skip
         self.connection = connection
         self.prefix = prefix
         self.lease_ms = lease_ms
         self.event_cap = event_cap
-        self.scripts = Scripts(connection, test_clock=test_clock)
+        self._test_clock = test_clock
+        self.observe(observe)
         self.inspector = Inspector(self)
-        self._registries = (workers_key(prefix).encode(), queues_key(prefix).encode())
+        self.epochs = Epochs(self)
+        #: how often the registry of queues had been changed at the last announcement
+        self.changes = ""
+        self.queues_key = queues_key(prefix)
+        self._registries = (workers_key(prefix).encode(), self.queues_key.encode())
         self._queues: dict[str, Queue] = {}
         self._lock = threading.Lock()
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tells ``observer(verb, seconds, failed)`` of every call of a script from now on; None = nobody.
+
+        It is called in the thread of the call, also when that raises. Nobody is told of calls that are on their way.
+        """
+        if observer is None:
+            self.scripts = Scripts(self.connection, test_clock=self._test_clock)
+        else:
+            self.scripts = ObservedScripts(self.connection, observer, test_clock=self._test_clock)
 
     @property
     def client(self) -> Any:
         """The redis-py client, for commands that are not verbs."""
         return self.connection.client
 
-    def queue(self, name: str, *, shards: int = 1, kind: str = "python") -> Queue:
+    def queue(self, name: str, *, shards: int | None = None, kind: str = "python") -> Queue:
         """The queue of this name.
 
         The first call of the deployment writes the layout into Redis; from then on Redis is the truth, and another
-        number of shards given here is only warned about: see ``delayq_reshard``.
+        number of shards given here is only warned about: see ``delayq_reshard``. So is a deleted queue brought back.
+
+        Args:
+            shards: how many a new queue gets; None = one.
+            kind: ``python`` or ``pull``.
         """
         found = self._queues.get(name)
-        if found is None:
-            with self._lock:
-                found = self._queues.get(name) or self._open(name, shards, kind)
-                self._queues[name] = found
-        return found
+        return found if found is not None and not found.deleted else self._open(name, shards, kind)
 
     def known_queue(self, name: str) -> Queue | None:
-        """The queue of this name if the deployment has it; asking makes none."""
-        found = self._queues.get(name)
-        if found is None:
+        """The queue of this name if the deployment has it now; asking makes none."""
+        _, layout = self.read_layout(name)
+        return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
+
+    def _open(self, name: str, shards: int | None, kind: str) -> Queue:
+        layout = self.create(name, lambda stone: layouts.again(stone, shards or 1, kind) if stone
+                             else layouts.new_layout(shards or 1, kind))  # fmt: skip
+        if shards is not None and layout["shards"] != shards:
+            log.warning("queue %r has %d shards in Redis, but %d are configured; Redis decides. To change it: "
+                        "manage.py delayq_reshard %s --shards %d", name, layout["shards"], shards, name,
+                        shards)  # fmt: skip
+        return self._queues[name]
+
+    # -- the registry of queues --------------------------------------------------------------------------------------
+
+    def read_layout(self, name: str) -> tuple[bytes, Layout | None]:
+        """What the registry says of a queue now, as stored and read; the known queue takes it over.
+
+        Epochs only grow. If this process heard of a later one, the registry lost it with a replica and gets it back.
+        """
+        while True:
             with clear_errors():
-                layout = self.client.hget(queues_key(self.prefix), name)
-            if layout is not None:
-                with self._lock:
-                    found = self._queues.setdefault(name, self._make(name, json.loads(layout)))
-        return found
+                stored: bytes | None = self.client.hget(self.queues_key, name)
+            if stored is None:
+                return b"", None
+            layout, known = layouts.decode(stored), self._queues.get(name)
+            if known is None or known.layout["epoch"] <= layout["epoch"]:
+                self._install(name, layout)
+                return stored, layout
+            log.warning("the registry forgot epoch %d of queue %r; it is put back", known.layout["epoch"], name)
+            self.swap_layout(name, stored, known.layout)
 
-    def _open(self, name: str, shards: int, kind: str) -> Queue:
-        wanted = {"shards": shards, "epoch": 0, "kind": kind}
-        key = queues_key(self.prefix)
-        with clear_errors():
-            self.client.hsetnx(key, name, json.dumps(wanted))
-            layout = json.loads(self.client.hget(key, name))
-        if layout["shards"] != shards:
-            log.warning("queue %r has %d shards in Redis, but %d are configured; Redis decides", name,
-                        layout["shards"], shards)  # fmt: skip
-        return self._make(name, layout)
+    def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
+        """Changes what the registry says of a queue, unless somebody else did so since ``stored`` was read."""
+        done: bytes = self.scripts.call("layout", self._registries[1:], name, stored, layouts.encode(layout))
+        if done == b"1":
+            self._install(name, layout)
+        return done == b"1"
 
-    def _make(self, name: str, layout: dict[str, Any]) -> Queue:
-        shards = [
-            make_shard(self.prefix, name, layout["epoch"], number, lease_ms=self.lease_ms, event_cap=self.event_cap,
-                       cluster=self.connection.cluster)
-            for number in range(layout["shards"])
-        ]  # fmt: skip
-        return Queue(self, name, shards, layout)
+    def change_layout(self, name: str, change: Callable[[Layout], Layout]) -> Layout:
+        """Changes a layout with ``change(present one) -> new one``, however many do so at the same moment.
+
+        Raises:
+            InvalidJob: there is no such queue.
+        """
+        while True:
+            stored, layout = self.read_layout(name)
+            if layout is None or layouts.is_deleted(layout):
+                raise InvalidJob(f"there is no queue {name!r}; known are: {', '.join(self.queue_names()) or 'none'}")
+            changed = change(layout)
+            if changed == layout or self.swap_layout(name, stored, changed):
+                return changed
+
+    def create(self, name: str, make: Callable[[Layout | None], Layout]) -> Layout:
+        """The layout of a queue; if there is none, ``make(its tombstone, if any)`` becomes it."""
+        while True:
+            stored, layout = self.read_layout(name)
+            if layout is not None and not layouts.is_deleted(layout):
+                return layout
+            if layout is not None and "old" in layout:
+                self.epochs.finish(name)
+            elif self.swap_layout(name, stored, fresh := make(layout)):
+                return fresh
+
+    def _install(self, name: str, layout: Layout) -> Queue:
+        with self._lock:
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = Queue(self, name, layout)
+            elif queue.layout != layout:
+                queue.install(layout)
+        return queue
+
+    def wake_key(self, queue: str) -> str:
+        """Key of a queue's wake list."""
+        return wake_key(self.prefix, queue)
+
+    def shard(self, queue: str, number: int) -> Shard:
+        """Keys and constants of a shard by its number (``keys.number_of``)."""
+        epoch, place = divmod(number, MAX_SHARDS)
+        return make_shard(self.prefix, queue, epoch, place, lease_ms=self.lease_ms, event_cap=self.event_cap,
+                          cluster=self.connection.cluster)  # fmt: skip
 
     def queue_names(self) -> list[str]:
         """Every queue that this deployment knows, by name."""
@@ -101,20 +177,110 @@ class Broker:
     def queues(self) -> list[Queue]:
         """Every queue that this deployment knows, in the order of their names."""
         with clear_errors():
-            layouts = self.client.hgetall(queues_key(self.prefix))
-        for name, layout in layouts.items():
-            if name.decode() not in self._queues:
-                with self._lock:
-                    self._queues.setdefault(name.decode(), self._make(name.decode(), json.loads(layout)))
-        return [self._queues[name.decode()] for name in sorted(layouts)]
+            stored = self.client.hgetall(self.queues_key)
+        return self._opened(stored)
+
+    def _opened(self, stored: dict[bytes, bytes]) -> list[Queue]:
+        opened = [self._install(name.decode(), layouts.decode(stored[name])) for name in sorted(stored) if name]
+        return [queue for queue in opened if not queue.deleted]
+
+    def served(self, names: Sequence[str], *, every: bool = False) -> list[Queue]:
+        """The queues that a process serves, as the registry has them now.
+
+        A queue that was never there is made. One that is known here and was lost with Redis is put back, and so are
+        its tombstones. A deleted one is left out, until somebody schedules into it.
+
+        Args:
+            every: also all queues that are not named.
+        """
+        with clear_errors():
+            if every:
+                stored = self.client.hgetall(self.queues_key)
+            else:
+                found = zip(names, self.client.hmget(self.queues_key, list(names)), strict=True)
+                stored = {name.encode(): layout for name, layout in found if layout is not None}
+        wanted = {*names, *(self._queues if every else ())}
+        for name in sorted(wanted):
+            if name.encode() not in stored:
+                stored[name.encode()] = layouts.encode(self._put_back(name))
+        return self._opened(stored)
+
+    def _put_back(self, name: str) -> Layout:
+        known = self._queues.get(name)
+        if known is None or known.deleted:
+            return self.queue(name).layout
+        layout = self.create(name, lambda _: layouts.restored(known.layout))
+        self.epochs.close_former(known)
+        return layout
+
+    def reshard(self, name: str, shards: int) -> Layout:
+        """Changes a queue's number of shards while everybody goes on working (:mod:`.epochs`); returns its layout.
+
+        Raises:
+            InvalidJob: there is no such queue, or the number is not 1 … 1024.
+        """
+        return self.epochs.reshard(name, shards)
+
+    def delete_queue(self, name: str, *, force: bool = False) -> bool:
+        """Takes a queue off. Who schedules into it later brings it back, visibly.
+
+        Args:
+            force: also with jobs in it, which are lost; the workers of those that run now hear that they lost them.
+
+        Returns:
+            False when there is no such queue.
+
+        Raises:
+            QueueNotEmpty: it holds jobs, or graves in its morgue.
+        """
+        return self.epochs.delete(name, force=force)
+
+    # -- what operators order for a queue ----------------------------------------------------------------------------
+
+    def pause(self, name: str, direction: str = "both") -> None:
+        """Pauses a queue: what waits stays where it is, what runs goes on and is settled as usual.
+
+        Args:
+            name: the queue.
+            direction: in (schedule is refused with QueuePaused), out (nothing is reserved) or both.
+
+        Raises:
+            InvalidJob: there is no such queue or direction.
+        """
+        rules.pause(self, name, direction)
+
+    def resume(self, name: str, direction: str = "both") -> None:
+        """Ends a pause and wakes the workers; ``direction`` and errors as for :meth:`pause`."""
+        rules.resume(self, name, direction)
+
+    def limit(self, name: str, *, max_length: int | None = None, morgue_max: int | None = None,
+              morgue_ttl_ms: int | None = None, weighted: bool | None = None) -> None:  # fmt: skip
+        """Limits a queue. What is given and differs from what is in force is changed; None leaves it as it is.
+
+        Args:
+            name: the queue.
+            max_length: most live jobs, each shard taking its part of them; one more is refused with QueueFull. 0 = no
+                limit.
+            morgue_max: most jobs in its morgue, each shard taking its part; the oldest go first. 0 = no limit.
+            morgue_ttl_ms: how long its morgue keeps a job. 0 = for ever.
+            weighted: more urgent classes are served more often, not always first.
+
+        Raises:
+            InvalidJob: there is no such queue, or a limit is negative.
+        """
+        rules.limit(self, name, max_length=max_length, morgue_max=morgue_max, morgue_ttl_ms=morgue_ttl_ms,
+                    weighted=weighted)  # fmt: skip
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
     def announce(self, name: str, info: dict[str, Any]) -> float:
-        """A worker says that it lives, and what it does. Returns Redis's time, ms."""
+        """A worker says that it lives, and what it does. Returns Redis's time, ms.
+
+        ``changes`` is another text afterwards when a queue was made, changed or deleted, or all were lost with Redis.
+        """
         said = json.dumps(info, separators=(",", ":"))
-        layouts = [word for queue in list(self._queues.values()) for word in (queue.name, json.dumps(queue.layout))]
-        return float(self.scripts.call("announce", self._registries, name, said, *layouts))
+        now_ms, self.changes = self.scripts.call("announce", self._registries, name, said).decode().split(" ")
+        return float(now_ms)
 
     def forget(self, name: str) -> None:
         """Takes a worker off the registry."""

@@ -13,7 +13,8 @@ Arguments of a call (:func:`encode_args`):
 
 An object with one key that begins with ``$`` is a tag: ``{"$dt":"2030-01-01T00:00:00+00:00"}``. The tags are ``$dt``
 datetime, ``$d`` date, ``$t`` time, ``$td`` timedelta (microseconds), ``$dec`` Decimal, ``$uuid`` UUID, ``$b`` bytes
-(base64). A caller's own dict of that form gets one more ``$``, which decoding takes off again.
+(base64), and for a project's own types ``$.name`` (:mod:`.codec_types`). A caller's own dict of that form gets one more
+``$``, which decoding takes off again.
 
 What changes on the way: tuples become lists, subclasses their base (an ``IntegerChoices`` member its number), bytearray
 and memoryview bytes, the zone of a datetime its offset from UTC.
@@ -30,8 +31,13 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from .codec_types import BUILT_IN, MARK, ValueType, forget, register, types_by_kind, types_by_tag
 from .errors import InvalidJob
 from .job import Undecodable
+
+__all__ = [
+    "MAX_BYTES", "MAX_DEPTH", "ValueType", "decode", "decode_args", "encode", "encode_args", "forget", "register",
+]  # fmt: skip
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
@@ -161,7 +167,13 @@ def _too_large(encoded: bytes, limit: int, what: str) -> bytes:
 def _stored(value: Any, depth: int) -> Any:
     """``value`` in terms of what JSON has, checked. The cost is one pass over what is not flat."""
     kind = type(value)
-    if kind is str or isinstance(value, str):
+    if kind is str:
+        return _text(value)
+    if types_by_kind and kind not in BUILT_IN:
+        for base in kind.__mro__:
+            if base in types_by_kind:
+                return _own_form(types_by_kind[base], value, depth)
+    if isinstance(value, str):
         return _text(value)
     if value is None or value is True or value is False:
         return value
@@ -186,6 +198,19 @@ def _stored(value: Any, depth: int) -> Any:
             refused.path.append(place)
             raise
     return _tag_of(value)
+
+
+def _own_form(own: ValueType, value: Any, depth: int) -> dict[str, Any]:
+    """A value of a project's own type behind its tag."""
+    if depth > MAX_DEPTH:
+        raise _Refused(f"nested more than {MAX_DEPTH} levels deep")
+    try:
+        dumped = own.dump(value)
+    except Exception as error:
+        raise _Refused(f"the dump function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
+    if type(dumped) is own.kind:
+        raise _Refused(f"the dump function of tag {own.tag!r} gave a {own.kind.__qualname__} back")
+    return {MARK + own.tag: _stored(dumped, depth + 1)}
 
 
 def _stored_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
@@ -337,9 +362,24 @@ def _untag(value: dict[str, Any]) -> Any:
     if key[:2] == "$$":
         return {key[1:]: inner}
     read = _TAGS.get(key)
+    if read is None and key[:2] == MARK:
+        return _own_value(key, inner)
     if read is None:
         raise Undecodable(f"the tag {_short(key)} is not known here; was it written by a newer release?")
     return read(inner)
+
+
+def _own_value(key: str, inner: Any) -> Any:
+    own = types_by_tag.get(key)
+    if own is None:
+        raise Undecodable(
+            f"the tag {_short(key[2:])} of a value of the project is not known in this process; "
+            f"register it here too (codec.register, or CODEC_TYPES in the settings)"
+        )
+    try:
+        return own.load(inner)
+    except Exception as error:
+        raise Undecodable(f"the load function of tag {own.tag!r} failed: {type(error).__name__}: {error}") from error
 
 
 _TAGS: Final[dict[str, Callable[[Any], Any]]] = {

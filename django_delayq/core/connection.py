@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
+import threading
+import time
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 from weakref import WeakSet
 
 import redis
@@ -17,20 +21,85 @@ from . import probe
 from .redis_config import RedisConfig
 from .redis_sources import Source, source_of, source_of_client
 
-__all__ = ["Connection", "RedisConfig", "connect"]
+__all__ = ["Connection", "Lines", "RedisConfig", "connect"]
+
+#: a slot that is on its way to another node of a cluster is waited for so long (seconds)
+MOVING: Final = 10.0
+
+
+class Lines:
+    """Connections of one pool for packed commands.
+
+    They come from the pool but do not return there: handing one in and out of redis-py's pool takes longer than packing
+    and parsing a call. There are as many as threads that ever called at the same moment.
+    """
+
+    __slots__ = ("_ends", "_idle", "_max_age", "_pid", "pool")
+
+    def __init__(self, pool: ConnectionPool, max_age: float | None = None) -> None:
+        self.pool = pool
+        self._max_age = max_age
+        self._ends: dict[Any, float] = {}
+        self._idle: list[Any] = []
+        self._pid = os.getpid()
+
+    def take(self) -> Any:
+        """A connection, to be given back with :meth:`put_back`."""
+        if self._pid != os.getpid():  # a forked child must not speak on its parent's lines
+            self._pid, self._idle, self._ends = os.getpid(), [], {}
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            pool: Any = self.pool
+            line = pool.get_connection()
+        if self._max_age is not None:
+            self._renew_if_old(line)
+        return line
+
+    def _renew_if_old(self, line: Any) -> None:
+        end = self._ends.get(line)
+        if end is None:
+            self._ends[line] = end_of(self._max_age)
+        elif time.monotonic() >= end:
+            line.disconnect()  # who took it connects again before sending
+            self.pool.disconnect(inuse_connections=False)  # those that wait for other commands are of its age
+            self._ends[line] = end_of(self._max_age)
+
+    def put_back(self, line: Any, *, clean: bool) -> None:
+        """Gives a line back; one that may still have half a reply on it (not ``clean``) is closed first."""
+        if not clean:
+            line.disconnect()
+        self._idle.append(line)
+
+    def close(self) -> None:
+        """Gives all of them back to the pool."""
+        idle, self._idle, self._ends = self._idle, [], {}
+        for line in idle:
+            self.pool.release(line)
+
+
+def end_of(max_age: float | None) -> float:
+    """When (``time.monotonic()``) a connection that is made now is to be made anew: not all of them at one moment."""
+    return math.inf if max_age is None else time.monotonic() + max_age * random.uniform(0.8, 1.0)
 
 
 class Connection:
     """A deployment of Redis, as the core sees it. Thread-safe; nothing connects before the first command.
 
     After a fork the child makes connections of its own (redis-py compares the process id).
+
+    Args:
+        source: where it is.
+        max_age: seconds after which a connection is made anew, so that a name that means another address by now, or a
+            balancer with a new node, is followed without an error; None = never.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, max_age: float | None = None) -> None:
         self._source = source
+        self.max_age = max_age
         self._waiting: WeakSet[ConnectionPool] = WeakSet()
-        self._lines: list[Any] = []
-        self._pid = os.getpid()
+        self._lines: dict[str, Lines] = {}
+        self._lock = threading.Lock()
         #: whether it is a Redis Cluster
         self.cluster = source.cluster
         #: the address without any secret, for logs and messages
@@ -38,7 +107,7 @@ class Connection:
         if not source.cluster:
             # Made here and not by the first of many threads. A cluster's client asks for the slots when it is made,
             # so that one waits for the first use.
-            _ = self.client
+            self._lines[""] = Lines(self.client.connection_pool, max_age)  # type: ignore[union-attr]
 
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
@@ -73,25 +142,40 @@ class Connection:
         # Not from_pool(): `blocking().pubsub()` must not lose its pool when the client is collected.
         return redis.Redis(connection_pool=pool)
 
-    def take_line(self) -> Any:
-        """One connection of the client's pool for packed commands, to be given back with :meth:`put_line_back`.
+    def lines(self, key: bytes) -> Lines:
+        """Connections to the server; on a cluster to the node that holds ``key``, as far as is known here.
 
-        They come from the pool but do not return there: handing one in and out of redis-py's pool takes longer than
-        packing and parsing a call. There are as many as threads that ever called at the same moment.
+        Raises:
+            SlotNotCoveredError: no node is known that holds it.
         """
-        if self._pid != os.getpid():  # a forked child must not speak on its parent's lines
-            self._pid, self._lines = os.getpid(), []
-        try:
-            return self._lines.pop()
-        except IndexError:
-            client: Any = self.client
-            return client.connection_pool.get_connection()
+        if not self.cluster:
+            return self._lines[""]
+        client: Any = self.client
+        node = client.get_node_from_key(key)
+        pool = client.get_redis_connection(node).connection_pool
+        found = self._lines.get(node.name)
+        if found is None or found.pool is not pool:
+            with self._lock:
+                found = self._lines.get(node.name)
+                if found is None or found.pool is not pool:
+                    found = self._lines[node.name] = Lines(pool, self.max_age)
+        return found
 
-    def put_line_back(self, line: Any, *, clean: bool) -> None:
-        """Gives a line back; one that may still have half a reply on it (not ``clean``) is closed first."""
-        if not clean:
-            line.disconnect()
-        self._lines.append(line)
+    def run(self, source: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+        """Runs a script by its source, wherever its keys are now.
+
+        While a slot moves from one node of a cluster to another some of the keys lie here and some there, or nowhere
+        yet: Redis refuses a script (TRYAGAIN) until the move is over. That is waited for, up to ten seconds.
+        """
+        until = time.monotonic() + MOVING
+        while True:
+            try:
+                return self.client.eval(source, len(keys), *keys, *args)
+            except (redis_errors.ClusterError, redis_errors.TryAgainError) as error:
+                # A cluster that is down says so itself, and for longer than that.
+                if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > until:
+                    raise
+            time.sleep(random.uniform(0.005, 0.05))
 
     def check(self) -> dict[str, Any]:
         """Asks the server whether a queue can live there; returns its ``INFO``.
@@ -118,9 +202,8 @@ class Connection:
         """Closes all its connections, also those of blocking clients. The next command opens new ones."""
         for pool in list(self._waiting):
             pool.disconnect()
-        lines, self._lines = self._lines, []
-        for line in lines:
-            self.client.connection_pool.release(line)  # type: ignore[union-attr]  # a cluster has no lines
+        for lines in list(self._lines.values()):
+            lines.close()
         client = self.__dict__.get("client")
         if client is not None:
             # It is being given up; an error of a dead peer is no news.
@@ -130,4 +213,4 @@ class Connection:
 
 def connect(config: RedisConfig) -> Connection:
     """The connection to what ``config`` names. It connects with the first command, not here."""
-    return Connection(source_of(config))
+    return Connection(source_of(config), max_age=config.max_connection_age)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class DelayQError(Exception):
     """Base of everything that django_delayq raises on purpose."""
@@ -19,8 +21,16 @@ class QueueFull(DelayQError):
     """The queue reached its ``max_length``, or Redis its ``maxmemory``. Nothing was written; try again later."""
 
 
+class QueueNotEmpty(DelayQError):
+    """The queue cannot be deleted, because it holds jobs or graves. Empty it first, or delete it with ``force``."""
+
+
 class QueueUnavailable(DelayQError):
     """Redis cannot be reached or refuses to work now. Whether the call was applied may be unknown."""
+
+
+class QueuePaused(QueueUnavailable):
+    """The queue takes no new jobs until somebody resumes it. Nothing was written; try again later."""
 
 
 class Misconfigured(DelayQError):
@@ -55,8 +65,25 @@ class Bury(Verdict):
 
 
 class Release(Verdict):
-    """Not now: put the job back after ``delay`` seconds without counting an attempt (None = at its old place)."""
+    """Not now: put the job back after ``delay`` seconds without counting an attempt (None = at its old place).
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+    ``priority``: 0 … 7, its priority from now on (None = as it is).
+    """
+
+    def __init__(self, reason: str = "", *, delay: float | None = None, priority: int | None = None) -> None:
         super().__init__(reason)
         self.delay = delay
+        self.priority = priority
+
+
+class PartialFailure(Verdict):
+    """Some ids of a batch failed, only these are tried again: ``raise PartialFailure({"57": error})``.
+
+    Args:
+        errors: id → the exception (or a text) that it failed with. A verdict (``Retry``, ``Bury``, ``Release``) as the
+            exception decides the fate of its id.
+    """
+
+    def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
+        super().__init__(f"{len(errors)} of the batch failed")
+        self.errors = dict(errors)

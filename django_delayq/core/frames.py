@@ -12,12 +12,14 @@ from .errors import InvalidJob
 from .job import DEFAULT_PRIORITY, Job, NewJob, Payload, Settlement, Undecodable, pack_body, unpack_body
 
 CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
-DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3}
+DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
 SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
-_DELAY, _KEEP_RETRIES, _MERGED = 1, 2, 4
-_RUN_MERGED, _EXPIRED, _SUSPECT, _CRASH = 1, 2, 4, 8
+PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
+_DELAY, _KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 1, 2, 4, 8
+_RUN_MERGED, _EXPIRED, _SUSPECT, _CRASH, _OLDEST, _INHERIT, _SCORE_POLICY = 1, 2, 4, 8, 16, 32, 64
 
 _NEW = struct.Struct("<BBBBdB")
+_PAYLOAD_RULES = struct.Struct("<BI")
 _ENTRY = struct.Struct("<ddBB")
 _BATCH = struct.Struct("<dddH")
 _JOB = struct.Struct("<dHHHBdB")
@@ -50,7 +52,7 @@ class State:
     flags: int = 0
     failed_at_ms: int = 0
     worker: str = ""
-    taken: int = 0
+    taken: int = 0  # number of payloads in its run's hands
     error: bytes = b""
 
 
@@ -74,28 +76,43 @@ def bad_id(ident: bytes) -> InvalidJob:
 
 
 def pack_new(job: NewJob) -> bytes:
-    """An entry of ``schedule.lua``."""
+    """An entry of ``schedule.lua``.
+
+    Raises:
+        InvalidJob: an id or a limit that cannot be one, or payloads are to be merged and there is none.
+    """
     ident = job.id.encode()
     if len(ident) > 255 or not ident or b"\0" in ident:
         raise bad_id(ident)
+    if job.payload is None and job.on_conflict == "merge":
+        raise InvalidJob("only jobs with a payload can be merged; give one, or use on_conflict='replace'")
     body = pack_body(job)
     delay = job.due_ms is None
     ms = job.delay_ms if delay else job.due_ms
-    marks = (_DELAY if delay else 0) | (0 if job.reset_retries else _KEEP_RETRIES) | (_MERGED if job.payload else 0)
+    marks = (_DELAY if delay else 0) | (0 if job.reset_retries else _KEEP_RETRIES)
+    if job.payload is not None:
+        marks |= _MERGED if job.payload.score else _MERGED | _SCORE_IS_NOW
     head = _NEW.pack(CONFLICT[job.on_conflict], DUE_POLICY[job.due_policy], SCORE_POLICY[job.score_policy],
                      marks, ms or 0, len(ident))  # fmt: skip
     task = job.task.encode()
     plain = b"".join((head, ident, bytes((len(task),)), task, _U32.pack(len(body)), body))
     if job.payload is None:
         return plain
+    if not 0 < job.max_payloads <= 0xFFFFFFFF:
+        raise InvalidJob(f"max_payloads is {job.max_payloads}; use 1 or more")
+    rules = _PAYLOAD_RULES.pack(PAYLOAD_POLICY[job.payloads], job.max_payloads)
     record = pack_payload(job.payload)
-    return b"".join((plain, digest(job.payload.data), _U32.pack(len(record)), record))
+    return b"".join((plain, digest(job.payload.data), rules, _U32.pack(len(record)), record))
 
 
 def pack_payload(payload: Payload) -> bytes:
-    """A payload record without its arrival, which the script puts behind the first eight bytes."""
+    """A payload record without its arrival, which the script puts behind the first eight bytes.
+
+    Where there is no score the script fills in the time.
+    """
     score = payload.score.encode()
-    return b"".join((sortable(payload.score), payload.key, bytes((len(score),)), score, payload.data))
+    front = sortable(payload.score) if score else bytes(8)
+    return b"".join((front, payload.key, bytes((len(score),)), score, payload.data))
 
 
 def unpack_payload(record: bytes) -> Payload:
@@ -111,10 +128,8 @@ def pack_settlement(settlement: Settlement) -> bytes:
     marks = _RUN_MERGED if job.merged else 0
     if settlement.guard == "expired":
         marks |= _EXPIRED
-    if settlement.suspect:
-        marks |= _SUSPECT
-    if settlement.outcome in ("crashed", "poison"):
-        marks |= _CRASH
+    if settlement.verb != "ack":
+        marks |= _other_marks(settlement)
     delay = -1 if settlement.delay_ms is None else settlement.delay_ms
     head = _ENTRY.pack(job.token, delay, marks, len(ident))
     run = b""
@@ -129,10 +144,26 @@ def pack_settlement(settlement: Settlement) -> bytes:
         return b"".join((head, ident, size, run))
     outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
     error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
+    if settlement.verb == "release":  # which has no error to keep, but may change the priority
+        error = b"" if settlement.priority is None else bytes((settlement.priority,))
     return b"".join((
         head, ident, size, run, bytes((len(outcome),)), outcome, bytes((len(reason),)), reason,
         bytes((len(error_class),)), error_class, _U16.pack(len(error)), error,
     ))  # fmt: skip
+
+
+def _other_marks(settlement: Settlement) -> int:
+    """What an ack has no use for; ``acked.lua`` compares its marks as a number."""
+    marks = _SCORE_POLICY * SCORE_POLICY[settlement.score_policy]
+    if settlement.suspect:
+        marks |= _SUSPECT
+    if settlement.outcome in ("crashed", "poison"):
+        marks |= _CRASH
+    if settlement.oldest:
+        marks |= _OLDEST
+    if settlement.inherit:
+        marks |= _INHERIT
+    return marks
 
 
 def pack_id(ident: str) -> bytes:
@@ -196,7 +227,7 @@ def unpack_state(packed: bytes) -> State:
     worker = packed[at : at + length].decode(errors="replace")
     (taken,) = _U16.unpack_from(packed, at + length)
     at += length + 2
-    return State(int(token), due, failures, reserves, crashes, flags, int(failed_at), worker, taken // 16,
+    return State(int(token), due, failures, reserves, crashes, flags, int(failed_at), worker, taken // 32,
                  packed[at + taken :])  # fmt: skip
 
 

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import base64
 import heapq
-import json
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoScriptError
 
 from .errors import InvalidJob
-from .frames import job_of, pack_id, take_u8, take_u16, take_u32, unpack_names, unpack_payload, unpack_state
-from .job import PRIORITIES, Job, Payload, Undecodable, unpack_body
+from .frames import pack_id, unpack_payload
+from .job import PRIORITIES, Payload
 from .keys import SHARD_KEYS
 from .scripts import clear_errors
+from .views import JobView, framed, unpack_graves, unpack_views
 
 if TYPE_CHECKING:
     from .broker import Broker
     from .queue import Queue
+
+__all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Page"]
 
 _DUE_KEYS: Final = tuple(f"due.{priority}" for priority in range(PRIORITIES))
 #: place -> by -> the indexes that hold it
@@ -34,39 +35,10 @@ INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "failed": {"updated": ("failed",), "failures": ("failures",)},
     "morgue": {"updated": ("morgue",), "id": ("morgue_id",)},
 }
+#: every job once
+SEARCHED: Final = ("waiting", "reserved", "morgue")
 _PAGE: Final = 250
-_PLACES: Final = ("", "waiting", "reserved")
-
-
-@dataclass(slots=True)
-class JobView:
-    """A job as seen at one moment. ``state`` is delayed, ready, reserved or morgue; ``failed`` jobs also wait."""
-
-    job: Job
-    state: str
-    due_ms: int
-    gated_due_ms: int | None = None
-    payload_count: int = 0
-    deadline_ms: int | None = None
-    buried_ms: int | None = None
-    outcome: str = ""
-    reason: str = ""
-    error_class: str = ""
-    payloads: tuple[Payload, ...] = ()
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self.job.id
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
-        try:
-            known = json.loads(self.job.error) if self.job.error else {}
-        except ValueError:
-            known = {"message": self.job.error.decode(errors="replace")}
-        return known if isinstance(known, dict) else {"message": str(known)}
+_PIPELINE: Final = 16_384
 
 
 @dataclass(slots=True)
@@ -138,12 +110,19 @@ class Inspector:
         return self._count([opened])[0] if opened else Counts(queue)
 
     def all_counts(self) -> list[Counts]:
-        """The same for every queue, in one round trip to each node."""
+        """The same for every queue, in one round trip for each 16,384 shards (on a cluster: one for each shard)."""
         return self._count(self._broker.queues())
+
+    def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
+        """The same for some shards of a queue, whatever their epochs."""
+        counts = Counts(queue.name)
+        for answer in self._stats([(queue, number) for number in numbers]):
+            counts.add(answer)
+        return counts
 
     def _count(self, queues: Sequence[Queue]) -> list[Counts]:
         counts = {queue.name: Counts(queue.name) for queue in queues}
-        calls = [(queue, number) for queue in queues for number in range(queue.shards)]
+        calls = [(queue, number) for queue in queues for number in queue.numbers]
         for (queue, _), answer in zip(calls, self._stats(calls), strict=True):
             counts[queue.name].add(answer)
         return list(counts.values())
@@ -151,14 +130,15 @@ class Inspector:
     def _stats(self, calls: Sequence[tuple[Queue, int]]) -> list[Any]:
         if self._broker.connection.cluster or len(calls) == 1:
             return [self._ask(queue, number, "stats") for queue, number in calls]
-        answers: list[Any]
+        answers: list[Any] = []
         with clear_errors():
             sha, _ = self._broker.scripts.loaded("stats")
-            pipeline = self._broker.client.pipeline(transaction=False)
-            for queue, number in calls:
-                shard = queue.shard(number)
-                pipeline.evalsha(sha, len(shard.keys), *shard.keys, b"", shard.constants)
-            answers = pipeline.execute(raise_on_error=False)
+            for start in range(0, len(calls), _PIPELINE):
+                pipeline = self._broker.client.pipeline(transaction=False)
+                for queue, number in calls[start : start + _PIPELINE]:
+                    shard = queue.shard(number)
+                    pipeline.evalsha(sha, len(shard.keys), *shard.keys, b"", shard.constants)
+                answers += pipeline.execute(raise_on_error=False)
         for place, (queue, number) in enumerate(calls):
             if isinstance(answers[place], NoScriptError):
                 answers[place] = self._ask(queue, number, "stats")
@@ -174,9 +154,9 @@ class Inspector:
         opened = self._broker.known_queue(queue)
         if opened is None:
             return None
-        live = self._view(opened, opened.shard_of(ident), [ident])
-        if live:
-            return live[0]
+        for number in opened.homes(ident):
+            for live in self._live(opened, number, [ident]):
+                return live
         graves = self.graves(queue, ident)
         return max(graves, key=lambda view: view.buried_ms or 0, default=None)
 
@@ -185,12 +165,61 @@ class Inspector:
         opened = self._broker.known_queue(queue)
         if opened is None:
             return []
-        number = opened.shard_of(ident)
-        return list(_unpack_graves(opened.name, number, self._ask(opened, number, "graves", b"", ident.encode())))
+        return [
+            view for number in opened.homes(ident)
+            for view in unpack_graves(opened.name, number, self._ask(opened, number, "graves", b"", ident.encode()))
+        ]  # fmt: skip
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
         """The jobs that come next, in the order of their due times."""
         return self.page(queue, "waiting", limit=limit).jobs
+
+    def payloads(self, queue: str, ident: str) -> Iterator[Payload]:
+        """The payloads of a live merged job in the order of their scores, those of a run that goes on among them.
+
+        They are read in pieces, so of a job that changes meanwhile it is not one moment's picture.
+        """
+        opened = self._broker.known_queue(queue)
+        if opened is None:
+            return
+        for number in opened.homes(ident):
+            after, some = b"", False
+            while True:
+                after, frame = self._ask(opened, number, "payloads", ident.encode(), after, _PAGE)
+                for record in framed(frame):
+                    some = True
+                    yield unpack_payload(record)
+                if not after:
+                    break
+            if some:
+                return
+
+    def search(self, queue: str, wanted: str | Callable[[JobView], bool], *, places: Iterable[str] = SEARCHED,
+               limit: int | None = None) -> Iterator[JobView]:  # fmt: skip
+        """Jobs of a queue in which something is found; see :mod:`.search`.
+
+        Args:
+            wanted: a text that stands, in large or small letters, in the id, the task's name, the arguments or
+                payloads as they are stored (canonical JSON), the context or the last error; or a function that answers
+                whether a job is meant.
+            places: where to look: waiting, reserved, failed (a part of waiting), morgue.
+            limit: end after so many.
+
+        Raises:
+            InvalidJob: an empty text or an unknown place.
+        """
+        from .search import search
+
+        return search(self._broker, queue, wanted, tuple(places), limit)
+
+    def views(self, queue: Queue, number: int, place: str, members: Sequence[bytes]) -> Iterator[JobView]:
+        """The jobs of a shard behind these members of an index of ``place``, as far as they are still there.
+
+        They are read as they are asked for, in pieces of little more than a MiB.
+        """
+        if place == "morgue":
+            return self._buried(queue, number, members)
+        return self._live(queue, number, [member.decode() for member in members])
 
     def page(self, queue: str, place: str, by: str = "", *, cursor: str = "", limit: int = 100,
              reverse: bool = False) -> Page:  # fmt: skip
@@ -228,7 +257,7 @@ class Inspector:
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
         """
         found: list[_Entry] = []
-        for number in range(queue.shards):
+        for number in queue.numbers:
             for name in names:
                 score, member = (after.text, after.member) if after else ("", b"")
                 answer = self._ask(queue, number, "page", SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit,
@@ -245,23 +274,33 @@ class Inspector:
             members.setdefault(entry.shard, []).append(entry.member)
         views: dict[tuple[int, bytes], JobView] = {}
         for number, mine in members.items():
-            if place == "morgue":
-                frame = b"".join(len(grave).to_bytes(2, "little") + grave for grave in mine)
-                for view in _unpack_graves(queue.name, number, self._ask(queue, number, "graves", frame, b"")):
-                    views[number, view.id.encode() + b"\0" + view.job.key] = view
-            else:
-                for view in self._view(queue, number, [member.decode() for member in mine]):
-                    views[number, view.id.encode()] = view
+            for view in self.views(queue, number, place, mine):
+                views[number, _grave_of(view) if place == "morgue" else view.id.encode()] = view
         # What was settled between the two looks is left out; the cursor goes on behind it all the same.
         return [views[place_of] for entry in ordered if (place_of := (entry.shard, entry.member)) in views]
 
-    def _view(self, queue: Queue, number: int, idents: Sequence[str]) -> list[JobView]:
-        frame = self._ask(queue, number, "view", b"".join(map(pack_id, idents)))
-        return list(_unpack_views(queue.name, number, idents, frame))
+    def _live(self, queue: Queue, number: int, idents: Sequence[str]) -> Iterator[JobView]:
+        while idents:
+            frame = self._ask(queue, number, "view", b"".join(map(pack_id, idents)))
+            views = unpack_views(queue.name, number, idents, frame)
+            idents = idents[len(views) :]
+            yield from filter(None, views)
+
+    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes]) -> Iterator[JobView]:
+        while graves:
+            frame = b"".join(len(grave).to_bytes(2, "little") + grave for grave in graves)
+            views = list(unpack_graves(queue.name, number, self._ask(queue, number, "graves", frame, b"")))
+            yield from views
+            # Records that are gone leave no trace in the answer: behind its last one there may be more to ask for.
+            graves = graves[graves.index(_grave_of(views[-1])) + 1 :] if views else ()
 
     def _ask(self, queue: Queue, number: int, script: str, *args: object) -> Any:
         shard = queue.shard(number)
         return self._broker.scripts.call(script, shard.keys, b"", shard.constants, *args)
+
+
+def _grave_of(view: JobView) -> bytes:
+    return view.id.encode() + b"\0" + view.job.key
 
 
 def _pack_cursor(entry: _Entry) -> str:
@@ -278,63 +317,3 @@ def _unpack_cursor(cursor: str) -> _Entry | None:
         return _Entry(float(text), member, int(shard), text.decode())
     except ValueError:
         raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None
-
-
-def _unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> Iterator[JobView]:
-    (now_ms,) = struct.unpack_from("<d", frame)
-    tasks, at = unpack_names(frame, 8)
-    for ident in idents:
-        place, when = struct.unpack_from("<Bd", frame, at)
-        packed, at = take_u32(frame, at + 9)
-        body, at = take_u32(frame, at)
-        gate, at = take_u32(frame, at)
-        (payloads,) = struct.unpack_from("<I", frame, at)
-        at += 4
-        if not place:
-            continue
-        state = unpack_state(packed)
-        reserved = _PLACES[place] == "reserved"
-        due_us = state.due_us if reserved else when
-        job = job_of(queue, shard, ident, body, tasks, state, due_us)
-        job.deadline_ms = int(when) if reserved else 0
-        seen = "reserved" if reserved else "ready" if job.due_ms <= now_ms else "delayed"
-        gated = int(struct.unpack_from("<d", gate)[0] // 1000) if gate else None
-        yield JobView(job, seen, job.due_ms, gated, payloads, job.deadline_ms or None)
-
-
-def _unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
-    tasks, at = unpack_names(frame, 0)
-    while at < len(frame):
-        grave, at = take_u16(frame, at)
-        record, at = take_u32(frame, at)
-        ident, key = grave[:-17], grave[-16:]
-        due_us, buried_us, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
-        inner = 22
-        outcome, inner = take_u8(record, inner)
-        reason, inner = take_u8(record, inner)
-        error_class, inner = take_u8(record, inner)
-        error, inner = take_u16(record, inner)
-        body, inner = take_u32(record, inner)
-        job = _buried_job(queue, shard, ident.decode(), key, body, tasks)
-        job.due_ms, job.failures, job.reserves, job.crashes = int(due_us // 1000), failures, reserves, crashes
-        job.error = error
-        payloads = tuple(_grave_payloads(record[inner:])) if job.merged else ()
-        yield JobView(job, "morgue", job.due_ms, None, len(payloads), None, int(buried_us // 1000), outcome.decode(),
-                      reason.decode(errors="replace"), error_class.decode(errors="replace"), payloads)  # fmt: skip
-
-
-def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tasks: Mapping[int, str]) -> Job:
-    try:
-        priority, merged, _, task, options, args = unpack_body(body, tasks)
-    except Undecodable:
-        priority, merged, task, options, args = 0, False, "", b"", body
-    return Job(queue, shard, ident, task, key, args, options, priority, 0, merged=merged)
-
-
-def _grave_payloads(frame: bytes) -> Iterator[Payload]:
-    (n,) = struct.unpack_from("<I", frame)
-    at = 4
-    for _ in range(n):
-        record, at = take_u32(frame, at)
-        if len(record) > 32:
-            yield unpack_payload(record)

@@ -7,6 +7,7 @@ kept apart in its *state*. Both are flat binary records, because ten million of 
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from base64 import urlsafe_b64encode
@@ -38,7 +39,10 @@ def new_key() -> bytes:
 
 @dataclass(slots=True)
 class Payload:
-    """One argument of a merged job. ``score`` is the client's own text of a number: its order and version."""
+    """One argument of a merged job. ``score`` is the client's own text of a number: its order and version.
+
+    An empty score of a new payload means the moment of its arrival: Unix seconds on Redis's clock.
+    """
 
     data: bytes
     score: str
@@ -58,10 +62,12 @@ class NewJob:
     options: bytes = b""  # canonical JSON of per-job overrides: max_attempts, timeout, context, ...
     key: bytes = b""  # filled with a fresh one when empty
     on_conflict: str = "replace"  # merge | replace | ignore | error
-    due_policy: str = "replace"  # keep | replace | earliest | latest
-    score_policy: str = "min"  # min | max | first | last   (merged)
+    due_policy: str = "replace"  # keep | replace | earliest | latest | inherit
     reset_retries: bool = True
     payload: Payload | None = None  # set = merged job
+    score_policy: str = "min"  # of equal payloads: min | max | first | last
+    payloads: str = "all"  # which payloads of the id are kept: all | last | first
+    max_payloads: int = 10_000  # how many of them
     fresh: bool = False  # the id was made by new_id() for this job, so nothing can live under it
 
 
@@ -102,6 +108,22 @@ class Job:
     def options(self) -> dict[str, Any]:
         """Per-job overrides given at the schedule call."""
         return json.loads(self.options_json) if self.options_json else {}
+
+
+    def has_expired(self, now_ms: float) -> bool:
+        """Whether a start at ``now_ms`` (Redis's clock) would be too late to be of use.
+
+        ``expires_ms`` is a moment, ``expires_in_ms`` counts from the due time. What cannot be read limits nothing: the
+        other jobs of the same reserve must not suffer for it.
+        """
+        if b'"expires' not in self.options_json:
+            return False
+        try:
+            options = self.options
+            moment = min(options.get("expires_ms", math.inf), self.due_ms + options.get("expires_in_ms", math.inf))
+            return now_ms > moment
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return False
 
 
 class Undecodable(ValueError):
@@ -159,8 +181,10 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
 class Settlement:
     """How a held job leaves its holder's hands: one verb with what the script needs to carry it out.
 
-    ``verb`` is ack, fail, release or bury. ``due_ms`` None with ``delay_ms`` None means "at its old place".
+    ``verb`` is ack, fail, release, bury, expire or record. ``delay_ms`` None means "at its old place".
     ``guard`` "token" needs only the fencing token; "expired" also needs the lease to have run out.
+    For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content came,
+    ``score_policy`` decides between a payload that comes back and its twin that came meanwhile.
     """
 
     job: Job
@@ -175,6 +199,10 @@ class Settlement:
     suspect: bool = False
     guard: str = "token"
     event: bool = True
+    oldest: bool = False
+    inherit: bool = False
+    score_policy: str = "min"
+    priority: int | None = None  # of a release: 0 … 7 from now on
 
 
 def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
@@ -189,12 +217,18 @@ def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str 
 
 
 def release(job: Job, *, delay_ms: int | None = None, reason: str = "", suspect: bool = False,
-            guard: str = "token", event: bool = False) -> Settlement:  # fmt: skip
+            guard: str = "token", event: bool = False, priority: int | None = None) -> Settlement:  # fmt: skip
     """Give the job back without counting an attempt. ``event``: record it, because it may cause a second run."""
-    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, suspect=suspect, guard=guard, event=event)
+    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, suspect=suspect, guard=guard, event=event,
+                      priority=priority)  # fmt: skip
 
 
 def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",
          error: bytes = b"", guard: str = "token") -> Settlement:  # fmt: skip
     """Put the job into the morgue, where it waits for a person. ``reason``: exhausted, poison, buried, ..."""
     return Settlement(job, "bury", started_ms, run_ms, None, outcome, reason, error_class, error, guard=guard)
+
+
+def expire(job: Job) -> Settlement:
+    """The job was handed out too late to be of use: gone without an attempt."""
+    return Settlement(job, "expire", outcome="expired")

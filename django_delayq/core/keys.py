@@ -22,11 +22,11 @@ reply       hash     request id -> the reply it got
 window      list     request ids by age
 count       hash     counters
 event       stream   finished attempts, capped
-meta        hash     clock, sequence, last token, reaper hold, run id of Redis
+meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 =========== ======== ==========================================================================================
 
-Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, the truth about shards and epoch),
+Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
 ``{<prefix>}:workers`` (hash: worker -> last announcement) and, without a cluster, ``<prefix>:wake:<queue>`` (list of
 shard numbers).
 """
@@ -39,6 +39,7 @@ from typing import Final
 
 from .job import PRIORITIES
 
+MAX_SHARDS: Final = 1024
 SHARD_KEYS: Final = (
     *(f"due.{priority}" for priority in range(PRIORITIES)),
     "lease", "body", "state", "gate", "order", "payload", "failed", "failures",
@@ -78,6 +79,11 @@ def shard_of(id_bytes_crc: int, shards: int) -> int:
     return id_bytes_crc % shards
 
 
+def number_of(epoch: int, place: int) -> int:
+    """The number by which a queue knows a shard through all its epochs."""
+    return epoch * MAX_SHARDS + place
+
+
 def make_shard(prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int,
                cluster: bool) -> Shard:  # fmt: skip
     """The keys and constants of one shard of a queue."""
@@ -86,7 +92,7 @@ def make_shard(prefix: str, queue: str, epoch: int, number: int, *, lease_ms: in
     wake = wake_key(prefix, queue).encode()
     channel = wake if cluster else b""
     keys = tuple(names.values()) if cluster else (*names.values(), wake)
-    constants = struct.pack("<IIHB", lease_ms, event_cap, number, len(channel)) + channel
+    constants = struct.pack("<IIIB", lease_ms, event_cap, number_of(epoch, number), len(channel)) + channel
     rest = tuple(names[name] for name in _FRESH_KEYS)
     fresh_keys = tuple((names[f"due.{priority}"], *rest) for priority in range(PRIORITIES))
-    return Shard(number, keys, constants, names, fresh_keys)
+    return Shard(number_of(epoch, number), keys, constants, names, fresh_keys)

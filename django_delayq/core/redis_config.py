@@ -49,6 +49,8 @@ class RedisConfig:
     connect_timeout: float = 2.0
     retries: int = 3
     max_connections: int = 100
+    #: connections are made anew when they are so old; None = never
+    max_connection_age: float | None = None
 
     @classmethod
     def parse(cls, value: object) -> RedisConfig:
@@ -57,7 +59,8 @@ class RedisConfig:
         Args:
             value: a URL (``redis://``, ``rediss://`` for TLS, ``unix://``), or a dict with ``URL``, or with
                 ``SENTINELS`` and ``MASTER``, or with ``CLUSTER``, and optionally ``DB``, ``USERNAME``, ``PASSWORD``,
-                ``SSL…``, ``SOCKET_TIMEOUT``, ``CONNECT_TIMEOUT``, ``RETRIES``, ``MAX_CONNECTIONS``.
+                ``SSL…``, ``SOCKET_TIMEOUT``, ``CONNECT_TIMEOUT``, ``RETRIES``, ``MAX_CONNECTIONS``,
+                ``MAX_CONNECTION_AGE``.
 
         Raises:
             Misconfigured: it is not usable; the message says what to write.
@@ -198,16 +201,20 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     if bool(config.get("sentinels")) != bool(config.get("sentinel_master")):
         raise Misconfigured("SENTINELS (a list of addresses) and MASTER (the name they know it by) belong together")
     _check_patience(
-        **{name: config[name] for name in ("retries", "socket_timeout", "connect_timeout") if name in config}
+        **{name: config[name] for name in ("retries", "socket_timeout", "connect_timeout") if name in config},
+        cluster="cluster_nodes" in config,
     )
     if config.get("cluster_nodes") and config.get("db"):
         raise Misconfigured("a Redis Cluster has only database 0; leave DB out and use PREFIX to tell projects apart")
     return config
 
 
-def _check_patience(retries: int = 3, socket_timeout: float = 5.0, connect_timeout: float = 2.0) -> None:
+def _check_patience(
+    retries: int = 3, socket_timeout: float = 5.0, connect_timeout: float = 2.0, *, cluster: bool = False
+) -> None:
     """Redis forgets a request after two minutes; a command that is sent again later than that would count twice."""
-    worst = (retries + 1) * socket_timeout + retries * (retries + 1) * (connect_timeout + 0.5)
+    # On a cluster one more attempt comes first: at the node that was the right one the last time.
+    worst = (retries + 1 + cluster) * socket_timeout + retries * (retries + 1) * (connect_timeout + 0.5)
     if worst > RESEND_LIMIT:
         raise Misconfigured(
             f"SOCKET_TIMEOUT, CONNECT_TIMEOUT and RETRIES let one command take {worst:.0f} s; at most "
@@ -247,14 +254,17 @@ def _whole(least: int, most: int) -> Callable[[str, object], int]:
     return check
 
 
-def _seconds(name: str, value: object) -> float:
-    try:
-        seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
-    except ValueError:
-        seconds = math.nan
-    if 0 < seconds <= 3600:
-        return seconds
-    raise Misconfigured(f"{name.upper()} must be a number of seconds above 0, at most 3600")
+def _seconds(most: int) -> Callable[[str, object], float]:
+    def check(name: str, value: object) -> float:
+        try:
+            seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else math.nan
+        except ValueError:
+            seconds = math.nan
+        if 0 < seconds <= most:
+            return seconds
+        raise Misconfigured(f"{name.upper()} must be a number of seconds above 0, at most {most}")
+
+    return check
 
 
 def _verification(name: str, value: object) -> object:
@@ -323,8 +333,9 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "ssl_check_hostname": _flag,
     "ssl_ciphers": _text,
     "ssl_min_version": _any,
-    "socket_timeout": _seconds,
-    "connect_timeout": _seconds,
+    "socket_timeout": _seconds(3600),
+    "connect_timeout": _seconds(3600),
     "retries": _whole(0, 10),
     "max_connections": _whole(1, 10_000),
+    "max_connection_age": _seconds(30 * 86_400),
 }

@@ -216,6 +216,29 @@ def _sentinel_settings(config: RedisConfig) -> dict[str, Any]:
     }
 
 
+class _Cluster(RedisCluster):
+    """A cluster's client that also follows to nodes it has not heard of.
+
+    A node that was just added has no slots yet and is in no list; redis-py would break on being sent there (ASK).
+    """
+
+    _newcomers: dict[str, ClusterNode]
+
+    def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
+        found = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
+        if found is None and node_name:
+            address, _, number = node_name.rpartition(":")
+            known = self.__dict__.setdefault("_newcomers", {})
+            found = known.setdefault(node_name, ClusterNode(address, int(number)))
+        return found
+
+    def close(self) -> None:
+        for node in self.__dict__.pop("_newcomers", {}).values():
+            if node.redis_connection is not None:
+                node.redis_connection.close()
+        super().close()
+
+
 class Cluster:
     """A Redis Cluster."""
 
@@ -245,7 +268,7 @@ class Cluster:
     def _make(self) -> RedisCluster:
         try:
             # One silent node must not stop the queues of the others.
-            return RedisCluster(
+            return _Cluster(
                 startup_nodes=[ClusterNode(host, port) for host, port in self.nodes],
                 require_full_coverage=False,
                 max_connections=self.max_connections,

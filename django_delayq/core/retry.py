@@ -5,10 +5,11 @@ Any callable of that form is a policy. The presets here can be printed and compa
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -58,7 +59,7 @@ class _Quadratic:
         return self.delay * float(n + 1) ** 2
 
 
-def fixed(seconds: float) -> Policy:
+def fixed(seconds: float | timedelta) -> Policy:
     """The same pause every time."""
     return _Steps((_checked(seconds),))
 
@@ -86,6 +87,35 @@ def quadratic(delay: float) -> Policy:
 def ladder() -> Policy:
     """10 s after attempts 1 to 9, 60 s to 19, 5 minutes to 39, then 24 minutes."""
     return steps([10] * 9 + [60] * 10 + [300] * 20 + [1440])
+
+
+def policy_of(value: object) -> Policy:
+    """The policy that ``value`` stands for.
+
+    Args:
+        value: a policy; seconds (number or timedelta) for the same pause every time; a list or tuple of seconds for one
+            pause after another; or the name of one of :data:`PRESETS`.
+
+    Raises:
+        Misconfigured: it is none of these; the message names the nearest preset.
+    """
+    if callable(value):
+        return value
+    if isinstance(value, str):
+        preset = PRESETS.get(value)
+        if preset is not None:
+            return preset
+        near = difflib.get_close_matches(value, PRESETS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise Misconfigured(f"no back-off is named {value[:60]!r}; the presets are {', '.join(PRESETS)}.{hint}")
+    if isinstance(value, (list, tuple)):
+        return steps(value)
+    if isinstance(value, (int, float, timedelta)) and not isinstance(value, bool):
+        return fixed(value)
+    raise Misconfigured(
+        f"a back-off is a function of the number of earlier failures, seconds, a list of seconds or one of the names "
+        f"{', '.join(PRESETS)}; not {type(value).__name__} {value!r:.60}"
+    )
 
 
 def clamp(seconds: float) -> float:
@@ -131,3 +161,13 @@ def _checked(seconds: object) -> float:
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= MAX_DELAY:
         return float(seconds)
     raise Misconfigured(f"a back-off is made of numbers of seconds between 0 and ten years, not {seconds!r:.60}")
+
+
+#: presets that can be named, in a task's options and (as text, so that it can travel) in those of one job
+PRESETS: Final[Mapping[str, Policy]] = {
+    "default": default_backoff,
+    "lowkiq": default_backoff,  # the same formula
+    "ladder": ladder(),
+    "exponential": exponential(),  # up to 1 s, 2 s, 4 s, … 1 h
+    "quadratic": quadratic(10),  # 10 s, 40 s, 90 s, …
+}

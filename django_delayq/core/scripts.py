@@ -14,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NoReturn
 
+from redis import exceptions as redis_errors
 from redis.exceptions import NoScriptError, ResponseError
 
 from .connection import Connection
@@ -21,10 +22,22 @@ from .errors import Misconfigured, QueueFull, QueueUnavailable
 from .faults import REDIS_ERRORS, Fault, classify
 
 NAMES: Final = (
-    "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "touch", "kick",
-    "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves", "examine", "lengths",
-    "announce",
+    "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "expire", "record",
+    "touch", "kick", "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves",
+    "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
+    "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads",
 )  # fmt: skip
+#: a node of a cluster that says so, or nothing, is not the one to ask (any more)
+_ELSEWHERE: Final = (
+    redis_errors.AskError,  # and MovedError
+    redis_errors.TryAgainError,
+    redis_errors.ClusterError,
+    redis_errors.SlotNotCoveredError,
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+)
+#: packed beginnings of calls that are kept, 1.5 kB each
+MOST_HEADS: Final = 20_000
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 
@@ -100,34 +113,38 @@ class Scripts:
         try:
             sha, source = self.loaded(name)
             try:
-                if self._connection.cluster:
-                    return self._connection.client.evalsha(sha, len(keys), *keys, *args)
-                return self._round_trip(self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args)))
+                command = self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))
+                return self._round_trip(keys[0], command)
             except NoScriptError:
-                # EVAL loads and runs on the very node that answered, inside one command.
-                return self._connection.client.eval(source, len(keys), *keys, *args)
+                pass  # EVAL loads and runs on the very node that answers, inside one command
+            except _ELSEWHERE:
+                if not self._connection.cluster:
+                    raise
+            return self._connection.run(source, keys, *args)
         except REDIS_ERRORS as error:
             raise_clear(error)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
         """Sends a call and gives back what waits for its reply, which must be called.
 
+        Calls to several nodes of a cluster are worked on at the same time.
         If anything goes wrong on the way the call is made again as a whole: it carries its request id.
         """
 
         def again() -> Any:
             return self.call(name, keys, *args)
 
-        if self._connection.cluster:
-            reply = again()
-            return lambda: reply
-        sha, _ = self.loaded(name)
-        connection = self._connection.take_line()
         try:
-            connection.connect()
-            connection.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))])
+            sha, _ = self.loaded(name)
+            lines = self._connection.lines(keys[0])
+            line = lines.take()
+        except REDIS_ERRORS:
+            return again
+        try:
+            line.connect()
+            line.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))])
         except BaseException as error:
-            self._connection.put_line_back(connection, clean=False)
+            lines.put_back(line, clean=False)
             if isinstance(error, REDIS_ERRORS):
                 return again
             raise
@@ -135,7 +152,7 @@ class Scripts:
         def finish() -> Any:
             clean = False
             try:
-                reply = connection.read_response()
+                reply = line.read_response()
                 clean = True
                 return reply
             except ResponseError:
@@ -143,7 +160,7 @@ class Scripts:
             except REDIS_ERRORS:
                 pass
             finally:
-                self._connection.put_line_back(connection, clean=clean)
+                lines.put_back(line, clean=clean)
             return again()
 
         return finish
@@ -157,28 +174,31 @@ class Scripts:
         if known is None:
             words = [b"EVALSHA", sha.encode(), len(keys), *keys]
             known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(_pack_argument, words))
+            if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are made again
+                self._heads.clear()
             self._heads[sha, keys[0], arguments] = known
         return known
 
-    def _round_trip(self, packed: bytes) -> Any:
-        """Sends a packed command under the line's own retry policy."""
-        connection = self._connection.take_line()
+    def _round_trip(self, key: bytes, packed: bytes) -> Any:
+        """Sends a packed command under the line's own retry policy (on a cluster a line has none)."""
+        lines = self._connection.lines(key)
+        line = lines.take()
 
         def attempt() -> Any:
-            connection.connect()  # nothing when it is; over Sentinel this, and not sending, asks who the master is
-            connection.send_packed_command([packed])
-            return connection.read_response()
+            line.connect()  # nothing when it is; over Sentinel this, and not sending, asks who the master is
+            line.send_packed_command([packed])
+            return line.read_response()
 
         clean = False
         try:
-            reply = connection.retry.call_with_retry(attempt, lambda _error: connection.disconnect())
+            reply = line.retry.call_with_retry(attempt, lambda _error: line.disconnect())
             clean = True
             return reply
         except ResponseError:
             clean = True
             raise
         finally:
-            self._connection.put_line_back(connection, clean=clean)
+            lines.put_back(line, clean=clean)
 
     def loaded(self, name: str) -> tuple[str, str]:
         """``(sha, source)`` of a script as this server wants it."""

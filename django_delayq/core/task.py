@@ -2,187 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from .errors import InvalidJob, Misconfigured
-from .job import DEFAULT_PRIORITY, MAX_ID_BYTES, MAX_TASK_BYTES, PRIORITIES
-from .retry import default_backoff
+from .inputs import check_choice, check_id, check_int, check_queue_name, check_seconds, check_task_name, short, suggest
+from .keys import MAX_SHARDS
+from .options import (
+    ACKS,
+    CONFLICTS,
+    DEFAULT_MAX_PAYLOADS,
+    DUE_POLICIES,
+    MAX_BATCH,
+    MISSED,
+    OPTION_NAMES,
+    PAYLOAD_POLICIES,
+    SCORE_POLICIES,
+    TaskOptions,
+)
 
-CONFLICTS: Final = ("merge", "replace", "ignore", "error")
-DUE_POLICIES: Final = ("keep", "replace", "earliest", "latest")
-MAX_SHARDS: Final = 1024
+# Whoever speaks of tasks finds here what belongs to them, the checks of names and options included.
+__all__ = [
+    "ACKS", "CONFLICTS", "DEFAULT_MAX_PAYLOADS", "DUE_POLICIES", "MAX_BATCH", "MAX_SHARDS", "MISSED", "OPTION_NAMES",
+    "PAYLOAD_POLICIES", "SCORE_POLICIES", "Registry", "Task", "TaskOptions", "check_choice", "check_id", "check_int",
+    "check_queue_name", "check_seconds", "check_task_name", "registry", "short", "suggest",
+]  # fmt: skip
 
-_QUEUE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the known word nearest to ``word``, or an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def short(value: object, limit: int = 60) -> str:
-    """``repr(value)`` cut to ``limit`` characters, so that an error message never carries 10 kB of input."""
-    if isinstance(value, (str, bytes)):
-        text = repr(value[: limit * 2])
-    elif type(value) is int and value.bit_length() > 1000:
-        text = f"an int of {value.bit_length()} bits"  # repr() of a huge int is an error of its own
-    else:
-        text = repr(value)
-    return text if len(text) <= limit else f"{text[:limit]}…"
-
-
-def check_queue_name(name: object) -> str:
-    """``name`` if it can name a queue.
-
-    Raises:
-        InvalidJob: it cannot; the message gives the rule.
-    """
-    if isinstance(name, str) and _QUEUE_NAME.fullmatch(name):
-        return name
-    raise InvalidJob(
-        f"queue name {short(name)} is not usable: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter"
-    )
-
-
-def check_id(value: object) -> str:
-    """A job id as text. Accepts ``str`` and ``int``.
-
-    Raises:
-        InvalidJob: another type, empty, longer than 255 bytes in UTF-8, or with control characters in it.
-    """
-    if type(value) is int and value.bit_length() < 800:
-        value = str(value)
-    if not isinstance(value, str):
-        raise InvalidJob(f"id must be a str or an int of reasonable size, not {short(value)} ({type(value).__name__})")
-    return _check_text(value, "id", MAX_ID_BYTES)
-
-
-def check_task_name(value: object) -> str:
-    """A task name: text of 1 to 255 bytes without control characters; otherwise :class:`InvalidJob`."""
-    if not isinstance(value, str):
-        raise InvalidJob(f"a task name must be a str, not {type(value).__name__}: {short(value)}")
-    return _check_text(value, "task name", MAX_TASK_BYTES)
-
-
-def _check_text(value: str, what: str, limit: int) -> str:
-    try:
-        # a character is never less than one byte, so a huge text is not encoded just to be refused
-        size = len(value) if len(value) > limit else len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidJob(f"{what} {short(value)} is not valid Unicode (lone surrogate)") from None
-    if not 0 < size <= limit:
-        raise InvalidJob(f"{what} must be 1 to {limit} bytes of UTF-8, got {size}: {short(value)}")
-    if _CONTROL.search(value):
-        raise InvalidJob(f"{what} {short(value)} has control characters in it")
-    return value
-
-
-def check_int(name: str, value: object, low: int, high: int) -> int:
-    """``value`` if it is an int (no bool) in ``low..high``; otherwise :class:`InvalidJob`."""
-    if type(value) is not int:
-        raise InvalidJob(f"{name} must be an int, not {type(value).__name__}: {short(value)}")
-    if not low <= value <= high:
-        raise InvalidJob(f"{name} must be {low} to {high}, got {short(value)}")
-    return value
-
-
-def check_seconds(name: str, value: object) -> float:
-    """``value`` as seconds if it is a positive finite number (no bool); otherwise :class:`InvalidJob`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidJob(f"{name} must be seconds (int or float), not {type(value).__name__}: {short(value)}")
-    if not (value > 0 and math.isfinite(value)):
-        raise InvalidJob(f"{name} must be more than 0 seconds, got {short(value)}")
-    return value
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-    """``value`` if it is one of ``choices``; otherwise :class:`InvalidJob` with a suggestion."""
-    if isinstance(value, str) and value in choices:
-        return value
-    hint = suggest(value, choices) if isinstance(value, str) else ""
-    raise InvalidJob(f"{name} must be one of {', '.join(choices)}; got {short(value)}.{hint}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
-    """The policy of a task. Every option may also be a default in ``DELAYQ["TASK_DEFAULTS"]`` except ``aliases``."""
-
-    #: the queue that its jobs go to
-    queue: str = "default"
-    #: exact number of counted attempts (a start followed by failure, timeout or crash) before the morgue
-    max_attempts: int = 26
-    #: limit of one run in seconds; None = no limit
-    timeout: float | None = None
-    #: seconds to wait before the next attempt; called with the number of failures before this one (0 at first)
-    retry_in: Callable[[int], float] = default_backoff
-    #: 0 (first) … 7 (last)
-    priority: int = DEFAULT_PRIORITY
-    #: what happens when the id is live already: replace, ignore or error; None = replace
-    on_conflict: str | None = None
-    #: the due time of a job whose id was waiting already: keep, replace, earliest or latest; None = by on_conflict
-    due_policy: str | None = None
-    #: crashes (process died under the job) before the morgue with the reason ``poison``
-    crash_limit: int = 3
-    #: longest time in seconds that the heartbeat keeps one run's lease alive; None = as long as the process lives
-    max_lease: float | None = None
-    #: number of shards that the queue is created with; None = the queue's own setting
-    shards: int | None = None
-    #: former names; jobs stored under them still find the task
-    aliases: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_queue_name(self.queue)
-        check_int("max_attempts", self.max_attempts, 1, 1_000_000)
-        check_int("priority", self.priority, 0, PRIORITIES - 1)
-        check_int("crash_limit", self.crash_limit, 1, 1_000_000)
-        if self.timeout is not None:
-            check_seconds("timeout", self.timeout)
-        if self.max_lease is not None:
-            check_seconds("max_lease", self.max_lease)
-        if self.on_conflict is not None:
-            check_choice("on_conflict", self.on_conflict, CONFLICTS)
-        if self.due_policy is not None:
-            check_choice("due_policy", self.due_policy, DUE_POLICIES)
-        if self.shards is not None:
-            check_int("shards", self.shards, 1, MAX_SHARDS)
-        if not callable(self.retry_in):
-            raise InvalidJob(
-                f"retry_in must be a function of the number of earlier failures, returning seconds; got "
-                f"{short(self.retry_in)}. django_delayq.core.retry has presets: fixed(60), steps(10, 60, 600), …"
-            )
-        aliases: object = self.aliases
-        if not isinstance(aliases, (tuple, list)):
-            raise InvalidJob(f"aliases must be a tuple of former task names, got {short(aliases)}")
-        object.__setattr__(self, "aliases", tuple(check_task_name(alias) for alias in aliases))
-
-    @classmethod
-    def build(cls, options: Mapping[str, Any], *, what: str = "the task") -> TaskOptions:
-        """Options from a mapping, checked.
-
-        Raises:
-            Misconfigured: an unknown or a wrong option; the message begins with ``what`` and suggests the right name.
-        """
-        for name in options:
-            if name not in OPTION_NAMES:
-                raise Misconfigured(
-                    f"{what}: unknown option {short(name)}.{suggest(str(name), OPTION_NAMES)} "
-                    f"Known options: {', '.join(OPTION_NAMES)}."
-                )
-        try:
-            return cls(**options)
-        except InvalidJob as error:
-            raise Misconfigured(f"{what}: {error}") from None
-
-
-OPTION_NAMES: Final = tuple(field.name for field in fields(TaskOptions))
+_MANY: Final = 1 << 30
 
 
 class Task:
@@ -207,6 +54,19 @@ class Task:
         self.is_async = inspect.iscoroutinefunction(func)
         self._signature: inspect.Signature | None = None
         self._required, self._positional = _plain_arity(func)
+        self._check_arity()
+
+    def _check_arity(self) -> None:
+        """What the worker calls the function with, where no caller chooses the arguments."""
+        if self.options.merge and not (self._required <= 1 and self._positional in (1, _MANY)):
+            raise Misconfigured(
+                f"task {self.name}: the function of a merged task takes exactly one positional argument, the dict "
+                f"{{id: [payload, …]}}; {_where(self)} takes {inspect.signature(self.func)}"
+            )
+        if self.options.recurring and self._required > 0:
+            raise Misconfigured(
+                f"task {self.name}: a recurring task is called without arguments; give those of {_where(self)} defaults"
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func(*args, **kwargs)
@@ -243,7 +103,7 @@ def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
             positional += 1
             required += parameter.default is parameter.empty
         elif parameter.kind is parameter.VAR_POSITIONAL:
-            positional = 1 << 30
+            positional = _MANY
         elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
             return 1, 0
     return required, positional

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .connection import Connection
+from .connection import Connection, end_of
 from .keys import wake_key
 from .scripts import clear_errors
 
@@ -20,8 +20,14 @@ Hints = list[tuple[str, int]]
 class Waker(Protocol):
     """Waits for wake-ups. One thread waits; any thread may close."""
 
+    #: tokens from before it was made are lost on it: look at every shard once
+    forgetful: bool
+
     def wait(self, timeout: float) -> Hints:
         """Blocks up to ``timeout`` seconds; (queue, shard) pairs worth a look, none at the timeout."""
+
+    def is_old(self) -> bool:
+        """Whether its connection has reached ``max_connection_age``: make another waker between two waits."""
 
     def close(self) -> None:
         """Makes :meth:`wait` return soon, for good."""
@@ -30,10 +36,13 @@ class Waker(Protocol):
 class ListWaker:
     """Waits by BLPOP on the wake lists: one token wakes one waiter (standalone Redis, Sentinel)."""
 
+    forgetful = False
+
     def __init__(self, connection: Connection, prefix: str, queues: Sequence[str]) -> None:
         self._commands = connection.client
         # A client bound to one connection, so that its id names the one that blocks.
         self._blocking: Any = connection.blocking().client()
+        self._ends_at = end_of(connection.max_age)
         self._queues = {wake_key(prefix, name).encode(): name for name in queues}
         self._client_id: int | None = None
         self._closed = threading.Event()
@@ -53,6 +62,10 @@ class ListWaker:
         key, token = found
         return [(self._queues[key], int(token))]
 
+    def is_old(self) -> bool:
+        """See :meth:`Waker.is_old`."""
+        return time.monotonic() >= self._ends_at
+
     def close(self) -> None:
         """See :meth:`Waker.close`."""
         self._closed.set()
@@ -65,27 +78,34 @@ class ListWaker:
 class ChannelWaker:
     """Waits on channels: every waiter hears every token (Redis Cluster relays them to all nodes)."""
 
+    forgetful = True
     _LISTEN = 0.5
+    _CONFIRMED = 5.0
 
     def __init__(self, connection: Connection, prefix: str, queues: Sequence[str]) -> None:
         self._queues = {wake_key(prefix, name).encode(): name for name in queues}
-        self._pubsub: Any = connection.blocking().pubsub(ignore_subscribe_messages=True)
-        self._subscribed = False
+        self._pubsub: Any = connection.blocking().pubsub()
+        self._ends_at = end_of(connection.max_age)
         self._closed = threading.Event()
+        with clear_errors():
+            self._pubsub.subscribe(*self._queues)
+            for _ in self._queues:  # until Redis says so, tokens may still be missed
+                self._pubsub.get_message(timeout=self._CONFIRMED)
 
     def wait(self, timeout: float) -> Hints:
         """See :meth:`Waker.wait`."""
         until = time.monotonic() + timeout
         with clear_errors():
-            if not self._subscribed:
-                self._pubsub.subscribe(*self._queues)
-                self._subscribed = True
             while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
                 # A local wait on the socket; nothing is sent.
                 message = self._pubsub.get_message(timeout=min(left, self._LISTEN))
                 if message and message["type"] == "message":
                     return [(self._queues[message["channel"]], int(message["data"]))]
         return []
+
+    def is_old(self) -> bool:
+        """See :meth:`Waker.is_old`."""
+        return time.monotonic() >= self._ends_at
 
     def close(self) -> None:
         """See :meth:`Waker.close`."""

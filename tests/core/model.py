@@ -6,6 +6,7 @@ a due time is ``(ms, arrival)``, so that equal milliseconds stay in the order in
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -93,6 +94,19 @@ def add(items: dict[bytes, Item], new: Item, policy: str = "min") -> None:
     items[new.payload.data] = new if old is None else better(old, new, policy)
 
 
+def admitted(items: dict[bytes, Item], new: Item, job: NewJob) -> dict[bytes, Item] | str:
+    """What waits when one more payload comes in under the job's policies; or the outcome, when it does not."""
+    united = dict(items)
+    add(united, new, job.score_policy)
+    if len(united) <= job.max_payloads:
+        return united
+    if job.payloads == "all":
+        return united if new.payload.data in items else "full"
+    ordered = sorted(united.values(), key=lambda item: item.order)
+    kept = ordered[-job.max_payloads :] if job.payloads == "last" else ordered[: job.max_payloads]
+    return {item.payload.data: item for item in kept} if united[new.payload.data] in kept else "ignored"
+
+
 class ModelShard:
     """One shard. Every verb answers what the real one answers."""
 
@@ -130,7 +144,8 @@ class ModelShard:
     def schedule(self, news: list[NewJob]) -> list[str]:
         outcomes = [self._schedule(new) for new in news]
         self.count("created", outcomes.count("created"))
-        self.count("changed", len(outcomes) - outcomes.count("created"))
+        self.count("refused", outcomes.count("full"))
+        self.count("changed", len(outcomes) - outcomes.count("created") - outcomes.count("full"))
         return outcomes
 
     def _schedule(self, new: NewJob) -> str:
@@ -142,7 +157,12 @@ class ModelShard:
             if new.on_conflict in ("ignore", "error"):
                 return "ignored" if new.on_conflict == "ignore" else "exists"
         due = self.at(self.now_ms + (new.delay_ms or 0) if new.due_ms is None else new.due_ms)
-        item = Item(new.payload, next(self.arrivals)) if new.payload else None
+        waiting: dict[bytes, Item] | str = {}
+        if new.payload:
+            before = live.waiting if live and new.on_conflict == "merge" else {}
+            waiting = admitted(before, self._item(new.payload), new)
+        if isinstance(waiting, str):
+            return waiting
         if live is None:
             live = self.lives[new.id] = Live(content, due)
             outcome = "created"
@@ -150,9 +170,12 @@ class ModelShard:
             outcome = self._gate(live, new, content, due)
         else:
             outcome = self._change_waiting(live, new, content, due)
-        if item:
-            add(live.waiting, item, new.score_policy)
+        live.waiting = waiting
         return outcome
+
+    def _item(self, payload: Payload) -> Item:
+        scored = payload if payload.score else replace(payload, score=f"{self.now_us / 1e6:.6f}")
+        return Item(scored, next(self.arrivals))
 
     def _gate(self, live: Live, new: NewJob, content: Content, due: Due) -> str:
         if live.gate:
@@ -160,8 +183,6 @@ class ModelShard:
             due = self._choose(new.due_policy, gated_due, due, None)
             if new.on_conflict == "merge":
                 content = replace(gated, priority=content.priority)
-        if new.on_conflict == "replace":
-            live.waiting.clear()
         live.gate = due, content
         return "gated"
 
@@ -171,7 +192,6 @@ class ModelShard:
             live.content = replace(live.content, priority=content.priority)
             return "merged"
         live.content = content
-        live.waiting.clear()
         if new.reset_retries:
             self._forget(live)
         return "replaced"
@@ -181,7 +201,8 @@ class ModelShard:
         if policy == "keep" and live and live.failures:
             soonest = (live.failed_at_ms + min(live.failures, 60) * 1000, 0)
             return max(min(current, due), min(current, soonest))
-        return {"keep": current, "replace": due, "earliest": min(current, due), "latest": max(current, due)}[policy]
+        return {"keep": current, "inherit": current, "replace": due, "earliest": min(current, due),
+                "latest": max(current, due)}[policy]  # fmt: skip
 
     @staticmethod
     def _forget(live: Live) -> None:
@@ -231,6 +252,8 @@ class ModelShard:
         return answers
 
     def _settle(self, s: Settlement) -> bool:
+        if s.verb == "record":
+            return True
         live = self.lives.get(s.job.id)
         if live is None or live.lease is None or live.lease.token != s.job.token:
             return False
@@ -242,6 +265,9 @@ class ModelShard:
         elif live.flags & STOPPING:
             self.count("cancelled")
             self._end(s.job.id, live)
+        elif s.verb == "expire":
+            self.count("expired")
+            self._end(s.job.id, live)
         elif s.verb == "bury":
             self._bury(s, live)
         elif live.gate and not live.content.merged:
@@ -252,7 +278,7 @@ class ModelShard:
         else:
             self.count("released")
             live.flags |= SUSPECT if s.suspect else 0
-            self._wait_again(live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
+            self._wait_again(s, live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
         return True
 
     def _end(self, ident: str, live: Live) -> None:
@@ -268,26 +294,45 @@ class ModelShard:
         live.crashes += s.outcome == "crashed"
         live.flags &= ~SUSPECT
         live.failed_at_ms, live.error = self.now_ms, s.error
-        self._wait_again(live, self.at(self.now_ms + (s.delay_ms or 0)))
+        self._wait_again(s, live, self.at(self.now_ms + (s.delay_ms or 0)))
         live.failed_arrival = next(self.arrivals)
 
     def _bury(self, s: Settlement, live: Live) -> None:
         self.count("buried")
         live.failures += s.outcome != "undecodable"
         live.crashes += s.outcome == "poison"
-        items = tuple(sorted(live.running.values(), key=lambda item: item.order))
-        self.graves[s.job.id, live.content.key] = Grave(
-            live.content, int(live.due[0]), self.at(self.now_ms), live.failures, live.reserves, live.crashes,
-            s.outcome, s.reason, s.error_class, s.error, items)  # fmt: skip
-        self._end(s.job.id, live)
+        items = sorted(live.running.values(), key=lambda item: item.order)
+        content = live.content
+        if s.oldest and items:
+            items = items[:1]
+            content = replace(content, key=items[0].payload.key)
+            del live.running[items[0].payload.data]
+        self.graves[s.job.id, content.key] = Grave(
+            content, int(live.due[0]), self.at(self.now_ms), live.failures, live.reserves, live.crashes,
+            s.outcome, s.reason, s.error_class, s.error, tuple(items))  # fmt: skip
+        if s.oldest and live.running:
+            self._try_rest(s, live)
+        else:
+            self._end(s.job.id, live)
+
+    def _try_rest(self, s: Settlement, live: Live) -> None:
+        """The other payloads of the run are a generation of their own, united with what was gated, due now."""
+        key = hashlib.sha1(live.content.key).digest()[:16]
+        self._unite(s, live)
+        self.lives[s.job.id] = Live(replace(live.content, key=key), self.at(self.now_ms), waiting=live.waiting)
 
     @staticmethod
-    def _wait_again(live: Live, due: Due) -> None:
-        """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
+    def _unite(s: Settlement, live: Live) -> None:
         for data, item in live.running.items():
             twin = live.waiting.get(data)
-            live.waiting[data] = better(item, twin, "min") if twin else item
-        live.due = min(due, live.gate[0]) if live.gate else due
+            live.waiting[data] = better(item, twin, s.score_policy) if twin else item
+        if live.gate:
+            live.content = replace(live.content, priority=live.gate[1].priority)
+
+    def _wait_again(self, s: Settlement, live: Live, due: Due) -> None:
+        """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
+        self._unite(s, live)
+        live.due = min(due, live.gate[0]) if live.gate and not s.inherit else due
         live.lease, live.gate, live.running = None, None, {}
         live.flags &= ~STARTED
 
@@ -352,7 +397,7 @@ class ModelShard:
                 due, content = min(due, live.gate[0]), live.gate[1]
             live.gate = due, content
         else:
-            live.due = due
+            live.due = min(due, live.due) if content.merged else due
             live.content = live.content if content.merged else content
             self._forget(live)
         for item in grave.items:

@@ -39,7 +39,7 @@ class Stage:
         self._set()
 
     def _set(self) -> None:
-        for number in range(self.queue.shards if self.clock else 0):
+        for number in self.queue.numbers if self.clock else ():
             self.broker.client.hset(self.queue.shard(number).names["meta"], "test_clock", self.us)
 
     def wait(self, ms: float) -> None:
@@ -101,7 +101,7 @@ class Stage:
     def picture(self) -> dict[str, list[str]]:
         """What lies where, in order; places where nothing lies are left out."""
         drawn: dict[str, list[str]] = {}
-        for number in range(self.queue.shards):
+        for number in self.queue.numbers:
             for place, lines in self._draw(read_world(self.queue, number)).items():
                 drawn.setdefault(place, []).extend(lines)
         return {place: lines for place, lines in drawn.items() if lines}

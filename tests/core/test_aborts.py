@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import fsck
+from django_delayq.core import bulk, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, ack, bury, fail, release
+from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, release
 from django_delayq.core.scripts import compose
 
 from .stage import Stage
@@ -28,7 +29,8 @@ Act = Callable[[Stage, Jobs], Any]
 PRELUDE = """
 local writes, abort_at = 0, %d
 local not_writing = { GET=1, HGET=1, HMGET=1, HGETALL=1, HLEN=1, HEXISTS=1, HKEYS=1, ZSCORE=1, ZRANGE=1, ZCARD=1,
-  ZCOUNT=1, ZRANGEBYSCORE=1, ZRANGEBYLEX=1, ZLEXCOUNT=1, LINDEX=1, LLEN=1, LPOS=1, TIME=1, INFO=1, ZMSCORE=1 }
+  ZCOUNT=1, ZRANGEBYSCORE=1, ZRANGEBYLEX=1, ZREVRANGEBYLEX=1, ZLEXCOUNT=1, LINDEX=1, LLEN=1, LPOS=1, TIME=1,
+  INFO=1, ZMSCORE=1 }
 local function counted_call(command, ...)
   if not not_writing[command] then
     writes = writes + 1
@@ -58,7 +60,10 @@ def furnish(stage: Stage) -> Jobs:
         stage.failed(job)
     for ident in ("mheld", "mgated"):
         stage.add(ident, b"p")
+    for data in (b"p", b"q", b"r"):
+        stage.add("mmany", data)
     jobs = {job.id: job for job in stage.take()}
+    stage.add("mmany", b"q", at=5)
     stage.put("gated", at=5, args=b"new")
     stage.add("mgated", b"p", at=5)
     stage.add("mgated", b"q", at=5)
@@ -74,6 +79,8 @@ def furnish(stage: Stage) -> Jobs:
     stage.put("waiting again", at=1000, args=b"live")
     stage.put("ready")
     stage.add("mready", b"p")
+    stage.add("mretrying", b"p", at=-1, priority=0)
+    stage.failed(stage.take(1)[0], 10)
     return jobs
 
 
@@ -98,7 +105,7 @@ def _settling(make: Callable[[Job], Any], *idents: str) -> Act:
 
 #: the content of a broken-off run gives way to what is gated behind it, as that of a released run does
 SUPERSEDED = {("gated", "args", b"old")}
-HELD = ("held", "gated", "stopped", "mheld", "mgated")
+HELD = ("held", "gated", "stopped", "mheld", "mgated", "mmany")
 ACTS: dict[str, tuple[str, Act]] = {
     "schedule a new job": ("schedule", lambda stage, _: stage.put("new", task="new task", priority=6)),
     "schedule a fresh job": ("schedule_fresh", lambda stage, _: stage.put("fresh", at=2000, fresh=True)),
@@ -107,6 +114,8 @@ ACTS: dict[str, tuple[str, Act]] = {
     "replace a merged job": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", on_conflict="replace")),
     "add a payload": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", priority=0)),
     "add an equal payload": ("schedule", lambda stage, _: stage.add("mwaiting", b"p", "-5")),
+    "give up the oldest payload": ("schedule", lambda stage, _: stage.add(
+        "mwaiting", b"r", payloads="last", max_payloads=2)),
     "gate behind a run": ("schedule", lambda stage, _: stage.put("held", at=70, args=b"new")),
     "gate a payload": ("schedule", lambda stage, _: stage.add("mheld", b"p")),
     "replace gated payloads": ("schedule", lambda stage, _: stage.add("mgated", b"r", on_conflict="replace")),
@@ -119,6 +128,9 @@ ACTS: dict[str, tuple[str, Act]] = {
     "fail": ("fail", _settling(lambda job: fail(job, 1, 2, delay_ms=50), *HELD)),
     "release": ("release", _settling(lambda job: release(job, suspect=True), *HELD)),
     "bury": ("bury", _settling(lambda job: bury(job, 1, 2, reason="why"), *HELD)),
+    "bury the oldest": ("bury", _settling(
+        lambda job: replace(bury(job, 1, 2, reason="why"), oldest=True), *HELD)),
+    "expire": ("expire", _settling(lambda job: Settlement(job, "expire", outcome="expired"), *HELD)),
     "touch": ("touch", lambda stage, jobs: stage.queue.touch(
         list(jobs.values()), {(job.id, job.token) for job in jobs.values()})),
     "cancel a waiting job": ("cancel", lambda stage, _: stage.queue.cancel("retrying")),
@@ -130,6 +142,12 @@ ACTS: dict[str, tuple[str, Act]] = {
     "kick and replace": ("kick", lambda stage, _: stage.queue.kick("waiting again", replace=True)),
     "kick a merged job": ("kick", lambda stage, _: stage.queue.kick("mburied")),
     "discard": ("discard", lambda stage, _: stage.queue.discard("buried")),
+    "kick many": ("kick_many", lambda stage, _: bulk.kick_all(stage.queue, replace=True)),
+    "discard many": ("discard_many", lambda stage, _: bulk.discard_many(stage.queue, ["buried", "mburied"])),
+    "kill what has failed": ("remove_many", lambda stage, _: bulk.kill_failed(stage.queue)),
+    "delete what has failed": ("remove_many", lambda stage, _: bulk.delete_failed(stage.queue)),
+    "cancel everything": ("remove_many", lambda stage, _: bulk.cancel_all(stage.queue)),
+    "run everything now": ("run_now_many", lambda stage, _: bulk.run_all_now(stage.queue)),
     "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
 }  # fmt: skip
 

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from functools import partial
+from typing import Any
 
-from django_delayq.core import events, fsck
+import pytest
+
+from django_delayq.core import bulk, events, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, ack, bury, fail, new_id, release
-from django_delayq.core.wake import ChannelWaker
+from django_delayq.core.job import NewJob, Settlement, ack, bury, fail, new_id, release
+from django_delayq.core.queue import Queue
+from django_delayq.core.scripts import NAMES
+from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox
+from tests.worker.support import put, registry_of, working
 
 from .stage import Stage
 
 SHARDS = 6
 
 
-def test_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
+def scripts_called(broker: Broker) -> set[str]:
+    """Fills with the names of the scripts that are called from now on."""
+    names: set[str] = set()
+    scripts = broker.scripts
+
+    def remember(send: Any, name: str, *args: Any) -> Any:
+        names.add(name)
+        return send(name, *args)
+
+    for verb in ("call", "begin"):
+        setattr(scripts, verb, partial(remember, getattr(scripts, verb)))
+    return names
+
+
+def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
+    called = scripts_called(cluster_broker)
     stage = Stage(cluster_broker, shards=SHARDS, clock=False)
     queue = stage.queue
     assert {cluster_box.node_of(queue.shard(n).keys[0]).port for n in range(SHARDS)} == {
@@ -27,6 +50,7 @@ def test_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box: Cl
     ] * 30
     assert stage.add("merged", b"p") == "created"
     assert stage.add("merged", b"q") == "merged"
+    assert [payload.data for payload in cluster_broker.inspector.payloads("q", "merged")] == [b"p", b"q"]
     held = [job for number in range(SHARDS) for job in queue.reserve(number, 50, worker="w").jobs]
     assert len(held) == 61
     plain = [job for job in held if not job.merged]
@@ -69,6 +93,110 @@ def test_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box: Cl
     assert cluster_broker.queue_names() == ["q"]
     assert cluster_broker.now_ms() > 0
     fsck.assert_invariants(cluster_broker)
+    for_operators(cluster_broker, queue)
+    for_recurring_tasks(queue)
+    reshard(cluster_broker, queue)
+    fsck.assert_invariants(cluster_broker)
+    assert called == set(NAMES), "each script was run at least once"
+
+
+def for_operators(broker: Broker, queue: Queue) -> None:
+    """Many jobs at once, pauses, limits."""
+    idents = [f"many-{n}" for n in range(30)]
+
+    def into(verb: str) -> None:
+        queue.schedule_many(NewJob(ident, "work") for ident in idents)
+        for ident in idents:
+            (job,) = queue.reserve_id(ident, worker="w", early=True).jobs
+            settlement = bury(job, 1, 2, reason="why") if verb == "bury" else fail(job, 1, 2, delay_ms=60_000)
+            assert queue.settle([settlement]) == [True]
+
+    bulk.discard_all(queue)
+    into("bury")
+    assert bulk.kick_many(queue, idents[:10], delay_ms=60_000) == {"kicked": 10}
+    assert bulk.discard_many(queue, idents[10:20]) == {"discarded": 10}
+    assert bulk.kick_all(queue, delay_ms=60_000) == {"kicked": 10}
+    assert bulk.run_all_now(queue)["moved"] >= 20
+    assert bulk.cancel_all(queue)["cancelled"] >= 20
+    into("fail")
+    assert bulk.kill_failed(queue) == {"killed": 30}
+    into("fail")
+    assert bulk.delete_failed(queue) == {"deleted": 30}
+    broker.pause("q", "out")
+    queue.schedule_many(NewJob(ident, "work") for ident in idents)
+    assert [queue.reserve(number, 5, worker="w").jobs for number in queue.numbers] == [[]] * SHARDS
+    broker.resume("q", "out")
+    broker.limit("q", max_length=10_000, morgue_max=10_000)
+    jobs = [job for number in queue.numbers for job in queue.reserve(number, 50, worker="w").jobs]
+    assert sorted(job.id for job in jobs) == sorted(idents)
+    assert all(queue.settle([Settlement(job, "record", 1, 2) for job in jobs]))
+    assert all(queue.settle([Settlement(job, "expire", outcome="expired") for job in jobs]))
+
+
+def for_recurring_tasks(queue: Queue) -> None:
+    new = NewJob("tick", "work", delay_ms=60_000)
+    assert queue.first_sight("tick", "every minute") > 0
+    assert queue.schedule_tick(new, 1000) == "created"
+    assert queue.schedule_tick(new, 1000) == "fired"
+    assert queue.last_tick("tick") == 1000
+    assert queue.cancel("tick") == "cancelled"
+
+
+def reshard(broker: Broker, queue: Queue) -> None:
+    """The morgue stays in the old epoch, and what is kicked from there goes to the new one."""
+    queue.schedule(NewJob("old", "work"))
+    (job,) = queue.reserve_id("old", worker="w").jobs
+    assert queue.settle([bury(job, 1, 2, reason="why")]) == [True]
+    queue.schedule(NewJob("stays", "work", delay_ms=60_000))
+    assert broker.reshard("q", 2)["shards"] == 2
+    assert queue.schedule(NewJob("new", "work", delay_ms=60_000)) == "created"
+    assert queue.kick("old", delay_ms=60_000) == "kicked"
+    assert bulk.kick_many(queue, ["old"]) == {"gone": 1}
+    fsck.assert_invariants(broker)
+    assert [queue.cancel(ident) for ident in ("old", "stays", "new")] == ["cancelled"] * 3
+    broker.epochs.retire("q")
+    assert broker.delete_queue("q", force=True)
+
+
+def test_t35_one_hot_queue_lies_on_all_masters_which_share_its_work(
+    cluster_broker: Broker, cluster_box: ClusterBox
+) -> None:
+    def calls() -> list[int]:
+        told = [node.client().info("commandstats") for node in cluster_box.nodes]
+        return [stats.get("cmdstat_evalsha", {}).get("calls", 0) for stats in told]
+
+    queue = cluster_broker.queue("hot", shards=16)
+    lie = Counter(cluster_box.node_of(queue.shard(number).names["meta"]).port for number in range(16))
+    assert len(lie) == 3
+    assert min(lie.values()) >= 3
+    before = calls()
+    assert queue.schedule_many(NewJob(new_id(), "work") for _ in range(4000)) == ["created"] * 4000
+    done = 0
+    for number in range(16):
+        while jobs := queue.reserve(number, 50, worker="w").jobs:
+            done += queue.settle([ack(job, 1, 2) for job in jobs]).count(True)
+    assert done == 4000
+    shares = [after - at_first for after, at_first in zip(calls(), before, strict=True)]
+    assert min(shares) > sum(shares) / 16 * 2, shares
+
+
+def test_t35_chunks_for_several_nodes_are_on_the_way_at_the_same_time(
+    cluster_broker: Broker, cluster_box: ClusterBox
+) -> None:
+    """Whoever fills a queue does not wait for a node that is slow as long as he has something for the others."""
+    queue = cluster_broker.queue("q", shards=SHARDS)
+    homes = {number: cluster_box.node_of(queue.shard(number).names["meta"]) for number in range(SHARDS)}
+    shard, slow = next(iter(homes.items()))
+    quick = next(number for number, node in homes.items() if node is not slow)
+    queue.schedule_many(NewJob(f"j{n}", "work", delay_ms=1000) for n in range(100))  # scripts loaded, lines open
+    scripts, number_of_job = cluster_broker.scripts, queue.shard(quick)
+    slow.pause()
+    try:
+        wait = scripts.begin("stats", queue.shard(shard).keys, b"", queue.shard(shard).constants)
+        assert scripts.call("stats", number_of_job.keys, b"", number_of_job.constants)
+    finally:
+        slow.resume()
+    assert wait()
 
 
 def test_the_scripts_are_loaded_again_on_the_node_that_lost_them(
@@ -92,6 +220,33 @@ def test_a_consumer_on_any_node_hears_of_work_on_every_other(cluster_broker: Bro
         queue.schedule(NewJob(ident, "work"))
         assert waker.wait(10) == [("q", number)]
     waker.close()
+
+
+def test_a_waiter_hears_of_what_happens_before_its_first_look(cluster_broker: Broker) -> None:
+    queue = cluster_broker.queue("q", shards=SHARDS)
+    waker = cluster_broker.waker(["q"])
+    assert waker.forgetful, "of what came before it was made nobody will tell it"
+    queue.schedule(NewJob("a", "work"))
+    assert waker.wait(10) == [("q", queue.shard_of("a"))]
+    waker.close()
+
+
+def test_a_worker_misses_nothing_that_happens_while_it_begins_to_listen(
+    cluster_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = threading.Event()
+    listen = cluster_broker.waker
+
+    def too_late(queues: list[str]) -> Waker:
+        put(cluster_broker, "work")  # the fetch loop has just seen that there is nothing
+        return listen(queues)
+
+    def work() -> None:
+        ran.set()
+
+    monkeypatch.setattr(cluster_broker, "waker", too_late)
+    with working(cluster_broker, registry_of(work)):
+        assert ran.wait(2), "the next look without a reason comes after three seconds"
 
 
 def test_a_waiter_that_is_closed_from_another_thread_returns(cluster_broker: Broker) -> None:

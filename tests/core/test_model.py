@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import Connection
-from django_delayq.core.errors import IdTaken
+from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.frames import unpack_batch
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
 from django_delayq.core.queue import Batch
@@ -52,8 +52,8 @@ def new_jobs(draw: Any) -> NewJob:
     odd = draw(st.integers(0, 11))
     merged = (ident == "b" or (ident == "d" and draw(st.booleans()))) != (odd == 0)
     task = "other" if odd == 1 else {"a": "work", "b": "sync", "d": "both"}[ident]
-    score = draw(st.sampled_from(["-1.5", "0", "1", "2", "1e3"]))
-    payload = Payload(draw(st.sampled_from([b"p", b"q", b"r"])), score, b"") if merged else None
+    score = draw(st.sampled_from(["-1.5", "0", "1", "2", "1e3", ""]))
+    payload = Payload(draw(st.sampled_from([b"p", b"q", b"r", b"s"])), score, b"") if merged else None
     absolute = draw(st.integers(0, 3)) == 0
     return NewJob(
         ident, task, b"args-%d" % draw(st.integers(0, 9)),
@@ -61,9 +61,11 @@ def new_jobs(draw: Any) -> NewJob:
         delay_ms=None if absolute else draw(delays),
         priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
         options=draw(st.sampled_from([b"", b'{"timeout":3}'])),
-        on_conflict=draw(st.sampled_from(["merge", "merge", "replace", "replace", "ignore", "error"])),
-        due_policy=draw(st.sampled_from(["keep", "replace", "earliest", "latest"])),
+        on_conflict=draw(st.sampled_from(["replace", "replace", "ignore", "error"] + ["merge"] * (4 if merged else 0))),
+        due_policy=draw(st.sampled_from(["keep", "replace", "earliest", "latest", "inherit"])),
         score_policy=draw(st.sampled_from(["min", "max", "first", "last"])),
+        payloads=draw(st.sampled_from(["all", "last", "first"])),
+        max_payloads=draw(st.sampled_from([1, 2, 3, 10_000, 10_000])),
         reset_retries=draw(st.booleans()),
         payload=payload,
     )  # fmt: skip
@@ -72,19 +74,25 @@ def new_jobs(draw: Any) -> NewJob:
 @st.composite
 def endings(draw: Any, guard: str = "token") -> Ending:
     """What makes a settlement of a job: one of the verbs with its arguments."""
-    verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury"]))
+    verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record"]))
     delay = draw(delays)
+    of_merged: dict[str, Any] = {"inherit": draw(st.booleans()), "oldest": draw(st.booleans()),
+                                 "score_policy": draw(st.sampled_from(["min", "max", "first", "last"]))}  # fmt: skip
     if verb == "ack" and guard == "token":
         return lambda job: ack(job, 1, 2)
     if verb == "fail":
         outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
-        return lambda job: fail(job, 1, 2, delay_ms=delay, outcome=outcome, error_class="E", error=b"%d" % job.token,
-                                guard=guard)  # fmt: skip
+        return lambda job: replace(fail(job, 1, 2, delay_ms=delay, outcome=outcome, error_class="E",
+                                        error=b"%d" % job.token, guard=guard), **of_merged)  # fmt: skip
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
-        return lambda job: bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead", guard=guard)
+        return lambda job: replace(bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead",
+                                        guard=guard), **of_merged)  # fmt: skip
+    if verb in ("expire", "record"):
+        return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
     suspect, old_place = draw(st.booleans()), draw(st.booleans())
-    return lambda job: release(job, delay_ms=None if old_place else delay, suspect=suspect, guard=guard)
+    return lambda job: replace(release(job, delay_ms=None if old_place else delay, suspect=suspect, guard=guard),
+                               **of_merged)  # fmt: skip
 
 
 def by_id(jobs: list[Job]) -> list[Job]:
@@ -181,7 +189,7 @@ class Lives(RuleBasedStateMachine):
         return remembered
 
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
-        if args[0] and script not in ("leases", "tick") and reply is not None:
+        if args[0] and script not in ("leases", "tick", "layout") and reply is not None:
             number = int(keys[0].split(b"}")[0].split(b".")[-1])
             self.calls.append(Call(script, keys, args, number, reply, self.model[number].now_ms))
 
@@ -259,6 +267,9 @@ class Lives(RuleBasedStateMachine):
         if expected in ("taken", "exists"):
             with pytest.raises(IdTaken, match="already lives" if expected == "exists" else "another task"):
                 self.real.schedule(new)
+        elif expected == "full":
+            with pytest.raises(QueueFull, match="max_payloads"):
+                self.real.schedule(new)
         else:
             assert self.real.schedule(new) == expected
             if self.calls[-1].script == "schedule_fresh":
@@ -273,6 +284,8 @@ class Lives(RuleBasedStateMachine):
         content = lives[new.id].content
         new.task = content.task
         new.payload = (new.payload or Payload(b"p", "0", b"")) if content.merged else None
+        if new.payload is None and new.on_conflict == "merge":
+            new.on_conflict = "replace"
         self.schedule(new, fresh=False)
 
     @act(anytime, news=st.lists(new_jobs(), min_size=1, max_size=3))
@@ -404,7 +417,7 @@ class Lives(RuleBasedStateMachine):
 
     def asked(self, verb: str, ident: str, task: str, *args: object) -> str:
         number = self.real.shard_of(ident)
-        reply: bytes = self.real._call(verb, number, ident.encode(), task.encode(), *args)
+        reply: bytes = self.real.call(verb, number, ident.encode(), task.encode(), *args)
         return reply.decode()
 
     # -- trouble -----------------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core.errors import IdTaken, InvalidJob
+from django_delayq.core.job import Job
 
-from .stage import LEASE, Stage
+from .stage import LEASE, T0, Stage
 from .world import unchanged
 
 NOWHERE = ("cancel", "reschedule", "run_now", "kick", "discard")
@@ -80,6 +81,79 @@ def test_the_job_of_another_task_is_left_alone(stage: Stage, verb: str) -> None:
     assert getattr(stage.queue, verb)("a", task="work", **options)
 
 
+def put_into(stage: Stage, state: str, merged: bool) -> Job | None:
+    """An id "x" in a state; the job that is held, if it is."""
+
+    def schedule(at: int) -> None:
+        stage.add("x", b"new" if at == 50 else b"old", at=at) if merged else stage.put("x", at=at)
+
+    if state == "delayed":
+        schedule(1000)
+    elif state != "unknown":
+        schedule(0)
+    if state in ("unknown", "delayed", "ready"):
+        return None
+    job = stage.take_one()
+    if state == "gated":
+        schedule(50)
+    elif state == "failed":
+        stage.failed(job, 60_000)
+    elif state == "buried":
+        stage.buried(job)
+    return job if state in ("reserved", "gated") else None
+
+
+GONE = {"delayed": "cancelled", "ready": "cancelled", "failed": "cancelled", "reserved": "stopping",
+        "gated": "stopping", "buried": "", "unknown": ""}  # fmt: skip
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("end", ["acked", "failed", "released", "buried"])
+@pytest.mark.parametrize("state", GONE)
+def test_t21_a_cancel_has_one_result_in_each_state_and_removes_nothing_half(
+    stage: Stage, state: str, merged: bool, end: str
+) -> None:
+    stage.put("other", at=70_000)
+    job = put_into(stage, state, merged)
+    before = stage.picture()
+    assert stage.queue.cancel("x") == GONE[state]
+    others = {"waiting": ["other +70000"]}
+    if state in ("buried", "unknown"):
+        assert stage.picture() == before
+        return
+    if job is None:
+        assert stage.picture() == others
+        assert stage.queue.cancel("x") == ""
+        assert stage.take() == []
+        return
+    payloads = {"payloads": ["x: old"]} if merged else {}
+    assert stage.picture() == {**others, "reserved": [f"x by w until +{LEASE} stopping"], **payloads}
+    assert stage.queue.touch([job]) == ["stopping"]
+    assert stage.queue.cancel("x") == "stopping"
+    assert {"acked": lambda: stage.done(job) == [True], "failed": lambda: stage.failed(job, 5),
+            "released": lambda: stage.released(job), "buried": lambda: stage.buried(job)}[end]()  # fmt: skip
+    assert stage.picture() == others
+    assert stage.queue.cancel("x") == ""
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_t21_a_cancelled_id_may_be_scheduled_again_at_once(stage: Stage, merged: bool) -> None:
+    for state in GONE:
+        job = put_into(stage, state, merged)
+        stage.queue.cancel("x")
+        outcome = stage.add("x", b"again") if merged else stage.put("x", args=b"again")
+        assert outcome == ("gated" if job else "created")
+        if job:
+            stage.failed(job, 60_000)
+        again = stage.take_one()
+        assert (again.failures, [payload.data for payload in again.payloads] or again.args) == (
+            0, [b"again"] if merged else b"again",
+        )  # fmt: skip
+        stage.done(again)
+        stage.queue.discard("x")
+        assert stage.shard_is_empty()
+
+
 # --- reschedule, run_now
 
 
@@ -90,6 +164,29 @@ def test_a_waiting_job_moves_to_a_moment_or_to_a_delay_from_now(stage: Stage) ->
     assert stage.picture() == {"waiting": ["a +510 p0"]}
     assert stage.queue.reschedule("a", due_ms=1_700_000_000_000)
     assert stage.picture() == {"waiting": ["a +0 p0"]}
+
+
+@pytest.mark.parametrize("at", [500, 1000, 2000])
+def test_t24_a_payload_that_comes_at_another_time_is_never_lost_and_a_move_keeps_them_all(
+    stage: Stage, at: int
+) -> None:
+    stage.add("m", b"old", "1", at=1000)
+    assert stage.add("m", b"new", "2", at=at, due_policy="replace") == "merged"
+    assert stage.picture() == {"waiting": [f"m +{at}"], "payloads": ["m: old new"]}
+    assert stage.queue.reschedule("m", due_ms=T0 + 3000 - at)
+    assert stage.picture() == {"waiting": [f"m +{3000 - at}"], "payloads": ["m: old new"]}
+    stage.wait(3000)
+    assert [payload.data for payload in stage.take_one().payloads] == [b"old", b"new"]
+
+
+@pytest.mark.parametrize("at", [-500, 0, 500, 1000, 2000])
+def test_t24_a_move_changes_the_time_and_nothing_else(stage: Stage, at: int) -> None:
+    stage.put("x", args=b"content", priority=2)
+    stage.failed(stage.take_one(), 1000, error=b"why")
+    assert stage.queue.reschedule("x", due_ms=T0 + at)
+    stage.wait(2000)
+    job = stage.take_one()
+    assert (job.args, job.due_ms, job.failures, job.priority) == (b"content", T0 + at, 1, 2)
 
 
 @pytest.mark.parametrize("options", [{}, {"due_ms": 1, "delay_ms": 1}])
@@ -174,6 +271,14 @@ def test_a_kicked_merged_job_is_united_with_the_live_one(stage: Stage) -> None:
     assert stage.queue.kick("a") == "kicked"
     assert stage.picture() == {"waiting": ["a +0"], "payloads": ["a: p q"]}
     assert [payload.score for payload in stage.take_one().payloads] == ["1", "3"]
+
+
+@pytest.mark.parametrize(("at", "due"), [(500, 500), (1500, 900)])
+def test_a_merged_job_that_is_kicked_later_does_not_put_the_live_one_off(stage: Stage, at: int, due: int) -> None:
+    stage.in_morgue("a", data=b"p")
+    stage.add("a", b"q", at=at)
+    assert stage.queue.kick("a", delay_ms=900) == "kicked"
+    assert stage.picture() == {"waiting": [f"a +{due}"], "payloads": ["a: p q"]}
 
 
 def test_a_merged_job_kicked_behind_its_run_comes_at_the_earlier_due_time(stage: Stage) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack, fail, new_key
 
@@ -160,3 +162,11 @@ def test_the_fused_move_sent_again_neither_settles_nor_reserves_again(stage: Sta
         again = stage.queue.settle_reserve(0, [ack(job, 0, 0)], 5, worker="w", request=b"r" * 16)
     assert again == first
     assert [job.args for job in again[1].jobs] == [b"newer"]
+
+
+@pytest.mark.parametrize("options", [b'{"expires', b'["expires_ms"]', b'{"expires_ms":"soon"}', b"[" * 60_000 + b'"expires'])
+def test_a_limit_that_cannot_be_read_holds_up_no_other_job(stage: Stage, options: bytes) -> None:
+    """Whoever wrote it: the worker finds out when it is the job's turn."""
+    stage.put("a", options=options)
+    stage.put("b")
+    assert [job.id for job in stage.take()] == ["a", "b"]

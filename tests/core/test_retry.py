@@ -37,7 +37,52 @@ def test_presets_give_the_figures_they_promise() -> None:
     assert [retry.quadratic(10)(n) for n in range(4)] == [10, 40, 90, 160]
     ladder = retry.ladder()
     assert [ladder(n) for n in (0, 8, 9, 18, 19, 38, 39, 1000)] == [10, 10, 60, 60, 300, 300, 1440, 1440]
-    assert retry.fixed(timedelta(minutes=1))(0) == 60  # type: ignore[arg-type]
+    assert retry.fixed(timedelta(minutes=1))(0) == 60
+
+
+@pytest.mark.parametrize(
+    ("value", "pauses"),
+    [
+        (7, [7, 7, 7]),
+        (0.5, [0.5, 0.5, 0.5]),
+        (timedelta(minutes=2), [120, 120, 120]),
+        ([1, 5], [1, 5, 5]),
+        ((1, timedelta(seconds=5), 9.5), [1, 5, 9.5]),
+        ("ladder", [10, 10, 10]),
+        ("quadratic", [10, 40, 90]),
+        (lambda n: n + 1.0, [1, 2, 3]),
+    ],
+)
+def test_a_policy_may_be_given_as_seconds_steps_a_name_or_a_function(value: Any, pauses: list[float]) -> None:
+    policy = retry.policy_of(value)
+    assert [policy(n) for n in range(3)] == pauses
+
+
+def test_every_preset_has_its_name() -> None:
+    assert set(retry.PRESETS) == {"default", "lowkiq", "ladder", "exponential", "quadratic"}
+    assert retry.policy_of("lowkiq") is retry.policy_of("default") is retry.default_backoff
+    assert retry.policy_of("exponential") == retry.exponential()
+    for name, policy in retry.PRESETS.items():
+        assert retry.policy_of(name) is policy and policy(0) >= 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("laddr", "Did you mean 'ladder'"),
+        ("no such thing", "the presets are default, lowkiq, ladder"),
+        ([], "at least one pause"),
+        (["10"], "numbers of seconds"),
+        (-1, "numbers of seconds"),
+        (math.nan, "numbers of seconds"),
+        (True, "not bool True"),
+        (None, "not NoneType None"),
+        ({"delay": 1}, "a list of seconds"),
+    ],
+)
+def test_what_is_no_policy_is_refused_with_advice(wrong: Any, sentence: str) -> None:
+    with pytest.raises(Misconfigured, match=sentence):
+        retry.policy_of(wrong)
 
 
 @given(st.integers(0, 10**6))

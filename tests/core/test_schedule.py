@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from django_delayq.core import events, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import IdTaken, InvalidJob
+from django_delayq.core.chunks import IN_FLIGHT
+from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob
 
 from .stage import LEASE, Stage
@@ -39,15 +42,25 @@ def test_a_thousand_jobs_of_one_millisecond_keep_the_order_of_the_calls(stage: S
     assert not stage.take()
 
 
-@pytest.mark.parametrize(("policy", "due"), [("keep", 1000), ("replace", 500), ("earliest", 500), ("latest", 1000)])
-@pytest.mark.parametrize("conflict", ["merge", "replace"])
-def test_an_earlier_due_time_for_a_waiting_id(stage: Stage, conflict: str, policy: str, due: int) -> None:
+EARLIER = [("keep", 1000), ("inherit", 1000), ("replace", 500), ("earliest", 500), ("latest", 1000)]
+LATER = [("keep", 500), ("inherit", 500), ("replace", 1000), ("earliest", 500), ("latest", 1000)]
+
+
+@pytest.mark.parametrize(("policy", "due"), EARLIER)
+def test_an_earlier_due_time_for_a_waiting_id(stage: Stage, policy: str, due: int) -> None:
     stage.put("a", at=1000)
-    assert stage.put("a", at=500, on_conflict=conflict, due_policy=policy) == f"{conflict}d"
+    assert stage.put("a", at=500, due_policy=policy) == "replaced"
     assert stage.picture() == {"waiting": [f"a +{due}"]}
 
 
-@pytest.mark.parametrize(("policy", "due"), [("keep", 500), ("replace", 1000), ("earliest", 500), ("latest", 1000)])
+@pytest.mark.parametrize(("policy", "due"), EARLIER)
+def test_an_earlier_due_time_for_a_waiting_id_that_is_merged(stage: Stage, policy: str, due: int) -> None:
+    stage.add("a", b"p", at=1000)
+    assert stage.add("a", b"p", at=500, due_policy=policy) == "merged"
+    assert stage.picture() == {"waiting": [f"a +{due}"], "payloads": ["a: p"]}
+
+
+@pytest.mark.parametrize(("policy", "due"), LATER)
 def test_a_later_due_time_for_a_waiting_id(stage: Stage, policy: str, due: int) -> None:
     stage.put("a", at=500)
     assert stage.put("a", at=1000, due_policy=policy) == "replaced"
@@ -82,7 +95,7 @@ def test_error_refuses_a_live_id_and_changes_nothing(stage: Stage) -> None:
         stage.put("a", on_conflict="error")
 
 
-@pytest.mark.parametrize("conflict", ["merge", "replace", "ignore", "error"])
+@pytest.mark.parametrize("conflict", ["replace", "ignore", "error"])
 def test_an_id_of_another_task_is_taken_whatever_is_asked_for(stage: Stage, conflict: str) -> None:
     stage.put("a", at=5)
     with unchanged(stage.broker), pytest.raises(IdTaken, match="belongs to a live job of another task"):
@@ -152,6 +165,11 @@ def test_a_gated_payload_replaces_the_gated_ones_but_not_those_of_the_run(stage:
     assert stage.picture()["payloads"] == ["a: p | r"]
 
 
+def test_a_job_without_a_payload_is_not_merged(stage: Stage) -> None:
+    with unchanged(stage.broker), pytest.raises(InvalidJob, match="use on_conflict='replace'"):
+        stage.put("a", on_conflict="merge")
+
+
 def test_a_plain_and_a_merged_job_never_share_an_id(stage: Stage) -> None:
     stage.put("a", task="sync", at=5)
     with pytest.raises(IdTaken):
@@ -170,7 +188,7 @@ def test_many_jobs_answer_in_the_order_in_which_they_were_given(clocked: Broker)
     stage = Stage(clocked, shards=3)
     stage.put("x", at=9)
     stage.put("y", at=9, task="other")
-    asked = (("a", "error"), ("x", "error"), ("x", "ignore"), ("y", "replace"), ("x", "replace"), ("b", "merge"))
+    asked = (("a", "error"), ("x", "error"), ("x", "ignore"), ("y", "replace"), ("x", "replace"), ("b", "ignore"))
     news = [NewJob(ident, "work", on_conflict=conflict) for ident, conflict in asked]
     assert stage.queue.schedule_many(iter(news)) == ["created", "exists", "ignored", "taken", "replaced", "created"]
 
@@ -219,3 +237,23 @@ def test_one_bulk_event_tells_of_a_chunk(stage: Stage) -> None:
     stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(300))
     found = [(event.outcome, event.fields) for event in events.read(stage.broker, "q", 0)]
     assert found == [("bulk", {"jobs": "250", "created": "250"}), ("bulk", {"jobs": "50", "created": "50"})]
+
+
+def test_every_reply_under_way_is_read_although_the_first_call_failed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection whose reply nobody reads would be lost to the pool."""
+    read: list[int] = []
+
+    def begin(*_: object) -> Callable[[], bytes]:
+        def reply() -> bytes:
+            read.append(1)
+            raise QueueUnavailable("gone")
+
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.broker.scripts, "begin", begin)
+        with pytest.raises(QueueUnavailable, match="gone"):
+            stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
+    assert len(read) == IN_FLIGHT + 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import fsck
+from django_delayq.core import fsck, scripts
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack, new_id
 from django_delayq.core.keys import SHARD_KEYS, make_shard
@@ -129,6 +129,13 @@ def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> No
         assert stage.put(f"j{number}", fresh=True, **options) == other.put(f"j{number}", **options) == "created"
     assert stage.picture() == other.picture()
     assert stage.counters() == other.counters()
+
+
+def test_what_is_kept_of_shards_that_come_and_go_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "MOST_HEADS", 20)
+    for number in range(50):
+        assert broker.queue(f"tenant{number}").schedule(NewJob("a", "work")) == "created"
+        assert len(broker.scripts._heads) <= 20
 
 
 def test_a_fault_of_ours_is_raised_as_it_is_and_not_as_its_own_cause(broker: Broker) -> None:

@@ -17,7 +17,9 @@ def test_after_a_failover_the_verbs_go_on_at_the_new_master(sentinel_box: Sentin
         assert queue.schedule(NewJob("before", "work")) == "created"
         assert queue.schedule(NewJob("far", "work", delay_ms=3_600_000)) == "created"
         (held,) = queue.reserve(0, 10, worker="w").jobs
-        sentinel_box.first.client().wait(1, 5000)  # the replica has it all
+        master = sentinel_box.first.client()
+        master.set("mark", 1)  # WAIT waits for what its own connection wrote last
+        assert master.wait(1, 5000) == 1, "the replica has it all"
 
         sentinel_box.fail_over()
 

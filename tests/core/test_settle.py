@@ -6,18 +6,22 @@ import pytest
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import STARTED, NewJob, Settlement, ack, bury, fail, release
+from django_delayq.core.job import STARTED, Job, NewJob, Settlement, ack, bury, fail, release
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged
 
-VERBS = ("ack", "fail", "release", "bury")
+VERBS = ("ack", "fail", "release", "bury", "expire")
+
+
+def expire(job: Job, *, guard: str = "token") -> Settlement:
+    return Settlement(job, "expire", outcome="expired", guard=guard)
 
 
 def settlement(verb: str, job: object, **options: object) -> Settlement:
-    make = {"ack": ack, "fail": fail, "release": release, "bury": bury}[verb]
+    make = {"ack": ack, "fail": fail, "release": release, "bury": bury, "expire": expire}[verb]
     needed: dict[str, object] = {"fail": {"delay_ms": 5}, "bury": {"reason": "why"}}.get(verb, {})
-    times = () if verb == "release" else (1, 2)
+    times = () if verb in ("release", "expire") else (1, 2)
     return make(job, *times, **needed | options)  # type: ignore[operator,no-any-return]
 
 
@@ -270,6 +274,42 @@ def test_a_merged_job_of_many_payloads_buried_twice_has_two_graves(stage: Stage)
     assert sorted(view.payload_count for view in graves) == [10, 250]
 
 
+# --- expire and record
+
+
+def test_an_expired_job_leaves_nothing_and_is_counted_as_such(stage: Stage) -> None:
+    stage.put("a")
+    stage.failed(stage.take_one())
+    stage.add("m", b"p")
+    assert stage.settle(*(expire(job) for job in stage.take())) == [True, True]
+    assert stage.shard_is_empty()
+    assert stage.counters()["expired"] == 2
+    assert [event.outcome for event in events.read(stage.broker, "q", 0)] == ["failed", "expired", "expired"]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_what_was_gated_behind_an_expired_job_is_live(stage: Stage, merged: bool) -> None:
+    stage.add("a", b"p") if merged else stage.put("a")
+    job = stage.take_one()
+    stage.add("a", b"q", at=7) if merged else stage.put("a", at=7)
+    assert stage.settle(expire(job)) == [True]
+    assert stage.picture() == {"waiting": ["a +7"]} | ({"payloads": ["a: q"]} if merged else {})
+
+
+def test_the_end_of_a_run_that_was_acked_before_is_only_recorded(stage: Stage) -> None:
+    stage.put("a")
+    job = stage.take_one()
+    stage.settle(ack(job, 0, 0, event=False))
+    stage.put("a", args=b"newer")
+    with unchanged(stage.broker):
+        failed = Settlement(job, "record", T0, 12, outcome="failed", error_class="ValueError")
+        assert stage.settle(failed, Settlement(job, "record", T0, 12)) == [True, True]
+    first, second = events.read(stage.broker, "q", 0)
+    assert (first.outcome, first.fields["error"], first.fields["ms"]) == ("failed", "ValueError", "12")
+    assert (second.outcome, second.fields["key"]) == ("succeeded", job.key.hex())
+    assert stage.counters() == {"created": 2, "reserved": 1, "acked": 1}
+
+
 # --- a cancelled run
 
 
@@ -292,7 +332,7 @@ def test_settlements_of_many_shards_and_verbs_are_answered_in_their_order(clocke
     jobs = [job for number in range(4) for job in (*stage.take(250, number=number), *stage.take(250, number=number))]
     late = {job.id for job in jobs[::5]}
     stage.done(*(job for job in jobs if job.id in late))
-    verbs = [VERBS[place % 4] for place in range(len(jobs))]
+    verbs = [VERBS[place % len(VERBS)] for place in range(len(jobs))]
     answers = stage.settle(*(settlement(verb, job) for verb, job in zip(verbs, jobs, strict=True)))
     assert answers == [job.id not in late for job in jobs]
 

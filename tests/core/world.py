@@ -62,7 +62,7 @@ def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: A
           tasks: dict[int, str]) -> dict[str, Any]:  # fmt: skip
     state = unpack_state(packed)
     taken_at = 32 + len(state.worker.encode()) + 2
-    taken = {packed[at : at + 16] for at in range(taken_at, taken_at + 16 * state.taken, 16)}
+    taken = {packed[at + 16 : at + 32] for at in range(taken_at, taken_at + 32 * state.taken, 32)}
     waiting: list[Payload] = []
     running: list[Payload] = []
     for member, _ in order:

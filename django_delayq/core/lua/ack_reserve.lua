@@ -11,5 +11,7 @@ if seen then
 end
 local answers = ack(ARGV[4])
 local batch, token = reserve(tonumber(ARGV[5]), ARGV[3])
-remember(text(token) .. ':' .. answers)
+if token > 0 or answers ~= '' or not closing then
+  remember(text(token) .. ':' .. answers)
+end
 return { answers, batch }

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Jobs that nobody will try again: into the morgue; what was gated behind them becomes live.
--- ARGV    3 worker; 4 entries (lib/settle)
+-- Jobs that nobody will try again: into the morgue; what was gated behind them becomes live. Of a merged job it may be
+-- the first payload only: then the rest of its run is tried afresh.
+-- ARGV    3 worker; 4 entries (lib/settle); mark OLDEST = only the payload with the lowest score
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
 -- include keys clock begin sweep window body state due wake bytes payload gate event settle grave
@@ -8,22 +9,30 @@ local seen = replay()
 if seen then
   return seen
 end
+
 -- Only what this run held is buried: payloads that came meanwhile are gated content and live on.
-local function payloads_of_run(id, taken)
-  local records = {}
-  for at = 1, #taken, 16 do
-    local digest = string.sub(taken, at, at + 15)
-    local value = redis.call('HGET', PAYLOAD, field_of(id, digest, '0')) or ''
-    records[#records + 1] = struct.pack('<I4c0', #value, value)
+local function bury_run(e, s, body)
+  dig(e.id, body, s, e, is_merged(body) and payloads_for_grave(e.id, s.taken) or '')
+  finish_run(e.id, s.taken, e.gated)
+end
+
+-- The grave has the payload's own key, and so has the job that comes of it when it is kicked.
+local function bury_first_payload(e, s, body)
+  local first, rest = string.sub(s.taken, 1, TAKEN), string.sub(s.taken, TAKEN + 1)
+  local _, fields = in_hand(e.id, first)
+  local value = redis.call('HGET', PAYLOAD, fields[1])
+  if value then
+    body = with_key(body, string.sub(value, 17, 32))
   end
-  return struct.pack('<I4', #records) .. table.concat(records)
+  dig(e.id, body, s, e, payloads_for_grave(e.id, first))
+  finish_payloads(e.id, first, e.gated)
+  return_payloads(e.id, rest, score_policy_of(e), e.gated)
 end
 
 return settle_all(ARGV[4], function(e, s)
-  local body = redis.call('HGET', BODY, e.id) or ''
-  if has_flag(s, STOPPING) then
-    gives_way(e, s, body)
-    return
+  local ended = stop(e, s)
+  if ended then
+    return ended
   end
   if has_mark(e, MARK_CRASH) then
     s.crashes = math.min(s.crashes + 1, 65535)
@@ -31,16 +40,17 @@ return settle_all(ARGV[4], function(e, s)
   if e.outcome ~= 'undecodable' then
     s.failures = math.min(s.failures + 1, 65535)
   end
-  local merged = is_merged(body)
-  dig(e.id, body, s, e, merged and payloads_of_run(e.id, s.taken) or '')
-  if merged then
-    finish_payloads(e.id, s.taken)
-  end
-  if merged and redis.call('HEXISTS', GATE, e.id) == 0 and has_payloads(e.id) then
-    put_rest(e.id, body)
+  local body = redis.call('HGET', BODY, e.id) or ''
+  if has_mark(e, MARK_OLDEST) and #s.taken >= TAKEN then
+    bury_first_payload(e, s, body)
+    if #s.taken > TAKEN and has_payloads(e.id) then
+      put_rest(e.id, body, e.gated)
+    else
+      end_run(e.id, e.gated)
+    end
   else
-    end_run(e.id)
+    bury_run(e, s, body)
   end
-  count('buried', 1)
   emit_entry(e, e.outcome)
+  return 'buried'
 end)

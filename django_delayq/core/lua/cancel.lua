@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- A waiting job is gone; a running one is marked, its gated content dropped: its failure or expiry ends it.
 -- ARGV    3 id; 4 task, or '' for any
--- Returns cancelled, stopping, taken (a live job of another task) or '' (no live job).
+-- Returns cancelled, stopping, taken (a live job of another task), '' (no live job) or v (none in a closed shard).
 -- Events  cancelled
 -- include keys clock begin sweep window body state due wake bytes payload gate
 local seen = replay()
@@ -24,7 +24,7 @@ end
 local function cancel()
   local body = redis.call('HGET', BODY, id)
   if not body then
-    return ''
+    return closing and 'v' or ''
   elseif task ~= '' and not is_task_of(body, task) then
     return 'taken'
   elseif redis.call('ZSCORE', LEASE, id) then
@@ -41,5 +41,7 @@ local function cancel()
 end
 
 local reply = cancel()
-remember(reply)
+if reply ~= 'v' then
+  remember(reply)
+end
 return reply

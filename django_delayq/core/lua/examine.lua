@@ -105,10 +105,26 @@ local function check_gate(id, body, leased)
   end
 end
 
+-- What came during a run is gated: nobody would look for payloads without a gate when the run ends.
+local function check_what_came(id, body, came, taken)
+  local gated = redis.call('HEXISTS', GATE, id) == 1
+  if came > 0 and not gated and not left_some(taken) then
+    found('payloads behind run without gate', id, function()
+      redis.call('HSET', GATE, id, pack_gate(tonumber(score_at(now_ms)), body))
+    end)
+  elseif came == 0 and gated then
+    found('gate without payload', id, function() redis.call('HDEL', GATE, id) end)
+  end
+end
+
 local function check_payloads(id, body, leased, s)
-  local seen = 0
+  local seen, came, flying = 0, 0, {}
+  for _, member in ipairs((in_hand(id, s.taken))) do
+    flying[member] = true
+  end
   for _, member in ipairs(payloads_of(id, -1)) do
     seen = seen + 1
+    came = came + (flying[member] and 0 or 1)
     local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
     local value = redis.call('HGET', PAYLOAD, field_of(id, digest, slot))
     if not value or member_of(id, value, digest, slot) ~= member then
@@ -116,7 +132,7 @@ local function check_payloads(id, body, leased, s)
     elseif slot == '1' and not (leased and in_flight(s.taken, digest)) then
       found('payload twin without run', id, function()
         add_payload(id, digest, value, '0', '')
-        drop_payload(id, digest, '1')
+        drop_payload(id, digest, '1', value)
       end)
     end
   end
@@ -129,6 +145,8 @@ local function check_payloads(id, body, leased, s)
       forget_all(id)
       redis.call('HDEL', BODY, id)
     end)
+  elseif leased then
+    check_what_came(id, body, came, s.taken)
   end
 end
 

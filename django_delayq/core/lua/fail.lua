@@ -9,18 +9,18 @@ if seen then
   return seen
 end
 return settle_all(ARGV[4], function(e, s)
-  local body = redis.call('HGET', BODY, e.id) or ''
-  if gives_way(e, s, body) then
-    return
+  local ended = stop(e, s) or give_way(e, s)
+  if ended then
+    return ended
   end
   s.failures, s.failed_at, s.error = math.min(s.failures + 1, 65535), now_ms, e.error
   if has_mark(e, MARK_CRASH) then
     s.crashes = math.min(s.crashes + 1, 65535)
   end
   clear_flag(s, SUSPECT)
-  wait_again(e, s, body, tonumber(score_at(now_ms + math.max(e.delay, 0))))
+  wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay, 0))))
   redis.call('ZADD', FAILED, score_at(now_ms), e.id)
   redis.call('ZADD', FAILURES, s.failures, e.id)
-  count(e.outcome, 1)
   emit_entry(e, e.outcome)
+  return e.outcome
 end)

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
--- ARGV    3 worker; 4 entries (lib/settle); mark SUSPECT = the run may have killed its process
+-- ARGV    3 worker; 4 entries (lib/settle); mark SUSPECT = the run may have killed its process; error: a byte with the
+--         priority that the job has from now on, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
 -- include keys clock begin sweep window body state due wake bytes payload gate event settle
@@ -9,14 +10,17 @@ if seen then
   return seen
 end
 return settle_all(ARGV[4], function(e, s)
-  local body = redis.call('HGET', BODY, e.id) or ''
-  if gives_way(e, s, body) then
-    return
+  local ended = stop(e, s) or give_way(e, s)
+  if ended then
+    return ended
   end
   if has_mark(e, MARK_SUSPECT) then
     set_flag(s, SUSPECT)
   end
-  wait_again(e, s, body, e.delay < 0 and s.due or tonumber(score_at(now_ms + e.delay)))
-  count('released', 1)
+  if e.error ~= '' then
+    redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', e.error))
+  end
+  wait_again(e, s, e.delay < 0 and s.due or tonumber(score_at(now_ms + e.delay)))
   emit_entry(e, 'released')
+  return 'released'
 end)

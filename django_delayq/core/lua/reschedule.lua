@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Moves the due time of a waiting job, or of what is gated behind a running one.
 -- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now, 'now' = to now, but never later than it is
--- Returns moved, taken (a live job of another task) or '' (nothing waits under this id).
+-- Returns moved, taken (a live job of another task), '' (nothing waits under this id) or v (no live job in a closed shard).
 -- Events  none
 -- include keys clock begin sweep window body due wake gate
 local seen = replay()
@@ -20,7 +20,7 @@ end
 local function reschedule()
   local body = redis.call('HGET', BODY, id)
   if not body then
-    return ''
+    return closing and 'v' or ''
   elseif task ~= '' and not is_task_of(body, task) then
     return 'taken'
   elseif not redis.call('ZSCORE', LEASE, id) then
@@ -42,6 +42,8 @@ end
 
 local before = head()
 local reply = reschedule()
-wake_if_earlier(before)
-remember(reply)
+if reply ~= 'v' then
+  wake_if_earlier(before)
+  remember(reply)
+end
 return reply

@@ -1,13 +1,27 @@
 #!lua flags=allow-oom
 -- Hands out due jobs, the most urgent class first, each under a lease and one fencing token.
--- ARGV    3 worker; 4 limit (at most 250)
--- Returns the batch (lib/reserve); sent again, the jobs that the first call handed out and that are still held.
+-- ARGV    3 worker; 4 limit (at most 250); 5 ms that the lease lasts, '' = as usual; 6 '1' = the jobs count as started at
+--         once (a holder without a heartbeat); 7 the only id that is wanted, or ''; 8 '1' = that one also before it is due
+-- Returns the batch (lib/reserve); sent again, the jobs that the first call handed out and that are still held. Or v: the
+--         wanted id is not live in this closed shard.
 -- Events  none
 -- include keys clock begin sweep window body names state due wake bytes payload reserve
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))
 end
-local batch, token = reserve(tonumber(ARGV[4]), ARGV[3])
-remember(text(token))
+ttr_ms, is_started = tonumber(ARGV[5]) or lease_ms, ARGV[6] == '1'
+local batch, token
+if ARGV[7] ~= '' then
+  if closing and redis.call('HEXISTS', BODY, ARGV[7]) == 0 then
+    return 'v'
+  end
+  batch, token = reserve_one(ARGV[7], ARGV[8] == '1', ARGV[3])
+else
+  batch, token = reserve(tonumber(ARGV[4]), ARGV[3])
+end
+if token > 0 or not closing then
+  -- An old shard that is asked in vain is not kept from its end (retire.lua).
+  remember(text(token))
+end
 return batch

@@ -2,43 +2,34 @@
 -- Puts jobs in: one entry for each, decided by its own policies.
 -- ARGV    3 entries one after another: '<B conflict><B due policy><B score policy><B marks><d ms><Bc0 id><Bc0 task>
 --           <I4c0 body without its task>'
---           conflict 0 merge 1 replace 2 ignore 3 error; due policy 0 keep 1 replace 2 earliest 3 latest;
+--           conflict 0 merge 1 replace 2 ignore 3 error; due policy 0 keep 1 replace 2 earliest 3 latest
+--           4 inherit;
 --           score policy 0 min 1 max 2 first 3 last; marks 1 = ms is a delay, 2 = keep the retry state,
---           4 = merged: '<c16 digest><I4c0 payload record without arrival>' follows
---         4 '1' = one `bulk` event for the chunk
--- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task).
+--           4 = merged: '<c16 digest><B payload policy><I4 max payloads><I4c0 payload record without arrival>' follows,
+--           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
+--         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or nothing: for a single entry that must be put in once
+--         for each tick
+-- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull: the
+--         shard, or a merged job with its payloads),
+--         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was there before).
 -- Events  bulk
--- include keys clock begin sweep window body due wake
-local MARK_DELAY, MARK_KEEP_RETRIES, MARK_MERGED = 1, 2, 4
+-- include keys clock begin sweep window body tasks due wake
+local MARK_DELAY, MARK_KEEP_RETRIES, MARK_MERGED, MARK_SCORE_IS_NOW = 1, 2, 4, 8
 local MERGE, REPLACE, IGNORE, ERROR = 0, 1, 2, 3
-local KEEP, EARLIEST, LATEST = 0, 2, 3
+local KEEP, EARLIEST, LATEST, INHERIT = 0, 2, 3, 4
+local ALL, LAST = 0, 1
 
 local seen = replay()
 if seen then
   return seen
 end
 
-local codes = {}
-
-local function task_code(name)
-  local code = codes[name] or find_task_code(name)
-  if not code then
-    local number = redis.call('HINCRBY', TASK, '\1', 1)
-    code = struct.pack('<I2', number)
-    redis.call('HSET', TASK, name, number, '\0' .. code, name)
-  end
-  codes[name] = code
-  return code
-end
-
 local function read_entry(frame, at)
   local e = {}
-  local task, body
-  e.conflict, e.due_policy, e.score_policy, e.marks, e.ms, e.id, task, body, at =
+  e.conflict, e.due_policy, e.score_policy, e.marks, e.ms, e.id, e.task, e.body, at =
     struct.unpack('<BBBBdBc0Bc0I4c0', frame, at)
-  e.body = string.sub(body, 1, 1) .. task_code(task) .. string.sub(body, 2)
   if e.marks >= MARK_MERGED then
-    e.digest, e.record, at = struct.unpack('<c16I4c0', frame, at)
+    e.digest, e.payload_policy, e.max_payloads, e.record, at = struct.unpack('<c16BI4I4c0', frame, at)
   end
   return e, at
 end
@@ -52,12 +43,74 @@ end
 local function make_policies()
   -- include state bytes payload gate
 
-  -- The record in PAYLOAD carries its arrival behind the sortable score.
+  -- The record as PAYLOAD has it, with its arrival behind the sortable score.
+  local function record_of(e)
+    local arrival = struct.pack('>d', seq)
+    if e.marks < MARK_SCORE_IS_NOW then
+      return string.sub(e.record, 1, 8) .. arrival .. string.sub(e.record, 9)
+    end
+    local score, number = string.format('%.6f', now_us / 1000000), struct.pack('>d', now_us / 1000000)
+    -- Positive, so turning the sign bit makes it sortable (frames.sortable).
+    return string.char(string.byte(number) + 128) .. string.sub(number, 2) .. arrival .. string.sub(e.record, 9, 24)
+      .. struct.pack('<Bc0', #score, score) .. string.sub(e.record, 26)
+  end
+
   local function put_payload_of(e, taken)
     if e.record then
-      local record = string.sub(e.record, 1, 8) .. struct.pack('>d', seq) .. string.sub(e.record, 9)
-      add_payload(e.id, e.digest, record, tostring(e.score_policy), taken)
+      add_payload(e.id, e.digest, record_of(e), tostring(e.score_policy), taken)
     end
+  end
+
+  -- The `n` payloads that the job's policy gives up first. Those in `others` are passed over.
+  local function first_to_go(e, n, others)
+    local from, behind = range_of(e.id)
+    local command, passed, members = 'ZRANGEBYLEX', {}, {}
+    if e.payload_policy ~= LAST then
+      command, from, behind = 'ZREVRANGEBYLEX', behind, from
+    end
+    for _, member in ipairs(others) do
+      passed[member] = true
+    end
+    for _, member in ipairs(redis.call(command, ORDER, from, behind, 'LIMIT', 0, n + #others)) do
+      if #members < n and not passed[member] then
+        members[#members + 1] = member
+      end
+    end
+    return members
+  end
+
+  -- One more payload for those that wait, of which a limited number is kept; those of a run that goes on do not count.
+  -- Answers f(ull) or i(gnored) when it does not come in: then nothing has changed.
+  local function merge_payload(e, taken)
+    local record, policy, slot = record_of(e), tostring(e.score_policy), in_flight(taken, e.digest) and '1' or '0'
+    local twin = redis.call('HGET', PAYLOAD, field_of(e.id, e.digest, slot))
+    local others, from, behind = in_hand(e.id, taken), range_of(e.id)
+    local waiting = redis.call('ZLEXCOUNT', ORDER, from, behind) - #others
+    local too_many = waiting + (twin and 0 or 1) - e.max_payloads
+    local leaving = {}
+    if too_many > 0 and e.payload_policy ~= ALL then
+      local kept = twin and not newer_wins(policy, twin, record) and twin or record
+      if twin then
+        others[#others + 1] = member_of(e.id, twin, e.digest, slot)
+      end
+      leaving = first_to_go(e, too_many, others)
+      if comes_before(member_of(e.id, kept, e.digest, slot), leaving[too_many]) == (e.payload_policy == LAST) then
+        return 'i'
+      end
+    elseif too_many > 0 and not twin then
+      return 'f'
+    end
+    unite_payloads(e.id, e.digest, slot, record, policy, twin)
+    drop_members(leaving)
+  end
+
+  -- The payload beside those that wait, or in their place.
+  local function take_in(e, taken)
+    if e.conflict == MERGE then
+      return merge_payload(e, taken)
+    end
+    drop_gated_payloads(e.id, taken)
+    put_payload_of(e, taken)
   end
 
   -- A correction does not wait out the back-off of what it corrects, nor does it hammer: 1 s for each failure, at
@@ -68,10 +121,9 @@ local function make_policies()
   end
 
   local function choose_due(e, current, due, state)
-    if e.due_policy == KEEP then
-      if state and state.failures > 0 then
-        return due_after_failure(state, current, due)
-      end
+    if e.due_policy == KEEP and state and state.failures > 0 then
+      return due_after_failure(state, current, due)
+    elseif e.due_policy == KEEP or e.due_policy == INHERIT then
       return current
     elseif e.due_policy == EARLIEST then
       return math.min(current, due)
@@ -83,6 +135,10 @@ local function make_policies()
 
   local function gate(e, state)
     local due, body = due_of(e), e.body
+    local refused = e.record and take_in(e, state.taken)
+    if refused then
+      return refused
+    end
     local gated = redis.call('HGET', GATE, e.id)
     if gated then
       local gated_due, gated_body = read_gate(gated)
@@ -91,31 +147,26 @@ local function make_policies()
         body = with_class_of(gated_body, e.body)
       end
     end
-    if e.record and e.conflict == REPLACE then
-      drop_gated_payloads(e.id, state.taken)
-    end
-    put_payload_of(e, state.taken)
     redis.call('HSET', GATE, e.id, pack_gate(due, body))
     return 'g'
   end
 
-  local function merge_waiting(e, old, due)
-    put_payload_of(e, '')
+  local function merge_waiting(e, old, current, due)
     local body = with_class_of(old, e.body)
-    redis.call('HSET', BODY, e.id, body)
-    put_due(body, text(due), e.id)
+    if body ~= old then
+      redis.call('HSET', BODY, e.id, body)
+    end
+    if body ~= old or due ~= current then
+      put_due(body, text(due), e.id)
+    end
     return 'm'
   end
 
-  local function replace_waiting(e, old, due)
+  local function replace_waiting(e, due)
     if e.marks % (2 * MARK_KEEP_RETRIES) < MARK_KEEP_RETRIES then
       redis.call('HDEL', STATE, e.id)
       forget_failures(e.id)
     end
-    if is_merged(old) then
-      drop_payloads(e.id)
-    end
-    put_payload_of(e, '')
     redis.call('HSET', BODY, e.id, e.body)
     put_due(e.body, text(due), e.id)
     return 'r'
@@ -126,10 +177,14 @@ local function make_policies()
     local current = tonumber(redis.call('ZSCORE', DUE[class], e.id))
     local packed = redis.call('HGET', STATE, e.id)
     local due = choose_due(e, current, due_of(e), packed and read_state(packed))
+    local refused = e.record and take_in(e, '')
+    if refused then
+      return refused
+    end
     if class_of(e.body) ~= class then
       redis.call('ZREM', DUE[class], e.id)
     end
-    return e.conflict == MERGE and merge_waiting(e, old, due) or replace_waiting(e, old, due)
+    return e.conflict == MERGE and merge_waiting(e, old, current, due) or replace_waiting(e, due)
   end
 
   local function change_live(e, old)
@@ -149,14 +204,32 @@ local function make_policies()
 end
 
 local put_payload_of, change_live
+local is_ruled = paused_in or max_length > 0
+
+-- Why nothing new may come in, or nil.
+local function refusal()
+  if paused_in then
+    return 'p'
+  elseif max_length > 0 and redis.call('HLEN', BODY) >= max_length then
+    return 'f'
+  end
+end
 
 local function schedule(e)
   local old = redis.call('HGET', BODY, e.id)
+  if closing and not old then
+    return 'v' -- before anything is written: this shard may be a tombstone
+  end
+  e.body = string.sub(e.body, 1, 1) .. task_code(e.task) .. string.sub(e.body, 2)
   if (old or e.record) and not change_live then
     put_payload_of, change_live = make_policies()
   end
   if old then
-    return change_live(e, old)
+    return paused_in and 'p' or change_live(e, old)
+  end
+  local refused = is_ruled and refusal()
+  if refused then
+    return refused
   end
   local due = score_at(e.marks % 2 == MARK_DELAY and now_ms + e.ms or e.ms)
   if e.record then
@@ -167,19 +240,41 @@ local function schedule(e)
   return 'c'
 end
 
+-- The tick is remembered with the job, in one move: of all who fire it one puts it in.
+local tick = tonumber(ARGV[5])
+
+local function was_ticked(id)
+  local last = tonumber(redis.call('HGET', META, 'tick:' .. id))
+  return last and last >= tick
+end
+
 local before = head()
-local frame, outcomes, at, n, created = ARGV[3], {}, 1, 0, 0
+local frame, outcomes, at, n, created, refused, moved, fired = ARGV[3], {}, 1, 0, 0, 0, 0, 0
 while at <= #frame do
   local e
   e, at = read_entry(frame, at)
   n = n + 1
-  outcomes[n] = schedule(e)
+  outcomes[n] = tick and was_ticked(e.id) and 'd' or schedule(e)
   if outcomes[n] == 'c' then
     created = created + 1
+  elseif outcomes[n] == 'v' then
+    moved = moved + 1
+  elseif outcomes[n] == 'd' then
+    fired = fired + 1 -- somebody else was faster, which is no refusal
+  elseif string.find('fp', outcomes[n]) then
+    refused = refused + 1
+  end
+  if tick and refused + moved + fired == 0 then
+    redis.call('HSET', META, 'tick:' .. e.id, text(tick))
   end
 end
+if moved == n then
+  -- Not remembered: an old shard is asked before each new id goes elsewhere, and its answer can only be the same again.
+  return table.concat(outcomes)
+end
 count('created', created)
-count('changed', n - created)
+count('changed', n - created - refused - moved - fired)
+count('refused', refused)
 if ARGV[4] == '1' then
   redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n, 'created', created)
 end

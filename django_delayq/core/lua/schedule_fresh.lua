@@ -1,7 +1,7 @@
 #!lua
 -- One plain job under an id that was just made, waking nobody: what most calls of schedule() are, so it is written out
 -- without functions and with few keys. Whatever is not ordinary is left to schedule.lua: a task or class that is new
--- here, or a job that becomes the shard's next. Under an id that was just made nothing can live.
+-- here, a shard with rules, or a job that becomes the shard's next. Under an id that was just made nothing can live.
 -- KEYS    1 due set of the job's class; 2 body; 3 count; 4 reply; 5 window; 6 meta; 7 task
 -- ARGV    1 request id; 2 the constants of the shard (not used); 3 one entry of schedule.lua
 -- Returns c(reated), or nothing when schedule.lua has to decide.
@@ -13,7 +13,8 @@ if call('HEXISTS', KEYS[4], ARGV[1]) == 1 then
   return redis.status_reply('c')
 end
 local _, _, _, marks, ms, id, task, body = struct.unpack('<BBBBdBc0Bc0I4c0', ARGV[3])
-local number = call('HGET', KEYS[7], task)
+local known = call('HMGET', KEYS[7], task, '\2')
+local number = not known[2] and known[1]
 -- A head means that the class is in use; a later one means that somebody has to be woken.
 local head = number and call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 if not head then

@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- The dispatcher's look at a shard: wakes a consumer when due work waits, says when to look again, and arms the
--- reaper hold after a restart of Redis (another run_id) or when the caller saw an outage; forgets old requests.
+-- reaper hold after a restart of Redis (another run_id) or when the caller saw an outage; forgets old requests, and
+-- graves that are too many or too old.
 -- ARGV    3 '1' = hold
--- Returns '<dddBB' now us, next due us (-1 none), next deadline ms (-1 none), 1 = leases ran out, 1 = reaper hold.
+-- Returns '<dddBB' now us, next due us (-1 none), next deadline ms (-1 none), 1 = leases ran out, 1 = reaper hold; and
+--         the rules of the shard as they are stored, if it has any.
 -- Events  none
--- include keys clock begin sweep window body due wake
+-- include keys clock begin sweep window body due wake grave
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
 local known = redis.call('HGET', META, 'run_id')
 if known ~= run_id then
@@ -15,8 +17,10 @@ if ARGV[3] == '1' or (known and known ~= run_id) then
 end
 keep_clock()
 sweep(redis.call('LLEN', WINDOW), 250)
+trim_graves(250)
 
-local next_due = head()
+-- Nobody has to look again for the sake of work that is paused.
+local next_due = not paused_out and head() or nil
 if next_due and math.floor(next_due / 1000) <= now_ms then
   wake()
 end
@@ -24,3 +28,4 @@ local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local deadline = tonumber(first[2]) or -1
 local ran_out = deadline >= 0 and deadline <= now_ms
 return struct.pack('<dddBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0)
+  .. (meta[6] or '')

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Extends leases; marks the runs that are known to have started.
--- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'
+-- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'; 4 ms that the lease lasts from now, '' = as usual
 -- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
 -- Events  none
 -- include keys clock begin sweep window state
@@ -8,12 +8,14 @@ local seen = replay()
 if seen then
   return seen
 end
+local ttr_ms = tonumber(ARGV[4]) or lease_ms
+
 local function touch(token, started, id)
   local packed = redis.call('HGET', STATE, id)
   if not packed or struct.unpack('<d', packed) ~= token then
     return 'l'
   end
-  redis.call('ZADD', LEASE, 'XX', text(now_ms + lease_ms), id)
+  redis.call('ZADD', LEASE, 'XX', text(now_ms + ttr_ms), id)
   local s = read_state(packed)
   if started == 1 and not has_flag(s, STARTED) then
     set_flag(s, STARTED)

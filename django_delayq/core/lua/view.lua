@@ -2,9 +2,12 @@
 -- Everything known of the live jobs with these ids.
 -- ARGV    3 ids one after another, 'Bc0' each
 -- Returns for each '<Bd' place (0 none, 1 waiting, 2 reserved), due us or deadline ms, then 'I4c0' state, body, gate,
---         and '<I4' number of payloads; and '<d' now ms and the names of the tasks in front.
+--         and '<I4' number of payloads; and '<d' now ms and the names of the tasks in front. Of fewer jobs than ids, when
+--         the first ones are large: the others have to be asked for in another call.
 -- Events  none
 -- include keys clock begin bytes payload body names
+local REPLY_BYTES = 1024 * 1024
+
 local function view(id)
   local body = redis.call('HGET', BODY, id)
   local place, at = 0, -1
@@ -25,10 +28,11 @@ local function view(id)
   return struct.pack('<BdI4c0I4c0I4c0I4', place, at, #state, state, #body, body, #gate, gate, payloads)
 end
 
-local frame, views, at = ARGV[3], {}, 1
-while at <= #frame do
+local frame, views, at, size = ARGV[3], {}, 1, 0
+while at <= #frame and size < REPLY_BYTES do
   local id
   id, at = struct.unpack('<Bc0', frame, at)
   views[#views + 1] = view(id)
+  size = size + #views[#views]
 end
 return struct.pack('<d', now_ms) .. frame_of_names() .. table.concat(views)

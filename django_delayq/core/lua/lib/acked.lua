@@ -1,23 +1,30 @@
 -- Ack, shared by ack.lua and ack_reserve.lua: batched, because blank jobs pass here at full speed.
-local function ack_plain(ids, scored)
-  redis.call('ZREM', LEASE, unpack(ids))
-  redis.call('HDEL', STATE, unpack(ids))
-  redis.call('HDEL', BODY, unpack(ids))
-  for _, id in ipairs(scored) do
-    forget_failures(id)
+-- What leaves at once, each list in one command: jobs with nothing behind them.
+local function new_leaving()
+  return { ids = {}, failed = {}, members = {}, fields = {} }
+end
+
+local function add_leaving(leaving, id, taken, failures)
+  leaving.ids[#leaving.ids + 1] = id
+  if failures > 0 then
+    leaving.failed[#leaving.failed + 1] = id
+  end
+  if taken ~= '' then
+    local members, fields = in_hand(id, taken)
+    for i = 1, #members do
+      leaving.members[#leaving.members + 1], leaving.fields[#leaving.fields + 1] = members[i], fields[i]
+    end
   end
 end
 
-local function ack_one(id, packed, body)
-  redis.call('ZREM', LEASE, id)
-  if is_merged(body) then
-    finish_payloads(id, read_state(packed).taken)
-    if redis.call('HEXISTS', GATE, id) == 0 and has_payloads(id) then
-      put_rest(id, body)
-      return
-    end
-  end
-  end_run(id)
+local function leave(leaving)
+  remove_all('ZREM', LEASE, leaving.ids)
+  remove_all('HDEL', STATE, leaving.ids)
+  remove_all('ZREM', ORDER, leaving.members)
+  remove_all('HDEL', PAYLOAD, leaving.fields)
+  remove_all('HDEL', BODY, leaving.ids)
+  remove_all('ZREM', FAILED, leaving.failed)
+  remove_all('ZREM', FAILURES, leaving.failed)
 end
 
 -- Tokens, ids, runs and marks of the entries, each in a list of its own.
@@ -36,9 +43,8 @@ local function ack(frame)
   if #ids == 0 then
     return ''
   end
-  local states = redis.call('HMGET', STATE, unpack(ids))
-  local gated = redis.call('HLEN', GATE) > 0
-  local answers, plain, scored, acked, done = {}, {}, {}, 0, {}
+  local states, gates = redis.call('HMGET', STATE, unpack(ids)), gates_behind(ids)
+  local answers, leaving, acked, done = {}, new_leaving(), 0, {}
   for i, id in ipairs(ids) do
     local token, _, failures = -1, 0, 0
     if states[i] then
@@ -50,20 +56,17 @@ local function ack(frame)
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
-      if gated or marks[i] % 2 == MARK_MERGED then
-        ack_one(id, states[i], redis.call('HGET', BODY, id) or '')
+      local taken = marks[i] % 2 == MARK_MERGED and read_state(states[i]).taken or ''
+      if gates[i] or left_some(taken) then
+        redis.call('ZREM', LEASE, id)
+        finish_run(id, taken, gates[i])
       else
-        plain[#plain + 1] = id
-        if failures > 0 then
-          scored[#scored + 1] = id
-        end
+        add_leaving(leaving, id, taken, failures)
       end
       emit('succeeded', id, runs[i], settler, '')
     end
   end
-  if #plain > 0 then
-    ack_plain(plain, scored)
-  end
+  leave(leaving)
   count('acked', acked)
   count('late', #ids - acked)
   return table.concat(answers)

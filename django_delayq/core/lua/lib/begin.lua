@@ -1,12 +1,24 @@
 -- What every verb starts with: the constants of the shard, and now.
--- ARGV[1] request id; ARGV[2] '<I4 lease ms><I4 event cap><I2 shard><Bc0 wake channel, empty = wake list>'.
+-- ARGV[1] request id; ARGV[2] '<I4 lease ms><I4 event cap><I4 shard><Bc0 wake channel, empty = wake list>'.
 local request = ARGV[1]
-local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I2Bc0', ARGV[2])
+local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I4Bc0', ARGV[2])
 
 local now_us = server_us()
-local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes')
+local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules')
 local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
+-- What somebody ordered for this shard (rule.lua); most shards have no rules.
+local CLOSING, ENDED = 4, 16
+local paused_in, paused_out, closing, weighted, ended = false, false, false, false, false
+local max_length, morgue_max, morgue_ttl = 0, 0, 0
+if meta[6] then
+  local flags
+  flags, max_length, morgue_max, morgue_ttl = struct.unpack('<Bddd', meta[6])
+  paused_in, paused_out = flags % 2 >= 1, flags % 4 >= 2
+  closing, weighted = flags % 8 >= CLOSING, flags % 16 >= 8
+  -- A tombstone (retire.lua): nothing lies here any more, nothing comes in, and nothing is counted or remembered.
+  ended = flags % 32 >= ENDED
+end
 -- Time never runs backwards by less than a lease: it stands still. A larger step is a new truth, after which every
 -- deadline is doubtful, so nothing is reaped for one lease.
 local stepped_back = clock_seen - now_us > lease_ms * 1000
@@ -33,7 +45,7 @@ local function keep_clock()
 end
 
 local function count(name, by)
-  if by > 0 then
+  if by > 0 and not ended then
     redis.call('HINCRBY', COUNT, name, by)
   end
 end

@@ -16,6 +16,15 @@ local function task_code_of(body)
   return string.sub(body, 2, 3)
 end
 
+-- The key of the generation. A broken body may end inside it.
+local function key_of(body)
+  return string.sub(body, 4, 19)
+end
+
+local function with_key(body, key)
+  return string.sub(body, 1, 3) .. key .. string.sub(body, 20)
+end
+
 local function task_name(code)
   return redis.call('HGET', TASK, '\0' .. code)
 end

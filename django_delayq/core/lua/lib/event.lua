@@ -1,6 +1,7 @@
--- One fat entry for a finished attempt; `run` holds its texts (lib/settle), or nothing when no event is wanted.
+-- One fat entry for a finished attempt; `run` holds its texts (lib/settle), or nothing when no event is wanted. Nobody
+-- reads those of a tombstone.
 local function emit(outcome, id, run, worker, error_class)
-  if run == '' then
+  if run == '' or ended then
     return
   end
   local task, key, due, started, ms, attempt = struct.unpack('<Bc0Bc0Bc0Bc0Bc0Bc0', run)

@@ -7,6 +7,11 @@ local function pack_gate(due, body)
   return struct.pack('<d', due) .. body
 end
 
+-- What is gated behind each of these ids. Most shards have no gated content at all, so that is asked first.
+local function gates_behind(ids)
+  return redis.call('HLEN', GATE) > 0 and redis.call('HMGET', GATE, unpack(ids)) or {}
+end
+
 local function forget_failures(id)
   redis.call('ZREM', FAILED, id)
   redis.call('ZREM', FAILURES, id)
@@ -22,9 +27,8 @@ local function open_gate(id, packed)
   put_due(body, text(due), id)
 end
 
--- Nothing of the id stays, except what was gated behind it.
-local function end_run(id)
-  local gated = redis.call('HGET', GATE, id)
+-- Nothing of the id stays, except what is gated behind it.
+local function end_run(id, gated)
   if gated then
     open_gate(id, gated)
     return

@@ -14,6 +14,30 @@ local function grave_of(id, body)
   return id .. '\0' .. key .. string.rep('\0', 16 - #key)
 end
 
+local function fill_in(grave)
+  redis.call('ZREM', MORGUE, grave)
+  redis.call('ZREM', MORGUE_ID, grave)
+  redis.call('HDEL', GRAVE, grave)
+end
+
+-- Drops the oldest graves, up to `most`, as far as they are too many or too old for the shard's rules.
+local function trim_graves(most)
+  local excess = morgue_max > 0 and redis.call('ZCARD', MORGUE) - morgue_max or 0
+  if excess <= 0 and morgue_ttl == 0 then
+    return
+  end
+  local oldest, trimmed = redis.call('ZRANGE', MORGUE, 0, most - 1, 'WITHSCORES'), 0
+  for i = 1, #oldest, 2 do
+    local is_old = morgue_ttl > 0 and math.floor(tonumber(oldest[i + 1]) / 1000) <= now_ms - morgue_ttl
+    if trimmed >= excess and not is_old then
+      break
+    end
+    fill_in(oldest[i])
+    trimmed = trimmed + 1
+  end
+  count('trimmed', trimmed)
+end
+
 local function dig(id, body, s, e, payloads)
   local grave, buried = grave_of(id, body), score_at(now_ms)
   redis.call('HSET', GRAVE, grave, struct.pack(GRAVE_FORMAT, s.due, tonumber(buried), s.failures, s.reserves,
@@ -21,12 +45,8 @@ local function dig(id, body, s, e, payloads)
     #body, body) .. payloads)
   redis.call('ZADD', MORGUE_ID, 0, grave)
   redis.call('ZADD', MORGUE, buried, grave)
-end
-
-local function fill_in(grave)
-  redis.call('ZREM', MORGUE, grave)
-  redis.call('ZREM', MORGUE_ID, grave)
-  redis.call('HDEL', GRAVE, grave)
+  -- More than one goes for each that comes, so that a morgue that is too large shrinks.
+  trim_graves(2)
 end
 
 -- The grave that a caller means: the named generation, or the youngest of the id.

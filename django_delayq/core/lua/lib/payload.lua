@@ -1,7 +1,18 @@
 -- Payloads of merged jobs. ORDER: id \0 sortable score (8) arrival (8) digest (16) slot (1), all score 0, so one id's
 -- payloads lie together in score order. PAYLOAD: id \0 digest slot -> sortable (8) arrival (8) key (16) Bc0 score text,
--- data. Slot '1' holds an equal payload that came while its twin in slot '0' was in flight.
-local TAKE_MOST = 250
+-- data. Slot '1' holds an equal payload that came while its twin in slot '0' was in flight; where there is one, there is
+-- gated content.
+-- `taken` (lib/state) tells what a run has in its hands: 32 bytes of each payload as they are in ORDER, sortable, arrival
+-- and digest, the first one first; and one byte more when the run left payloads behind.
+local TAKE_MOST, TAKE_BYTES, AT_ONCE, READ_AT_ONCE = 250, 4 * 1024 * 1024, 250, 25
+local TAKEN = 32
+
+-- Large lists go in pieces: one unpack() bears a few thousand, and other clients are waiting.
+local function remove_all(command, key, members)
+  for first = 1, #members, AT_ONCE do
+    redis.call(command, key, unpack(members, first, math.min(first + AT_ONCE - 1, #members)))
+  end
+end
 
 -- The payload's own bytes behind the head of its record.
 local function data_of(value)
@@ -17,28 +28,43 @@ local function member_of(id, value, digest, slot)
   return id .. '\0' .. string.sub(value, 1, 16) .. digest .. slot
 end
 
+-- Members of ORDER and their fields of PAYLOAD: what stands between them is the place in the order.
+local function field_of_member(member)
+  return string.sub(member, 1, -34) .. string.sub(member, -17)
+end
+
 local function put_payload(id, digest, slot, value)
   redis.call('HSET', PAYLOAD, field_of(id, digest, slot), value)
   redis.call('ZADD', ORDER, 0, member_of(id, value, digest, slot))
 end
 
-local function drop_payload(id, digest, slot)
-  local field = field_of(id, digest, slot)
-  local value = redis.call('HGET', PAYLOAD, field)
-  if value then
-    redis.call('ZREM', ORDER, member_of(id, value, digest, slot))
-    redis.call('HDEL', PAYLOAD, field)
-  end
-  return value
+local function drop_payload(id, digest, slot, value)
+  redis.call('ZREM', ORDER, member_of(id, value, digest, slot))
+  redis.call('HDEL', PAYLOAD, field_of(id, digest, slot))
 end
 
 local function in_flight(taken, digest)
-  for at = 1, #taken, 16 do
+  for at = 17, #taken - 15, TAKEN do
     if string.sub(taken, at, at + 15) == digest then
       return true
     end
   end
   return false
+end
+
+-- What a run has in its hands: members of ORDER, fields of PAYLOAD, and the fields of their twins.
+local function in_hand(id, taken)
+  local members, fields, twins = {}, {}, {}
+  for at = 1, #taken - TAKEN + 1, TAKEN do
+    local n, digest = #members + 1, string.sub(taken, at + 16, at + 31)
+    members[n] = id .. '\0' .. string.sub(taken, at, at + 31) .. '0'
+    fields[n], twins[n] = field_of(id, digest, '0'), field_of(id, digest, '1')
+  end
+  return members, fields, twins
+end
+
+local function left_some(taken)
+  return #taken % TAKEN > 0
 end
 
 local function digest_of_bytes(bytes)
@@ -63,96 +89,167 @@ local function newer_wins(policy, old, new)
   return policy == '3'
 end
 
-local function add_payload(id, digest, value, policy, taken)
-  local slot = in_flight(taken, digest) and '1' or '0'
-  local old = redis.call('HGET', PAYLOAD, field_of(id, digest, slot))
-  if old then
-    if not newer_wins(policy, old, value) then
+-- Puts a payload in where `twin` lies in its slot, which is the record of an equal one, or nothing.
+local function unite_payloads(id, digest, slot, value, policy, twin)
+  if twin then
+    if not newer_wins(policy, twin, value) then
       return
     end
     -- Only its place: the new record takes the field, so that no moment is without one of the two.
-    redis.call('ZREM', ORDER, member_of(id, old, digest, slot))
+    redis.call('ZREM', ORDER, member_of(id, twin, digest, slot))
   end
   put_payload(id, digest, slot, value)
 end
 
-local function payloads_of(id, limit)
-  return redis.call('ZRANGEBYLEX', ORDER, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, limit)
+local function add_payload(id, digest, value, policy, taken)
+  local slot = in_flight(taken, digest) and '1' or '0'
+  unite_payloads(id, digest, slot, value, policy, redis.call('HGET', PAYLOAD, field_of(id, digest, slot)))
 end
 
--- The records of the payloads with these digests, framed for the holder.
-local function taken_payloads(id, taken)
-  local records = {}
-  for at = 1, #taken, 16 do
-    local value = redis.call('HGET', PAYLOAD, field_of(id, string.sub(taken, at, at + 15), '0'))
-    if value then
-      records[#records + 1] = struct.pack('<I4c0', #value, value)
+local function range_of(id)
+  return '[' .. id .. '\0', '(' .. id .. '\1'
+end
+
+local function payloads_of(id, limit)
+  local first, behind = range_of(id)
+  return redis.call('ZRANGEBYLEX', ORDER, first, behind, 'LIMIT', 0, limit)
+end
+
+local function has_payloads(id)
+  return #payloads_of(id, 1) > 0
+end
+
+-- Records of the payloads in these fields, framed, until they have `most` bytes: the frames, how many fields were looked
+-- at, and the bytes. A few at a time, because each may have a megabyte.
+local function read_payloads(fields, most)
+  local records, seen, bytes = {}, 0, 0
+  while seen < #fields and (seen == 0 or bytes < most) do
+    local last = math.min(seen + READ_AT_ONCE, #fields)
+    for _, value in ipairs(redis.call('HMGET', PAYLOAD, unpack(fields, seen + 1, last))) do
+      if value then
+        bytes = bytes + #value
+        records[#records + 1] = struct.pack('<I4c0', #value, value)
+      end
     end
+    seen = last
   end
+  return records, seen, bytes
+end
+
+-- The payloads that a run has in its hands, framed for its holder.
+local function taken_payloads(id, taken)
+  local _, fields = in_hand(id, taken)
+  local records = read_payloads(fields, math.huge)
   return struct.pack('<I2', #records) .. table.concat(records)
 end
 
--- Hands out the first payloads in score order: their records, and their digests to remember.
-local function take_payloads(id)
-  local digests = {}
-  for i, member in ipairs(payloads_of(id, TAKE_MOST)) do
-    digests[i] = string.sub(member, -17, -2)
-  end
-  local taken = table.concat(digests)
-  return taken_payloads(id, taken), taken
-end
-
--- For content that is replaced, cancelled or buried as a whole: answers the dropped records, framed.
-local function drop_payloads(id)
-  local records = {}
-  repeat
-    local members = payloads_of(id, TAKE_MOST)
-    for _, member in ipairs(members) do
-      local field = field_of(id, string.sub(member, -17, -2), string.sub(member, -1))
-      local value = redis.call('HGET', PAYLOAD, field) or ''
-      redis.call('ZREM', ORDER, member)
-      redis.call('HDEL', PAYLOAD, field)
-      records[#records + 1] = struct.pack('<I4c0', #value, value)
-    end
-  until #members < TAKE_MOST
+-- The same, framed for a grave.
+local function payloads_for_grave(id, taken)
+  local _, fields = in_hand(id, taken)
+  local records = read_payloads(fields, math.huge)
   return struct.pack('<I4', #records) .. table.concat(records)
 end
 
--- What came for an id while its run goes on: all but what that run has in its hands.
+-- How many bytes the reply of this call may still take up with payloads.
+local room = TAKE_BYTES
+
+-- Hands out the first payloads in score order: their records, and what to remember of them.
+local function take_payloads(id)
+  local members, fields, taken = payloads_of(id, TAKE_MOST + 1), {}, {}
+  for i = 1, math.min(#members, TAKE_MOST) do
+    fields[i] = field_of_member(members[i])
+  end
+  local records, seen, bytes = read_payloads(fields, room)
+  room = room - bytes
+  for i = 1, seen do
+    taken[i] = string.sub(members[i], -33, -2)
+  end
+  return struct.pack('<I2', #records) .. table.concat(records),
+    table.concat(taken) .. (seen < #members and '+' or '')
+end
+
+local function drop_members(members)
+  local fields = {}
+  for i, member in ipairs(members) do
+    fields[i] = field_of_member(member)
+  end
+  remove_all('ZREM', ORDER, members)
+  remove_all('HDEL', PAYLOAD, fields)
+end
+
+-- Drops all payloads of an id, piece by piece; `see(fields)`, if given, is called before a piece goes.
+local function drop_payloads(id, see)
+  local first = range_of(id)
+  repeat
+    local members, fields = payloads_of(id, AT_ONCE), {}
+    for i, member in ipairs(members) do
+      fields[i] = field_of_member(member)
+    end
+    if #members > 0 then
+      if see then
+        see(fields)
+      end
+      redis.call('ZREMRANGEBYLEX', ORDER, first, '[' .. members[#members])
+      redis.call('HDEL', PAYLOAD, unpack(fields))
+    end
+  until #members < AT_ONCE
+end
+
+-- Drops what came for an id while its run goes on: all but what that run has in its hands.
 local function drop_gated_payloads(id, taken)
-  for _, member in ipairs(payloads_of(id, -1)) do
-    local digest, slot = string.sub(member, -17, -2), string.sub(member, -1)
-    if slot == '1' or not in_flight(taken, digest) then
-      drop_payload(id, digest, slot)
+  if taken == '' then
+    return drop_payloads(id)
+  end
+  local held, from, behind = {}, range_of(id)
+  for _, member in ipairs((in_hand(id, taken))) do
+    held[member] = true
+  end
+  repeat
+    local members = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, AT_ONCE)
+    local gated = {}
+    for _, member in ipairs(members) do
+      if not held[member] then
+        gated[#gated + 1] = member
+      end
+    end
+    drop_members(gated)
+    from = '(' .. (members[#members] or '')
+  until #members < AT_ONCE
+end
+
+-- Calls `each(digest, twin record)` for the equal payloads that came while their twins were in flight.
+local function each_twin(taken, twins, each)
+  for first = 1, #twins, READ_AT_ONCE do
+    local last = math.min(first + READ_AT_ONCE - 1, #twins)
+    for i, twin in ipairs(redis.call('HMGET', PAYLOAD, unpack(twins, first, last))) do
+      if twin then
+        local digest_at = (first + i - 2) * TAKEN + 17
+        each(string.sub(taken, digest_at, digest_at + 15), twin)
+      end
     end
   end
 end
 
 -- The run is over and its payloads are done: twins that came meanwhile take their places.
-local function finish_payloads(id, taken)
-  for at = 1, #taken, 16 do
-    local digest = string.sub(taken, at, at + 15)
-    drop_payload(id, digest, '0')
-    local twin = redis.call('HGET', PAYLOAD, field_of(id, digest, '1'))
-    if twin then
+local function finish_payloads(id, taken, gated)
+  local members, fields, twins = in_hand(id, taken)
+  remove_all('ZREM', ORDER, members)
+  remove_all('HDEL', PAYLOAD, fields)
+  if gated then
+    each_twin(taken, twins, function(digest, twin)
       put_payload(id, digest, '0', twin)
-      drop_payload(id, digest, '1')
-    end
+      drop_payload(id, digest, '1', twin)
+    end)
   end
 end
 
--- The run is over and its payloads stay: a twin is the same payload again, so the lower score of both is kept.
-local function return_payloads(id, taken)
-  for at = 1, #taken, 16 do
-    local digest = string.sub(taken, at, at + 15)
-    local twin = redis.call('HGET', PAYLOAD, field_of(id, digest, '1'))
-    if twin then
-      add_payload(id, digest, twin, '0', '')
-      drop_payload(id, digest, '1')
-    end
+-- The run is over and its payloads stay: a twin is the same payload again, so one of both is kept.
+local function return_payloads(id, taken, policy, gated)
+  if gated then
+    local _, _, twins = in_hand(id, taken)
+    each_twin(taken, twins, function(digest, twin)
+      add_payload(id, digest, twin, policy, '')
+      drop_payload(id, digest, '1', twin)
+    end)
   end
-end
-
-local function has_payloads(id)
-  return #payloads_of(id, 1) > 0
 end

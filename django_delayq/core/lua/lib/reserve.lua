@@ -3,6 +3,8 @@
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
 local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
+-- reserve.lua sets others for holders without a heartbeat: a time of their own, and the job counts as started at once.
+local ttr_ms, is_started = lease_ms, false
 
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
@@ -14,8 +16,10 @@ local function frame_of_batch(token, next_due, jobs)
   return struct.pack('<dddI2', token, now_us, next_due or -1, #jobs) .. frame_of_names() .. table.concat(jobs)
 end
 
+-- Larger than every token of this shard, also of those that were lost with a replica, and of all shards of older epochs,
+-- which go on handing out theirs, by clocks that may differ: each epoch is 19 hours ahead of the one before.
 local function new_token()
-  last_token = math.max(last_token + 1, now_us)
+  last_token = math.max(last_token + 1, now_us + math.floor(shard / 1024) * 2 ^ 36)
   return last_token
 end
 
@@ -25,6 +29,9 @@ local function hand_out(id, due, body, packed, token, worker)
   local payloads = ''
   s.token, s.due, s.worker, s.reserves = token, due, worker, math.min(s.reserves + 1, 65535)
   clear_flag(s, STARTED)
+  if is_started then
+    set_flag(s, STARTED)
+  end
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
   end
@@ -61,23 +68,20 @@ local function due_of_class(class, limit)
   return ids, scores, bodies
 end
 
-local function reserve_class(class, limit, token, worker, jobs)
-  local ids, scores, bodies = due_of_class(class, limit)
-  if #ids == 0 then
-    return
-  end
+-- Puts jobs of a class under the lease, which is dated from now, when the holder can start, and ends at the same moment
+-- for the whole batch.
+local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
   local state_end = FRESH_COUNTS .. struct.pack('<Bc0I2', #worker, worker, 0)
-  -- Every lease is dated from now, when the holder can start, and ends at the same moment for the whole batch.
-  local deadline = text(now_ms + lease_ms)
+  local deadline = text(now_ms + ttr_ms)
   local leases, packed, lost = {}, {}, 0
   for i, id in ipairs(ids) do
     local body = bodies[i]
     if body then
       local at = #leases
       leases[at + 1], leases[at + 2], packed[at + 1] = deadline, id, id
-      if states[i] or is_merged(body) then
+      if states[i] or is_started or is_merged(body) then
         packed[at + 2], jobs[#jobs + 1] = hand_out(id, scores[i], body, states[i], token, worker)
       else
         packed[at + 2], jobs[#jobs + 1] = hand_out_fresh(id, scores[i], body, token, state_end)
@@ -97,13 +101,59 @@ local function is_due(score)
   return score and math.floor(score / 1000) <= now_ms
 end
 
+local function reserve_class(class, limit, token, worker, jobs)
+  local ids, scores, bodies = due_of_class(class, limit)
+  if #ids > 0 then
+    lease_jobs(class, ids, scores, bodies, token, worker, jobs)
+  end
+end
+
+-- The classes in the order in which this call serves them. Strict: the most urgent first. Weighted: each class goes first
+-- twice as often as the next one, by a lot drawn from the clock, so that none starves.
+local function order_of_classes(token)
+  local order = {}
+  for class = 1, 8 do
+    if is_used(class) then
+      order[#order + 1] = class
+    end
+  end
+  if weighted and #order > 1 then
+    local lot, first = (token % 65536 * 40503) % 65536 / 65536 * (2 ^ #order - 1), #order
+    for place = 1, #order - 1 do
+      lot = lot - 2 ^ (#order - place)
+      if lot < 0 then
+        first = place
+        break
+      end
+    end
+    table.insert(order, 1, table.remove(order, first))
+  end
+  return order
+end
+
+-- One job by its id, if it waits here and is due (or wanted early).
+local function reserve_one(id, early, worker)
+  local body, jobs, token = redis.call('HGET', BODY, id), {}, 0
+  local class = body and class_of(body)
+  local due = class and tonumber(redis.call('ZSCORE', DUE[class], id))
+  if due and (early or is_due(due)) and not paused_out then
+    token = new_token()
+    lease_jobs(class, { id }, { due }, { body }, token, worker, jobs)
+    count('reserved', 1)
+  end
+  return frame_of_batch(token, head(), jobs), token
+end
+
 local function reserve(limit, worker)
   local jobs, token = {}, 0
+  if paused_out then
+    return frame_of_batch(token, nil, jobs), token
+  end
   local next_due = head()
   if limit > 0 and is_due(next_due) then
     token = new_token()
-    for class = 1, 8 do
-      if limit > #jobs and is_used(class) then
+    for _, class in ipairs(order_of_classes(token)) do
+      if limit > #jobs then
         reserve_class(class, limit - #jobs, token, worker, jobs)
       end
     end

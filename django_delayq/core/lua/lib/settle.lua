@@ -2,11 +2,18 @@
 -- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 run>', the run being the texts of its event
 -- 'Bc0 task, key, due, started, ms, attempt' or empty, and for every verb but ack
 -- 'Bc0 outcome, reason, error class, I2c0 error'.
-local MARK_MERGED, MARK_EXPIRED, MARK_SUSPECT, MARK_CRASH = 1, 2, 4, 8
+-- Marks: 1 the run is a merged job's; 2 only if the lease is over; 4 the run may have killed its process; 8 it did;
+-- 16 bury only the first payload; 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
+-- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2 only.
+local MARK_MERGED, MARK_EXPIRED, MARK_SUSPECT, MARK_CRASH, MARK_OLDEST, MARK_INHERIT = 1, 2, 4, 8, 16, 32
 local settler = ARGV[3]
 
 local function has_mark(entry, mark)
   return math.floor(entry.marks / mark) % 2 == 1
+end
+
+local function score_policy_of(entry)
+  return tostring(math.floor(entry.marks / 64))
 end
 
 local function read_entry(frame, at)
@@ -16,94 +23,139 @@ local function read_entry(frame, at)
   return e, at
 end
 
+local function read_entries(frame)
+  local entries, ids, at, n = {}, {}, 1, 0
+  while at <= #frame do
+    n = n + 1
+    entries[n], at = read_entry(frame, at)
+    ids[n] = entries[n].id
+  end
+  return entries, ids
+end
+
 -- Whether the lease is over; during a reaper hold none is.
 local function has_run_out(id)
   local deadline = tonumber(redis.call('ZSCORE', LEASE, id))
   return deadline and deadline <= now_ms and now_ms >= hold_ms
 end
 
--- The state of the job if the caller still holds it, else nil: then nothing may change.
-local function held(e)
-  local packed = redis.call('HGET', STATE, e.id)
+-- Whether the caller still holds the job, whose state is `packed`; if not, nothing may change.
+local function is_held(e, packed)
   if not packed or struct.unpack('<d', packed) ~= e.token then
-    return nil
+    return false
   end
-  if has_mark(e, MARK_EXPIRED) and not has_run_out(e.id) then
-    return nil
-  end
-  return packed
+  return not has_mark(e, MARK_EXPIRED) or has_run_out(e.id)
 end
 
--- Runs `settle(entry, state)` for every entry that is still held; answers one '1' or '0' for each.
-local function settle_all(frame, settle)
-  local before = head()
-  local answers, late, at, n = {}, 0, 1, 0
-  while at <= #frame do
-    local e
-    e, at = read_entry(frame, at)
-    n = n + 1
-    local packed = held(e)
-    if packed then
-      redis.call('ZREM', LEASE, e.id)
-      settle(e, read_state(packed))
-      answers[n] = '1'
-    else
-      late = late + 1
-      answers[n] = '0'
+-- Takes the entries that are still held out of their leases: their states and what is gated behind them, by id, and
+-- one '1' or '0' for each entry.
+local function end_leases(entries, ids)
+  local states, answers, held, held_ids = redis.call('HMGET', STATE, unpack(ids)), {}, {}, {}
+  for i, e in ipairs(entries) do
+    answers[i] = '0'
+    if not held[e.id] and is_held(e, states[i]) then
+      answers[i] = '1'
+      held[e.id] = states[i]
+      held_ids[#held_ids + 1] = e.id
     end
   end
-  count('late', late)
+  local gates = {}
+  if #held_ids > 0 then
+    redis.call('ZREM', LEASE, unpack(held_ids))
+    for i, gated in ipairs(gates_behind(held_ids)) do
+      gates[held_ids[i]] = gated
+    end
+  end
+  return held, gates, answers
+end
+
+-- Runs `settle(entry, state)` for every entry that is still held, which answers the counter that counts it; answers one
+-- '1' or '0' for each.
+local function settle_all(frame, settle)
+  local before = head()
+  local entries, ids = read_entries(frame)
+  if #ids == 0 then
+    return ''
+  end
+  local held, gates, answers = end_leases(entries, ids)
+  local counts = { late = 0 }
+  for i, e in ipairs(entries) do
+    local counter = 'late'
+    if answers[i] == '1' then
+      e.gated = gates[e.id] or nil
+      counter = settle(e, read_state(held[e.id]))
+    end
+    counts[counter] = (counts[counter] or 0) + 1
+  end
+  for counter, n in pairs(counts) do
+    count(counter, n)
+  end
   wake_if_earlier(before)
   local reply = table.concat(answers)
   remember(reply)
   return reply
 end
 
--- A merged job had more payloads than one run takes: the rest is a generation of its own, due now. Its key follows from
--- the old one, so that inbox and morgue take it for another job.
-local function put_rest(id, body)
-  local key = digest_of_bytes(string.sub(body, 4, 19))
-  body = string.sub(body, 1, 3) .. key .. string.sub(body, 20)
+-- What the run of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
+-- inbox and morgue take it for another job.
+local function put_rest(id, body, gated)
+  body = with_key(body, digest_of_bytes(key_of(body)))
+  if gated then
+    local _, gated_body = read_gate(gated)
+    body = with_class_of(body, gated_body)
+  end
   forget_failures(id)
   redis.call('HDEL', STATE, id)
   redis.call('HSET', BODY, id, body)
+  redis.call('HDEL', GATE, id)
   put_due(body, score_at(now_ms), id)
+end
+
+-- The run is over for good, and so are the payloads that it had; those that were too many for it get a run of their own.
+local function finish_run(id, taken, gated)
+  finish_payloads(id, taken, gated)
+  if left_some(taken) and not gated and has_payloads(id) then
+    put_rest(id, redis.call('HGET', BODY, id) or '')
+  else
+    end_run(id, gated)
+  end
 end
 
 local function emit_entry(e, outcome)
   emit(outcome, e.id, e.run, settler, e.error_class)
 end
 
--- A cancelled run does not come back, however it ended; a plain one also gives way to what was gated behind it.
-local function gives_way(e, s, body)
-  local merged = is_merged(body)
+-- A cancelled run does not come back, however it ended: answers its counter.
+local function stop(e, s)
   if has_flag(s, STOPPING) then
-    if merged then
-      finish_payloads(e.id, s.taken)
-    end
-    end_run(e.id)
-    count('cancelled', 1)
+    finish_payloads(e.id, s.taken, e.gated)
+    end_run(e.id, e.gated)
     emit_entry(e, 'cancelled')
-    return true
+    return 'cancelled'
   end
-  if not merged and redis.call('HEXISTS', GATE, e.id) == 1 then
-    end_run(e.id)
-    count('superseded', 1)
+end
+
+-- Nor does that of a plain job, when newer content was gated behind it.
+local function give_way(e, s)
+  if e.gated and #s.taken == 0 then
+    end_run(e.id, e.gated)
     emit_entry(e, e.outcome)
-    return true
+    return 'superseded'
   end
-  return false
 end
 
 -- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
-local function wait_again(e, s, body, due)
-  if is_merged(body) then
-    return_payloads(e.id, s.taken)
-    local gated = redis.call('HGET', GATE, e.id)
-    if gated then
-      due = math.min(due, (read_gate(gated)))
-      redis.call('HDEL', GATE, e.id)
+local function wait_again(e, s, due)
+  local body = redis.call('HGET', BODY, e.id) or ''
+  if e.gated then
+    local gated_due, gated_body = read_gate(e.gated)
+    return_payloads(e.id, s.taken, score_policy_of(e), e.gated)
+    if not has_mark(e, MARK_INHERIT) then
+      due = math.min(due, gated_due)
     end
+    body = with_class_of(body, gated_body)
+    redis.call('HSET', BODY, e.id, body)
+    redis.call('HDEL', GATE, e.id)
   end
   s.token, s.worker, s.taken, s.due = 0, '', '', 0
   clear_flag(s, STARTED)

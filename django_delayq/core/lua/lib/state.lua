@@ -1,5 +1,6 @@
 -- The mutable state of an id (job.STATE in Python); a fresh waiting job has none.
--- token, due score, failures, reserves, crashes, flags, failed at (ms), worker, payload digests in flight, error.
+-- token, due score, failures, reserves, crashes, flags, failed at (ms), worker, what payloads its run has (lib/payload),
+-- error.
 local STATE_FORMAT = '<ddI2I2I2BdBc0I2c0'
 local STATE_SHORTEST = 34
 local STARTED, SUSPECT, STOPPING = 1, 2, 4

@@ -20,6 +20,9 @@ local function sweep(length, most)
 end
 
 local function remember(reply)
+  if ended then
+    return
+  end
   -- The window first: what it lists is forgotten in time, even if the reply was never written.
   local length = redis.call('RPUSH', WINDOW, request .. struct.pack('<d', now_ms))
   redis.call('HSET', REPLY, request, reply)

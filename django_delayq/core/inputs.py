@@ -1,0 +1,111 @@
+"""Checks of what callers hand in. Each returns the value or raises :class:`InvalidJob` with what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from .errors import InvalidJob
+from .job import MAX_ID_BYTES, MAX_TASK_BYTES
+
+_QUEUE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` for the known word nearest to ``word``, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def short(value: object, limit: int = 60) -> str:
+    """``repr(value)`` cut to ``limit`` characters, so that an error message never carries 10 kB of input."""
+    if isinstance(value, (str, bytes)):
+        text = repr(value[: limit * 2])
+    elif type(value) is int and value.bit_length() > 1000:
+        text = f"an int of {value.bit_length()} bits"  # repr() of a huge int is an error of its own
+    else:
+        text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def check_queue_name(name: object) -> str:
+    """``name`` if it can name a queue.
+
+    Raises:
+        InvalidJob: it cannot; the message gives the rule.
+    """
+    if isinstance(name, str) and _QUEUE_NAME.fullmatch(name):
+        return name
+    raise InvalidJob(
+        f"queue name {short(name)} is not usable: use 1 to 64 letters, digits, '_', '.' or '-', beginning with a letter"
+    )
+
+
+def check_id(value: object) -> str:
+    """A job id as text. Accepts ``str`` and ``int``.
+
+    Raises:
+        InvalidJob: another type, empty, longer than 255 bytes in UTF-8, or with control characters in it.
+    """
+    if type(value) is int and value.bit_length() < 800:
+        return str(value)
+    if not isinstance(value, str):
+        raise InvalidJob(f"id must be a str or an int of reasonable size, not {short(value)} ({type(value).__name__})")
+    return _check_text(value, "id", MAX_ID_BYTES)
+
+
+def check_task_name(value: object) -> str:
+    """A task name: text of 1 to 255 bytes without control characters; otherwise :class:`InvalidJob`."""
+    if not isinstance(value, str):
+        raise InvalidJob(f"a task name must be a str, not {type(value).__name__}: {short(value)}")
+    return _check_text(value, "task name", MAX_TASK_BYTES)
+
+
+def _check_text(value: str, what: str, limit: int) -> str:
+    try:
+        # a character is never less than one byte, so a huge text is not encoded just to be refused
+        size = len(value) if len(value) > limit else len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidJob(f"{what} {short(value)} is not valid Unicode (lone surrogate)") from None
+    if not 0 < size <= limit:
+        raise InvalidJob(f"{what} must be 1 to {limit} bytes of UTF-8, got {size}: {short(value)}")
+    if _CONTROL.search(value):
+        raise InvalidJob(f"{what} {short(value)} has control characters in it")
+    return value
+
+
+def check_int(name: str, value: object, low: int, high: int) -> int:
+    """``value`` if it is an int (no bool) in ``low..high``; otherwise :class:`InvalidJob`."""
+    if type(value) is not int:
+        raise InvalidJob(f"{name} must be an int, not {type(value).__name__}: {short(value)}")
+    if not low <= value <= high:
+        raise InvalidJob(f"{name} must be {low} to {high}, got {short(value)}")
+    return value
+
+
+def check_seconds(name: str, value: object) -> float:
+    """``value`` as seconds if it is a positive finite number (no bool); otherwise :class:`InvalidJob`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidJob(f"{name} must be seconds (int or float), not {type(value).__name__}: {short(value)}")
+    if not (value > 0 and math.isfinite(value)):
+        raise InvalidJob(f"{name} must be more than 0 seconds, got {short(value)}")
+    return value
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """``value`` if it is one of ``choices``; otherwise :class:`InvalidJob` with a suggestion."""
+    if isinstance(value, str) and value in choices:
+        return value
+    hint = suggest(value, choices) if isinstance(value, str) else ""
+    raise InvalidJob(f"{name} must be one of {', '.join(choices)}; got {short(value)}.{hint}")
+
+
+def check_flag(name: str, value: object) -> bool:
+    """``value`` if it is True or False; otherwise :class:`InvalidJob`."""
+    if isinstance(value, bool):
+        return value
+    raise InvalidJob(f"{name} must be True or False, got {short(value)}")

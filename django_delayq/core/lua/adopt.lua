@@ -1,0 +1,25 @@
+#!lua
+-- Brings a job back from the morgue of a shard of another epoch; that one's grave is dug up afterwards, by discard.lua.
+-- ARGV    1 a request id that follows from the grave: whoever kicks it too, or again, gets the same reply;
+--         3 id; 4 delay ms; 5 '1' = replace a live job; 6 task, '' = the body is broken and stays as it is; 7 body,
+--         without its task's number unless it is broken; 8 the payloads of the grave
+-- Returns kicked, live (a live job of the id stands in the way) or v (a closed shard, and the id is not live here).
+-- Events  none
+-- include keys clock begin sweep window body tasks state due wake bytes payload gate grave kick
+local seen = replay()
+if seen then
+  return seen
+end
+local id, task, body, before = ARGV[3], ARGV[6], ARGV[7], head()
+if closing and redis.call('HEXISTS', BODY, id) == 0 then
+  return 'v' -- before anything is written: this shard may be a tombstone
+end
+if task ~= '' then
+  body = string.sub(body, 1, 1) .. task_code(task) .. string.sub(body, 2)
+end
+local reply = bring_back(id, body, ARGV[8], now_ms + tonumber(ARGV[4]), ARGV[5] == '1')
+if reply == 'kicked' then
+  wake_if_earlier(before)
+  remember(reply)
+end
+return reply

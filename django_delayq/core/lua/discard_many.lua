@@ -1,0 +1,25 @@
+#!lua flags=allow-oom
+-- Throws many jobs out of the morgue.
+-- ARGV    3 entries one after another: 'Bc0 id, Bc0 key' (16 bytes, or empty = the youngest grave of the id)
+-- Returns one letter for each: d(iscarded) or n(o such grave).
+-- Events  none
+-- include keys clock begin sweep window grave
+local seen = replay()
+if seen then
+  return seen
+end
+local frame, answers, at, discarded = ARGV[3], {}, 1, 0
+while at <= #frame do
+  local id, key
+  id, key, at = struct.unpack('<Bc0Bc0', frame, at)
+  local grave = find_grave(id, key)
+  if grave then
+    fill_in(grave)
+    discarded = discarded + 1
+  end
+  answers[#answers + 1] = grave and 'd' or 'n'
+end
+count('discarded', discarded)
+local reply = table.concat(answers)
+remember(reply)
+return reply

@@ -1,0 +1,25 @@
+#!lua flags=allow-oom
+-- Jobs that were handed out too late to be of use: gone without an attempt; what was gated behind them becomes live.
+-- ARGV    3 worker; 4 entries (lib/settle)
+-- Returns one '1' or '0' (the lease was lost) for each.
+-- Events  expired; cancelled
+-- include keys clock begin sweep window body state due wake bytes payload gate event settle
+local seen = replay()
+if seen then
+  return seen
+end
+return settle_all(ARGV[4], function(e, s)
+  local ended = stop(e, s)
+  if ended then
+    return ended
+  end
+  if e.gated then
+    finish_payloads(e.id, s.taken, e.gated)
+  elseif #s.taken > 0 then
+    -- Also what was too much for this run: it is the same job, and as late.
+    drop_payloads(e.id)
+  end
+  end_run(e.id, e.gated)
+  emit_entry(e, 'expired')
+  return 'expired'
+end)

@@ -1,0 +1,76 @@
+-- How a job comes back from the morgue, shared by kick.lua, kick_many.lua and adopt.lua.
+-- Answers how many payloads came back: a caller with many ids rests when they were many.
+local function put_back_payloads(id, frame, taken)
+  local n, at = struct.unpack('<I4', frame)
+  for _ = 1, n do
+    local value
+    value, at = struct.unpack('<I4c0', frame, at)
+    if #value > 32 then
+      add_payload(id, digest_of(value), value, '0', taken)
+    end
+  end
+  return n
+end
+
+local function gate_behind_run(id, body, due)
+  local gated = redis.call('HGET', GATE, id)
+  if gated and is_merged(body) then
+    local gated_due, gated_body = read_gate(gated)
+    redis.call('HSET', GATE, id, pack_gate(math.min(gated_due, due), gated_body))
+  else
+    redis.call('HSET', GATE, id, pack_gate(due, body))
+  end
+end
+
+local function make_live(id, body, due, old)
+  if old then
+    local current = tonumber(redis.call('ZSCORE', DUE[class_of(old)], id))
+    redis.call('ZREM', DUE[class_of(old)], id)
+    redis.call('HDEL', STATE, id)
+    forget_failures(id)
+    if is_merged(body) then
+      -- What waits already is not put off.
+      body, due = old, math.min(due, current or due)
+    end
+  end
+  redis.call('HSET', BODY, id, body)
+  put_due(body, text(due), id)
+end
+
+-- Makes the content of a grave live, due at `ms`: answers kicked, live (a live job of the id stands in the way) or v (this
+-- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
+local function bring_back(id, body, payloads, ms, replace)
+  local merged, moved = is_merged(body), 0
+  local old = redis.call('HGET', BODY, id)
+  if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then
+    return 'live', 0
+  elseif closing and not old then
+    return 'v', 0
+  end
+  local due = tonumber(score_at(ms))
+  local reserved = redis.call('ZSCORE', LEASE, id)
+  if merged then
+    moved = put_back_payloads(id, payloads, reserved and read_state(redis.call('HGET', STATE, id)).taken or '')
+  end
+  if reserved then
+    gate_behind_run(id, body, due)
+  else
+    make_live(id, body, due, old)
+  end
+  count('kicked', 1)
+  return 'kicked', moved
+end
+
+-- Brings the grave's job back: answers as bring_back() does, or '' when there is no such grave.
+local function kick(id, key, ms, replace)
+  local grave = find_grave(id, key)
+  if not grave then
+    return '', 0
+  end
+  local body, payloads = body_of_record(redis.call('HGET', GRAVE, grave))
+  local outcome, moved = bring_back(id, body, payloads, ms, replace)
+  if outcome == 'kicked' then
+    fill_in(grave)
+  end
+  return outcome, moved
+end

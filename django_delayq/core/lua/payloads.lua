@@ -1,0 +1,16 @@
+#!lua flags=no-writes
+-- Payloads of a live merged job in score order, a piece at a time; nothing is changed.
+-- ARGV    3 id; 4 '' or what the piece before answered; 5 how many at most (250)
+-- Returns {what to ask for the next piece with, '' at the end; 'I4c0' payload record for each}.
+-- Events  none
+-- include keys clock begin bytes payload
+local from, behind = range_of(ARGV[3])
+if ARGV[4] ~= '' then
+  from = '(' .. ARGV[4]
+end
+local members, fields = redis.call('ZRANGEBYLEX', ORDER, from, behind, 'LIMIT', 0, tonumber(ARGV[5])), {}
+for i, member in ipairs(members) do
+  fields[i] = field_of_member(member)
+end
+local records, seen = read_payloads(fields, TAKE_BYTES)
+return { #members < tonumber(ARGV[5]) and seen == #members and '' or members[seen], table.concat(records) }

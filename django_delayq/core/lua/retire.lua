@@ -1,0 +1,38 @@
+#!lua flags=allow-oom
+-- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
+-- an old layout.
+-- ARGV    3 '1' = whatever lies there; else only when no job and no grave does, and no call may be sent again any more
+-- Returns '1', or '0' when it is too early.
+-- Events  none
+-- include keys clock begin sweep window rules
+if ended then
+  return '1'
+elseif not closing then
+  return '0'
+end
+
+local function is_empty()
+  -- Structures that must not outlive the jobs are looked at too: fsck is to find them, not this script to hide them.
+  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE) > 0 then
+    return false
+  end
+  local youngest = redis.call('LINDEX', WINDOW, -1)
+  return not youngest or now_ms - struct.unpack('<d', youngest, #youngest - 7) >= WINDOW_MS
+end
+
+if ARGV[3] ~= '1' and not is_empty() then
+  return '0'
+end
+for place = 1, 25 do
+  if KEYS[place] ~= META then
+    redis.call('UNLINK', KEYS[place])
+  end
+end
+for _, field in ipairs(redis.call('HKEYS', META)) do
+  if string.find(field, '^tick:') or string.find(field, '^sight:') then
+    redis.call('HDEL', META, field)
+  end
+end
+redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened')
+redis.call('HSET', META, 'rules', struct.pack('<Bddd', CLOSING + ENDED, 0, 0, 0))
+return '1'

@@ -1,0 +1,35 @@
+#!lua flags=allow-oom
+-- Orders how a shard behaves from now on.
+-- ARGV    3 flags to take away; 4 flags to put: 1 paused for new jobs, 2 paused for reserving, 4 closing (no new ids),
+--         8 classes are weighted; 5 most live ids, 6 most graves, 7 ms that a grave stays: 0 = no limit, '' = as it is
+-- Returns the last fencing token.
+-- Events  none
+-- include keys clock begin sweep window body due wake rules
+local seen = replay()
+if seen then
+  return seen
+elseif ended then
+  return text(last_token)
+end
+local known = redis.call('HGET', META, 'rules')
+local flags = 0
+if known then
+  flags = string.byte(known)
+end
+local away, put = tonumber(ARGV[3]), tonumber(ARGV[4])
+local result = 0
+for bit = 0, 7 do
+  local flag = 2 ^ bit
+  local is_set = math.floor(flags / flag) % 2 == 1 and math.floor(away / flag) % 2 == 0
+  if is_set or math.floor(put / flag) % 2 == 1 then
+    result = result + flag
+  end
+end
+local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or morgue_max, tonumber(ARGV[7]) or morgue_ttl
+write_rules(result, limit, graves, ttl)
+if paused_out and result % 4 < 2 and head() then
+  wake()
+end
+local reply = text(last_token)
+remember(reply)
+return reply

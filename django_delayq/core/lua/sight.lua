@@ -1,0 +1,23 @@
+#!lua
+-- Remembers since when the schedule of a recurring task is known, so that nobody fires ticks from before that.
+-- ARGV    3 id of the task's job; 4 its schedule as text: another text is another schedule, known from now on
+-- Returns Unix ms. Ticks up to it want no firing: they were fired, or lie before the schedule was first seen.
+-- Events  none
+-- include keys clock begin
+-- Only a clock that ran wrong can have written what lies further ahead than this; it would silence the task until then.
+local AHEAD_MS = 60000
+
+local tick_field, sight_field = 'tick:' .. ARGV[3], 'sight:' .. ARGV[3]
+local last = tonumber(redis.call('HGET', META, tick_field)) or 0
+local since, schedule = string.match(redis.call('HGET', META, sight_field) or '', '^(%d+) (.*)$')
+since = tonumber(since) or 0
+local is_wrong = math.max(last, since) > now_ms + AHEAD_MS
+if is_wrong then
+  redis.call('HDEL', META, tick_field)
+  last = 0
+end
+if is_wrong or schedule ~= ARGV[4] then
+  since = now_ms
+  redis.call('HSET', META, sight_field, text(since) .. ' ' .. ARGV[4])
+end
+return text(math.max(since, last))

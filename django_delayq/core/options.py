@@ -1,0 +1,301 @@
+"""What can be said of a task: its options, each checked, and which of them go together."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from . import retry
+from .errors import InvalidJob, Misconfigured
+from .inputs import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_queue_name,
+    check_seconds,
+    check_task_name,
+    short,
+    suggest,
+)
+from .job import DEFAULT_PRIORITY, PRIORITIES
+from .keys import MAX_SHARDS
+from .retry import Policy, default_backoff
+
+CONFLICTS: Final = ("merge", "replace", "ignore", "error")
+DUE_POLICIES: Final = ("keep", "replace", "earliest", "latest", "inherit")
+SCORE_POLICIES: Final = ("min", "max", "first", "last")
+PAYLOAD_POLICIES: Final = ("all", "last", "first")
+ACKS: Final = ("late", "early")
+MISSED: Final = ("once", "skip")
+MAX_BATCH: Final = 250
+MAX_PAYLOADS: Final = 1_000_000
+DEFAULT_MAX_PAYLOADS: Final = 10_000
+
+#: options that belong to one task, so they are no defaults
+OWN: Final = ("merge", "every", "cron", "aliases")
+_MERGED_ONLY: Final = frozenset(("batch_size", "payloads", "max_payloads", "score_policy"))
+#: what a merged task does not take from the defaults. The last three are about ids and queues of plain tasks.
+_NOT_MERGED: Final = frozenset(("expires", "timezone", "missed", "queue", "on_conflict", "due_policy"))
+_MAX_EVERY: Final = 3653 * 86_400.0
+_MIN_EVERY: Final = 1.0
+
+# five fields, six with seconds, or a name like @hourly; the rest is up to who reads it
+_CRON: Final = re.compile(r"@[a-z]+|\S+(?: +\S+){4,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The policy of a task.
+
+    Every option may also be a default in ``DELAYQ["TASK_DEFAULTS"]``, except those of :data:`OWN`. A default counts for
+    the tasks that it fits. Times are kept as seconds, back-offs as functions, classes as tuples, in whatever form they
+    were given.
+    """
+
+    #: the queue that its jobs go to
+    queue: str = "default"
+    #: exact number of counted attempts (a start followed by failure, timeout or crash) before the morgue
+    max_attempts: int = 26
+    #: limit of one run in seconds; None = no limit
+    timeout: float | None = None
+    #: how long to wait before the next attempt: a function of the number of failures before this one (0 at first), or
+    #: seconds, a timedelta, a list of them, or the name of a preset ("ladder")
+    retry_in: Policy = default_backoff
+    #: 0 (first) … 7 (last)
+    priority: int = DEFAULT_PRIORITY
+    #: what happens when the id is live already: merge (merged tasks), replace, ignore or error; None = merge for merged
+    #: tasks, replace for others
+    on_conflict: str | None = None
+    #: the due time of a job whose id was waiting already: keep, replace, earliest, latest, or (merged tasks) inherit =
+    #: keep even the back-off of failed content; None = keep for merge, replace for replace
+    due_policy: str | None = None
+    #: crashes (process died under the job) before the morgue with the reason ``poison``
+    crash_limit: int = 3
+    #: longest time in seconds that the heartbeat keeps one run's lease alive; None = as long as the process lives
+    max_lease: float | None = None
+    #: number of shards that the queue is created with; None = the queue's own setting
+    shards: int | None = None
+    #: the handler gets ``{id: [payload, …]}``; jobs of one id are united until they run
+    merge: bool = False
+    #: merged: most ids that one call of the handler gets
+    batch_size: int = 1
+    #: merged: which payloads of an id are kept: all, the last (highest scores) or the first (lowest)
+    payloads: str = "all"
+    #: merged: how many payloads an id may have; None = 10,000, or 1 with payloads "last" or "first"
+    max_payloads: int | None = None
+    #: merged: which score an equal payload gets: min, max, first or last
+    score_policy: str = "min"
+    #: "early" = the job is done when its run starts, so that it never runs twice and a crash loses it
+    ack: str = "late"
+    #: seconds after its due time when a job is no longer worth starting; None = never
+    expires: float | timedelta | None = None
+    #: exception class → back-off of its own, or a tuple of classes: only these are tried again, the others are buried
+    retry_for: Mapping[type[BaseException], object] | tuple[type[BaseException], ...] | None = None
+    #: exceptions after which another attempt is pointless: the job is buried at once
+    give_up_on: tuple[type[BaseException], ...] = ()
+    #: called with (job, error) when the attempts are used up, before the job is buried
+    on_exhausted: Callable[..., object] | None = None
+    #: run again and again: the time between two runs; ticks are multiples of it since 1970-01-01 UTC
+    every: float | timedelta | None = None
+    #: run again and again: a cron expression ("*/5 * * * *")
+    cron: str | None = None
+    #: time zone of ``cron`` ("Europe/Berlin"); None = the project's
+    timezone: str | None = None
+    #: ticks that nobody could fire in time: "once" = one run for all of them, "skip" = none
+    missed: str = "once"
+    #: former names; jobs stored under them still find the task
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_queue_name(self.queue)
+        check_int("max_attempts", self.max_attempts, 1, 1_000_000)
+        check_int("priority", self.priority, 0, PRIORITIES - 1)
+        check_int("crash_limit", self.crash_limit, 1, 1_000_000)
+        check_choice("ack", self.ack, ACKS)
+        for name in ("timeout", "max_lease"):
+            if getattr(self, name) is not None:
+                check_seconds(name, getattr(self, name))
+        if self.on_conflict is not None:
+            check_choice("on_conflict", self.on_conflict, CONFLICTS)
+        if self.due_policy is not None:
+            check_choice("due_policy", self.due_policy, DUE_POLICIES)
+        if self.shards is not None:
+            check_int("shards", self.shards, 1, MAX_SHARDS)
+        self._set("retry_in", backoff_of("retry_in", self.retry_in))
+        self._set("aliases", _aliases(self.aliases))
+        self._check_merge()
+        self._check_recurrence()
+        self._check_failures()
+
+    def _set(self, name: str, value: object) -> None:
+        """One form for the readers, whatever form was given."""
+        object.__setattr__(self, name, value)
+
+    def _check_merge(self) -> None:
+        check_int("batch_size", self.batch_size, 1, MAX_BATCH)
+        check_choice("payloads", self.payloads, PAYLOAD_POLICIES)
+        check_choice("score_policy", self.score_policy, SCORE_POLICIES)
+        if self.max_payloads is not None:
+            check_int("max_payloads", self.max_payloads, 1, MAX_PAYLOADS)
+        if self.expires is not None:
+            self._set("expires", seconds_of("expires", self.expires))
+        if check_flag("merge", self.merge):
+            for name in ("expires", "every", "cron"):
+                if getattr(self, name) is not None:
+                    raise InvalidJob(f"{name} is not for merged tasks; leave it out, or leave merge=True out")
+            if self.max_payloads is None:
+                self._set("max_payloads", DEFAULT_MAX_PAYLOADS if self.payloads == "all" else 1)
+            return
+        for name, neutral in (("batch_size", 1), ("payloads", "all"), ("max_payloads", None), ("score_policy", "min")):
+            if getattr(self, name) != neutral:
+                raise InvalidJob(f"{name} is for merged tasks only; add merge=True or leave it out")
+        if self.on_conflict == "merge":
+            raise InvalidJob('on_conflict="merge" is for merged tasks; add merge=True, or use replace, ignore or error')
+        if self.due_policy == "inherit":
+            raise InvalidJob('due_policy="inherit" is for merged tasks; use keep, replace, earliest or latest')
+
+    def _check_recurrence(self) -> None:
+        check_choice("missed", self.missed, MISSED)
+        if self.every is not None:
+            every = seconds_of("every", self.every)
+            if not _MIN_EVERY <= every <= _MAX_EVERY:
+                raise InvalidJob(f"every must be one second to ten years, got {every:g} s")
+            self._set("every", every)
+        if self.cron is not None:
+            if self.every is not None:
+                raise InvalidJob("every and cron are two ways to say when the task runs: give one of them")
+            if not (isinstance(self.cron, str) and _CRON.fullmatch(self.cron.strip())):
+                raise InvalidJob(f'cron must be a text of five fields like "*/5 * * * *", got {short(self.cron)}')
+        if self.timezone is not None:
+            if self.cron is None:
+                raise InvalidJob("timezone is for cron only; ticks of every do not depend on a time zone")
+            _check_timezone(self.timezone)
+        if self.missed != "once" and self.every is None and self.cron is None:
+            raise InvalidJob("missed is for recurring tasks only; give every= or cron= too, or leave it out")
+
+    def _check_failures(self) -> None:
+        given: object = self.retry_for
+        if isinstance(given, Mapping):
+            policies = {kind: backoff_of("retry_for", value) for kind, value in given.items()}
+            exception_classes("retry_for", tuple(policies))
+            self._set("retry_for", policies)
+        elif given is not None:
+            self._set("retry_for", exception_classes("retry_for", given))
+        self._set("give_up_on", exception_classes("give_up_on", self.give_up_on))
+        if self.on_exhausted is not None:
+            _check_takes_two(self.on_exhausted)
+
+    @property
+    def recurring(self) -> bool:
+        """Whether it runs again and again without being scheduled."""
+        return self.every is not None or self.cron is not None
+
+    @classmethod
+    def build(
+        cls, options: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None, what: str = "the task"
+    ) -> TaskOptions:
+        """Options from a mapping, checked.
+
+        Arguments:
+            defaults: options of the project; those that do not fit this task are left out.
+
+        Raises:
+            Misconfigured: an unknown or a wrong option; the message begins with ``what`` and suggests the right name.
+        """
+        for name in (*options, *(defaults or ())):
+            if name not in OPTION_NAMES:
+                raise Misconfigured(
+                    f"{what}: unknown option {short(name)}.{suggest(str(name), OPTION_NAMES)} "
+                    f"Known options: {', '.join(OPTION_NAMES)}."
+                )
+        try:
+            return cls(**{**_fitting(defaults or {}, options), **options})
+        except (InvalidJob, Misconfigured) as error:
+            raise Misconfigured(f"{what}: {error}") from None
+
+    @classmethod
+    def check_defaults(cls, defaults: Mapping[str, Any], *, what: str) -> None:
+        """Nothing, if ``defaults`` can be the defaults of tasks of every kind.
+
+        Raises:
+            Misconfigured: an option that belongs to one task, or an unknown or wrong one.
+        """
+        for name in OWN:
+            if name in defaults:
+                raise Misconfigured(f"{what}: {name} belongs to one task; put it into its @task(...)")
+        if defaults.get("on_conflict") == "merge" or defaults.get("due_policy") == "inherit":
+            raise Misconfigured(
+                f"{what}: merged tasks merge by default; on_conflict and due_policy are for plain tasks"
+            )
+        for kind in ({}, {"merge": True}, {"cron": "@daily"}):
+            cls.build(kind, defaults=defaults, what=what)
+
+
+OPTION_NAMES: Final = tuple(field.name for field in fields(TaskOptions))
+
+
+def _fitting(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults that say something about a task with these options."""
+    without: set[str] = set(_NOT_MERGED if options.get("merge") is True else _MERGED_ONLY)
+    if options.get("cron") is None:
+        without.add("timezone")
+        if options.get("every") is None:
+            without.add("missed")
+    return {name: value for name, value in defaults.items() if name not in without}
+
+
+def backoff_of(name: str, value: object) -> Policy:
+    """A back-off in any of its forms as a function of the number of earlier failures, returning seconds.
+
+    Raises:
+        InvalidJob: it is none; the message begins with ``name``.
+    """
+    try:
+        return retry.policy_of(value)
+    except Misconfigured as error:
+        raise InvalidJob(f"{name}: {error}") from None
+
+
+def seconds_of(name: str, value: object) -> float:
+    """A ``timedelta`` or number above 0 as seconds; otherwise :class:`InvalidJob`."""
+    return check_seconds(name, value.total_seconds() if isinstance(value, timedelta) else value)
+
+
+def exception_classes(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """One exception class or several as a tuple; otherwise :class:`InvalidJob`."""
+    classes = tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise InvalidJob(f"{name} takes exception classes, like {name}=(ConnectionError,); got {short(one)}")
+    return classes
+
+
+def _aliases(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise InvalidJob(f"aliases must be a tuple of former task names, got {short(value)}")
+    return tuple(check_task_name(alias) for alias in value)
+
+
+def _check_timezone(name: object) -> None:
+    try:
+        ZoneInfo(name if isinstance(name, str) else "")
+    except (LookupError, ValueError, OSError):
+        raise InvalidJob(f'timezone must be a name like "Europe/Berlin", got {short(name)}') from None
+
+
+def _check_takes_two(function: object) -> None:
+    if not callable(function):
+        raise InvalidJob(f"on_exhausted must be a function of (job, error), got {short(function)}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a builtin that does not tell
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise InvalidJob(f"on_exhausted is called with (job, error); {short(function)} takes {signature}") from None

@@ -1,0 +1,138 @@
+"""Jobs that come back from the morgue, or leave it for good, while a queue has more than one epoch.
+
+A grave lies in the shard in which its job died. Its job may come back only where :mod:`.epochs` allows: in an old shard
+if the id is live there, else in the present epoch. Where that is another shard, the content is put in there first and
+the grave dug up afterwards. The request id of both follows from the grave, so that whoever does it at the same moment,
+or again after a lost reply, brings back nothing twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from .frames import take_u8, take_u16, take_u32, unpack_names
+from .keys import MAX_SHARDS, number_of
+
+if TYPE_CHECKING:
+    from .queue import Queue
+
+_MOVED: Final = b"v"
+_HEAD: Final = struct.Struct("<ddHHH")
+_TASK_END: Final = 3
+KEY_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Grave:
+    """A morgue record, as far as its job's way back is concerned."""
+
+    shard: int
+    key: bytes
+    buried_us: float
+    #: its task, or b"" when the body cannot be read; then the body is whole, else it lacks the task's number
+    task: bytes
+    body: bytes
+    payloads: bytes
+
+    @property
+    def request(self) -> bytes:
+        """The request id of everybody who brings this very grave's job back."""
+        seed = b"%d %b %r" % (self.shard, self.key, self.buried_us)
+        return hashlib.blake2b(seed, digest_size=16).digest()
+
+
+def kick(queue: Queue, ident: str, key: bytes, delay_ms: int, *, replace: bool) -> str:
+    """See :meth:`Queue.kick`."""
+    again = b"1" if replace else b"0"
+    if len(queue.epochs) == 1:
+        number = queue.shard_of(ident)
+        reply: bytes = queue.call("kick", number, ident.encode(), key, delay_ms, again)
+        if reply != _MOVED and (reply or not queue.reload()):
+            return reply.decode()
+    grave = _find(queue, ident, key)
+    while grave is None:
+        if not queue.reload():
+            return ""
+        grave = _find(queue, ident, key)
+    return _bring_back(queue, ident, grave, delay_ms, again)
+
+
+def _bring_back(queue: Queue, ident: str, grave: _Grave, delay_ms: int, again: bytes) -> str:
+    def ask(number: int) -> bytes | None:
+        if number == grave.shard:
+            reply: bytes = queue.call("kick", number, ident.encode(), grave.key, delay_ms, again)
+        else:
+            reply = queue.call("adopt", number, ident.encode(), delay_ms, again, grave.task, grave.body,
+                               grave.payloads, request=grave.request)  # fmt: skip
+            if reply == b"kicked":
+                queue.call("discard", grave.shard, ident.encode(), grave.key, request=grave.request)
+        return None if reply == _MOVED else reply
+
+    return (queue.visit(ident, ask) or b"").decode()
+
+
+def discard(queue: Queue, ident: str, key: bytes) -> bool:
+    """See :meth:`Queue.discard`."""
+    while True:
+        if not key and len(queue.epochs) > 1:
+            grave = _find(queue, ident, key)
+            key = grave.key if grave is not None else b""
+        for number in queue.homes(ident):
+            if queue.call("discard", number, ident.encode(), key) == b"1":
+                return True
+        if not queue.reload():
+            return False
+
+
+def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
+    """The grave of this generation, or the youngest of the id, in whichever epoch."""
+    wanted = ident.encode() + b"\0" + key
+    frame, ask_for = (len(wanted).to_bytes(2, "little") + wanted, b"") if key else (b"", ident.encode())
+    graves = []
+    for number in queue.homes(ident):
+        graves += _unpack(number, queue.call("graves", number, frame, ask_for, request=b""))
+    return max(graves, key=lambda grave: grave.buried_us, default=None)
+
+
+def _unpack(number: int, frame: bytes) -> list[_Grave]:
+    tasks, at = unpack_names(frame, 0)
+    graves = []
+    while at < len(frame):
+        name, at = take_u16(frame, at)
+        record, at = take_u32(frame, at)
+        _, buried_us, *_ = _HEAD.unpack_from(record)
+        inner = _HEAD.size
+        for _ in range(3):  # outcome, reason, error class
+            _, inner = take_u8(record, inner)
+        _, inner = take_u16(record, inner)
+        body, inner = take_u32(record, inner)
+        task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
+        if task:
+            body = body[:1] + body[_TASK_END:]
+        elif len(body) >= _TASK_END:  # the number must not happen to name another task where the body comes to lie
+            body = body[:1] + b"\xff\xff" + body[_TASK_END:]
+        graves.append(_Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:]))
+    return graves
+
+
+def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
+    """Those of the ids that are live in a shard of an epoch before that of shard ``number``.
+
+    The others will not come to life there any more, so what is to be done with them needs to be done in their own only.
+    """
+    found: set[bytes] = set()
+    for epoch, shards in queue.epochs:
+        if epoch < number // MAX_SHARDS:
+            places: dict[int, list[bytes]] = {}
+            for ident in idents:
+                places.setdefault(number_of(epoch, crc32(ident) % shards), []).append(ident)
+            for other, mine in places.items():
+                frame = b"".join(b"%c%b" % (len(ident), ident) for ident in mine)
+                answers = queue.call("living", other, frame, request=b"")
+                found.update(ident for ident, answer in zip(mine, answers, strict=True) if answer == ord("1"))
+    return found

@@ -1,0 +1,124 @@
+"""Pausing a queue, and its limits.
+
+What is ordered is written into the queue's layout, which is the truth, and then into the rules of every shard, where
+the scripts see it. A call that breaks off in between, or a shard that was lost with Redis, is put right by the next
+look of a dispatcher (:meth:`Queue.tick`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from . import layout as layouts
+from .errors import InvalidJob
+from .keys import number_of
+from .layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, WEIGHTED, Layout
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .queue import Queue
+
+DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
+#: the flags of a shard's rules that follow from the layout; the others are the shard's own
+ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED
+#: :func:`orders_of` a queue for which nothing is ordered
+NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "limits": {}}
+_RULES: Final = struct.Struct("<Bddd")
+
+
+def pause(broker: Broker, name: str, direction: str = "both") -> None:
+    """See :meth:`Broker.pause`."""
+    flags = _flags_of(direction)
+    _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) | flags))
+
+
+def resume(broker: Broker, name: str, direction: str = "both") -> None:
+    """See :meth:`Broker.resume`."""
+    flags = _flags_of(direction)
+    _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) & ~flags))
+
+
+def limit(broker: Broker, name: str, *, max_length: int | None = None, morgue_max: int | None = None,
+          morgue_ttl_ms: int | None = None, weighted: bool | None = None) -> None:  # fmt: skip
+    """See :meth:`Broker.limit`."""
+    wanted = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
+    for word, value in wanted.items():
+        if value is not None and value < 0:
+            raise InvalidJob(f"{word} is 0 (no limit) or more, not {value}")
+    given = {word: value for word, value in {**wanted, "weighted": weighted}.items() if value is not None}
+
+    def change(layout: Layout) -> Layout:
+        limits = {**layout.get("limits", {}), **given}
+        return _with(layout, "limits", {word: value for word, value in limits.items() if value})
+
+    queue = broker.known_queue(name)
+    if queue is None or change(queue.layout) != queue.layout:
+        _order(broker, name, change)
+
+
+def orders_of(layout: Layout) -> dict[str, Any]:
+    """What is ordered, as people read it: ``paused`` ("", "in", "out" or "both") and the ``limits`` in force."""
+    paused = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT)
+    limits = layout.get("limits") or {}
+    return {
+        "paused": next((word for word, flags in DIRECTIONS.items() if flags == paused), ""),
+        "limits": {word: limits[word] for word in ("max_length", "morgue_max", "morgue_ttl_ms", "weighted")
+                   if limits.get(word)},
+    }  # fmt: skip
+
+
+def are_kept(queue: Queue, number: int, known: bytes) -> bool:
+    """Whether a shard's rules (as stored, empty = none) are what the layout, as known here, orders."""
+    flags, *limits = _RULES.unpack(known) if known else (0, 0, 0, 0)
+    if flags & ENDED:
+        return True  # a tombstone
+    if is_old(queue, number) and not flags & CLOSING:
+        return False
+    return (flags & ORDERED, *limits) == _wanted(queue, number)
+
+
+def is_old(queue: Queue, number: int) -> bool:
+    """Whether the shard belongs to an epoch before the present one, so that it has to be closed."""
+    return number < number_of(queue.layout["epoch"], 0)
+
+
+def restore(queue: Queue) -> None:
+    """Gives every shard the rules that the registry orders, until both agree."""
+    stored, layout = queue.broker.read_layout(queue.name)
+    while layout is not None and not layouts.is_deleted(layout):
+        for number in queue.numbers:
+            flags, max_length, morgue_max, morgue_ttl_ms = _wanted(queue, number)
+            put = flags | (CLOSING if is_old(queue, number) else 0)
+            queue.rule(number, clear=ORDERED & ~flags, put=put, max_length=max_length, morgue_max=morgue_max,
+                       morgue_ttl_ms=morgue_ttl_ms)  # fmt: skip
+        # Somebody may have ordered something else meanwhile, or published new shards.
+        before = stored
+        stored, layout = queue.broker.read_layout(queue.name)
+        if stored == before:
+            return
+
+
+def _wanted(queue: Queue, number: int) -> tuple[int, int, int, int]:
+    shards = next((shards for epoch, shards in queue.epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
+    return layouts.rules_of(queue.layout, shards)
+
+
+def _with(layout: Layout, word: str, value: Any) -> Layout:
+    rest = {known: it for known, it in layout.items() if known != word}
+    return {**rest, word: value} if value else rest
+
+
+def _order(broker: Broker, name: str, change: Callable[[Layout], Layout]) -> None:
+    broker.change_layout(name, change)
+    queue = broker.known_queue(name)
+    if queue is not None:
+        restore(queue)
+
+
+def _flags_of(direction: str) -> int:
+    flags = DIRECTIONS.get(direction)
+    if flags is None:
+        raise InvalidJob(f"a queue is paused in one of {', '.join(DIRECTIONS)}, not in {direction!r}")
+    return flags

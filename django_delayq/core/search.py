@@ -1,0 +1,116 @@
+"""Looks for jobs by what is in them.
+
+It goes through the indexes of each shard in chunks, each chunk two short calls that change nothing, so Redis never
+stands still for it; how long it takes is a matter of how many jobs there are. What comes after the moment of the call
+is passed over, and a job that moves from one place to another meanwhile is found at most once, or missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from .errors import InvalidJob
+from .inspector import INDEXES
+from .job import Job, Undecodable
+from .sweep import last_score, walk_index
+from .views import JobView
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .queue import Queue
+
+
+def search(broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], places: Iterable[str],
+           limit: int | None) -> Iterator[JobView]:  # fmt: skip
+    """See :meth:`Inspector.search`. What is wrong is raised at the call, not at the first job."""
+    unknown = [place for place in places if place not in INDEXES]
+    if unknown:
+        raise InvalidJob(f"{unknown[0]!r} is no place to search; use some of {', '.join(INDEXES)}")
+    if isinstance(wanted, str) and not wanted:
+        raise InvalidJob("search for what? The text is empty")
+    opened = broker.known_queue(queue)
+    matches = _Text(broker, queue, wanted) if isinstance(wanted, str) else _Predicate(broker, queue, wanted)
+    return _found(broker, opened, matches, tuple(dict.fromkeys(places)), limit) if opened else iter(())
+
+
+def _found(broker: Broker, queue: Queue, matches: Callable[[JobView], bool], places: Sequence[str],
+           limit: int | None) -> Iterator[JobView]:  # fmt: skip
+    told: set[tuple[str, bytes]] = set()
+    for place in places:
+        for view in _jobs(broker, queue, place):
+            if limit is not None and len(told) >= limit:
+                return
+            name = view.id, view.job.key if place == "morgue" else b""
+            if name not in told and matches(view):
+                told.add(name)
+                yield view
+
+
+def _jobs(broker: Broker, queue: Queue, place: str) -> Iterator[JobView]:
+    for number in queue.numbers:
+        for index in next(iter(INDEXES[place].values())):
+            last = float(last_score(queue, number, index) or "-inf")
+            for members in walk_index(queue, number, index, last) if last > float("-inf") else ():
+                yield from broker.inspector.views(queue, number, place, members)
+
+
+class _Text:
+    """Whether a text stands somewhere in a job."""
+
+    def __init__(self, broker: Broker, queue: str, text: str) -> None:
+        self._broker = broker
+        self._queue = queue
+        # Quotes, backslashes and line ends are stored escaped.
+        self._needles = {text.casefold(), json.dumps(text, ensure_ascii=False)[1:-1].casefold()}
+
+    def __call__(self, view: JobView) -> bool:
+        return any(map(self._is_in, _texts(view))) or (
+            view.state != "morgue"
+            and view.job.merged
+            and any(
+                self._is_in(_read(payload.data)) for payload in self._broker.inspector.payloads(self._queue, view.id)
+            )
+        )
+
+    def _is_in(self, text: str) -> bool:
+        text = text.casefold()
+        return any(needle in text for needle in self._needles)
+
+
+def _texts(view: JobView) -> Iterator[str]:
+    yield view.id
+    yield view.job.task
+    yield from _contents(view.job)
+    if view.gated is not None:
+        yield from _contents(view.gated)
+    yield from (view.reason, view.error_class, str(view.error.get("class", "")), str(view.error.get("message", "")))
+    for payload in view.payloads:
+        yield _read(payload.data)
+
+
+def _contents(job: Job) -> Iterator[str]:
+    yield _read(job.args)
+    yield _read(job.options_json)
+
+
+def _read(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+class _Predicate:
+    """Whether a function of the caller's says yes. Of a merged job it gets all payloads."""
+
+    def __init__(self, broker: Broker, queue: str, function: Callable[[JobView], bool]) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._function = function
+
+    def __call__(self, view: JobView) -> bool:
+        if view.job.merged and view.state != "morgue":
+            view.payloads = tuple(self._broker.inspector.payloads(self._queue, view.id))
+        try:
+            return bool(self._function(view))
+        except Undecodable:
+            return False  # it cannot be what somebody looks for by its arguments

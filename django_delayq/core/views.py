@@ -1,0 +1,149 @@
+"""A job as it was seen at one moment, read from what the inspector's scripts answer."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .codec import decode_args
+from .frames import State, job_of, take_u8, take_u16, take_u32, unpack_names, unpack_payload, unpack_state
+from .job import Job, Payload, Undecodable, unpack_body
+
+_PLACES: Final = ("", "waiting", "reserved")
+
+
+@dataclass(slots=True)
+class JobView:
+    """A job as seen at one moment. ``state`` is delayed, ready, reserved or morgue; ``failed`` jobs also wait."""
+
+    job: Job
+    state: str
+    due_ms: int
+    gated_due_ms: int | None = None
+    payload_count: int = 0
+    deadline_ms: int | None = None
+    buried_ms: int | None = None
+    outcome: str = ""
+    reason: str = ""
+    error_class: str = ""
+    payloads: tuple[Payload, ...] = ()
+    #: the content that is gated behind the run; of a merged job its payloads are among the job's
+    gated: Job | None = None
+
+    @property
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The task's positional and keyword arguments; none of a merged job, whose payloads they are.
+
+        Raises:
+            Undecodable: what is stored are none (raw bytes of a pull queue, for instance).
+        """
+        return decode_args(self.job.args)
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.job.id
+
+    @property
+    def history(self) -> dict[str, int]:
+        """What became of this generation so far.
+
+        ``reserves``: how often it was handed out; ``failures``: counted attempts that did not succeed, with the
+        ``crashes`` among them; ``releases``: how often it was given back uncounted (asked for, at a shutdown, or lost
+        before it began). The rest of ``reserves`` is the run that goes on now. A kick begins anew.
+        """
+        job = self.job
+        uncounted = self.state == "reserved" or self.outcome == "undecodable"
+        return {
+            "reserves": job.reserves,
+            "failures": job.failures,
+            "crashes": job.crashes,
+            "releases": max(0, job.reserves - job.failures - uncounted),
+        }
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
+        try:
+            known = json.loads(self.job.error) if self.job.error else {}
+        except ValueError:
+            known = {"message": self.job.error.decode(errors="replace")}
+        return known if isinstance(known, dict) else {"message": str(known)}
+
+
+def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> list[JobView | None]:
+    """What ``view.lua`` answers of these ids, or of the first of them: None for one that is not live."""
+    (now_ms,) = struct.unpack_from("<d", frame)
+    tasks, at = unpack_names(frame, 8)
+    views: list[JobView | None] = []
+    while at < len(frame):
+        ident = idents[len(views)]
+        place, when = struct.unpack_from("<Bd", frame, at)
+        packed, at = take_u32(frame, at + 9)
+        body, at = take_u32(frame, at)
+        gate, at = take_u32(frame, at)
+        (payloads,) = struct.unpack_from("<I", frame, at)
+        at += 4
+        if not place:
+            views.append(None)
+            continue
+        state = unpack_state(packed)
+        reserved = _PLACES[place] == "reserved"
+        due_us = state.due_us if reserved else when
+        job = job_of(queue, shard, ident, body, tasks, state, due_us)
+        job.deadline_ms = int(when) if reserved else 0
+        seen = "reserved" if reserved else "ready" if job.due_ms <= now_ms else "delayed"
+        behind = None
+        if gate:
+            behind = job_of(queue, shard, ident, gate[8:], tasks, State(), struct.unpack_from("<d", gate)[0])
+        views.append(JobView(job, seen, job.due_ms, behind.due_ms if behind else None, payloads,
+                             job.deadline_ms or None, gated=behind))  # fmt: skip
+    return views
+
+
+def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
+    """The records of the morgue of ``graves.lua``."""
+    tasks, at = unpack_names(frame, 0)
+    while at < len(frame):
+        grave, at = take_u16(frame, at)
+        record, at = take_u32(frame, at)
+        ident, key = grave[:-17], grave[-16:]
+        due_us, buried_us, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
+        inner = 22
+        outcome, inner = take_u8(record, inner)
+        reason, inner = take_u8(record, inner)
+        error_class, inner = take_u8(record, inner)
+        error, inner = take_u16(record, inner)
+        body, inner = take_u32(record, inner)
+        job = _buried_job(queue, shard, ident.decode(), key, body, tasks)
+        job.due_ms, job.failures, job.reserves, job.crashes = int(due_us // 1000), failures, reserves, crashes
+        job.error = error
+        payloads = tuple(_grave_payloads(record[inner:])) if job.merged else ()
+        yield JobView(job, "morgue", job.due_ms, None, len(payloads), None, int(buried_us // 1000), outcome.decode(),
+                      reason.decode(errors="replace"), error_class.decode(errors="replace"), payloads)  # fmt: skip
+
+
+def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tasks: Mapping[int, str]) -> Job:
+    try:
+        priority, merged, _, task, options, args = unpack_body(body, tasks)
+    except Undecodable:
+        priority, merged, task, options, args = 0, False, "", b"", body
+    return Job(queue, shard, ident, task, key, args, options, priority, 0, merged=merged)
+
+
+def _grave_payloads(frame: bytes) -> Iterator[Payload]:
+    """The payloads behind a record, which begin with their number."""
+    for record in framed(frame[4:]):
+        if len(record) > 32:
+            yield unpack_payload(record)
+
+
+def framed(frame: bytes) -> Iterator[bytes]:
+    """Records with 32-bit lengths in front."""
+    at = 0
+    while at < len(frame):
+        record, at = take_u32(frame, at)
+        yield record

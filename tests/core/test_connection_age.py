@@ -1,0 +1,146 @@
+"""``max_connection_age``: connections are made anew from time to time, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq.core import connection as module
+from django_delayq.core import wake
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import Connection, RedisConfig, connect
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.job import NewJob
+from tests.worker.support import config, put, registry_of, working
+
+
+class Clock:
+    """Time that only the test moves, for the ages of connections."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for where in (module, wake):
+        monkeypatch.setattr(where, "time", made)
+    return made
+
+
+@pytest.fixture
+def aged(redis_setting: Any) -> Iterator[Callable[[float | None], Connection]]:
+    """``aged(60)``: a connection to the run's Redis with that ``max_connection_age``."""
+    made: list[Connection] = []
+
+    def make(age: float | None) -> Connection:
+        setting = redis_setting if isinstance(redis_setting, dict) else {"URL": redis_setting}
+        made.append(connect(RedisConfig.parse({**setting, "MAX_CONNECTION_AGE": age})))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def lines_of(client: redis.Redis) -> set[str]:
+    """Ids of the connections that ran a script last."""
+    return {line["id"] for line in client.client_list() if line["cmd"].startswith("eval")}
+
+
+def test_a_line_is_made_anew_when_it_is_old(
+    aged: Callable[..., Connection], prefix: str, clock: Clock, redis_client: redis.Redis
+) -> None:
+    queue = Broker(aged(60), prefix=prefix).queue("q")
+    queue.schedule(NewJob("a", "work"))
+    before = lines_of(redis_client)
+    clock.passed = 40
+    queue.schedule(NewJob("b", "work"))
+    assert lines_of(redis_client) == before
+    clock.passed = 61
+    queue.schedule(NewJob("c", "work"))
+    (after,) = lines_of(redis_client)
+    assert {after}.isdisjoint(before)
+    assert queue.broker.inspector.counts("q").ready == 3
+    assert queue.schedule_many(NewJob(f"j{n}", "work") for n in range(600)) == ["created"] * 600
+    clock.passed = 122
+    assert queue.schedule_many(NewJob(f"k{n}", "work") for n in range(600)) == ["created"] * 600
+    assert {after}.isdisjoint(lines_of(redis_client))
+
+
+def test_without_the_option_a_line_stays(
+    aged: Callable[..., Connection], prefix: str, clock: Clock, redis_client: redis.Redis
+) -> None:
+    queue = Broker(aged(None), prefix=prefix).queue("q")
+    queue.schedule(NewJob("a", "work"))
+    before = lines_of(redis_client)
+    clock.passed = 1_000_000
+    queue.schedule(NewJob("b", "work"))
+    assert lines_of(redis_client) == before
+
+
+def test_connections_for_other_commands_go_with_the_lines_of_their_age(
+    aged: Callable[..., Connection], prefix: str, clock: Clock, redis_client: redis.Redis
+) -> None:
+    broker = Broker(aged(60), prefix=prefix)
+    queue = broker.queue("q")
+    queue.schedule(NewJob("a", "work"))
+    (before,) = {line["id"] for line in redis_client.client_list() if line["cmd"] in ("hget", "hgetall")} or {""}
+    clock.passed = 61
+    queue.schedule(NewJob("b", "work"))
+    assert before not in {line["id"] for line in redis_client.client_list()}
+    assert broker.queue_names() == ["q"]
+
+
+def test_a_waker_says_when_another_one_should_take_its_place(
+    aged: Callable[..., Connection], prefix: str, clock: Clock
+) -> None:
+    old, ageless = (Broker(aged(age), prefix=prefix).waker(["q"]) for age in (60, None))
+    assert (old.is_old(), ageless.is_old()) == (False, False)
+    clock.passed = 61
+    assert (old.is_old(), ageless.is_old()) == (True, False)
+
+
+def test_a_worker_listens_on_another_connection_when_the_first_is_old(
+    aged: Callable[..., Connection], prefix: str
+) -> None:
+    """A tenth of a second old, in fact: every wait gets a new one, and no job is missed."""
+    broker = Broker(aged(0.1), prefix=prefix)
+    made: list[Any] = []
+    make, done = broker.waker, threading.Semaphore(0)
+
+    def counted(queues: Any) -> Any:
+        made.append(make(queues))
+        return made[-1]
+
+    def work() -> None:
+        done.release()
+
+    broker.waker = counted  # type: ignore[method-assign]
+    with working(broker, registry_of(work), config(dispatcher=False)):
+        for _ in range(10):
+            put(broker, "work")
+            assert done.acquire(timeout=10)
+            threading.Event().wait(0.12)  # what passes here is time: the connections age
+    assert len(made) > 3
+    assert len(set(map(id, made))) == len(made)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "soon", True, 30 * 86_400 + 1])
+def test_an_age_is_a_number_of_seconds(wrong: object) -> None:
+    with pytest.raises(Misconfigured, match="MAX_CONNECTION_AGE must be a number of seconds"):
+        RedisConfig.parse({"URL": "redis://h", "MAX_CONNECTION_AGE": wrong})
+
+
+def test_an_age_may_stand_in_the_url() -> None:
+    assert RedisConfig.parse("redis://h?max_connection_age=300").max_connection_age == 300
+    assert RedisConfig.parse("redis://h").max_connection_age is None

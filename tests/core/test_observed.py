@@ -1,0 +1,104 @@
+"""How long calls to Redis take, for those who want to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import Connection, RedisConfig, connect
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import NewJob, ack
+from django_delayq.core.scripts import Scripts
+
+Seen = list[tuple[str, float, bool]]
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return []
+
+
+@pytest.fixture
+def watched(connection: Connection, prefix: str, seen: Seen) -> Broker:
+    """A broker that tells ``seen`` of every call."""
+    return Broker(connection, prefix=prefix, observe=lambda *told: seen.append(told))
+
+
+def test_every_call_is_told_by_its_verb_with_its_time(watched: Broker, seen: Seen) -> None:
+    queue = watched.queue("q")
+    seen.clear()
+    began = time.perf_counter()
+    queue.schedule(NewJob("a", "work"))
+    queue.schedule(NewJob("b", "work", fresh=True))
+    jobs = queue.reserve(0, 10, worker="w").jobs
+    queue.touch(jobs)
+    queue.settle([ack(job, 1, 2) for job in jobs])
+    watched.inspector.get("q", "a")
+    took = time.perf_counter() - began
+    assert [verb for verb, *_ in seen] == [
+        "schedule", "schedule_fresh", "reserve", "touch", "ack", "view", "graves",
+    ]  # fmt: skip
+    assert not any(failed for *_, failed in seen)
+    assert all(0 < seconds < took for _, seconds, _ in seen)
+    assert sum(seconds for _, seconds, _ in seen) <= took
+
+
+def test_chunks_that_are_sent_ahead_are_told_when_their_replies_are_read(watched: Broker, seen: Seen) -> None:
+    queue = watched.queue("q", shards=2)
+    seen.clear()
+    queue.schedule_many(NewJob(f"j{n}", "work") for n in range(1000))
+    assert {verb for verb, *_ in seen} == {"schedule"}
+    assert 4 <= len(seen) <= 6  # of 250 jobs of one shard each, and what is left
+
+
+@pytest.mark.one_server("SCRIPT FLUSH goes to one node of a cluster")
+def test_a_call_that_is_made_again_is_one_call(watched: Broker, seen: Seen) -> None:
+    queue = watched.queue("q")
+    queue.schedule(NewJob("a", "work"))
+    seen.clear()
+    watched.client.script_flush()
+    queue.schedule(NewJob("b", "work"))
+    watched.client.script_flush()
+    queue.schedule_many([NewJob("c", "work")])
+    assert [(verb, failed) for verb, _, failed in seen] == [("schedule", False)] * 2
+
+
+@pytest.fixture
+def unreachable(prefix: str, seen: Seen) -> Iterator[Broker]:
+    gone = connect(RedisConfig.parse("redis://127.0.0.1:1/0?retries=0"))
+    yield Broker(gone, prefix=prefix, observe=lambda *told: seen.append(told))
+    gone.close()
+
+
+def test_a_call_that_fails_is_told_as_such(unreachable: Broker, seen: Seen) -> None:
+    with pytest.raises(QueueUnavailable):
+        unreachable.announce("w", {})
+    ((verb, seconds, failed),) = seen
+    assert (verb, failed) == ("announce", True)
+    assert seconds > 0
+
+
+def test_an_observer_that_raises_disturbs_nobody(
+    connection: Connection, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def observe(*_told: Any) -> None:
+        raise ZeroDivisionError("metrics")
+
+    queue = Broker(connection, prefix=prefix, observe=observe).queue("q")
+    assert queue.schedule(NewJob("a", "work")) == "created"
+    assert "the observer of calls to Redis failed" in caplog.text
+
+
+def test_an_observer_may_come_and_go(broker: Broker, seen: Seen) -> None:
+    queue = broker.queue("q")
+    assert type(broker.scripts) is Scripts  # whoever does not ask for it pays nothing
+    broker.observe(lambda *told: seen.append(told))
+    queue.schedule(NewJob("a", "work"))
+    broker.observe(None)
+    queue.schedule(NewJob("b", "work"))
+    assert [verb for verb, *_ in seen] == ["schedule"]
+    assert type(broker.scripts) is Scripts

@@ -1,0 +1,901 @@
+"""Another number of shards, and a deleted queue, while everybody goes on: by epochs (T34, T44, T51)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis.connection
+
+from django_delayq.core import bulk, epochs, fsck
+from django_delayq.core.broker import Broker
+from django_delayq.core.chunks import ChunkSender
+from django_delayq.core.errors import DelayQError, IdTaken, InvalidJob, QueueNotEmpty, QueuePaused
+from django_delayq.core.job import Job, NewJob, Payload, ack, bury, fail, new_key, release
+from django_delayq.core.keys import MAX_SHARDS, number_of
+from django_delayq.core.layout import CLOSING, is_pending
+from django_delayq.core.queue import Queue
+from django_delayq.worker.dispatcher import Caretaker
+from tests.support.cluster_box import ClusterBox
+
+from .stage import Stage
+from .world import raw, unchanged
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers finish what somebody else left half done almost at once."""
+    monkeypatch.setattr(epochs, "PATIENCE", 0.01)
+
+
+def clocks(stage: Stage, epoch: int, shards: int) -> None:
+    """The test's clock for shards that are still to come."""
+    for place in range(shards):
+        meta = stage.broker.shard("q", number_of(epoch, place)).names["meta"]
+        stage.broker.client.hset(meta, "test_clock", stage.us)
+
+
+def reshard(stage: Stage, shards: int) -> None:
+    clocks(stage, stage.queue.layout["epoch"] + 1, shards)
+    stage.broker.reshard("q", shards)
+
+
+def other(broker: Broker, **options: Any) -> Broker:
+    """Another process with an eye on the same queues."""
+    test_clock = broker.scripts._test_clock
+    return Broker(broker.connection, prefix=broker.prefix, lease_ms=broker.lease_ms, test_clock=test_clock, **options)
+
+
+def epoch_of(queue: Queue, ident: str) -> int | None:
+    """The epoch in which an id is live."""
+    view = queue.broker.inspector.get(queue.name, ident)
+    return None if view is None or view.state == "morgue" else view.job.shard // MAX_SHARDS
+
+
+def next_id(queue: Queue, number: int) -> str:
+    """An id that no job has and that once belonged to this shard."""
+    return next(ident for ident in map(str, range(10**6))
+                if number in queue.homes(ident) and queue.broker.inspector.get(queue.name, ident) is None)  # fmt: skip
+
+
+def take_all(queue: Queue, worker: str = "w") -> list[Job]:
+    return [job for number in queue.numbers for job in queue.reserve(number, 250, worker=worker).jobs]
+
+
+@pytest.fixture
+def full(clocked: Broker) -> Stage:
+    """Three shards with a job in every state."""
+    stage = Stage(clocked, shards=3)
+    stage.put("failing")
+    (job,) = take_all(stage.queue)
+    stage.failed(job, 1000)
+    stage.wait(1000)
+    (job,) = take_all(stage.queue)
+    stage.failed(job, 60_000)
+    for ident in ("held", "gated"):
+        stage.put(ident)
+    take_all(stage.queue)
+    stage.put("gated", at=70_000)
+    stage.in_morgue("dead", args=b"[9]")
+    stage.add("merged", b"one", "1")
+    stage.add("merged", b"two", "2")
+    stage.put("ready")
+    stage.put("delayed", at=500_000)
+    return stage
+
+
+# -- T34: the change itself ------------------------------------------------------------------------------------------
+
+
+def test_t34_a_change_moves_nothing_and_loses_nothing(full: Stage) -> None:
+    before, counts = full.picture(), full.broker.inspector.counts("q")
+    reshard(full, 5)
+    assert full.queue.shards == 5
+    assert full.queue.epochs == ((0, 3), (1, 5))
+    assert full.picture() == before
+    after = full.broker.inspector.counts("q")
+    assert (after.ready, after.delayed, after.reserved, after.gated, after.failed, after.morgue) == (
+        counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue)  # fmt: skip
+    view = full.broker.inspector.get("q", "failing")
+    assert view is not None
+    assert view.job.failures == 2
+
+
+def test_t34_what_lives_is_changed_where_it_lives_and_what_is_new_goes_to_the_new_shards(full: Stage) -> None:
+    reshard(full, 5)
+    assert full.put("ready", args=b"[2]") == "replaced"
+    assert full.put("held") == "gated"
+    assert full.add("merged", b"three", "3") == "merged"
+    assert full.put("ready", on_conflict="ignore") == "ignored"
+    with pytest.raises(IdTaken):
+        full.put("delayed", on_conflict="error")
+    with pytest.raises(IdTaken):
+        full.put("delayed", task="other")
+    assert full.put("new") == "created"
+    assert full.put("made", fresh=True) == "created"
+    assert {ident: epoch_of(full.queue, ident) for ident in ("ready", "held", "merged", "delayed", "new", "made")} == {
+        "ready": 0, "held": 0, "merged": 0, "delayed": 0, "new": 1, "made": 1}  # fmt: skip
+
+
+def test_t34_an_id_moves_to_the_new_shards_when_its_run_is_over(stage: Stage) -> None:
+    stage.put("a")
+    (first,) = take_all(stage.queue)
+    reshard(stage, 4)
+    assert stage.put("a") == "gated"
+    assert stage.done(first) == [True]
+    assert epoch_of(stage.queue, "a") == 0, "what was gated is live where its run was"
+    (second,) = take_all(stage.queue)
+    assert stage.done(second) == [True]
+    assert stage.put("a") == "created"
+    (third,) = take_all(stage.queue)
+    assert third.shard // MAX_SHARDS == 1
+    assert first.token < second.token < third.token
+
+
+def test_the_fencing_tokens_go_on_from_the_largest_of_the_old_shards(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=3)
+    for number in stage.queue.numbers:
+        clocked.client.hset(stage.key("meta", number), "token", (number + 1) * 10**15)
+    reshard(stage, 2)
+    stage.put("a")
+    (job,) = take_all(stage.queue)
+    assert job.token == 3 * 10**15 + 1
+
+
+def test_t34_many_jobs_at_once_find_their_shards(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=3)
+    stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(0, 1000, 2))
+    stale = other(clocked).queue("q")
+    reshard(stage, 7)
+    for queue in (stale, stage.queue):
+        news = (NewJob(f"j{n}", "work") for n in range(1000))
+        assert queue.schedule_many(news) == (["replaced", "created"] * 500 if queue is stale else ["replaced"] * 1000)
+    assert [epoch_of(stale, f"j{n}") for n in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert stale.count_many(NewJob(f"k{n}", "work", fresh=True) for n in range(600)) == {"created": 600}
+    assert clocked.inspector.count_shards(stale, [number_of(1, place) for place in range(7)]).ready == 500 + 600
+
+
+def test_payloads_of_one_call_keep_their_order_when_their_shard_sends_them_on(stage: Stage) -> None:
+    stale = other(stage.broker).queue("q")
+    reshard(stage, 3)
+    news = [NewJob("a", "sync", payload=Payload(b"%d" % n, "0", new_key()), on_conflict="merge") for n in range(600)]
+    assert stale.schedule_many(news) == ["created"] + ["merged"] * 599
+    taken = []
+    while jobs := take_all(stage.queue):
+        taken += [payload.data for payload in jobs[0].payloads]
+        stage.done(jobs[0])
+    assert taken == [b"%d" % n for n in range(600)]
+
+
+def test_everything_that_is_asked_by_id_finds_it_in_either_epoch(full: Stage) -> None:
+    queue = full.queue
+    reshard(full, 5)
+    full.put("new", at=900_000)
+    for ident in ("delayed", "new"):
+        assert queue.reschedule(ident, delay_ms=5)
+        assert queue.run_now(ident)
+        assert [job.id for job in queue.reserve_id(ident, worker="w").jobs] == [ident]
+        assert queue.cancel(ident) == "stopping"
+    assert queue.reserve_id("nobody", worker="w").jobs == []
+    assert queue.cancel("ready") == "cancelled"
+    assert queue.cancel("nobody") == ""
+    assert not queue.reschedule("nobody", delay_ms=5)
+    assert not queue.run_now("held"), "it runs, and nothing waits behind it"
+    with pytest.raises(IdTaken):
+        queue.cancel("held", task="other")
+    full.in_morgue("fresh dead")
+    assert full.broker.inspector.get("q", "dead").state == "morgue"  # type: ignore[union-attr]
+    assert queue.discard("dead")
+    assert queue.discard("fresh dead")
+    assert not queue.discard("dead")
+
+
+def test_t34_twice_in_a_row(full: Stage) -> None:
+    before = full.picture()
+    reshard(full, 5)
+    full.put("second", at=600_000)
+    reshard(full, 2)
+    assert full.queue.epochs == ((0, 3), (1, 5), (2, 2))
+    before["waiting"].append("second +600000")
+    picture = full.picture()
+    assert {place: sorted(lines) for place, lines in picture.items()} == {
+        place: sorted(lines) for place, lines in before.items()
+    }
+    assert full.put("second") == "replaced"
+    assert full.put("third") == "created"
+    assert [epoch_of(full.queue, ident) for ident in ("delayed", "second", "third")] == [0, 1, 2]
+
+
+def test_the_same_number_again_changes_nothing_and_a_wrong_one_is_refused(full: Stage) -> None:
+    with unchanged(full.broker):
+        assert full.broker.reshard("q", 3)["epoch"] == 0
+        for shards in (0, -1, MAX_SHARDS + 1, True, 2.0):
+            with pytest.raises(InvalidJob, match="1 to 1024"):
+                full.broker.reshard("q", shards)  # type: ignore[arg-type]
+        with pytest.raises(InvalidJob, match="no queue 'other'"):
+            full.broker.reshard("other", 5)
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------
+
+
+def test_new_shards_are_under_the_orders_of_the_queue(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=2)
+    clocked.pause("q", "in")
+    clocked.limit("q", max_length=10)
+    reshard(stage, 5)
+    with pytest.raises(QueuePaused):
+        stage.put("a")
+    clocked.resume("q", "in")
+    limits = [clocked.scripts.call("stats", stage.queue.shard(n).keys, b"", stage.queue.shard(n).constants)
+              for n in stage.queue.numbers]  # fmt: skip
+    assert len(limits) == 7
+    outcomes = stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(40))
+    assert (outcomes.count("created"), outcomes.count("full")) == (10, 30)
+
+
+def test_a_pause_that_is_ordered_between_the_steps_reaches_the_new_shards(
+    clocked: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, operator = Stage(clocked, shards=2), other(clocked)
+    original = clocked.swap_layout
+
+    def slow(name: str, stored: bytes, layout: dict[str, Any]) -> bool:
+        if layout["epoch"] == 1 and "paused" not in layout:
+            operator.pause("q", "in")
+        return original(name, stored, layout)
+
+    monkeypatch.setattr(clocked, "swap_layout", slow)
+    reshard(stage, 3)
+    assert stage.queue.layout["paused"] == 1
+    with pytest.raises(QueuePaused):
+        stage.put("a")
+
+
+def test_a_changer_that_wakes_up_too_late_spoils_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, fast = broker.queue("q", shards=2), other(broker)
+    original, slept = broker.scripts.call, []
+
+    def slow(name: str, *args: Any) -> Any:
+        if name == "open" and not slept:
+            slept.append(True)
+            fast.epochs.finish("q")
+            fast.reshard("q", 4)
+            fast.pause("q", "out")
+        return original(name, *args)
+
+    monkeypatch.setattr(broker.scripts, "call", slow)
+    broker.reshard("q", 3)
+    monkeypatch.undo()
+    assert queue.epochs == ((0, 2), (1, 3), (2, 4), (3, 3)), "it wanted three, and did not see that there were three"
+    assert queue.schedule(NewJob("a", "work")) == "created"
+    assert take_all(queue) == [], "the pause is in force"
+    for number in queue.numbers[:-3]:
+        assert queue.schedule(NewJob(next_id(queue, number), "work")) == "created"
+    assert broker.inspector.count_shards(queue, queue.numbers[-3:]).ready == 10, "older shards are closed"
+
+
+def test_a_closed_shard_that_forgot_it_is_closed_again_by_the_next_look_of_a_dispatcher(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=2)
+    reshard(stage, 3)
+    for number in range(2):
+        clocked.client.hdel(stage.key("meta", number), "rules")
+    for number in stage.queue.numbers:
+        stage.queue.tick(number)
+    stage.put("a")
+    assert epoch_of(stage.queue, "a") == 1
+
+
+# -- killed in between -----------------------------------------------------------------------------------------------
+
+
+def kill_after(broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies after so many more of its scripts; the last one has reached Redis."""
+    original, left = broker.scripts.call, [calls]
+
+    def dying(name: str, *args: Any) -> Any:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return original(name, *args)
+
+    monkeypatch.setattr(broker.scripts, "call", dying)
+
+
+def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, finished = 0, False
+    while not finished:
+        name = f"q{steps}"
+        caller = other(broker)
+        stale = caller.queue(name, shards=3)
+        for ident in ("old", "held"):
+            stale.schedule(NewJob(ident, "work"))
+        (held,) = stale.reserve_id("held", worker="w").jobs
+        changer = other(broker)
+        changer.queue(name)
+        kill_after(changer, steps, monkeypatch)
+        with contextlib.suppress(Killed):
+            changer.reshard(name, 4)
+            finished = True
+        assert stale.schedule_many([NewJob(f"j{n}", "work") for n in range(30)]) == ["created"] * 30
+        assert stale.schedule(NewJob("old", "work")) == "replaced"
+        assert stale.schedule(NewJob("made", "work", fresh=True)) == "created"
+        assert stale.settle([ack(held, 0, 0)]) == [True]
+        assert stale.schedule(NewJob("held", "work")) == "created"
+        assert stale.shards == (4 if steps > 1 else 3), "before any shard is closed nobody waits for it"
+        assert len(take_all(stale)) == 33
+        Caretaker(caller, lambda stale=stale: [stale]).run()  # type: ignore[misc]
+        assert not is_pending(stale.layout)
+        steps += 1
+    assert steps > 3 + 4 + 2
+
+
+def test_a_change_that_was_killed_is_finished_by_the_next_one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = broker.queue("q", shards=2)
+    changer = other(broker)
+    kill_after(changer, 2, monkeypatch)
+    with pytest.raises(Killed):
+        changer.reshard("q", 3)
+    assert broker.reshard("q", 5)["shards"] == 5
+    assert queue.epochs == ((0, 2), (1, 3), (2, 5))
+
+
+# -- who has not heard of it -----------------------------------------------------------------------------------------
+
+STALE: dict[str, tuple[Callable[[Queue], object], object]] = {
+    "schedule": (lambda q: q.schedule(NewJob("x", "work")), "replaced"),
+    "schedule many": (lambda q: q.schedule_many([NewJob("x", "work", on_conflict="ignore")]), ["ignored"]),
+    "schedule another": (lambda q: q.schedule(NewJob("y", "work")), "created"),
+    "schedule made": (lambda q: q.schedule(NewJob("z", "work", fresh=True)), "created"),
+    "cancel": (lambda q: q.cancel("x"), "cancelled"),
+    "reschedule": (lambda q: q.reschedule("x", delay_ms=5), True),
+    "run now": (lambda q: q.run_now("x"), True),
+    "reserve": (lambda q: [job.id for job in q.reserve_id("x", worker="w", early=True).jobs], ["x"]),
+    "kick": (lambda q: q.kick("dead"), "kicked"),
+    "discard": (lambda q: q.discard("dead"), True),
+    "kick many": (lambda q: bulk.kick_many(q, ["dead", "nobody"]), {"kicked": 1, "gone": 1}),
+    "discard many": (lambda q: bulk.discard_many(q, ["dead", "nobody"]), {"discarded": 1, "gone": 1}),
+    "get": (lambda q: q.broker.inspector.get("q", "x").state, "delayed"),  # type: ignore[union-attr]
+    "page": (lambda q: [view.id for view in q.broker.inspector.page("q", "morgue").jobs], ["dead"]),
+    "counts": (lambda q: q.broker.inspector.counts("q").delayed, 1),
+    "tick": (lambda q: q.schedule_tick(NewJob("t", "work"), 1000), "fired"),
+}
+
+
+@pytest.mark.parametrize("retired", [False, True])
+@pytest.mark.parametrize("verb", STALE)
+def test_t34_a_caller_with_an_old_layout_is_sent_on(clocked: Broker, verb: str, retired: bool) -> None:
+    stage = Stage(clocked, shards=3)
+    stale = other(clocked).queue("q")
+    reshard(stage, 5)
+    if retired:
+        stage.wait(130_000)
+        assert clocked.epochs.retire("q") == [0]
+        clocks(stage, 0, 3)
+    stage.put("x", at=900_000)
+    stage.in_morgue("dead")
+    stage.queue.schedule_tick(NewJob("t", "work"), 2000)
+    stage.queue.cancel("t")
+    act, expected = STALE[verb]
+    assert stale.epochs == ((0, 3),)
+    assert act(stale) == expected
+
+
+def test_a_queue_whose_registry_is_older_than_its_shards_goes_on_in_a_new_epoch(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    stored = broker.read_layout("q")[0]
+    broker.reshard("q", 3)
+    broker.client.hset(broker.queues_key, "q", stored)
+    late = other(broker).queue("q")
+    assert late.schedule(NewJob("a", "work")) == "created"
+    assert queue.schedule(NewJob("a", "work")) == "replaced"
+    assert late.epochs == ((0, 2), (1, 3), (2, 2)), "the forgotten epoch is among the old ones"
+    assert [job.id for job in take_all(queue)] == ["a"]
+
+
+def test_who_knows_a_later_epoch_than_the_registry_puts_it_back(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    stored = broker.read_layout("q")[0]
+    broker.reshard("q", 3)
+    broker.client.hset(broker.queues_key, "q", stored)
+    assert broker.inspector.counts("q").ready == 0
+    assert other(broker).queue("q").epochs == queue.epochs == ((0, 2), (1, 3))
+
+
+# -- the morgue ------------------------------------------------------------------------------------------------------
+
+
+def test_t34_a_job_comes_back_from_an_old_morgue_as_it_was(full: Stage) -> None:
+    queue = full.queue
+    key = full.broker.inspector.graves("q", "dead")[0].job.key
+    reshard(full, 5)
+    assert queue.kick("dead", delay_ms=700) == "kicked"
+    view = full.broker.inspector.get("q", "dead")
+    assert view is not None
+    job = view.job
+    assert (job.shard // MAX_SHARDS, job.key, job.task, job.args, job.failures) == (1, key, "work", b"[9]", 0)
+    assert view.due_ms == full.us // 1000 + 700
+    assert full.picture().get("morgue") is None
+    assert queue.kick("dead") == ""
+
+
+def test_payloads_come_back_from_an_old_morgue_with_their_scores(stage: Stage) -> None:
+    stage.add("a", b"one", "1.5")
+    stage.add("a", b"two", "0.5")
+    (job,) = stage.take()
+    stage.buried(job)
+    reshard(stage, 3)
+    assert stage.queue.kick("a") == "kicked"
+    stage.add("a", b"three", "1.0")
+    (again,) = take_all(stage.queue)
+    assert [(p.data, p.score) for p in again.payloads] == [(b"two", "0.5"), (b"three", "1.0"), (b"one", "1.5")]
+    assert again.key == job.key
+    assert {p.key for p in job.payloads} < {p.key for p in again.payloads}
+
+
+def test_a_kick_respects_what_lives_in_the_other_epoch(full: Stage) -> None:
+    queue = full.queue
+    full.in_morgue("both")
+    full.put("both", at=800_000)  # lives in the old shards, and lies in their morgue
+    reshard(full, 5)
+    assert queue.kick("both") == "live"
+    assert queue.kick("both", replace=True) == "kicked"
+    assert epoch_of(queue, "both") == 0
+    full.put("dead", at=800_000)  # lives in the new shards
+    assert queue.kick("dead") == "live"
+    assert queue.kick("dead", replace=True) == "kicked"
+    assert epoch_of(queue, "dead") == 1
+    # Dead in the new epoch, alive in the old one.
+    assert queue.cancel("dead") == "cancelled"
+    reshard(full, 2)
+    (job,) = queue.reserve_id("ready", worker="w").jobs
+    full.buried(job)
+    assert queue.kick("ready") == "kicked"
+    assert epoch_of(queue, "ready") == 2
+
+
+def test_merged_jobs_of_two_epochs_unite_where_the_live_one_is(stage: Stage) -> None:
+    stage.add("a", b"old", "1")
+    (job,) = stage.take()
+    stage.buried(job)
+    reshard(stage, 3)
+    stage.add("a", b"new", "2")
+    assert stage.queue.kick("a") == "kicked"
+    (both,) = take_all(stage.queue)
+    assert [p.data for p in both.payloads] == [b"old", b"new"]
+    assert both.shard // MAX_SHARDS == 1
+
+
+def test_a_kick_that_was_killed_between_its_two_shards_brings_nothing_back_twice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.in_morgue("a")
+    reshard(stage, 3)
+    dying = other(stage.broker)
+    kill_after(dying, 2, monkeypatch)  # the look for the grave in two epochs
+    with pytest.raises(Killed):
+        dying.queue("q").kick("a")
+    monkeypatch.undo()
+    dying = other(stage.broker)
+    kill_after(dying, 4, monkeypatch)  # not in the old shard, put into the new one; the grave stays
+    with pytest.raises(Killed):
+        dying.queue("q").kick("a")
+    monkeypatch.undo()
+    (job,) = take_all(stage.queue)
+    assert stage.done(job) == [True]
+    assert stage.queue.kick("a") == "kicked", "this was known, and only the grave had to be dug up"
+    assert stage.picture() == {}
+
+
+def test_a_broken_body_comes_back_broken(stage: Stage) -> None:
+    stage.put("a", args=b"[1]")
+    stage.broker.client.hset(stage.key("body"), "a", b"\xff" + b"x" * 30)
+    batch = stage.batch()
+    assert [item.job.id for item in batch.broken] == ["a"]
+    reshard(stage, 2)
+    stage.put("b", task="work")
+    assert stage.queue.kick("a") == "kicked"
+    assert take_all(stage.queue)[0].id == "b"
+    assert [view.id for view in stage.broker.inspector.page("q", "morgue").jobs] == ["a"]
+
+
+def test_a_whole_morgue_comes_back_from_two_epochs(full: Stage) -> None:
+    full.in_morgue("both")
+    full.put("both", at=800_000)
+    reshard(full, 5)
+    full.in_morgue("young")
+    (job,) = full.queue.reserve_id("ready", worker="w").jobs
+    full.buried(job)
+    assert bulk.kick_all(full.queue, delay_ms=900_000) == {"kicked": 3, "live": 1}
+    assert {ident: epoch_of(full.queue, ident) for ident in ("both", "dead", "young", "ready")} == {
+        "both": 0, "dead": 1, "young": 1, "ready": 1}  # fmt: skip
+    assert bulk.discard_all(full.queue) == {"discarded": 1}
+
+
+# -- recurring -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_that_was_fired_in_an_old_epoch_is_not_fired_again(stage: Stage) -> None:
+    queue = stage.queue
+    since = queue.first_sight("tick", "every 1s")
+    assert queue.schedule_tick(NewJob("tick", "work"), since + 1000) == "created"
+    (job,) = take_all(queue)
+    reshard(stage, 3)
+    assert queue.schedule_tick(NewJob("tick", "work"), since + 1000) == "fired"
+    assert queue.last_tick("tick") == since + 1000
+    assert queue.schedule_tick(NewJob("tick", "work"), since + 2000) == "gated"
+    stage.done(job)
+    stage.done(*take_all(queue))
+    assert queue.schedule_tick(NewJob("tick", "work"), since + 2000) == "fired", "the old shard knows"
+    stage.wait(130_000)
+    assert stage.broker.epochs.retire("q") == [0]
+    assert queue.last_tick("tick") == since + 2000, "and told it to the new one"
+    assert queue.first_sight("tick", "every 1s") == since + 2000
+    assert queue.schedule_tick(NewJob("tick", "work"), since + 2000) == "fired"
+    assert queue.schedule_tick(NewJob("tick", "work"), since + 3000) == "created"
+
+
+# -- the end of an epoch ---------------------------------------------------------------------------------------------
+
+
+def test_an_old_epoch_ends_when_nothing_lies_in_it_and_no_call_may_come_again(full: Stage) -> None:
+    retire = full.broker.epochs.retire
+    reshard(full, 5)
+    assert retire("q") == [], "there are jobs"
+    full.wait(600_000)
+    full.put("new", at=900_000)
+    for job in (job for number in full.queue.numbers for job in full.queue.leases(number)):
+        full.done(job)
+    while jobs := take_all(full.queue):
+        full.done(*jobs)
+    assert retire("q") == [], "there is a grave"
+    assert full.queue.discard("dead")
+    assert retire("q") == [], "the last calls may be sent again"
+    full.wait(121_000)
+    assert retire("q") == [0]
+    assert full.queue.epochs == ((1, 5),)
+    left = {key.partition("{")[2] for key in raw(full.broker) if "0." in key}
+    assert left == set()
+    for place in range(3):
+        shard = full.broker.shard("q", place)
+        assert {key for key in shard.keys if full.broker.client.exists(key)} <= {shard.names["meta"], *shard.keys[25:]}
+    assert retire("q") == []
+
+
+def test_nothing_is_ever_written_to_a_tombstone(stage: Stage) -> None:
+    stale = other(stage.broker).queue("q")
+    stage.put("a")
+    (lost,) = stage.take()
+    reshard(stage, 2)
+    stage.done(lost)
+    stage.wait(130_000)
+    assert stage.broker.epochs.retire("q") == [0]
+    shard = stage.broker.shard("q", 0)
+
+    def there() -> list[bytes]:
+        return [key for key in shard.keys[:25] if stage.broker.client.exists(key)]
+
+    clocks(stage, 0, 1)
+    assert there() == [shard.names["meta"]]
+    assert stale.settle([ack(lost, 0, 0), fail(lost, 0, 0, delay_ms=0)]) == [False, False]
+    assert stale.touch([lost]) == ["lost"]
+    assert stale.reserve(0, 10, worker="w").jobs == []
+    stale.tick(0)
+    assert stale.schedule_many([NewJob("x", "work"), NewJob("y", "other")]) == ["created"] * 2
+    assert there() == [shard.names["meta"]]
+
+
+# -- T44: deleting a queue -------------------------------------------------------------------------------------------
+
+
+def test_t44_a_queue_with_jobs_or_graves_is_not_deleted_unless_forced(full: Stage) -> None:
+    with unchanged(full.broker), pytest.raises(QueueNotEmpty, match="6 jobs and 1 graves"):
+        full.broker.delete_queue("q")
+    assert full.broker.queue_names() == ["q"]
+    assert full.broker.delete_queue("q", force=True)
+    assert full.broker.queue_names() == []
+    assert not full.broker.delete_queue("q")
+    assert [key for key in raw(full.broker) if ":q:" in key or "{q:" in key] == []
+
+
+def test_t44_a_producer_that_knew_the_queue_brings_it_back_where_all_can_see_it(broker: Broker) -> None:
+    producers = [other(broker).queue("q", shards=2) for _ in range(4)]
+    for queue in producers:
+        queue.schedule(NewJob("before", "work"))
+    watcher = other(broker)
+    assert watcher.delete_queue("q", force=True)
+    assert watcher.queue_names() == []
+    assert producers[0].cancel("before") == ""
+    assert not producers[0].run_now("before")
+    assert producers[0].kick("before") == ""
+    assert watcher.queue_names() == [], "asking for a job brings nothing into being"
+    assert producers[0].schedule(NewJob("a", "work")) == "created"
+    assert producers[1].schedule(NewJob("a", "work")) == "replaced"
+    assert producers[2].schedule_many([NewJob("b", "work", fresh=True)]) == ["created"]
+    assert producers[3].schedule(NewJob("c", "work", fresh=True)) == "created"
+    assert watcher.queue_names() == ["q"]
+    assert watcher.queue("q").epochs == ((1, 2),)
+    assert {job.id for job in take_all(watcher.queue("q"))} == {"a", "b", "c"}
+
+
+def test_t44_who_holds_a_job_of_a_deleted_queue_learns_that_it_lost_it(broker: Broker) -> None:
+    queue = broker.queue("q")
+    for ident in ("a", "b"):
+        queue.schedule(NewJob(ident, "work"))
+    a, b = take_all(queue)
+    other(broker).delete_queue("q", force=True)
+    assert queue.touch([a, b]) == ["lost", "lost"]
+    assert queue.settle([ack(a, 0, 0), fail(b, 0, 0, delay_ms=5)]) == [False, False]
+    assert queue.settle_reserve(0, [ack(a, 0, 0)], 5, worker="w")[0] == [False]
+    assert queue.schedule(NewJob("a", "work")) == "created"
+    (again,) = take_all(queue)
+    assert again.shard == MAX_SHARDS
+
+
+def test_t44_a_deletion_that_was_killed_after_any_step_is_finished_by_whoever_comes_by(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, finished = 0, False
+    while not finished:
+        name = f"q{steps}"
+        producer = other(broker).queue(name, shards=2)
+        producer.schedule(NewJob("before", "work"))
+        killer = other(broker)
+        killer.queue(name)
+        kill_after(killer, steps, monkeypatch)
+        with contextlib.suppress(Killed):
+            finished = killer.delete_queue(name, force=True)
+        ident = next_id(producer, 0)  # whose shard is closed first
+        assert producer.schedule(NewJob(ident, "work")) == "created"
+        left = {job.id for job in take_all(producer)}
+        assert left == ({ident, "before"} if steps < 2 else {ident}), "before any shard is closed nobody notices"
+        steps += 1
+    assert steps > 5
+
+
+def test_t44_a_job_that_comes_while_an_empty_queue_is_deleted_is_not_lost(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = other(broker).queue("q", shards=2)
+    original = broker.swap_layout
+
+    def late(name: str, stored: bytes, layout: dict[str, Any]) -> bool:
+        if layout.get("leaving"):
+            producer.schedule(NewJob("a", "work"))
+        return original(name, stored, layout)
+
+    monkeypatch.setattr(broker, "swap_layout", late)
+    with pytest.raises(QueueNotEmpty):
+        broker.delete_queue("q")
+    assert producer.schedule(NewJob("b", "work")) == "created"
+    assert {job.id for job in take_all(producer)} == {"a", "b"}
+
+
+# -- lost with Redis -------------------------------------------------------------------------------------------------
+
+
+def test_what_was_lost_with_redis_is_put_back_with_its_tombstones(clocked: Broker) -> None:
+    stage, stale = Stage(clocked, shards=2), other(clocked).queue("q")
+    reshard(stage, 3)
+    stage.wait(130_000)
+    assert clocked.epochs.retire("q") == [0]
+    clocked.announce("w", {})
+    seen = clocked.changes
+    if clocked.connection.cluster:
+        clocked.client.flushall(target_nodes="primaries")
+    else:
+        clocked.client.flushall()
+    clocks(stage, 0, 2)
+    clocks(stage, 1, 3)
+    assert stale.schedule(NewJob("a", "work")) == "created", "into a shard that nobody else knows"
+    clocked.announce("w", {})
+    assert clocked.changes != seen
+    (queue,) = clocked.served(["q"])
+    assert queue.epochs == ((0, 2), (1, 3))
+    assert stale.schedule(NewJob("b", "work")) == "created"
+    assert {epoch_of(queue, ident) for ident in "ab"} == {0, 1}
+    assert {job.id for job in take_all(queue)} == {"a", "b"}
+
+
+# -- T51: many queues ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One element for each time that something is sent."""
+    sent: list[int] = []
+    original = redis.connection.AbstractConnection.send_packed_command
+
+    def counted(self: Any, command: Any, check_health: bool = True) -> None:
+        sent.append(1)
+        original(self, command, check_health=check_health)
+
+    monkeypatch.setattr(redis.connection.AbstractConnection, "send_packed_command", counted)
+    return sent
+
+
+@pytest.mark.one_server("counts round trips")
+def test_t51_the_price_of_a_call_does_not_know_the_number_of_queues(broker: Broker, commands: list[int]) -> None:
+    def price() -> dict[str, int]:
+        process = other(broker)
+        prices = {}
+
+        def pay(what: str, act: Callable[[], object]) -> None:
+            act()  # the scripts are known from here on
+            commands.clear()
+            act()
+            prices[what] = len(commands)
+
+        pay("open", lambda: setattr(process, "_queues", {}) or process.queue("q7"))
+        queue = process.queue("q7")
+        pay("schedule", lambda: queue.schedule(NewJob("a", "work")))
+        pay("schedule made", lambda: queue.schedule(NewJob(f"m{random.random()}", "work", fresh=True, delay_ms=9**9)))
+        pay("reserve", lambda: queue.reserve(0, 10, worker="w"))
+        pay("cancel", lambda: queue.cancel("nobody"))
+        pay("get", lambda: process.inspector.get("q7", "a"))
+        pay("served", lambda: process.served(["q7"]))
+        pay("announce", lambda: process.announce("w", {}))
+        return prices
+
+    broker.queue("q7")
+    few = price()
+    for number in range(5_000):
+        broker.queue(f"q{number}")
+    assert price() == few
+    assert max(few.values()) <= 2
+    commands.clear()
+    counts = broker.inspector.all_counts()
+    assert len(counts) == 5_000
+    assert len(commands) <= 3
+    broker.client.delete(broker.queues_key)  # the check of 5,000 queues afterwards would take long
+
+
+# -- the check -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broken_on_purpose
+def test_an_id_that_lives_in_two_epochs_is_found(stage: Stage) -> None:
+    stage.put("a")
+    reshard(stage, 3)
+    assert fsck.check(stage.broker).violations == []
+    stage.broker.client.hdel(stage.key("meta"), "rules")
+    ident = next(f"i{n}" for n in range(100) if stage.put(f"i{n}") and epoch_of(stage.queue, f"i{n}") == 0)
+    stage.queue.rule(0, put=CLOSING)
+    clone = stage.queue.shard(stage.queue.shard_of(ident))
+    body = stage.broker.client.hget(stage.key("body"), ident)
+    stage.broker.client.hset(clone.names["body"], ident, body)
+    stage.broker.client.zadd(clone.names["due.4"], {ident: stage.us})
+    found = [line for line in fsck.check(stage.broker).violations if "two epochs" in line]
+    assert found == [f"q[{clone.number}] '{ident}': live in two epochs"]
+
+
+# -- on a cluster ----------------------------------------------------------------------------------------------------
+
+
+def test_t34_on_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> None:
+    queue, stale = cluster_broker.queue("q", shards=3), other(cluster_broker).queue("q")
+    assert queue.schedule_many(NewJob(f"j{n}", "work") for n in range(60)) == ["created"] * 60
+    dead, *rest = take_all(queue)
+    queue.settle([bury(dead, 0, 0, reason="why"), *(ack(job, 0, 0) for job in rest[:30])])
+    cluster_broker.reshard("q", 8)
+    assert {cluster_box.node_of(queue.shard(n).keys[0]).port for n in queue.numbers} == {
+        node.port for node in cluster_box.nodes}  # fmt: skip
+    outcomes = stale.schedule_many(NewJob(f"j{n}", "work") for n in range(60))
+    assert (outcomes.count("created"), outcomes.count("gated")) == (31, 29)
+    assert stale.kick(dead.id) == "live"
+    assert queue.kick(dead.id, replace=True) == "kicked"
+    assert stale.settle([ack(job, 0, 0) for job in rest[30:]]) == [True] * 29
+    assert len(take_all(queue)) == 60
+    assert cluster_broker.delete_queue("q", force=True)
+    assert stale.schedule(NewJob("a", "work")) == "created"
+    fsck.assert_invariants(cluster_broker)
+
+
+# -- everything at once ----------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Processes that know more or less of a queue, and one that changes it again and again and is killed at it."""
+
+    def __init__(self, broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.random = random.Random(seed)
+        self.monkeypatch = monkeypatch
+        self.broker = broker
+        self.queues = [other(broker).queue("q", shards=3) for _ in range(4)]
+        self.held: list[Job] = []
+        self.running: set[str] = set()
+
+    def ident(self) -> str:
+        return f"i{self.random.randrange(12)}"
+
+    def schedule(self, queue: Queue) -> None:
+        conflict = self.random.choice(["replace", "ignore"])
+        if self.random.random() < 0.3:
+            outcomes = queue.schedule_many(NewJob(self.ident(), "work", on_conflict=conflict) for _ in range(6))
+            assert "moved" not in outcomes
+        else:
+            queue.schedule(NewJob(self.ident(), "work", on_conflict=conflict))
+
+    def reserve(self, queue: Queue) -> None:
+        queue.reload()
+        number = self.random.choice(queue.numbers)
+        for job in queue.reserve(number, 2, worker="w").jobs:
+            assert job.id not in self.running, "two leases of one id"
+            self.running.add(job.id)
+            self.held.append(job)
+
+    def settle(self, queue: Queue) -> None:
+        if self.held:
+            job = self.held.pop(self.random.randrange(len(self.held)))
+            end = self.random.choice([ack(job, 0, 0), fail(job, 0, 0, delay_ms=0), release(job),
+                                      bury(job, 0, 0, reason="why")])  # fmt: skip
+            assert queue.settle([end]) == [True]
+            self.running.discard(job.id)
+
+    def kick(self, queue: Queue) -> None:
+        queue.kick(self.ident(), replace=self.random.random() < 0.5)
+
+    def cancel(self, queue: Queue) -> None:
+        queue.cancel(self.ident())
+
+    def run_now(self, queue: Queue) -> None:
+        queue.run_now(self.ident())
+
+    def reshard(self, queue: Queue) -> None:
+        changer = other(self.broker)
+        with self.monkeypatch.context() as patch:
+            if self.random.random() < 0.7:
+                kill_after(changer, self.random.randrange(12), patch)
+            with contextlib.suppress(Killed):
+                changer.reshard("q", self.random.randrange(1, 6))
+
+    def retire(self, queue: Queue) -> None:
+        self.broker.epochs.retire("q")
+
+    def act(self) -> None:
+        acts = [self.schedule] * 6 + [self.reserve] * 8 + [self.settle] * 6 + [
+            self.kick, self.kick, self.cancel, self.run_now, self.retire]  # fmt: skip
+        acts += [self.reshard] if self.random.random() < 0.7 else []
+        self.random.choice(acts)(self.random.choice(self.queues))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_t34_whatever_comes_together_no_id_ever_lives_twice(
+    broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epochs, "PATIENCE", 0.0)
+    crowd = Crowd(broker, seed, monkeypatch)
+    for turn in range(400):
+        with contextlib.suppress(IdTaken):
+            crowd.act()
+        if turn % 20 == 0:
+            broker.known_queue("q")
+            fsck.assert_invariants(broker)
+    assert broker.queue("q").layout["epoch"] > 2
+
+
+def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epochs, "LONGEST_WAIT", 0.05)
+    queue = broker.queue("q")
+    monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
+    broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})
+    queue.rule(0, put=CLOSING)
+    with pytest.raises(DelayQError, match="delayq_reshard q --status"):
+        queue.schedule(NewJob("a", "work"))
+
+
+def test_a_stream_of_jobs_without_end_leaves_nothing_behind_in_the_sender(full: Stage) -> None:
+    reshard(full, 2)
+    sender = ChunkSender(full.queue)
+    for _ in sender.send(NewJob(f"j{n}", "work") for n in range(3000)):
+        assert len(sender._asked) < 2000
+    assert not sender._asked

@@ -1,0 +1,265 @@
+"""Looking for jobs by what is in them, wherever they lie; looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from django_delayq.core import sweep
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode, encode_args
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inspector import JobView
+from django_delayq.core.job import NewJob, Payload, new_key
+
+from .stage import Stage
+from .world import unchanged
+
+
+def ids(stage: Stage, wanted: Any, **options: Any) -> list[str]:
+    with unchanged(stage.broker):
+        return [view.id for view in stage.broker.inspector.search("q", wanted, **options)]
+
+
+def args(*values: Any, **named: Any) -> bytes:
+    return encode_args(values, named)
+
+
+@pytest.fixture
+def scene(clocked: Broker) -> Stage:
+    """One job in each place, over three shards: each carries its own name as an argument, and all carry "common"."""
+    stage = Stage(clocked, shards=3)
+    for ident in ("delayed", "ready", "reserved", "failed", "buried"):
+        stage.put(ident, at=0, args=args(f"{ident}@Example.org", "common", n=5))
+    stage.put("delayed", at=60_000, args=args("delayed@Example.org", "common", n=5))
+    stage.wait(1)
+    held = {job.id: job for number in range(3) for job in stage.take(number=number)}
+    stage.failed(held["failed"], 5_000, error_class="Boom", error=json.dumps({"message": "no such host"}).encode())
+    stage.buried(held["buried"], "exhausted", error_class="BadGateway")
+    stage.released(held["ready"])
+    stage.put("reserved", at=90_000, args=args("gated@Example.org"))
+    return stage
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("ready@example.org", ["ready"]),
+    ("COMMON", ["buried", "delayed", "failed", "ready", "reserved"]),
+    ("buried", ["buried"]),  # its id, for instance
+    ("gated@", ["reserved"]),  # what waits behind its run
+    ('"n":5', ["buried", "delayed", "failed", "ready", "reserved"]),  # the canonical form
+    ("no such host", ["failed"]),
+    ("badgateway", ["buried"]),
+    ("exhausted", ["buried"]),
+    ("work", ["buried", "delayed", "failed", "ready", "reserved"]),  # the task's name
+    ("nowhere", []),
+])  # fmt: skip
+def test_a_text_is_found_in_ids_arguments_tasks_and_errors_of_every_place(
+    scene: Stage, text: str, found: list[str]
+) -> None:
+    assert sorted(ids(scene, text)) == found
+
+
+@pytest.mark.parametrize(("places", "found"), [
+    (("waiting",), ["delayed", "failed", "ready"]),
+    (("reserved",), ["reserved"]),
+    (("failed",), ["failed"]),
+    (("morgue",), ["buried"]),
+    (("morgue", "reserved"), ["buried", "reserved"]),
+    (("waiting", "failed", "waiting"), ["delayed", "failed", "ready"]),  # each once
+    ((), []),
+])  # fmt: skip
+def test_only_the_places_that_are_named_are_searched(scene: Stage, places: tuple[str, ...], found: list[str]) -> None:
+    assert sorted(ids(scene, "common", places=places)) == found
+
+
+def test_a_search_ends_after_so_many(scene: Stage) -> None:
+    assert len(ids(scene, "common", limit=2)) == 2
+    assert ids(scene, "common", limit=0) == []
+
+
+def test_a_function_decides_by_the_decoded_arguments(scene: Stage) -> None:
+    assert sorted(ids(scene, lambda view: view.arguments[1] == {"n": 5})) == [
+        "buried", "delayed", "failed", "ready", "reserved",
+    ]  # fmt: skip
+    assert ids(scene, lambda view: view.state == "morgue") == ["buried"]
+    assert ids(scene, lambda view: bool(view.gated and b"gated@" in view.gated.args)) == ["reserved"]
+
+
+def test_a_function_is_not_told_of_jobs_whose_arguments_cannot_be_read_but_a_text_finds_them(stage: Stage) -> None:
+    stage.put("raw", args=b"\xff\xfe needle")
+    stage.put("good", args=args("needle"))
+    assert ids(stage, "needle") == ["raw", "good"]
+    assert ids(stage, lambda view: "needle" in view.arguments[0]) == ["good"]
+
+
+def test_what_a_function_raises_is_the_callers(scene: Stage) -> None:
+    with pytest.raises(ZeroDivisionError):
+        ids(scene, lambda view: 1 // 0)
+
+
+@pytest.mark.parametrize("text", ['say "hi"', "back\\slash", "two\nlines", "Žluťoučký", "2030-01-02", "a/b"])
+def test_texts_are_found_as_they_were_given_however_they_are_stored(stage: Stage, text: str) -> None:
+    stage.put("a", args=args(f"-- {text} --", datetime(2030, 1, 2, tzinfo=UTC)))
+    stage.put("b", args=args(kept={"deep": [text]}))
+    stage.put("c", args=args("something else"))
+    assert ids(stage, text) == ["a", "b"]
+
+
+def test_the_context_of_a_job_is_searched(stage: Stage) -> None:
+    stage.put("a", options=b'{"context":{"trace":"t-4711"}}')
+    stage.put("b")
+    assert ids(stage, "T-4711") == ["a"]
+
+
+def test_payloads_of_merged_jobs_are_searched_waiting_running_gated_and_buried(stage: Stage) -> None:
+    stage.add("buried", encode({"who": "ann"}), task="sync")
+    (job,) = stage.take()
+    stage.add("buried", encode({"who": "bob"}), "2", task="sync")
+    assert ids(stage, "ann") == ids(stage, "bob") == ["buried"]
+    stage.buried(job)
+    assert ids(stage, "ann", places=("morgue",)) == ["buried"]
+    assert ids(stage, "bob", places=("waiting",)) == ["buried"]
+    assert ids(stage, "bob", places=("morgue",)) == []
+
+
+def test_a_hot_id_is_read_in_pieces(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for start in range(0, 1000, 250):
+        stage.queue.schedule_many(_payload_jobs(start, 250))
+    stage.put("other", args=args("x"))
+    asked: list[int] = []
+    call = stage.broker.scripts.call
+
+    def counted(name: str, *rest: Any) -> Any:
+        reply = call(name, *rest)
+        if name == "payloads":
+            asked.append(len(reply[1]))
+        return reply
+
+    monkeypatch.setattr(stage.broker.scripts, "call", counted)
+    assert ids(stage, "payload-999") == ["hot"]
+    assert len(asked) == 4
+    assert ids(stage, "payload-3.") == []
+    asked.clear()
+    assert ids(stage, "payload-10") == ["hot"]
+    assert len(asked) == 1  # found in the first piece
+
+    def is_whole(view: JobView) -> bool:
+        return [payload.data for payload in view.payloads] == [encode(f"payload-{n}") for n in range(1000)]
+
+    assert ids(stage, is_whole) == ["hot"]
+
+
+def _payload_jobs(start: int, n: int) -> list[NewJob]:
+    return [
+        NewJob("hot", "sync", payload=Payload(encode(f"payload-{number}"), str(number), new_key()),
+               on_conflict="merge", due_policy="keep")
+        for number in range(start, start + n)
+    ]  # fmt: skip
+
+
+def replies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the replies to scripts that answer with a frame, as they come."""
+    sizes: list[int] = []
+    call = stage.broker.scripts.call
+
+    def measured(*words: Any) -> Any:
+        reply = call(*words)
+        sizes.append(len(reply) if isinstance(reply, bytes) else 0)
+        return reply
+
+    monkeypatch.setattr(stage.broker.scripts, "call", measured)
+    return sizes
+
+
+def test_a_page_of_large_jobs_is_read_few_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        stage.in_morgue(f"buried{number}", args=b"x" * 600_000)
+    for number in range(6):
+        stage.put(f"large{number}", args=b"x" * 600_000)
+    stage.put("small")
+    sizes = replies(stage, monkeypatch)
+    found = [stage.broker.inspector.page("q", place, limit=250).jobs for place in ("waiting", "morgue")]
+    assert [[view.id for view in jobs] for jobs in found] == [
+        [*(f"large{number}" for number in range(6)), "small"], [f"buried{number}" for number in range(6)]
+    ]  # fmt: skip
+    assert max(sizes) < 2_000_000
+
+
+def test_graves_that_are_gone_end_no_page_too_early(stage: Stage) -> None:
+    for number in range(6):
+        stage.in_morgue(f"buried{number}", args=b"x" * 600_000)
+    view = stage.broker.inspector
+    members = [f"buried{number}".encode() + b"\0" + graves[0].job.key
+               for number in range(6) if (graves := view.graves("q", f"buried{number}"))]  # fmt: skip
+    stage.queue.discard("buried1")
+    stage.queue.discard("buried5")
+    assert [one.id for one in view.views(stage.queue, 0, "morgue", members)] == [f"buried{n}" for n in (0, 2, 3, 4)]
+
+
+def test_large_jobs_are_read_few_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(12):
+        stage.put(f"large{number}", args=args("x" * 600_000, f"mark-{number}"))
+    stage.queue.schedule_many(NewJob(f"j{number:04}", "work", args("small"), delay_ms=5) for number in range(1500))
+    sizes = replies(stage, monkeypatch)
+    assert ids(stage, "mark-11") == ["large11"]
+    assert max(sizes) < 2_000_000
+    assert len(sizes) < 60
+
+
+def test_jobs_that_come_later_do_not_keep_a_search_going(stage: Stage) -> None:
+    stage.queue.schedule_many(NewJob(f"j{number}", "work", due_ms=None, delay_ms=number) for number in range(600))
+    found = 0
+    for view in stage.broker.inspector.search("q", "work"):
+        found += 1
+        stage.put(f"more {view.id} {found}", at=10_000 + found)
+        assert found <= 600
+    assert found == 600
+
+
+def test_a_job_that_moves_on_while_it_is_looked_for_is_found_once(stage: Stage) -> None:
+    stage.put("a", args=args("x"))
+    found = []
+    for view in stage.broker.inspector.search("q", "a"):
+        found.append((view.id, view.state))
+        stage.take()
+    assert found == [("a", "ready")]
+
+
+def test_old_epochs_are_searched_too(broker: Broker) -> None:
+    stage = Stage(broker, shards=2, clock=False)
+    stage.put("before", args=args("needle"))
+    broker.reshard("q", 3)
+    stage.put("after", args=args("needle"))
+    assert sorted(view.id for view in broker.inspector.search("q", "needle")) == ["after", "before"]
+
+
+def test_a_queue_that_is_not_there_has_nothing(broker: Broker) -> None:
+    assert list(broker.inspector.search("nowhere", "x")) == []
+    assert list(broker.inspector.payloads("nowhere", "x")) == []
+    assert broker.queue_names() == []
+
+
+def test_an_empty_text_or_an_unknown_place_is_refused_at_the_call(stage: Stage) -> None:
+    with pytest.raises(InvalidJob, match="search for what"):
+        stage.broker.inspector.search("q", "")
+    with pytest.raises(InvalidJob, match="'grave' is no place to search"):
+        stage.broker.inspector.search("q", "x", places=["waiting", "grave"])
+
+
+def test_redis_is_free_between_any_two_chunks(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk is a call of its own, of at most 250 jobs."""
+    stage.queue.schedule_many(NewJob(f"j{number:04}", "work", delay_ms=number) for number in range(1200))
+    limits: list[int] = []
+    call = stage.broker.scripts.call
+
+    def seen(name: str, keys: Any, *rest: Any) -> Any:
+        if name == "page":
+            limits.append(int(rest[4]))
+        return call(name, keys, *rest)
+
+    monkeypatch.setattr(stage.broker.scripts, "call", seen)
+    assert len(ids(stage, "work")) == 1200
+    assert max(limits) == sweep.CHUNK == 250

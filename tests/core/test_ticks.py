@@ -1,0 +1,43 @@
+"""A tick puts its job in once, whoever fires it; losing that race is no refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.core.job import NewJob
+
+from .stage import T0, Stage
+
+
+def job(ident: str = "nightly", **options: object) -> NewJob:
+    return NewJob(ident, "work", on_conflict="ignore", **options)  # type: ignore[arg-type]
+
+
+def test_a_tick_that_somebody_fired_already_changes_nothing_and_is_not_counted(stage: Stage) -> None:
+    assert stage.queue.schedule_tick(job(), T0) == "created"
+    picture, counters = stage.picture(), stage.counters()
+    assert stage.queue.schedule_tick(job(), T0) == "fired"
+    assert stage.queue.schedule_tick(job(), T0 - 60_000) == "fired"
+    assert stage.picture() == picture == {"waiting": ["nightly +0"]}
+    assert stage.counters() == counters == {"created": 1}
+    assert stage.queue.last_tick("nightly") == T0
+
+
+def test_the_next_tick_is_fired_although_the_job_of_the_last_one_waits(stage: Stage) -> None:
+    stage.queue.schedule_tick(job(), T0)
+    assert stage.queue.schedule_tick(job(), T0 + 60_000) == "ignored"
+    assert stage.queue.last_tick("nightly") == T0 + 60_000
+    assert stage.counters() == {"created": 1, "changed": 1}
+
+
+@pytest.mark.parametrize(("rule", "outcome"), [({"put": 1}, "paused"), ({"max_length": 1}, "full")])
+def test_a_tick_that_was_refused_is_counted_as_such_and_not_remembered(
+    stage: Stage, rule: dict[str, int], outcome: str
+) -> None:
+    stage.put("other")
+    stage.queue.rule(0, **rule)
+    assert stage.queue.schedule_tick(job(), T0) == outcome
+    assert stage.queue.last_tick("nightly") is None
+    assert stage.counters() == {"created": 1, "refused": 1}
+    stage.queue.rule(0, clear=1, max_length=0)
+    assert stage.queue.schedule_tick(job(), T0) == "created"
