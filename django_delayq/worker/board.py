@@ -1,21 +1,27 @@
 """The board: shared memory in which a child shows what it runs, so that its supervisor knows it after a ``kill -9``.
 
 Layout: a header (``<ddBB``: stamp, ready since, leaving, slots), then one record per slot:
-flag u8 | queue length u8 | id length u8 | shard u32 | token u64 | started f64 | limit f64 | queue | id.
+flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |
+and at its end the digests (8 bytes each) of the other ids of a batch, which has one queue, one shard and one token.
 The flag is lowered first and raised last, so whenever the child dies a raised flag has a whole record behind it.
 A mark is a few stores into a mapped page: no system call, no lock. Times are CLOCK_MONOTONIC, one for all processes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .run import NEVER, Run
+
+if TYPE_CHECKING:
+    from django_delayq.core.job import Job
 
 IDLE: Final = 0
 RUNNING: Final = 1
@@ -27,10 +33,18 @@ ENDED: Final = 3
 
 _HEADER: Final = Struct("<ddBH")
 _HEADER_BYTES: Final = 64
-_RECORD: Final = Struct("<BBIQdd")  # after the flag byte
+_RECORD: Final = Struct("<BBHIQdd")  # after the flag byte
 _TEXT_AT: Final = 1 + _RECORD.size
-_RECORD_BYTES: Final = 640  # flag, numbers, a queue name and an id of up to 255 bytes each, and air
+_OTHERS_AT: Final = 640  # behind flag, numbers, a queue name and an id of up to 255 bytes each, and air
+_DIGEST_BYTES: Final = 8
+_MOST_OTHERS: Final = 250
+_RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
 _LEAVING_AT: Final = 16
+
+
+def digest_of(ident: str) -> bytes:
+    """What stands for an id where there is no room for it."""
+    return hashlib.blake2b(ident.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +59,19 @@ class Mark:
     #: when its time limit was to strike; infinite without one
     limit_at: float
     timed_out: bool
+    #: digests of the other ids of a batch
+    others: tuple[bytes, ...] = ()
 
     @property
-    def place(self) -> tuple[str, str, int]:
-        """What identifies the held job."""
-        return self.queue, self.id, self.token
+    def places(self) -> Iterator[tuple[str, int, bytes]]:
+        """What identifies the held jobs (see :func:`place_of`)."""
+        for digest in (digest_of(self.id), *self.others):
+            yield self.queue, self.token, digest
+
+
+def place_of(job: Job) -> tuple[str, int, bytes]:
+    """What identifies a held job on boards."""
+    return job.queue, job.token, digest_of(job.id)
 
 
 class Board:
@@ -79,12 +101,16 @@ class Board:
 
     # --- the child's side
 
-    def mark(self, run: Run) -> None:
-        """Slot ``run.slot`` begins ``run``."""
+    def mark(self, run: Run, parts: Sequence[Run] = ()) -> None:
+        """Slot ``run.slot`` begins ``run``; ``parts`` are the runs of a batch, that of its job first."""
         job, shared, start = run.job, self._map, self._starts[run.slot]
         queue, job_id = job.queue.encode(), job.id.encode()
         shared[start] = IDLE
-        _RECORD.pack_into(shared, start + 1, len(queue), len(job_id), job.shard, job.token, run.started, NEVER)
+        _RECORD.pack_into(shared, start + 1, len(queue), len(job_id), len(parts) - 1 if parts else 0, job.shard,
+                          job.token, run.started, NEVER)  # fmt: skip
+        if parts:
+            digests = b"".join([digest_of(part.job.id) for part in parts[1:]])
+            shared[start + _OTHERS_AT : start + _OTHERS_AT + len(digests)] = digests
         text = start + _TEXT_AT
         middle = text + len(queue)
         shared[text:middle] = queue
@@ -139,9 +165,13 @@ class Board:
             flag = self._map[start]
             if flag == IDLE:
                 continue
-            queue, job_id, shard, token, started, limit_at = _RECORD.unpack_from(self._map, start + 1)
+            queue, job_id, count, shard, token, started, limit_at = _RECORD.unpack_from(self._map, start + 1)
             text = start + _TEXT_AT
             name = self._map[text : text + queue].decode(errors="replace")
             ident = self._map[text + queue : text + queue + job_id].decode(errors="replace")
-            found.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT))
+            others = tuple(
+                self._map[at : at + _DIGEST_BYTES]
+                for at in range(start + _OTHERS_AT, start + _OTHERS_AT + count * _DIGEST_BYTES, _DIGEST_BYTES)
+            )
+            found.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, others))
         return found

@@ -13,6 +13,7 @@ from django_delayq.core.errors import Misconfigured
 Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
 
 SCHEDULERS: Final = ("weighted", "seq", "lag")
+SPLITTERS: Final = ("default", "rendezvous", "by_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,10 @@ class WorkerConfig:
 
     #: names of the queues to reserve from
     queues: tuple[str, ...]
+    #: serve every other queue of the deployment too, also those that come later
+    all_queues: bool = False
+    #: queues that are never reserved from, because others pull from them
+    pulled: frozenset[str] = frozenset()
     #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
     weights: Mapping[str, float] = field(default_factory=dict)
     #: jobs that one process runs at the same time; an ``async def`` job takes one of them too
@@ -48,15 +53,22 @@ class WorkerConfig:
     #: end when nothing is ready any more
     burst: bool = False
     #: order of the shards: "default" (each process begins elsewhere), "rendezvous" (by hash of worker and shard,
-    #: stable when processes come and go) or a function
+    #: stable when processes come and go), "by_node" (every ``nodes``-th shard first) or a function
     splitter: str | Splitter = "default"
+    #: splitter "by_node": how many nodes (machines) share the work, and which of them this is, counted from 0. Wrong
+    #: values cost speed only: every process visits every shard in the end
+    nodes: int = 1
+    node: int = 0
     #: which of several shards with due work is next: "weighted", "seq" (all weights 1) or "lag" (longest overdue)
     scheduler: str = "weighted"
+    #: time zone of the cron expressions that name none
+    timezone: str = "UTC"
 
     def __post_init__(self) -> None:
         if not isinstance(self.queues, tuple) or not self.queues:
             raise Misconfigured("the worker needs at least one queue name: queues=('default',)")
-        for name, low, high in (("threads", 1, 1024), ("processes", 1, 1024), ("index", 0, 1 << 30)):
+        for name, low, high in (("threads", 1, 1024), ("processes", 1, 1024), ("index", 0, 1 << 30),
+                                ("nodes", 1, 1 << 30), ("node", 0, 1 << 30)):  # fmt: skip
             _int(name, getattr(self, name), low, high)
         if self.max_jobs is not None:
             _int("max_jobs", self.max_jobs, 1, 1 << 60)
@@ -68,8 +80,8 @@ class WorkerConfig:
             _number(f"weight of queue {queue!r}", weight, 0.001)
         if self.scheduler not in SCHEDULERS:
             raise Misconfigured(f"scheduler must be one of {', '.join(SCHEDULERS)}; got {self.scheduler!r}")
-        if not callable(self.splitter) and self.splitter not in ("default", "rendezvous"):
-            raise Misconfigured(f"splitter must be default, rendezvous or a function; got {self.splitter!r}")
+        if not callable(self.splitter) and self.splitter not in SPLITTERS:
+            raise Misconfigured(f"splitter must be one of {', '.join(SPLITTERS)} or a function; got {self.splitter!r}")
         if not (self.consumer or self.dispatcher):
             raise Misconfigured("a worker without consumer and without dispatcher has nothing to do; keep one of them")
 

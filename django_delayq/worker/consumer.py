@@ -14,19 +14,22 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from django_delayq.core.faults import Backoff
-from django_delayq.core.job import Job, release
+from django_delayq.core.job import Job
 
 from . import decision
+from .batch import Batcher
 from .config import WorkerConfig
 from .horizon import Horizon, Source
-from .run import NEVER, Run
+from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
 from .slots import Slots
+from .strays import Strays
 from .waker import WakeThread
 from .weather import Weather
 
 if TYPE_CHECKING:
     from django_delayq.core.queue import Batch
+    from django_delayq.core.task import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Consumer:
     """Reserves, hands out, collects. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread."""
 
     def __init__(self, config: WorkerConfig, name: str, horizon: Horizon, slots: Slots, weather: Weather,
-                 waker: WakeThread | None, lease: float) -> None:  # fmt: skip
+                 waker: WakeThread | None, lease: float, registry: Registry) -> None:  # fmt: skip
         #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` were taken
@@ -60,11 +63,17 @@ class Consumer:
         self._slots = slots
         self._weather = weather
         self._waker = waker
-        self._trust = lease - min(1.0, lease / 10)  # of a lease, counted from before the call that won it
+        self._registry = registry
+        self._batcher = Batcher(registry)
+        horizon.welcome(self._size_up)
+        self._lease = lease
+        self._trust = trusted(lease)
         self._prefetch = config.prefetch_ms / 1000
         self._accepted = 0
         self._collected = 0
+        self._batches = 0  # of the runs in hand
         self._settler = Settler(horizon, weather, lease)
+        self._strays = Strays(name, self._settler, horizon, registry)
         self._suspects: deque[Run] = deque()
         self._solo: Run | None = None
         self._stuck: set[Run] = set()
@@ -73,6 +82,9 @@ class Consumer:
         self._giving_back = False
         self._halted = False
         self._thread = threading.Thread(target=self._live, name="delayq-fetch", daemon=True)
+
+    def _size_up(self, source: Source) -> None:
+        source.pace.size = self._batcher.expected(source.queue.name)
 
     # --- for other threads
 
@@ -125,6 +137,8 @@ class Consumer:
             except Exception as error:
                 # Calls to Redis are retried where they are made; what arrives here is a bug, and even that is survived.
                 time.sleep(pause.next(self._weather.storm("fetch loop", error)))
+        if self._strays:
+            self._strays.give_back()
         self.finished.set()
 
     def _is_over(self) -> bool:
@@ -139,11 +153,13 @@ class Consumer:
         return self._only_stuck_left()
 
     def _only_stuck_left(self) -> bool:
-        return self._accepted - self._collected <= sum(run.ended == 0.0 for run in self._stuck)
+        return self._accepted - self._collected <= sum(len(run.parts) for run in self._stuck if not run.ended)
 
     def _turn(self) -> None:
         if self._slots.done:
             self._collect()
+        if self._strays:
+            self._strays.give_back()
         now = time.monotonic()
         if self._suspects:
             self._care_for_suspects(now)
@@ -163,11 +179,16 @@ class Consumer:
         """How many jobs of this shard fit in now."""
         if self._stopping or self._suspects or self._solo is not None:
             return 0
-        waiting = len(self._slots.inbox)
-        room = source.pace.room(self._slots.free, waiting, self._prefetch)
+        waiting, pace = len(self._slots.inbox), source.pace
+        room = pace.room(self._slots.free, waiting, self._prefetch)
+        if pace.size == 1:
+            room = min(room, MOST_WAITING - waiting)
+        else:  # a run takes several jobs, and those that run are not among those that wait
+            most = MOST_WAITING + self._slots.count * pace.size
+            room = min(room * pace.size, most - (self._accepted - self._collected))
         if self._config.max_jobs is not None:
             room = min(room, self._config.max_jobs - self._accepted)
-        return min(room, BATCH, MOST_WAITING - waiting)
+        return min(room, BATCH)
 
     # --- reserve
 
@@ -185,12 +206,15 @@ class Consumer:
 
         answer = self._settler.patiently(call, acks)
         now = time.monotonic()
+        if answer is None or now - asked_at > self._lease:
+            # Given up, or asked for again so late that the first answer may have been another one.
+            self._strays.doubt(source)
         if answer is None:
             self._horizon.answered(source, now, 0.0, 0)
             return
         counted, batch = answer
         self._settler.account(acks, counted)
-        self._horizon.answered(source, now, batch.next_due_ms, len(batch.jobs) + len(batch.broken))
+        self._horizon.answered(source, now, batch.next_due_ms, batch.taken)
         if batch.jobs:
             self._accept(source, batch.jobs, asked_at, now, batch.now_ms)
 
@@ -199,17 +223,29 @@ class Consumer:
         runs = [Run(job, source, now, deadline, offset) for job in jobs]
         self._settler.held.update(runs)
         self._accepted += len(runs)
-        suspects = [run for run in runs if run.job.suspect]
-        if suspects:
-            self._suspects.extend(suspects)
-            runs = [run for run in runs if not run.job.suspect]
         slots, pace = self._slots, source.pace
+        if [job for job in jobs if job.merged or job.crashes or job.flags]:
+            runs = self._arranged(source, runs)
+        else:
+            pace.size = 1
         slots.spread = not pace.tiny
         # One slot is woken for each two milliseconds of work; unmeasured work gets as many as there are jobs.
         wake = len(runs) if pace.seconds is None else 1 + int(len(runs) * pace.seconds / _TINY_RUN)
         slots.put(runs, min(wake, len(runs)))
         if self._config.max_jobs is not None and self._accepted >= self._config.max_jobs:
             self.worked_off = self._stopping = True
+
+    def _arranged(self, source: Source, runs: list[Run]) -> list[Run]:
+        """The runs for the slots: suspects are kept apart, merged jobs share runs."""
+        self._suspects.extend([run for run in runs if run.job.suspect])
+        quiet = [run for run in runs if not run.job.suspect]
+        if not quiet:
+            return []
+        # The least that one run takes: of slow jobs no more shall be held than find a slot.
+        source.pace.size = min([self._batcher.size_of(run.job) for run in quiet])
+        arranged = self._batcher.arrange(quiet)
+        self._batches += sum([bool(run.members) for run in arranged])
+        return arranged
 
     def _has_run_dry(self, now: float) -> bool:
         """Whether nothing is ready anywhere and nothing is in hand."""
@@ -230,8 +266,11 @@ class Consumer:
             if run is self._solo:
                 self._solo = None
         for source, runs in fresh.items():
-            self._collected += len(runs)
             source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
+            if self._batches:
+                self._batches -= sum([bool(run.members) for run in runs])
+                runs = [part for run in runs for part in run.parts]
+            self._collected += len(runs)
             self._settler.add(source, runs)
 
     # --- suspects: one at a time, alone
@@ -270,9 +309,14 @@ class Consumer:
             self._hand_back(self._suspects.popleft(), "the worker stops")
 
     def _hand_back(self, run: Run, reason: str, delay_ms: int | None = None) -> None:
-        run.settlement = release(run.job, delay_ms=delay_ms, reason=reason, suspect=run.job.suspect)
-        self._collected += 1
-        self._settler.add(run.source, [run])
+        parts = list(run.parts)
+        for part in parts:
+            policy = decision.policy_of(self._registry.get(part.job.task), part.job)
+            part.settlement = decision.give_back(part.job, policy, delay_ms=delay_ms, reason=reason,
+                                                 suspect=part.job.suspect)  # fmt: skip
+        self._batches -= bool(run.members)
+        self._collected += len(parts)
+        self._settler.add(run.source, parts)
 
     # --- rest
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from django_delayq.core.job import Job
-
-from .run import Run
+from .run import NEVER, Run, trusted
 
 #: the run of this thread or coroutine; set by the execution, read by :func:`current_job`
 running: ContextVar[Run | None] = ContextVar("delayq_run", default=None)
 
 
 class CurrentJob:
-    """A view of the running job. Valid until the handler returns."""
+    """A view of the running job. Valid until the handler returns.
 
-    __slots__ = ("_job", "_run")
+    In a batch it is a view of the whole call, which speaks for its first job where it can speak for one only;
+    :attr:`jobs` has a view of each.
+    """
+
+    __slots__ = ("_job", "_parts", "_run")
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._job = run.job
+        self._parts = tuple([part for part in run.members if part.settlement is None])
+        self._job = self._parts[0].job if self._parts else run.job
 
     @property
     def id(self) -> str:
@@ -65,6 +69,12 @@ class CurrentJob:
         return datetime.fromtimestamp(self._job.due_ms / 1000, UTC)
 
     @property
+    def tick(self) -> datetime | None:
+        """Of a recurring task: the tick that this run is for, in every attempt; None for other jobs."""
+        ms = self._job.options.get("tick_ms")
+        return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+    @property
     def key(self) -> str:
         """Key of this generation of the id (32 hex digits), the same in every attempt."""
         return self._job.key.hex()
@@ -77,41 +87,121 @@ class CurrentJob:
 
     @property
     def token(self) -> int:
-        """Fencing token of this lease: larger than that of every earlier holder of the job."""
+        """Fencing token of this lease: larger than that of every earlier holder of the job. One for a whole batch."""
         return self._job.token
 
     @property
-    def jobs(self) -> tuple[Job, ...]:
-        """The stored jobs that this call works on."""
-        return (self._job,)
+    def args(self) -> Sequence[Any]:
+        """Positional arguments of the handler."""
+        return self._run.args
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """Keyword arguments of the handler."""
+        return self._run.kwargs
+
+    @property
+    def payloads(self) -> Sequence[Any]:
+        """A merged job's payloads in score order, as the handler gets them; empty for other jobs."""
+        if not self._job.merged or not self._run.args:
+            return ()
+        payloads: Sequence[Any] = self._run.args[0].get(self.id, ())
+        return payloads
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The scores of :attr:`payloads`."""
+        return tuple(_number(payload.score) for payload in self._job.payloads)
+
+    @property
+    def payload_keys(self) -> tuple[str, ...]:
+        """The keys of :attr:`payloads` (32 hex digits each), the same in every attempt."""
+        return tuple(payload.key.hex() for payload in self._job.payloads)
+
+    @property
+    def jobs(self) -> tuple[CurrentJob, ...]:
+        """A view of each job that this call works on."""
+        return tuple([view_of(part) for part in self._parts]) or (self,)
+
+    @property
+    def lost(self) -> bool:
+        """True when it belongs to another worker by now (all jobs of a batch do): what comes out is not stored."""
+        return all(part.lost for part in self._parts or (self._run,))
 
     @property
     def should_stop(self) -> bool:
-        """True when the job was cancelled or lost, or the process is about to end: return soon."""
-        return self._run.should_stop
+        """True when the job was cancelled or lost, or the process is about to end: return soon.
+
+        A batch should stop when its time or its process is over, or when all of its jobs should; look at :attr:`jobs`
+        for each of them.
+        """
+        run = self._run
+        return run.should_stop or (bool(self._parts) and all(part.should_stop for part in self._parts))
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until this run should be over: until its time limit, or until its lease ends if that is sooner.
+
+        The worker renews the lease every few seconds, so it matters only while Redis cannot be reached. Of a batch the
+        lease that ends first counts. 0 when it is over, or the job lost; infinite without limit and lease
+        (``ack="early"``).
+        """
+        return max(0.0, self._ends_at() - time.monotonic())
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When :attr:`seconds_left` will have passed, on Redis's clock (UTC); None = never. A renewal moves it."""
+        ends_at = self._ends_at()
+        if ends_at == NEVER:
+            return None
+        return datetime.fromtimestamp(ends_at + self._run.offset_ms / 1000, UTC)
+
+    def _ends_at(self) -> float:
+        run = self._run
+        if run.limited_by:
+            return run.limited_by
+        leases = [part.deadline for part in self._parts or (run,) if not part.lost]
+        return min(run.limit_at, *leases) if leases else 0.0
 
     def touch(self) -> bool:
-        """Renew the lease now (the worker does so by itself every few seconds).
+        """Renew the lease now (the worker does so by itself every few seconds); in a batch, those of all its jobs.
 
         Returns:
-            False if the job belongs to another worker by now; nothing that this run does will be stored any more.
+            False if the job (every job of the batch) belongs to another worker by now; nothing that this run does will
+            be stored any more.
         """
-        job, run = self._job, self._run
-        answer = run.queue.touch([job], {(job.id, job.token)})[0]
-        run.lost = answer == "lost"
-        run.should_stop = run.should_stop or answer != "held"
-        return answer != "lost"
+        held = [part for part in self._parts or (self._run,) if not part.acked]
+        queue, asked_at = self._run.queue, time.monotonic()
+        answers = queue.touch([part.job for part in held], {(part.job.id, part.job.token) for part in held})
+        until = asked_at + trusted(queue.broker.lease_ms / 1000)
+        for part, answer in zip(held, answers, strict=True):
+            if answer != "lost":
+                part.deadline = max(part.deadline, until)
+            part.lost = part.lost or answer == "lost"
+            part.should_stop = part.should_stop or answer != "held"
+        return not self.lost
 
     def __repr__(self) -> str:
-        return f"<CurrentJob {self.queue}/{self.id} attempt={self.attempt}>"
+        more = f" and {len(self._parts) - 1} more" if len(self._parts) > 1 else ""
+        return f"<CurrentJob {self.queue}/{self.id}{more} attempt={self.attempt}>"
+
+
+def _number(score: str) -> float:
+    try:
+        return int(score)
+    except ValueError:
+        return float(score)
+
+
+def view_of(run: Run) -> CurrentJob:
+    """The view of a run; one and the same as long as the run lasts."""
+    if run.view is None:
+        run.view = CurrentJob(run)
+    view: CurrentJob = run.view
+    return view
 
 
 def current_job() -> CurrentJob | None:
     """The job whose handler is running here, or None outside of one."""
     run = running.get()
-    if run is None:
-        return None
-    if run.view is None:
-        run.view = CurrentJob(run)
-    view: CurrentJob = run.view
-    return view
+    return None if run is None else view_of(run)

@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from django_delayq.core import layout as layouts
 from django_delayq.core.task import Registry
 
 from . import decision
@@ -21,8 +22,6 @@ from .weather import Weather
 if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
     from django_delayq.core.queue import Queue, Tick
-
-    from .horizon import Horizon
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +36,8 @@ _SLOW: Final = 10.0
 _AGAIN: Final = 1.0
 _SOON: Final = 0.02
 _FORGET_AFTER_MS: Final = 60_000
+#: seconds between two looks after old epochs
+CARE: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -54,17 +55,29 @@ class Beat:
     hold: bool = False
 
 
+class Overdue(Protocol):
+    """Who in this process takes care of due times."""
+
+    def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
+        """Whether a due time of the shard passed ``patience`` seconds ago and nobody here has asked since."""
+        ...
+
+
 class Patrol:
-    """The duty of looking at every shard in time: at least once per 0.8 lease, and at each known deadline."""
+    """The duty of looking at every shard in time: at least once per 0.8 lease, and at each known deadline.
+
+    ``pace`` is the number of seconds between two looks without a reason, as long as the shards are few.
+    """
 
     def __init__(self, queues: Callable[[], Sequence[Queue]], registry: Registry, lease: float, heartbeat: float,
-                 weather: Weather, horizon: Horizon | None = None) -> None:  # fmt: skip
+                 weather: Weather, horizon: Overdue | None = None, *, pace: float = LOOK) -> None:  # fmt: skip
         self._queues = queues
         self._registry = registry
         self._lease = lease
         self._heartbeat = heartbeat
         self._weather = weather
         self._horizon = horizon
+        self._pace = pace
         self._beats: list[Beat] = []
         self._outage_seen = weather.cleared_at
 
@@ -91,9 +104,11 @@ class Patrol:
             beat.hold = True
 
     def _meet(self, queues: Sequence[Queue], now: float) -> None:
+        served = {(queue.name, shard) for queue in queues for shard in queue.numbers}
+        self._beats = [beat for beat in self._beats if (beat.queue.name, beat.shard) in served]
         known = {(beat.queue.name, beat.shard) for beat in self._beats}
         fresh = [
-            (queue, shard) for queue in queues for shard in range(queue.shards) if (queue.name, shard) not in known
+            (queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in known
         ]
         self._beats += [Beat(queue, shard, now) for queue, shard in fresh]
 
@@ -101,7 +116,7 @@ class Patrol:
     def _period(self) -> float:
         """Seconds between two looks at one shard. A lease is renewed or won within that time before it ends, so each
         end of a lease is known before it comes."""
-        return min(LOOK * len(self._beats), 0.8 * self._lease)
+        return min(self._pace * len(self._beats), 0.8 * self._lease)
 
     def _next_look(self, beat: Beat) -> float:
         if beat.hold:
@@ -183,3 +198,20 @@ class Registrar:
                 if worker["name"] != self._own and now_ms - worker["seen_ms"] > _FORGET_AFTER_MS:
                     self._broker.forget(worker["name"])
         return 60.0
+
+
+class Caretaker:
+    """The duty of ending what a change of the number of shards left behind. It asks Redis only where there is such."""
+
+    def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]]) -> None:
+        self._broker = broker
+        self._queues = queues
+
+    def run(self) -> float:
+        """Finish what its author did not, take off the epochs in which nothing lies any more."""
+        for queue in list(self._queues()):
+            if layouts.is_pending(queue.layout):
+                self._broker.epochs.finish(queue.name)
+            if len(queue.epochs) > 1:
+                self._broker.epochs.retire(queue.name)
+        return CARE

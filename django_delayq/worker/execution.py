@@ -1,35 +1,46 @@
 """The run of a job, as a pipeline of verbs over a :class:`Run`: resolved → decoded → prepared → performed → settled.
 
 Whatever a handler does ends here as a settlement: an exception of any kind (SystemExit, KeyboardInterrupt,
-GeneratorExit and CancelledError included), nonsense as a result, a fork of which both sides come back.
+GeneratorExit and CancelledError included), nonsense as a result, a fork of which both sides come back. A batch goes the
+same way with several jobs: each leaves it where its own fate is decided, and the handler gets those that are left.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from django_delayq.core.codec import decode, decode_args
-from django_delayq.core.errors import DelayQError, JobTimeout, Verdict
-from django_delayq.core.job import Settlement, ack, release
+from django_delayq.core.errors import JobTimeout, PartialFailure, Verdict
+from django_delayq.core.job import Settlement, ack
 from django_delayq.core.task import Registry, Task
 
 from . import decision
 from .board import Board
-from .current import running
+from .current import running, view_of
 from .decision import Policy
+from .early import ack_early
 from .eventloop import EventLoop
 from .hooks import Hooks
 from .limits import Warden
 from .middleware import Middleware, compose
-from .run import Run
+from .record import class_of, error_record
+from .run import BatchRun, Run
+from .telling import Teller
 
 logger: Final = logging.getLogger(__name__)
+
+#: makes the stored form of an error
+Recorder: TypeAlias = Callable[[BaseException], bytes]
+
+_DEFAULTS: Final = Policy()
 
 
 class Execution:
@@ -48,6 +59,8 @@ class Execution:
         self.warden: Warden | None = None
         self._registry = registry
         self._hooks = hooks
+        self._teller = Teller(hooks)
+        self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
         self._loop = loop or EventLoop()
         self._call = compose(middlewares, self._handler)
@@ -55,27 +68,47 @@ class Execution:
         self._pid = os.getpid()
 
     def __call__(self, run: Run) -> None:
-        """Run the job and leave ``run.settlement`` behind. Never raises."""
+        """Run the job and leave ``run.settlement`` behind, in a batch that of each member. Never raises."""
         run.started = monotonic()
         try:
-            if run.lost or run.started >= run.deadline:
-                run.settlement = release(run.job, reason="the lease ended before the run could start")
+            # A context of its own: no ContextVar of one job is seen by the next one in this thread.
+            if type(run) is BatchRun:
+                copy_context().run(self._together, run)
+            elif run.lost or run.started >= run.deadline:
+                run.settlement = _too_late(run)
             else:
-                # A context of its own: no ContextVar of one job is seen by the next one in this thread.
                 copy_context().run(self._pipeline, run)
         except BaseException as error:  # the boundary: a slot outlives everything
             logger.exception("%s: the execution itself failed", run.job.id)
             run.error = error
-        if run.settlement is None:
-            run.settlement = release(run.job, delay_ms=5000, reason="the execution itself failed")
         run.ended = run.ended or monotonic()
+        if run.settlement is None:
+            self._close(run)
         run.view = None
+
+    @staticmethod
+    def _close(run: Run) -> None:
+        """No job leaves without a settlement."""
+        for part in run.parts:
+            part.ended, part.view = run.ended, None
+            if part.settlement is not None:
+                continue
+            if part.acked:
+                part.settlement = decision.recorded(part.job, run.error, part.started_ms, part.run_ms)
+            else:
+                part.settlement = decision.give_back(part.job, part.policy or _DEFAULTS, delay_ms=5000,
+                                                     reason="the execution itself failed")  # fmt: skip
 
     def _pipeline(self, run: Run) -> None:
         if not (self._resolved(run) and self._decoded(run) and self._prepared(run)):
             return
-        self._performed(run)
-        self._settled(run)
+        policy = run.policy
+        if policy is None or not policy.early:
+            self._performed(run)
+            self._settled(run)
+        elif ack_early(run, policy):
+            self._performed(run)
+            self._recorded(run)
 
     # --- the verbs
 
@@ -84,7 +117,7 @@ class Execution:
         if task is None:
             run.settlement = decision.unknown_task(run.job)
             logger.warning("%s: no task named %s in this process", run.job.id, run.job.task)
-            self._told(run, None)
+            self._teller.ended(run, run.settlement, None)
             return False
         if run.job.options_json:
             run.policy = decision.policy_of(task, run.job)
@@ -105,7 +138,7 @@ class Execution:
         except Exception as error:
             run.settlement = decision.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
-            self._told(run, error)
+            self._teller.ended(run, run.settlement, error)
             return False
         return True
 
@@ -116,19 +149,23 @@ class Execution:
         try:
             self._hooks.before_job(run.job)
         except BaseException as error:
-            run.settlement = decision.not_prepared(run.job, error)
-            logger.warning("%s: given back, before_job raised %s", run.job.id, decision.class_of(error))
+            logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
+            for part in run.live:
+                part.settlement = decision.not_prepared(part.job, part.policy or _DEFAULTS, error)
             return False
         return True
 
-    def _performed(self, run: Run) -> None:
+    def _performed(self, run: Run, parts: tuple[Run, ...] = ()) -> None:
         hooks = self._hooks
         if hooks.wants("job_started"):
-            self._notify("job_started", run)
+            for part in parts or (run,):
+                self._teller.notify("job_started", part)
         board, warden, policy = self._board, self.warden, run.policy
         run.started = monotonic()
+        for part in parts:
+            part.started = run.started
         if board is not None:
-            board.mark(run)
+            board.mark(run, parts)
         try:
             if policy is None or policy.timeout is None or warden is None:
                 self._call(run)
@@ -142,7 +179,8 @@ class Execution:
             try:
                 hooks.after_job(run.job)
             except BaseException as error:
-                if run.error is None:
+                # It counts more than a partial failure, which acks the rest: what leaked is the work of all.
+                if run.error is None or isinstance(run.error, PartialFailure):
                     run.error = error
         run.ended = monotonic()
         if board is not None:
@@ -168,48 +206,110 @@ class Execution:
             return self._loop.run(result, run)
         return result
 
-    def _settled(self, run: Run) -> None:
+    def _settled(self, run: Run, record: Recorder | None = None) -> None:
         job, error = run.job, run.error
+        if error is not None and isinstance(error, PartialFailure):
+            error = run.error = decision.failures_of(error, [job.id]).get(job.id)
         if error is None:
             run.settlement = ack(job, run.started_ms, run.run_ms)
-            if self._hooks.wants("job_succeeded"):
-                self._notify("job_succeeded", run, seconds=run.ended - run.started)
+            self._succeeded(run)
             return
-        policy = run.policy or Policy()
-        timed_out = bool(run.limited_by) and not isinstance(error, Verdict)
-        run.settlement = decision.raised(job, policy, error, run.started_ms, run.run_ms, timed_out=timed_out)
-        self._log_failure(run, run.settlement)
-        self._told(run, error)
+        policy = run.policy or _DEFAULTS
+        run.settlement = decision.raised(job, policy, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
+                                         record=record or self._record)  # fmt: skip
+        if run.settlement.outcome == "exhausted":
+            self._exhausted(run, error)
+        self._teller.failed(run, run.settlement, error)
 
-    # --- telling
-
-    def _told(self, run: Run, error: BaseException | None) -> None:
-        settlement = run.settlement
-        if settlement is None:
-            return
-        if settlement.verb == "fail" and self._hooks.wants("job_failed"):
-            retry_in = (settlement.delay_ms or 0) / 1000
-            self._notify("job_failed", run, error=error, outcome=settlement.outcome, retry_in=retry_in)
-        elif settlement.verb == "bury" and self._hooks.wants("job_buried"):
-            self._notify("job_buried", run, error=error, reason=settlement.reason)
-
-    def _notify(self, event: str, run: Run, **details: Any) -> None:
-        try:
-            self._hooks.notify(event, job=run.job, task=run.task, **details)
-        except Exception:
-            logger.exception("%s: a listener of %s failed", run.job.id, event)
-
-    def _log_failure(self, run: Run, settlement: Settlement) -> None:
-        job = run.job
-        kind = settlement.error_class or "-"
-        if settlement.verb == "bury":
-            # Without the traceback: messages of exceptions may carry arguments. The morgue keeps it.
-            logger.error("%s: task %s went to the morgue (%s) after attempt %d: %s",
-                         job.id, job.task, settlement.reason, job.failures + 1, kind)  # fmt: skip
-        elif settlement.verb == "fail":
-            logger.warning("%s: attempt %d of task %s %s (%s); again in %.1f s", job.id, job.failures + 1, job.task,
-                           settlement.outcome, kind, (settlement.delay_ms or 0) / 1000)  # fmt: skip
+    def _recorded(self, run: Run, record: Recorder | None = None) -> None:
+        """What stands for "settled" when the job was acked before it began."""
+        job, error = run.job, run.error
+        if error is not None and isinstance(error, PartialFailure):
+            error = run.error = decision.failures_of(error, [job.id]).get(job.id)
+        run.settlement = decision.recorded(job, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
+                                           record=record or self._record)  # fmt: skip
+        if error is None:
+            self._succeeded(run)
         else:
-            logger.info("%s: task %s gave the job back", job.id, job.task)
-        if logger.isEnabledFor(logging.DEBUG) and not isinstance(run.error, DelayQError):
-            logger.debug("%s: traceback", job.id, exc_info=run.error)
+            self._teller.failed(run, run.settlement, error)
+
+    def _succeeded(self, run: Run) -> None:
+        if self._hooks.wants("job_succeeded"):
+            self._teller.notify("job_succeeded", run, seconds=run.ended - run.started)
+
+    def _exhausted(self, run: Run, error: BaseException) -> None:
+        """The task's own hook, while the job is still in our hands."""
+        hook = run.task.options.on_exhausted if run.task is not None else None
+        if hook is None:
+            return
+        try:
+            result = hook(view_of(run), error)
+            if type(result) is CoroutineType:
+                self._loop.run(result, run)
+        except BaseException:
+            logger.exception("%s: on_exhausted of task %s failed", run.job.id, run.job.task)
+
+    # --- several jobs in one call
+
+    def _together(self, batch: BatchRun) -> None:
+        """The pipeline of a batch: the same verbs, for each member where its own fate is decided."""
+        for member in batch.members:
+            if member.lost or batch.started >= member.deadline:
+                member.settlement = _too_late(member)
+            elif self._resolved(member):
+                self._decoded(member)
+        if self._agreed(batch) and self._prepared(batch) and self._acked_early(batch):
+            parts = batch.live
+            view_of(batch)  # made now, when it is known whom the handler gets
+            self._performed(batch, parts)
+            self._parted(batch, parts)
+        self._close(batch)
+
+    @staticmethod
+    def _agreed(batch: BatchRun) -> bool:
+        """What the call as a whole is made of: the members that are left. False = none is."""
+        parts = batch.live
+        if not parts:
+            return False
+        batch.job, batch.task = parts[0].job, parts[0].task
+        batch.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
+        policies = [part.policy or _DEFAULTS for part in parts]
+        limits = [policy.timeout for policy in policies if policy.timeout is not None]
+        batch.policy = replace(policies[0], timeout=min(limits, default=None))
+        batch.view = None
+        return True
+
+    def _acked_early(self, batch: BatchRun) -> bool:
+        policy = batch.policy
+        return policy is None or not policy.early or (ack_early(batch, policy) and self._agreed(batch))
+
+    def _parted(self, batch: BatchRun, parts: tuple[Run, ...]) -> None:
+        """The call is over: each member goes its own way."""
+        record = _remembering(self._record)
+        failures: dict[str, BaseException] = {}
+        if batch.error is not None:
+            failures = decision.failures_of(batch.error, [part.job.id for part in parts])
+        for part in parts:
+            part.ended, part.limited_by, part.error = batch.ended, batch.limited_by, failures.get(part.job.id)
+            (self._recorded if part.acked else self._settled)(part, record)
+
+
+def _too_late(run: Run) -> Settlement:
+    reason = "the lease ended before the run could start"
+    return decision.give_back(run.job, run.policy or _DEFAULTS, reason=reason)
+
+
+def _timed_out(run: Run) -> bool:
+    return bool(run.limited_by) and not isinstance(run.error, Verdict)
+
+
+def _remembering(record: Recorder) -> Recorder:
+    """``record`` that is asked once for each error: in a batch all jobs may have the same."""
+    known: dict[int, bytes] = {}
+
+    def remembered(error: BaseException) -> bytes:
+        if id(error) not in known:
+            known[id(error)] = record(error)
+        return known[id(error)]
+
+    return remembered

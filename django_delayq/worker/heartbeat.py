@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from .run import Run
+from .run import Run, trusted
 
 if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
@@ -25,18 +25,20 @@ class Heartbeat:
 
     Args:
         describe: what the process says of itself in the worker registry.
+        announced: called behind each announcement, which also tells whether the registry of queues changed.
     """
 
     def __init__(self, broker: Broker, name: str, rest: float, describe: Callable[[], dict[str, Any]],
-                 consumer: Consumer | None, slots: Slots | None) -> None:  # fmt: skip
+                 consumer: Consumer | None, slots: Slots | None,
+                 announced: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         self._broker = broker
         self._name = name
         self._rest = rest
         self._describe = describe
         self._consumer = consumer
         self._slots = slots
-        lease = broker.lease_ms / 1000
-        self._trust = lease - min(1.0, lease / 10)
+        self._announced = announced
+        self._trust = trusted(broker.lease_ms / 1000)
 
     def run(self) -> float:
         """Leases first: a registry that cannot be written must not cost them."""
@@ -44,6 +46,7 @@ class Heartbeat:
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
         self._broker.announce(self._name, self._describe())
+        self._announced()
         # By the clock, not by the end of the last turn: a Redis that stood still must not cost two turns.
         return max(0.0, began + self._rest - time.monotonic())
 
@@ -51,6 +54,8 @@ class Heartbeat:
         now = time.monotonic()
         by_queue: dict[str, list[Run]] = {}
         for run in runs:
+            if run.acked:
+                continue
             if now >= run.deadline:
                 run.should_stop = True  # nobody can promise any more that it is still ours
             if not run.lost and not self._is_live_locked(run, now):
@@ -61,11 +66,16 @@ class Heartbeat:
 
     def _touch(self, runs: list[Run]) -> None:
         started = {
-            (run.job.id, run.job.token) for run in (self._slots.running if self._slots else ()) if run is not None
+            (part.job.id, part.job.token)
+            for run in (self._slots.running if self._slots else ())
+            if run is not None
+            for part in run.parts
         }
         asked_at = time.monotonic()
         answers = runs[0].queue.touch([run.job for run in runs], started)
         for run, answer in zip(runs, answers, strict=True):
+            if run.acked:
+                continue  # since we asked: it has no lease any more, so it cannot have lost it
             if answer == "lost":
                 # Also said of a run that was settled a moment ago; then nobody looks at the flags any more.
                 run.lost = run.should_stop = True

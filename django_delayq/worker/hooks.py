@@ -8,6 +8,8 @@ from typing import Any
 
 from django_delayq.core.job import Job
 
+from .record import Formatter
+
 
 def _nothing() -> None: ...
 
@@ -24,8 +26,9 @@ class Hooks:
     """Callables around a process, its job threads and each job. All are optional.
 
     Events for ``notify`` (each with ``job`` and ``task``, the latter None when not registered here):
-    ``job_started``; ``job_succeeded`` (seconds); ``job_failed`` (error, outcome, retry_in seconds);
-    ``job_buried`` (error, reason). They are sent from the job's thread, before the end of the run is stored.
+    ``job_started``; ``job_succeeded`` (seconds); ``job_failed`` (error, outcome, retry_in seconds, None = never);
+    ``job_buried`` (error, reason). They are sent from the job's thread, before the end of the run is stored; of a
+    batch, one for each of its jobs. ``before_job`` and ``after_job`` surround a batch once, with its first job.
     """
 
     #: before the first / after the last part of the process runs
@@ -42,5 +45,7 @@ class Hooks:
     wants: Callable[[str], bool] = _deaf
     #: tell about an event; what it raises is logged
     notify: Callable[..., None] = _mute
+    #: the stored form of what a handler raised; if it fails itself, the default form is stored
+    format_error: Formatter | None = None
     #: the very last call before the process ends although jobs still run (flush logs); there is little time left
     last_words: Callable[[], None] = _nothing

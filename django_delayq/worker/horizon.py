@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .pace import Pace
@@ -55,9 +55,27 @@ class Horizon:
         self.condition = threading.Condition()
         #: True while the fetch loop rests: only then is a nudge worth its price
         self.resting = False
-        self._by_place = {(source.queue.name, source.shard): source for source in self.sources}
+        self.by_place = _by_place(self.sources)
+        self._welcome: Callable[[Source], None] = lambda _: None
         self._lag = scheduler == "lag"
         self._virtual = 0.0
+
+    def welcome(self, call: Callable[[Source], None]) -> None:
+        """``call`` with every source, and with each that comes later."""
+        self._welcome = call
+        for source in self.sources:
+            call(source)
+
+    def adopt(self, sources: Sequence[Source]) -> None:
+        """From now on these are the shards of the process. Those that are known already keep what is known of them."""
+        with self.condition:
+            for source in sources:
+                if self.by_place.get((source.queue.name, source.shard)) is not source:
+                    source.passed = self._virtual  # who comes late has no credit
+                    self._welcome(source)
+            # New objects, because the fetch loop reads these without the lock.
+            self.sources, self.by_place = list(sources), _by_place(sources)
+            self._end_rest()
 
     def due(self, now: float) -> Source | None:
         """The shard to reserve from next, or None when none has due work."""
@@ -106,7 +124,7 @@ class Horizon:
         """Wake tokens arrived for these (queue, shard) pairs."""
         with self.condition:
             for place in places:
-                source = self._by_place.get(place)
+                source = self.by_place.get(place)
                 if source is not None:
                     source.woken = True
                     source.due_at = 0.0
@@ -134,19 +152,33 @@ class Horizon:
         return min(self.sources, key=lambda source: source.asked_at, default=None)
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """Whether the shard's known due time passed ``patience`` seconds ago and nobody here has asked since."""
-        source = self._by_place.get((queue, shard))
-        return source is not None and source.due_at + patience <= now
+        """Whether the shard's known due time passed ``patience`` seconds ago and nobody here has asked since.
+
+        Also of a shard that nobody here asks: its due times are somebody else's.
+        """
+        source = self.by_place.get((queue, shard))
+        return source is None or source.due_at + patience <= now
 
 
-def build_sources(queues: Sequence[Queue], config: WorkerConfig, name: str) -> list[Source]:
-    """Every shard of the queues, in this process's own order."""
-    paces = {queue.name: Pace() for queue in queues}
+def build_sources(queues: Sequence[Queue], config: WorkerConfig, name: str,
+                  known: Mapping[tuple[str, int], Source] | None = None) -> list[Source]:  # fmt: skip
+    """Every shard of the queues, in this process's own order; ``known`` ones stay the same objects."""
+    known = known or {}
+    paces = {source.queue.name: source.pace for source in known.values()}
+    for queue in queues:
+        paces.setdefault(queue.name, Pace())
     by_name = {queue.name: queue for queue in queues}
-    places = [(queue.name, shard) for queue in queues for shard in range(queue.shards)]
+    places = [(queue.name, shard) for queue in queues for shard in queue.numbers]
     weights = {} if config.scheduler == "seq" else config.weights
     ordered = split(places, config, name)
-    return [Source(by_name[queue], shard, paces[queue], weights.get(queue, 1.0)) for queue, shard in ordered]
+    return [
+        known.get((queue, shard)) or Source(by_name[queue], shard, paces[queue], weights.get(queue, 1.0))
+        for queue, shard in ordered
+    ]
+
+
+def _by_place(sources: Sequence[Source]) -> dict[tuple[str, int], Source]:
+    return {(source.queue.name, source.shard): source for source in sources}
 
 
 def split(places: Sequence[tuple[str, int]], config: WorkerConfig, name: str) -> list[tuple[str, int]]:
@@ -156,5 +188,14 @@ def split(places: Sequence[tuple[str, int]], config: WorkerConfig, name: str) ->
         return ordered + [place for place in places if place not in ordered]
     if config.splitter == "rendezvous":
         return sorted(places, key=lambda place: hashlib.blake2b(f"{name}|{place}".encode(), digest_size=8).digest())
-    start = config.index % len(places) if places else 0
+    if config.splitter == "by_node":
+        own = [place for index, place in enumerate(places) if index % config.nodes == config.node]
+        others = [place for index, place in enumerate(places) if index % config.nodes != config.node]
+        return [*_rotated(own, config.index), *_rotated(others, config.index)]
+    return _rotated(places, config.index)
+
+
+def _rotated(places: Sequence[tuple[str, int]], by: int) -> list[tuple[str, int]]:
+    """The processes of a node begin at different places."""
+    start = by % len(places) if places else 0
     return [*places[start:], *places[:start]]

@@ -1,4 +1,5 @@
-"""How long the runs of a queue take, measured: what decides how many jobs a process may hold beyond its slots."""
+"""How long the runs of a queue take, measured, and how many jobs one run takes: what decides how many jobs a process
+may hold beyond its slots."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ _FALL: Final = 0.2
 class Pace:
     """Seconds per run of one queue: quick to believe in slow runs, slower to believe in fast ones again."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("seconds", "size")
 
     def __init__(self) -> None:
         #: None until something was measured
         self.seconds: float | None = None
+        #: jobs that fit into one run: more than one if batches of merged jobs are to be expected
+        self.size = 1
 
     def measured(self, total: float, runs: int) -> None:
         """``runs`` of them took ``total`` seconds together."""
@@ -30,11 +33,11 @@ class Pace:
         self.seconds = max(self.seconds or 0.0, seconds)
 
     def room(self, free: int, waiting: int, prefetch: float) -> int:
-        """How many jobs more may be reserved.
+        """How many runs more may be reserved.
 
         Args:
             free: slots that run nothing.
-            waiting: jobs that are held already and have no slot yet.
+            waiting: runs that are held already and have no slot yet.
             prefetch: seconds of work that may wait here.
         """
         room = free - waiting

@@ -1,8 +1,12 @@
-"""One run of one job: the value that travels from the reserve through a slot to the settle."""
+"""One run of one job: the value that travels from the reserve through a slot to the settle.
+
+A batch of merged jobs is one :class:`BatchRun`, which is what a slot and the handler see, around one :class:`Run` for
+each job, which is what is held, renewed and settled: so one lost job takes nothing away from the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -14,6 +18,11 @@ if TYPE_CHECKING:
     from .horizon import Source
 
 NEVER: Final = float("inf")
+
+
+def trusted(lease: float) -> float:
+    """Of a lease of so many seconds, those that its holder may count on from before the call that won or renewed it."""
+    return lease - min(1.0, lease / 10)
 
 
 class Run:
@@ -43,11 +52,16 @@ class Run:
         "view",
     )
 
+    #: the runs of a batch, one for each of its jobs; empty = this is the run of one job. An attribute of the class,
+    #: because a run of one job shall not pay for it
+    members: tuple[Run, ...] = ()
+
     def __init__(self, job: Job, source: Source, received: float, deadline: float, offset_ms: float) -> None:
         self.job = job
         self.source = source
         self.received = received
-        #: end of the lease as far as this process knows; the heartbeat moves it
+        #: end of the lease as far as this process knows; the heartbeat moves it. NEVER = there is none: the job was
+        #: acked before its handler began (``ack="early"``)
         self.deadline = deadline
         #: Redis's clock in ms = monotonic() * 1000 + offset_ms
         self.offset_ms = offset_ms
@@ -87,8 +101,42 @@ class Run:
         """How long the run took."""
         return int((self.ended - self.started) * 1000)
 
+    @property
+    def parts(self) -> tuple[Run, ...]:
+        """The runs of all its jobs: itself, or the members of the batch."""
+        return self.members or (self,)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All its jobs."""
+        return tuple([part.job for part in self.members]) or (self.job,)
+
+    @property
+    def live(self) -> tuple[Run, ...]:
+        """The parts about which nothing is decided yet: those whose arguments the handler gets."""
+        return tuple([part for part in self.parts if part.settlement is None])
+
+    @property
+    def acked(self) -> bool:
+        """Whether the job was acked before its handler began."""
+        return self.deadline == NEVER
+
     def __repr__(self) -> str:
         return f"<Run {self.job.queue}/{self.job.id} task={self.job.task}>"
+
+
+class BatchRun(Run):
+    """Runs of several merged jobs of one task, out of one reserve, as one call of the handler."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: Sequence[Run]) -> None:
+        first = members[0]
+        super().__init__(first.job, first.source, first.received, first.deadline, first.offset_ms)
+        self.members = tuple(members)
+
+    def __repr__(self) -> str:
+        return f"<BatchRun {self.job.queue}/{self.job.id} and {len(self.members) - 1} more, task={self.job.task}>"
 
 
 _NO_ARGS: Final[list[Any]] = []

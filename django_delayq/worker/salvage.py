@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from django_delayq.core.job import Job, Settlement, release
+from django_delayq.core.job import Job, Settlement
 from django_delayq.core.task import Registry
 
 from . import decision
-from .board import Mark
+from .board import Mark, place_of
 
 if TYPE_CHECKING:
     from django_delayq.core.queue import Queue
@@ -30,24 +30,28 @@ def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why
         planned: it ended on purpose (stop, recycling, a run that ignored its limit): nobody but the culprit counts.
         died_at: monotonic time of the death.
     """
-    running = {mark.place: mark for mark in marks}
+    running = {place: mark for mark in marks for place in mark.places}
     settlements = []
     for job in jobs:
-        mark = running.get((job.queue, job.id, job.token))
+        mark = running.get(place_of(job))
         policy = decision.policy_of(registry.get(job.task), job)
         if mark is None:
             # Not begun, or ended and not acked: in the second case it runs again, so the cause is put on record.
-            settlements.append(release(job, reason=f"not running: {why}"[:200], suspect=job.suspect, event=True))
+            settlements.append(_back(job, policy, f"not running: {why}"))
             continue
         run_ms = max(0, int((died_at - mark.started) * 1000))
         started_ms = int(time.time() * 1000 - (time.monotonic() - mark.started) * 1000)
         if mark.timed_out or (not planned and mark.limit_at < died_at):
             settlements.append(decision.overran(job, policy, started_ms, run_ms))
         elif planned:
-            settlements.append(release(job, reason=f"interrupted: {why}"[:200], suspect=job.suspect, event=True))
+            settlements.append(_back(job, policy, f"interrupted: {why}"))
         else:
             settlements.append(decision.crashed(job, policy, why, started_ms=started_ms, run_ms=run_ms))
     return settlements
+
+
+def _back(job: Job, policy: decision.Policy, reason: str) -> Settlement:
+    return decision.give_back(job, policy, reason=reason[:200], suspect=job.suspect, event=True)
 
 
 def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], registry: Registry, why: str, *,

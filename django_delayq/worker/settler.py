@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _BATCH: Final = 250
+#: leases after which one that is not renewed is surely gone: its own, the reaper hold, and time for the reaper
+_REMEMBERED: Final = 4
 
 
 class Settler:
@@ -28,6 +30,8 @@ class Settler:
         self.held: set[Run] = set()
         #: runs that left for good
         self.settled = 0
+        #: (queue, id, token) -> when their end was given up although it may not be stored: their leases are no strays
+        self.left: dict[tuple[str, str, int], float] = {}
         #: since when the oldest of what has ended waits
         self.since = NEVER
         #: no more patience for calls that settle nothing / for any call
@@ -80,7 +84,7 @@ class Settler:
         self.account(runs, counted)
         now = time.monotonic()
         for run, settlement in zip(runs, settlements, strict=True):
-            if settlement.verb != "ack":
+            if settlement.verb not in ("ack", "record"):
                 self._horizon.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
 
     def account(self, runs: list[Run], counted: list[bool]) -> None:
@@ -123,9 +127,12 @@ class Settler:
                 self.settle([run])
             return
         for run in runs:
-            logger.error("%s: the end of a run (%s) could not be stored; its lease will run out", run.job.id,
-                         _outcome(run))  # fmt: skip
+            logger.error("%s: the end of a run (%s) could not be stored; %s", run.job.id, _outcome(run),
+                         "it was acked before" if run.acked else "its lease will run out")  # fmt: skip
         self.held.difference_update(runs)
+        now = time.monotonic()
+        self.left = {place: since for place, since in self.left.items() if now - since < _REMEMBERED * self._lease}
+        self.left.update(((run.job.queue, run.job.id, run.job.token), now) for run in runs)
 
 
 def settlements_of(runs: list[Run]) -> list[Settlement]:

@@ -268,7 +268,7 @@ class Supervisor:
         while True:
             try:
                 broker = self._broker()
-                queues = [broker.queue(queue) for queue in self._config.queues]
+                queues = broker.served(self._config.queues, every=self._config.all_queues)
                 salvage(queues, name, marks, self._registry, why, planned=planned, died_at=died_at)
                 broker.forget(name)
                 return

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from django_delayq.core.faults import Backoff
@@ -24,15 +25,22 @@ BLOCK: Final = 25.0
 
 
 class WakeThread:
-    """Turns wake tokens into looks at the shards that they name."""
+    """Turns wake tokens into looks at the shards that they name.
 
-    def __init__(self, broker: Broker, horizon: Horizon, weather: Weather) -> None:
+    Args:
+        strangers: called when a token names a shard that the horizon does not know; it should know it afterwards.
+    """
+
+    def __init__(self, broker: Broker, horizon: Horizon, weather: Weather,
+                 strangers: Callable[[], None] = lambda: None) -> None:  # fmt: skip
         #: set by the fetch loop while it has free slots and nothing due
         self.hungry = threading.Event()
         self._broker = broker
         self._horizon = horizon
         self._weather = weather
-        self._names = sorted({source.queue.name for source in horizon.sources})
+        self._strangers = strangers
+        self._names = _names_of(horizon)
+        self._heard: list[str] = []  # what the outstanding read listens to
         self._waker: Waker | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._live, name="delayq-waker", daemon=True)
@@ -40,6 +48,15 @@ class WakeThread:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def listen(self) -> None:
+        """Listen to the queues that are on the horizon now. To be said again until it was heard; see :meth:`close`."""
+        names = _names_of(self._horizon)
+        if names != self._names:
+            self._names = names
+        waker = self._waker
+        if waker is not None and self._heard is not self._names:
+            waker.close()
 
     def close(self) -> None:
         """End the outstanding read and the thread."""
@@ -65,22 +82,37 @@ class WakeThread:
                     return
                 self._drop()
                 self._closing.wait(pause.next(self._weather.storm("waker", error)))
-                # What was pushed meanwhile may be lost with the connection: one look at everything.
-                self._horizon.wake([(source.queue.name, source.shard) for source in self._horizon.sources])
+                self._wake_all()  # what was pushed meanwhile may be lost with the connection
         self._drop()
 
     def _look(self) -> None:
-        if self._waker is None:
-            self._waker = self._broker.waker(self._names)
-        if self._closing.is_set():
+        names = self._names
+        if self._waker is None or self._heard is not names or self._waker.is_old():
+            self._drop()
+            if not names:
+                self.hungry.clear()  # nothing to listen to; the fetch loop sets it again when it is nudged
+                return
+            self._waker, self._heard = self._broker.waker(names), names
+            if self._waker.forgetful:
+                self._wake_all()
+        if self._closing.is_set() or self._names is not names:
             return
         places = self._waker.wait(BLOCK)
         if places:
             self.hungry.clear()  # the fetch loop sets it again when it has looked and is still hungry
+            if any(place not in self._horizon.by_place for place in places):
+                self._strangers()
             self._horizon.wake(places)
+
+    def _wake_all(self) -> None:
+        self._horizon.wake([(source.queue.name, source.shard) for source in self._horizon.sources])
 
     def _drop(self) -> None:
         waker, self._waker = self._waker, None
         if waker is not None:
             with contextlib.suppress(Exception):
                 waker.close()
+
+
+def _names_of(horizon: Horizon) -> list[str]:
+    return sorted({source.queue.name for source in horizon.sources})

@@ -20,7 +20,7 @@ from .board import Board
 from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan
 from .config import WorkerConfig
 from .consumer import Consumer
-from .dispatcher import Patrol, Registrar
+from .dispatcher import Caretaker, Patrol, Registrar
 from .eventloop import EventLoop
 from .execution import Execution
 from .heartbeat import Heartbeat
@@ -29,7 +29,9 @@ from .horizon import Horizon, build_sources
 from .limits import PATIENCE, Warden, resident_mib
 from .loop import Duty, Loop
 from .middleware import Middleware
+from .recurring import Clockwork
 from .run import Run
+from .scope import Scope
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import Slots
 from .waker import WakeThread
@@ -78,6 +80,7 @@ class Worker:
         self._warning: threading.Timer | None = None
         self._born = time.time()
         self.weather = Weather()
+        self._scope = Scope(broker, config, self._serve)
         self.consumer: Consumer | None = None
         self._horizon: Horizon | None = None
         self._slots: Slots | None = None
@@ -119,6 +122,8 @@ class Worker:
             self.drain()
         elif number in STOP:
             if self._signalled:
+                if self._birth is not None and not is_orphan(self._birth):
+                    return  # a signal to the whole process group comes twice; "at once" is the supervisor's word
                 logger.warning("worker %s stops at once", self.name)
                 self._stop_by = 0.0
                 return
@@ -135,38 +140,71 @@ class Worker:
     def start(self) -> None:
         """Start all parts; waits, with patience, until Redis can be asked for the queues."""
         self._hooks.process_start()
-        horizon, queues = self._open()
+        horizon = self._open()
         if self._board is not None:
             self._board.stamp(time.monotonic())
         if self.config.consumer:
             self._build_consumer(horizon)
         else:
             self._warden = Warden([], self._board, self._overran, self._beat)
-        heartbeat = Heartbeat(self._broker, self.name, self.config.heartbeat, self.describe, self.consumer, self._slots)
+        heartbeat = Heartbeat(self._broker, self.name, self.config.heartbeat, self.describe, self.consumer, self._slots,
+                              self._look_around)  # fmt: skip
         self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
         if self.config.dispatcher:
-            self._build_dispatcher(queues)
+            self._build_dispatcher()
         self._start_parts()
         logger.info(
-            "worker %s started: pid %d, queues %s, %s%s", self.name, os.getpid(), ",".join(self.config.queues),
+            "worker %s started: pid %d, queues %s, %s%s", self.name, os.getpid(), ",".join(self._scope.names),
             f"{self.config.threads} threads" if self.config.consumer else "no consumer",
             ", dispatcher" if self.config.dispatcher else "",
         )  # fmt: skip
 
-    def _open(self) -> tuple[Horizon, list[Queue]]:
+    def _open(self) -> Horizon:
+        self._horizon = Horizon([], scheduler=self.config.scheduler)
         pause = Backoff()
         while True:
             try:
-                queues = [self._broker.queue(name) for name in self.config.queues]
+                self._scope.refresh()
                 break
             except Exception as error:
                 if self.done.wait(pause.next(self.weather.storm("start", error))) or self._told_to_stop():
-                    queues = []
                     break
         self.weather.fine()
-        queues = [queue for queue in queues if queue.kind == "python"]
-        self._horizon = Horizon(build_sources(queues, self.config, self.name), scheduler=self.config.scheduler)
-        return self._horizon, queues
+        return self._horizon
+
+    def _serve(self, queues: Sequence[Queue]) -> None:
+        """These are the queues from now on, with these shards."""
+        horizon = self._horizon
+        if horizon is not None:
+            horizon.adopt(build_sources(queues, self.config, self.name, horizon.by_place))
+
+    def watch(self, queue: str) -> None:
+        """Reserve from this queue too, from now on; one that does not exist yet is made. Any thread may call it.
+
+        Raises:
+            InvalidJob: it cannot be the name of a queue, or it is of kind "pull".
+            QueueUnavailable: Redis cannot be asked now; nothing has changed.
+        """
+        self._scope.watch(queue, now=self._horizon is not None)
+        self._listen()
+
+    def ignore(self, queue: str) -> None:
+        """Reserve no more from this queue; what is in hand is finished. Any thread may call it.
+
+        Raises:
+            InvalidJob, QueueUnavailable: see :meth:`watch`.
+        """
+        self._scope.ignore(queue, now=self._horizon is not None)
+        self._listen()
+
+    def _look_around(self) -> None:
+        """Behind each announcement."""
+        self._scope.heed()
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._waker is not None:
+            self._waker.listen()
 
     def _told_to_stop(self) -> bool:
         if self._signals is None:
@@ -189,15 +227,23 @@ class Worker:
         self._warden = execution.warden = Warden(
             self._slots.running, self._board, self._overran, self._beat, patience=self._patience
         )
-        self._waker = WakeThread(self._broker, horizon, self.weather) if horizon.sources else None
+        self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
         lease = self._broker.lease_ms / 1000
-        self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease)
+        self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease,
+                                 self._registry)  # fmt: skip
 
-    def _build_dispatcher(self, queues: list[Queue]) -> None:
+    def _build_dispatcher(self) -> None:
         lease = self._broker.lease_ms / 1000
         horizon = self._horizon if self.config.consumer else None
-        patrol = Patrol(lambda: queues, self._registry, lease, self.config.heartbeat, self.weather, horizon)
-        duties: dict[str, Duty] = {"patrol": patrol, "registrar": Registrar(self._broker, self.name), **self._extra}
+        scope = self._scope
+        patrol = Patrol(lambda: scope.queues, self._registry, lease, self.config.heartbeat, self.weather, horizon)
+        caretaker = Caretaker(self._broker, lambda: scope.queues)
+        duties: dict[str, Duty] = {
+            "patrol": patrol, "registrar": Registrar(self._broker, self.name), "caretaker": caretaker, **self._extra
+        }  # fmt: skip
+        clockwork = Clockwork(self._broker, self._registry, self.config.timezone)
+        if clockwork.works:
+            duties["clockwork"] = clockwork
         self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
 
     def _start_parts(self) -> None:
@@ -233,7 +279,7 @@ class Worker:
         return {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "queues": list(self.config.queues),
+            "queues": self._scope.names,
             "threads": self.config.threads if self.config.consumer else 0,
             "running": self.config.threads - slots.free if slots else 0,
             "settled": consumer.settled if consumer else 0,

@@ -48,6 +48,20 @@ def wait(seconds: float = 60) -> None:
     tell("ended")
 
 
+def wait_early() -> None:
+    wait()
+
+
+def explode(batch: dict[str, list[str]]) -> None:
+    """A merged task: the payload "boom" kills the process."""
+    job = current_job()
+    assert job is not None
+    attempts = ",".join(f"{one.id} {one.attempt}" for one in sorted(job.jobs, key=lambda one: one.id))
+    BROKER[0].client.rpush("batches", attempts)
+    if any("boom" in payloads for payloads in batch.values()):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def hold(seconds: float) -> None:
     """Keeps the interpreter lock: nothing else in the process runs."""
     tell("begun")
@@ -80,6 +94,7 @@ def registry() -> Registry:
     made = Registry()
     options: dict[Any, dict[str, Any]] = {
         note: {}, wait: {}, hold: {}, crash_once: {}, always_exit: {}, stubborn: {"timeout": 0.2, "max_attempts": 1},
+        wait_early: {"ack": "early"}, explode: {"merge": True, "batch_size": 10, "crash_limit": 2},
     }  # fmt: skip
     for function, special in options.items():
         made.add(Task(function, name=function.__name__, options=TaskOptions(**{**FAST, **special})))

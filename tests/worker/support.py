@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
-from django_delayq.core.job import Job, NewJob, new_id, new_key
+from django_delayq.core.codec import encode, encode_args
+from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, Worker, WorkerConfig
 from django_delayq.worker.execution import Execution
 from django_delayq.worker.horizon import Source
 from django_delayq.worker.pace import Pace
-from django_delayq.worker.run import Run
+from django_delayq.worker.run import BatchRun, Run
 
 DEADLINE = 15.0
 
@@ -65,6 +65,32 @@ def put(broker: Broker, task: str, *args: Any, id: str = "", delay_ms: int = 0, 
     new = NewJob(id or new_id(), task, encode_args(args, {}), delay_ms=delay_ms, **options)
     broker.queue(queue).schedule(new)
     return new.id
+
+
+def put_payload(broker: Broker, task: str, id: str, payload: Any, *, score: float = 1, queue: str = "default",
+                **options: Any) -> str:  # fmt: skip
+    """Schedule a merged job; returns the outcome."""
+    new = NewJob(id, task, payload=Payload(encode(payload), str(score), new_key()),
+                 **{"delay_ms": 0, "on_conflict": "merge", "due_policy": "keep", **options})  # fmt: skip
+    return broker.queue(queue).schedule(new)
+
+
+def payloads_of(*values: Any) -> tuple[Payload, ...]:
+    """Payloads as a merged job in a worker's hands has them."""
+    return tuple(Payload(encode(value), str(score), new_key()) for score, value in enumerate(values, 1))
+
+
+def execute_batch(
+    function: Callable[..., Any], jobs: list[Job], hooks: Hooks | None = None, **options: Any
+) -> BatchRun:
+    """Run ``function`` as the handler of several merged jobs, without any Redis."""
+    run = BatchRun([make_run(job) for job in jobs])
+    run.slot = 0
+    registry = registry_of(function, **{"merge": True, "batch_size": 100, **options})
+    for member in run.members:
+        member.job.task = function.__name__
+    Execution(registry, hooks or Hooks())(run)
+    return run
 
 
 def config(**changes: Any) -> WorkerConfig:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.worker.board import Board, Mark
+from django_delayq.worker.board import Board, Mark, place_of
 from django_delayq.worker.run import NEVER
 
 from .support import make_job, make_run
@@ -33,6 +33,17 @@ def test_the_supervisor_reads_what_the_child_marks(board: Board) -> None:
     child.clear(1)
     assert [(mark.id, mark.timed_out) for mark in board.marks()] == [("order-ü", False)]
     child.close()
+
+
+def test_all_ids_of_a_batch_are_on_the_board(board: Board) -> None:
+    jobs = [make_job(id=f"order-{n}" + "x" * 240, queue="q" * 64) for n in range(251)]
+    board.mark(make_run(jobs[0], slot=1), [make_run(job) for job in jobs])
+    board.mark(make_run(make_job(id="alone"), slot=0))
+    alone, batch = board.marks()
+    assert set(batch.places) == {place_of(job) for job in jobs}
+    assert set(alone.places) == {place_of(make_job(id="alone"))}
+    board.mark(make_run(jobs[3], slot=1))
+    assert set(board.marks()[1].places) == {place_of(jobs[3])}, "nothing is left of the batch before"
 
 
 def test_the_longest_names_fit(board: Board) -> None:

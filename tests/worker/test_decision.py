@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from django_delayq.core.errors import Bury, JobTimeout, Release, Retry
 from django_delayq.core.job import STARTED, Settlement
+from django_delayq.core.retry import MAX_DELAY
+from django_delayq.core.task import Task, TaskOptions
 from django_delayq.worker import decision
 from django_delayq.worker.decision import Policy, error_record
 
@@ -68,6 +72,131 @@ def test_max_attempts_is_exact(max_attempts: int) -> None:
 def test_a_crash_is_tried_again_at_once_then_later_then_never(crashes: int, failures: int, expected: object) -> None:
     job = make_job(crashes=crashes, failures=failures)
     assert said(decision.crashed(job, policy(crash_limit=4), "died of signal 9")) == expected
+
+
+class Declined(ValueError):
+    pass
+
+
+class Busy(ConnectionError):
+    pass
+
+
+RULES: dict[str, Any] = {
+    "retry_for": {OSError: 40, Busy: [1, 2], Declined: "quadratic"},
+    "give_up_on": (ValueError, ConnectionRefusedError),
+    "retry_in": lambda n: 7.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "failures", "expected"),
+    [
+        (KeyError(), 0, ("fail", "failed", "", 7_000)),  # named nowhere
+        (OSError(), 0, ("fail", "failed", "", 40_000)),
+        (TimeoutError(), 0, ("fail", "failed", "", 40_000)),  # a kind of OSError
+        (Busy(), 0, ("fail", "failed", "", 1_000)),  # nearer than OSError
+        (Busy(), 1, ("fail", "failed", "", 2_000)),
+        (ConnectionRefusedError(), 0, ("bury", "buried", "gave up: ConnectionRefusedError", None)),
+        (UnicodeError(), 0, ("bury", "buried", "gave up: UnicodeError", None)),
+        (Declined(), 1, ("fail", "failed", "", 40_000)),  # nearer than ValueError
+        (Retry(), 0, ("fail", "failed", "", 7_000)),
+        (Retry(delay=3), 0, ("fail", "failed", "", 3_000)),
+        (OSError(), 2, ("bury", "exhausted", "exhausted", None)),
+        (ValueError(), 2, ("bury", "buried", "gave up: ValueError", None)),
+    ],
+)
+def test_the_nearest_class_of_the_exception_decides(error: BaseException, failures: int, expected: object) -> None:
+    task = Task(lambda: None, name="work", options=TaskOptions(max_attempts=3, **RULES))
+    job = make_job(failures=failures)
+    assert said(decision.raised(job, decision.policy_of(task), error, 0, 0)) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError(), ("fail", "failed", "", 7_000)),
+        (Declined(), ("bury", "buried", f"not retried: {__name__}.Declined", None)),
+        (ConnectionRefusedError(), ("bury", "buried", "gave up: ConnectionRefusedError", None)),
+        (JobTimeout(), ("bury", "buried", "not retried: django_delayq.core.errors.JobTimeout", None)),
+        (Retry(), ("fail", "failed", "", 7_000)),
+        (Release(), ("release", "released", "", None)),
+    ],
+)
+def test_only_the_classes_of_a_tuple_are_tried_again(error: BaseException, expected: object) -> None:
+    options = TaskOptions(retry_for=(OSError,), give_up_on=(ConnectionRefusedError,), retry_in=lambda n: 7.0)
+    policy = decision.policy_of(Task(lambda: None, name="work", options=options))
+    assert said(decision.raised(make_job(), policy, error, 0, 0)) == expected
+
+
+def test_a_cancelled_coroutine_whose_time_was_over_counts_as_a_timeout_for_the_rules() -> None:
+    timed_out = policy(give_up_on=(JobTimeout,))
+    settlement = decision.raised(make_job(), timed_out, asyncio.CancelledError(), 0, 0, timed_out=True)
+    assert said(settlement) == ("bury", "buried", "gave up: django_delayq.core.errors.JobTimeout", None)
+    assert decision.overran(make_job(), timed_out, 0, 0).verb == "bury"
+    assert decision.overran(make_job(), policy(), 0, 0).outcome == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("own", "delays"),
+    [
+        (b'{"retry_in":3}', [3_000, 3_000]),
+        (b'{"retry_in":[1,60]}', [1_000, 60_000]),
+        (b'{"retry_in":"ladder"}', [10_000, 10_000]),
+        (b'{"retry_in":null}', [7_000, 7_000]),
+        (b"{}", [7_000, 7_000]),
+        (b'{"retry_in":"nonsense"}', [7_000, 7_000]),
+        (b'{"retry_in":{"a":1}}', [7_000, 7_000]),
+        (b'{"max_attempts":"many"}', [7_000, 7_000]),
+        (b"not json", [7_000, 7_000]),
+        (b"[1]", [7_000, 7_000]),
+    ],
+)
+def test_a_job_may_have_a_back_off_of_its_own_and_an_unusable_one_counts_for_nothing(
+    own: bytes, delays: list[int]
+) -> None:
+    task = Task(lambda: None, name="work", options=TaskOptions(retry_in=lambda n: 7.0))
+    jobs = [make_job(failures=n, options_json=own) for n in range(2)]
+    settlements = [decision.raised(job, decision.policy_of(task, job), KeyError(), 0, 0) for job in jobs]
+    assert [settlement.delay_ms for settlement in settlements] == delays
+
+
+def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None:
+    task = Task(lambda: None, name="work", options=TaskOptions(**RULES))
+    job = make_job(options_json=b'{"retry_in":3}')
+    policy = decision.policy_of(task, job)
+    assert [decision.raised(job, policy, error, 0, 0).delay_ms for error in (OSError(), KeyError())] == [40_000, 3_000]
+
+
+@pytest.mark.parametrize(
+    ("delay", "ms"),
+    [(timedelta(minutes=1), 60_000), (-5, 0), (2.5, 2_500), (10**400, round(MAX_DELAY * 1000)), ("10", None),
+     (float("nan"), None), (True, None), (float("inf"), None)],
+)  # fmt: skip
+def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | None) -> None:
+    retried = decision.raised(make_job(), policy(), Retry(delay=delay), 0, 0)
+    released = decision.raised(make_job(), policy(), Release(delay=delay), 0, 0)
+    assert (retried.delay_ms, released.delay_ms) == (10_000 if ms is None else ms, ms)
+
+
+def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
+    options = TaskOptions(merge=True, due_policy="inherit", score_policy="max", max_attempts=3, crash_limit=2)
+    rules = decision.policy_of(Task(lambda batch: None, name="work", options=options))
+
+    def carried(settlement: Settlement) -> tuple[str, str, bool, bool, str]:
+        return (settlement.verb, settlement.outcome, settlement.oldest, settlement.inherit, settlement.score_policy)
+
+    job, last = make_job(merged=True), make_job(merged=True, failures=2, crashes=1)
+    assert carried(decision.raised(job, rules, ValueError(), 0, 0)) == ("fail", "failed", False, True, "max")
+    assert carried(decision.raised(last, rules, ValueError(), 0, 0)) == ("bury", "exhausted", True, True, "max")
+    assert carried(decision.overran(last, rules, 0, 0)) == ("bury", "exhausted", True, True, "max")
+    assert carried(decision.raised(job, rules, Release(), 0, 0)) == ("release", "released", False, True, "max")
+    assert carried(decision.crashed(job, rules, "")) == ("fail", "crashed", False, True, "max")
+    assert decision.crashed(last, rules, "").outcome == "poison" and not decision.crashed(last, rules, "").oldest
+    assert not decision.raised(job, rules, Bury(), 0, 0).oldest
+    assert carried(decision.lost(job, rules)) == ("release", "released", False, True, "max")
+    plain = decision.raised(make_job(failures=2), rules, ValueError(), 0, 0)
+    assert carried(plain) == ("bury", "exhausted", False, False, "min")
 
 
 def test_a_lost_lease_costs_an_attempt_only_after_a_known_start() -> None:

@@ -16,7 +16,7 @@ from django_delayq.worker.run import NEVER
 
 
 def queue(name: str, shards: int = 1) -> Any:
-    return SimpleNamespace(name=name, shards=shards)
+    return SimpleNamespace(name=name, shards=shards, numbers=tuple(range(shards)))
 
 
 def sources(*weights: float) -> list[Source]:

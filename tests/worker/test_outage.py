@@ -113,7 +113,7 @@ def test_a_worker_that_is_started_without_redis_waits_for_it(redis_factory: Call
 class BrokenQueue:
     """Looks like a queue whose clock jumps and whose leases run out."""
 
-    name, shards, kind = "default", 1, "python"
+    name, numbers, kind = "default", (0,), "python"
 
     def __init__(self, ticks: list[Any]) -> None:
         self.ticks = ticks

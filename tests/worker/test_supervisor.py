@@ -144,6 +144,23 @@ def _is_stopping(running: Program) -> bool:
     return True
 
 
+def test_a_signal_to_all_processes_at_once_still_leaves_them_the_grace(
+    program: Callable[..., Program], broker: Broker
+) -> None:
+    """As systemd sends it to a whole control group: the child hears of it twice, from there and from its supervisor."""
+    put(broker, "wait", id="a")
+    running = program(grace=60.0, heartbeat=0.2)
+    (entry,) = running.await_words("begun")
+    os.kill(entry[3], signal.SIGTERM)
+    eventually(lambda: any(worker["stopping"] for worker in broker.workers()), "stopping")
+    running.signal(signal.SIGTERM)
+    _is_stopping(running)
+    running.client.rpush("release", 1)
+    assert running.wait() == 0
+    assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
+    assert places(broker) == {}
+
+
 def test_draining_finishes_what_has_begun_and_ends(program: Callable[..., Program], broker: Broker) -> None:
     put(broker, "wait", id="a")
     running = program(threads=1)

@@ -1,0 +1,105 @@
+"""The stored form of an error: small, valid, whatever the exception is made of."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from traceback import walk_tb
+from typing import Final, TypeAlias
+
+logger: Final = logging.getLogger(__name__)
+
+ERROR_BYTES: Final = 4096
+_MESSAGE_CHARS: Final = 1000
+_FRAMES: Final = 20
+
+#: a user's own form of an error: text = its message, a dict = further or other fields, bytes = the whole record
+Formatter: TypeAlias = Callable[[BaseException], "str | dict[str, object] | bytes"]
+
+
+def class_of(error: BaseException) -> str:
+    """Qualified class name, e.g. ``shop.errors.GatewayDown``; builtins without their module."""
+    return name_of(type(error))
+
+
+def name_of(kind: type) -> str:
+    """The same of a class."""
+    return (kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")[:200]
+
+
+def error_record(error: BaseException, formatter: Formatter | None = None) -> bytes:
+    """JSON of class, message and the end of the traceback, at most 4 KiB.
+
+    Args:
+        formatter: the user's own form. What it raises, or gives that cannot be stored, is logged, and the default form
+            is stored.
+    """
+    if formatter is not None:
+        try:
+            return _formatted(error, formatter(error))
+        except BaseException:
+            # Of any kind: it is called while a job ends, and may not take the end away from it.
+            logger.exception("format_error failed for %s; the default record is stored", class_of(error))
+    return record_of(class_of(error), text_of(error), _traceback_of(error))
+
+
+def record_of(name: str, message: str, trace: str = "") -> bytes:
+    """The same from its parts. Control characters arrive escaped, by the nature of JSON."""
+    record = {"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": trace[-ERROR_BYTES:]}
+    encoded = _encode(record)
+    while len(encoded) > ERROR_BYTES:  # the traceback first, from its beginning: the end tells where it broke
+        over = len(encoded) - ERROR_BYTES
+        key = "traceback" if record["traceback"] else "message"
+        # One character takes one to six bytes here, so this ends after a few rounds without cutting far too much.
+        cut = max(1, over // 6)
+        record[key] = record[key][cut:] if key == "traceback" else record[key][:-cut]
+        encoded = _encode(record)
+    return encoded
+
+
+def text_of(error: BaseException) -> str:
+    """Its message, at most 1,000 characters, also if it cannot be read."""
+    try:
+        return str(error)[:_MESSAGE_CHARS]
+    except Exception as broken:
+        return f"(its message cannot be read: {type(broken).__name__})"
+
+
+def _formatted(error: BaseException, form: object) -> bytes:
+    if isinstance(form, str):
+        return record_of(class_of(error), form)
+    if isinstance(form, dict):
+        form = _encode({"class": class_of(error), "message": text_of(error), **form})
+    if not isinstance(form, bytes):
+        raise TypeError(f"format_error must give a str, a dict or bytes, not {type(form).__name__}")
+    if len(form) > ERROR_BYTES:
+        raise ValueError(f"format_error gave {len(form)} bytes; {ERROR_BYTES} are stored at most, so shorten it")
+    return form
+
+
+def _encode(record: object) -> bytes:
+    return json.dumps(record, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+
+
+@lru_cache(maxsize=1024)
+def _text_of_frame(file: str, line: int, function: str) -> str:
+    """A frame as Python prints it. Kept, because the traceback module asks the file system about each frame again, and
+    in a mass failure the same few frames come thousands of times a second."""
+    source = linecache.getline(file, line).strip()
+    return f'  File "{file}", line {line}, in {function}\n' + (f"    {source}\n" if source else "")
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        frames = deque(walk_tb(error.__traceback__), maxlen=_FRAMES)
+        parts = [_text_of_frame(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is not None:
+            parts.insert(0, f"after {class_of(cause)}: {text_of(cause)[:300]}\n")
+        return "".join(parts)
+    except Exception as broken:
+        return f"(its traceback cannot be read: {type(broken).__name__})"

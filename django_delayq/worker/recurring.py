@@ -1,0 +1,192 @@
+"""Recurring work: the dispatcher's duty of putting a job in at each tick of each recurring task.
+
+Every dispatcher does it for every recurring task, without talking to the others: the ticks are a pure function of
+Redis's clock, and the script that puts a job in remembers the tick, so that the first one does it and the rest learn
+that it was done. The job's id is fixed for each task. Hence at most one run of a task goes on and at most one waits:
+a tick that meets a waiting job is that job, one that meets a running job waits for its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from django_delayq.core.faults import Fault, classify
+from django_delayq.core.job import NewJob
+from django_delayq.core.options import seconds_of
+from django_delayq.core.task import Registry, Task
+
+from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
+
+if TYPE_CHECKING:
+    from django_delayq.core.broker import Broker
+    from django_delayq.core.queue import Queue
+
+logger = logging.getLogger(__name__)
+
+#: longest rest, and how long the difference between Redis's clock and ours is trusted (seconds)
+LOOK: Final = 60.0
+#: a queue that takes nothing now (paused, full) is asked again after so long
+_AGAIN_MS: Final = 5_000.0
+#: a task whose tick failed for a reason of its own is tried again after so long
+_LATER_MS: Final = 60_000.0
+#: a tick can only be known so far ahead of the clock if that clock was put back
+_AHEAD_MS: Final = 60_000
+#: waking a little late costs less than waking too early and once more
+_MARGIN: Final = 0.0005
+
+
+@dataclass(slots=True)
+class Work:
+    """One recurring task, and how far this process has come with it. Times are Redis's, Unix ms."""
+
+    task: Task
+    recurrence: Recurrence
+    #: the fixed id of its jobs
+    id: str
+    #: ticks up to this one want no firing; None = not asked yet
+    done: int | None = None
+    #: when there is something to do next
+    look_at: float = 0.0
+
+    @property
+    def schedule(self) -> str:
+        """What identifies the schedule between processes."""
+        return f"{self.recurrence.text} {self.recurrence.zone}".rstrip()
+
+
+def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
+    """The recurring tasks of a registry.
+
+    Arguments:
+        zone: the time zone of cron expressions that name none.
+
+    Raises:
+        Misconfigured: a task cannot recur as its options say.
+    """
+    found = [(task, check_recurring(task, zone)) for task in registry]
+    return [Work(task, recurrence, tick_id(task)) for task, recurrence in found if recurrence is not None]
+
+
+class ServerClock:
+    """Redis's clock, asked once a minute; in between this machine's monotonic clock carries it on."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._offset_ms = 0.0
+        self._asked_at: float | None = None
+
+    def __call__(self) -> float:
+        """Redis's time, Unix ms."""
+        now = time.monotonic()
+        if self._asked_at is None or now - self._asked_at >= LOOK:
+            server_ms = self._broker.now_ms()
+            answered_at = time.monotonic()
+            self._offset_ms = server_ms - (now + answered_at) * 500
+            self._asked_at = now = answered_at
+        return now * 1000 + self._offset_ms
+
+    def forget(self) -> None:
+        """Ask again at the next use: it may be another server by then."""
+        self._asked_at = None
+
+
+class Clockwork:
+    """The duty of firing the ticks of all recurring tasks. Without any it sends no command.
+
+    Arguments:
+        registry: read once, now.
+        zone: the time zone of cron expressions that name none.
+        clock: Redis's time in Unix ms.
+
+    Raises:
+        Misconfigured: a task cannot recur as its options say.
+    """
+
+    def __init__(self, broker: Broker, registry: Registry, zone: str = "UTC", *,
+                 clock: Callable[[], float] | None = None) -> None:  # fmt: skip
+        self._broker = broker
+        self._server_clock = ServerClock(broker)
+        self._clock = clock or self._server_clock
+        self.works = works_of(registry, zone)
+
+    def run(self) -> float:
+        """Fire what is due. Returns the seconds until the next tick, at most a minute."""
+        if not self.works:
+            return LOOK
+        try:
+            for work in self.works:
+                now_ms = self._clock()
+                if now_ms >= work.look_at or self._went_back(work, now_ms):
+                    self._attend(work, now_ms)
+            rest = (min(work.look_at for work in self.works) - self._clock()) / 1000
+        except Exception:
+            self._server_clock.forget()
+            raise
+        return min(LOOK, max(0.0, rest + _MARGIN))
+
+    @staticmethod
+    def _went_back(work: Work, now_ms: float) -> bool:
+        return work.done is not None and work.done > now_ms + _AHEAD_MS
+
+    def _attend(self, work: Work, now_ms: float) -> None:
+        try:
+            self._look(work, now_ms)
+        except Exception as error:
+            if classify(error) is not Fault.BUG:
+                raise  # Redis's trouble, the same for all of them
+            logger.exception("the tick of %s failed; it is tried again in a minute", work.task.name)
+            work.look_at = now_ms + _LATER_MS
+
+    def _look(self, work: Work, now_ms: float) -> None:
+        queue = self._broker.queue(work.task.options.queue)
+        if work.done is None or self._went_back(work, now_ms):
+            work.done = queue.first_sight(work.id, work.schedule)
+        tick = work.recurrence.latest(now_ms)
+        following = work.recurrence.following(now_ms)
+        work.look_at = float("inf") if following is None else following
+        if tick is None or tick <= work.done:
+            return
+        late_ms = now_ms - tick
+        missed = late_ms > grace_ms(work.recurrence, tick)
+        if missed and work.task.options.missed == "skip":
+            logger.info("%s: the tick of %s was missed and is skipped", work.task.name, _text_of(tick))
+        elif not self._fire(queue, work, tick):
+            work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
+            return
+        elif missed:
+            logger.info("%s: the tick of %s was fired %.0f s late", work.task.name, _text_of(tick), late_ms / 1000)
+        work.done = tick
+
+    def _fire(self, queue: Queue, work: Work, tick: int) -> bool:
+        """Whether the tick needs no more care, by whomever it was fired."""
+        # "earliest": a run that waits keeps its place in the line, or a queue that lags would never come to it.
+        new = NewJob(
+            work.id, work.task.name, due_ms=tick, delay_ms=None, priority=work.task.options.priority,
+            options=_options_of(work.task, tick), on_conflict="replace", due_policy="earliest",
+        )  # fmt: skip
+        outcome = queue.schedule_tick(new, tick)
+        if outcome in ("paused", "full", "moved"):
+            logger.info("%s: queue %s is %s; the tick of %s waits", work.task.name, queue.name, outcome, _text_of(tick))
+            return False
+        if outcome == "taken":
+            logger.error("%s: a job of another task lives under the id %r in queue %s, so the tick of %s is lost; "
+                         "cancel that job", work.task.name, work.id, queue.name, _text_of(tick))  # fmt: skip
+        return True
+
+
+def _options_of(task: Task, tick: int) -> bytes:
+    """The stored options of the job of a tick: the tick itself, since the due time moves with a retry, and a limit that
+    is absolute, because the due time may stay an older one."""
+    expires = task.options.expires
+    if expires is None:
+        return b'{"tick_ms":%d}' % tick
+    return b'{"expires_ms":%d,"tick_ms":%d}' % (tick + round(seconds_of("expires", expires) * 1000), tick)
+
+
+def _text_of(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,230 @@
+"""``ack="early"``: the job is done when its run begins; it never begins twice, and a crash loses it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import PartialFailure, QueueUnavailable, Release
+from django_delayq.core.job import Settlement, release
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker import Hooks, current_job
+from django_delayq.worker.execution import Execution
+from django_delayq.worker.run import NEVER, BatchRun, Run
+
+from .support import (
+    config,
+    eventually,
+    make_job,
+    make_run,
+    payloads_of,
+    put,
+    put_payload,
+    registry_of,
+    run_dry,
+    working,
+)
+from .test_supervisor import Program, program  # noqa: F401 (a fixture)
+from .test_worker import places
+
+
+def events(broker: Broker) -> list[tuple[str, str]]:
+    """(outcome, id) of everything that ended."""
+    found = []
+    for number in broker.queue("default").numbers:
+        stream = broker.queue("default").shard(number).names["event"]
+        for _, fields in broker.client.xrange(stream):
+            if b"outcome" in fields:
+                found.append((fields[b"outcome"].decode(), fields[b"id"].decode()))
+    return sorted(found)
+
+
+def test_nothing_of_the_job_is_left_when_its_handler_begins(broker: Broker) -> None:
+    seen: list[Any] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        seen.append((places(broker), job.touch(), job.lost, job.should_stop))
+
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(work, ack="early"))
+    assert seen == [({}, True, False, False)] and places(broker) == {}
+    assert events(broker) == [("succeeded", "x")]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Release(delay=0), SystemExit()])
+def test_a_failure_is_told_and_not_tried_again(broker: Broker, error: BaseException) -> None:
+    ran: list[int] = []
+    told: list[tuple[str, Any, Any]] = []
+
+    def work() -> None:
+        ran.append(1)
+        raise error
+
+    def notify(event: str, **details: Any) -> None:
+        told.append((event, details.get("outcome"), details.get("retry_in")))
+
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(work, ack="early", max_attempts=1), Hooks(wants=lambda event: True, notify=notify))
+    assert ran == [1] and places(broker) == {} and events(broker) == [("failed", "x")]
+    assert told == [("job_started", None, None), ("job_failed", "failed", None)]
+
+
+def test_a_timeout_is_told_as_one(broker: Broker) -> None:
+    def work() -> None:
+        while True:
+            threading.Event().wait(0.01)
+
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(work, ack="early", timeout=0.1))
+    assert places(broker) == {} and events(broker) == [("timeout", "x")]
+
+
+def test_the_heartbeat_does_not_miss_the_lease_that_is_gone(broker: Broker) -> None:
+    seen: list[bool] = []
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None
+        threading.Event().wait(0.5)
+        seen.append(job.should_stop or job.lost)
+
+    for _ in range(3):
+        put(broker, "work")
+    run_dry(broker, registry_of(work, ack="early"), heartbeat=0.02)
+    assert seen == [False] * 3 and places(broker) == {}
+
+
+def test_a_job_whose_lease_was_lost_does_not_begin(broker: Broker) -> None:
+    ran: list[int] = []
+
+    def work() -> None:
+        ran.append(1)
+
+    def take_away(job: Any) -> None:
+        if job.reserves == 1:
+            broker.queue("default").settle([release(job)])
+
+    put(broker, "work")
+    run_dry(broker, registry_of(work, ack="early"), Hooks(before_job=take_away))
+    assert ran == [1] and places(broker) == {}  # once, by its second lease
+
+
+class Unreachable:
+    """A queue whose Redis is away."""
+
+    name = "default"
+
+    def settle(self, settlements: list[Settlement]) -> list[bool]:
+        raise QueueUnavailable("no route")
+
+
+def fate(run: Run) -> tuple[str, str]:
+    assert run.settlement is not None
+    return run.settlement.verb, run.settlement.reason
+
+
+def test_without_redis_the_job_does_not_begin_and_goes_back() -> None:
+    ran: list[int] = []
+
+    def work() -> None:
+        ran.append(1)
+
+    run = make_run(make_job(), source=SimpleNamespace(queue=Unreachable()))
+    deadline = run.deadline
+    Execution(registry_of(work, ack="early"), Hooks())(run)
+    assert ran == [] and fate(run) == ("release", "its early ack could not be made")
+    assert run.deadline == deadline and not run.acked and not run.lost
+
+
+class Answering:
+    """A queue that acks what it is told to."""
+
+    name = "default"
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, str, bool]] = []
+
+    def settle(self, settlements: list[Settlement]) -> list[bool]:
+        self.asked += [(one.verb, one.job.id, one.event) for one in settlements]
+        return self.answers
+
+
+def test_of_a_batch_those_begin_whose_lease_still_stood() -> None:
+    seen: list[Any] = []
+
+    def work(batch: dict[str, list[Any]]) -> None:
+        job = current_job()
+        assert job is not None
+        seen.append((batch, [one.id for one in job.jobs]))
+        raise PartialFailure({"c": ValueError()})
+
+    queue = Answering(False, True, True)
+    members = [
+        make_run(make_job(id=ident, merged=True, payloads=payloads_of(ident)), source=SimpleNamespace(queue=queue))
+        for ident in "abc"
+    ]
+    hooks = Hooks(before_job=lambda job: seen.append(len(current_job().jobs)))  # type: ignore[union-attr]
+    Execution(registry_of(work, merge=True, batch_size=3, ack="early"), hooks)(BatchRun(members))
+    assert queue.asked == [("ack", ident, False) for ident in "abc"]
+    assert seen == [3, ({"b": ["b"], "c": ["c"]}, ["b", "c"])]
+    assert [fate(member)[0] for member in members] == ["release", "record", "record"]
+    assert [member.settlement.outcome for member in members[1:] if member.settlement] == ["succeeded", "failed"]
+    assert [member.lost for member in members] == [True, False, False]
+    assert [member.deadline == NEVER for member in members] == [False, True, True]
+
+
+def test_batches_are_acked_early_too(broker: Broker) -> None:
+    ran: Counter[str] = Counter()
+
+    def work(batch: dict[str, list[Any]]) -> None:
+        assert places(broker).get("reserved", 0) <= 3 * 3  # what other slots and the inbox hold
+        ran.update(list(batch))
+        raise PartialFailure({ident: ValueError() for ident in batch if ident == "7"})
+
+    for n in range(12):
+        put_payload(broker, "work", str(n), n)
+    run_dry(broker, registry_of(work, merge=True, batch_size=3, ack="early"))
+    assert ran == Counter(map(str, range(12))) and places(broker) == {}
+    assert events(broker) == sorted(("failed" if n == 7 else "succeeded", str(n)) for n in range(12))
+
+
+def test_the_job_of_a_killed_process_is_lost_and_never_begins_again(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "wait_early", id="once")
+    put(broker, "wait", id="again")
+    running = program(threads=2)
+    first = running.await_words("begun", 2)
+    os.kill(first[0][3], signal.SIGKILL)
+    third = running.await_words("begun", 3)[2]
+    assert third[1] == "again"
+    running.client.rpush("release", 1)
+    running.await_words("ended")
+    eventually(lambda: places(broker) == {})
+    assert [entry[1] for entry in running.trace() if entry[0] == "begun"].count("once") == 1
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_early_and_late_tasks_share_a_queue(broker: Broker) -> None:
+    ran: Counter[str] = Counter()
+    registry = Registry()
+    for name, ack in (("first", "early"), ("second", "late")):
+        registry.add(Task(lambda name=name: ran.update([name]), name=name, options=TaskOptions(ack=ack)))
+    for n in range(100):
+        put(broker, "first" if n % 2 else "second")
+    with working(broker, registry, config(threads=2)):
+        eventually(lambda: places(broker) == {})
+        eventually(lambda: ran == Counter(first=50, second=50))

@@ -1,0 +1,47 @@
+"""A worker and a queue that somebody pauses."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import redis
+
+from django_delayq.core.broker import Broker
+
+from .support import eventually, put, registry_of, working
+from .test_worker import _calls, places
+
+
+def test_t62_a_worker_sleeps_while_its_queue_is_paused_and_wakes_when_it_is_resumed(
+    broker: Broker, redis_client: redis.Redis
+) -> None:
+    started: list[float] = []
+    running, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.append(time.monotonic())
+
+    def hold() -> None:
+        running.set()
+        assert go_on.wait(15)
+
+    broker.queue("default", shards=2)
+    with working(broker, registry_of(work, hold)):
+        put(broker, "hold")
+        assert running.wait(15)
+        broker.pause("default", "out")
+        for _ in range(10):
+            put(broker, "work")
+        go_on.set()
+        eventually(lambda: places(broker) == {"ready": 10})  # what ran was settled as ever
+        before, begin = _calls(redis_client), time.monotonic()
+        threading.Event().wait(4.0)  # the length of the measurement, not a way to wait for something
+        rate = (_calls(redis_client) - before) / (time.monotonic() - begin)
+        assert started == []
+        assert rate < 2.0  # that of a worker without work, and one look of ours
+        resumed = time.monotonic()
+        broker.resume("default")
+        eventually(lambda: len(started) == 10)
+        eventually(lambda: places(broker) == {})
+    assert started[0] - resumed < 0.5

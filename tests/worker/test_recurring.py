@@ -1,0 +1,365 @@
+"""The dispatchers fire each tick once, whatever happens to them, to Redis and to the runs."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq.core import fsck
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import Connection, RedisConfig, connect
+from django_delayq.core.errors import Misconfigured, QueueUnavailable
+from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.worker import current_job
+from django_delayq.worker.loop import Loop
+from django_delayq.worker.recurring import LOOK, Clockwork, ServerClock
+from django_delayq.worker.weather import Weather
+from tests.core.stage import T0, Stage
+
+from .support import DEADLINE, config, eventually, working
+
+#: T0 is a tick of it
+EVERY = 100_000
+ID = "recurring:work"
+
+
+def work() -> None: ...
+
+
+def recurring(**options: Any) -> Registry:
+    """A registry with the one task ``work``, every 100 s."""
+    registry = Registry()
+    options = options if "cron" in options else {"every": EVERY / 1000, **options}
+    registry.add(Task(work, name="work", options=TaskOptions(**options)))
+    return registry
+
+
+class Tower(Stage):
+    """A stage whose clock strikes: any number of dispatchers read it."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, name="default")
+
+    def dispatcher(self, **options: Any) -> Clockwork:
+        """One more dispatcher for the task ``work``."""
+        return Clockwork(self.broker, recurring(**options), clock=lambda: self.us / 1000)
+
+    def started(self, **options: Any) -> Clockwork:
+        """A dispatcher that was there before the next tick."""
+        made = self.dispatcher(**options)
+        made.run()
+        return made
+
+
+@pytest.fixture
+def tower(connection: Connection, prefix: str) -> Iterator[Tower]:
+    broker = Broker(connection, prefix=prefix, lease_ms=3_600_000, test_clock=True)
+    yield Tower(broker)
+    fsck.assert_invariants(broker)
+
+
+# --- a tick
+
+
+def test_a_task_seen_for_the_first_time_waits_for_its_next_tick(tower: Tower) -> None:
+    tower.wait(30_000)
+    dispatcher = tower.dispatcher()
+    assert dispatcher.run() == LOOK
+    assert tower.picture() == {}
+    tower.wait(EVERY - 30_000 - 10_000)
+    assert dispatcher.run() == pytest.approx(10, abs=0.01)
+    tower.wait(10_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_a_restart_before_the_first_tick_does_not_begin_anew(tower: Tower) -> None:
+    tower.started()
+    tower.wait(EVERY)
+    tower.dispatcher().run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_three_dispatchers_fire_each_tick_once(tower: Tower) -> None:
+    dispatchers = [tower.started() for _ in range(3)]
+    dues = []
+    for _ in range(4):
+        tower.wait(EVERY)
+        for dispatcher in dispatchers:
+            dispatcher.run()
+        jobs = tower.take()
+        dues.append([int(job.due_ms - T0) for job in jobs])
+        tower.done(*jobs)
+        for dispatcher in dispatchers:
+            dispatcher.run()
+    assert dues == [[EVERY], [2 * EVERY], [3 * EVERY], [4 * EVERY]]
+    assert tower.picture() == {}
+    assert tower.counters()["created"] == 4
+
+
+def test_three_dispatchers_at_once_fire_each_second_once_and_on_time(broker: Broker) -> None:
+    dues: list[int] = []
+    enough = threading.Event()
+
+    def work() -> None:
+        job = current_job()
+        assert job is not None and job.tick == job.due
+        dues.append(round(job.tick.timestamp() * 1000))
+        if len(dues) == 3:
+            enough.set()
+
+    registry = Registry()
+    registry.add(Task(work, name="work", options=TaskOptions(every=1)))
+    weather = Weather()
+    others = [Loop(f"clockwork-{n}", Clockwork(broker, registry), weather) for n in range(2)]
+    for loop in others:
+        loop.start()
+    with working(broker, registry):
+        assert enough.wait(DEADLINE)
+    for loop in others:
+        loop.close()
+    assert [due % 1000 for due in dues] == [0] * len(dues)
+    assert [later - due for due, later in itertools.pairwise(dues)] == [1000] * (len(dues) - 1)
+
+
+def test_the_job_of_a_tick_has_the_priority_and_the_limit_of_its_task(tower: Tower) -> None:
+    dispatcher = tower.started(priority=1, expires=7)
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY} p1"]}
+    (job,) = tower.take()
+    assert (job.task, job.args, job.options) == ("work", b"", {"expires_ms": T0 + EVERY + 7000, "tick_ms": T0 + EVERY})
+
+
+# --- runs that take longer than the interval
+
+
+def test_a_tick_that_meets_a_waiting_run_is_that_run(tower: Tower) -> None:
+    dispatcher = tower.started()
+    for _ in range(3):
+        tower.wait(EVERY)
+        dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_a_run_longer_than_the_interval_is_followed_by_one_run_and_never_overlapped(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.wait(EVERY)
+    dispatcher.run()
+    running = tower.take_one()
+    for _ in range(3):
+        tower.wait(EVERY)
+        dispatcher.run()
+        assert tower.take() == []
+    assert tower.picture()["gated"] == [f"{ID} +{2 * EVERY}"]
+    tower.done(running)
+    assert tower.picture() == {"waiting": [f"{ID} +{2 * EVERY}"]}
+    tower.done(*tower.take())
+    dispatcher.run()
+    assert tower.picture() == {}
+
+
+def test_a_failed_run_that_waits_for_its_next_attempt_runs_at_the_next_tick(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.wait(EVERY)
+    dispatcher.run()
+    tower.failed(tower.take_one(), delay_ms=10 * EVERY)
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{2 * EVERY}"]}
+
+
+def test_a_tick_after_a_failed_run_does_not_put_its_earlier_attempt_off(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.wait(EVERY)
+    dispatcher.run()
+    tower.wait(EVERY - 1000)
+    tower.failed(tower.take_one(), delay_ms=500)
+    tower.wait(1000)
+    dispatcher.run()
+    assert tower.picture()["waiting"] == [f"{ID} +{2 * EVERY - 500}"]
+
+
+# --- missed ticks
+
+
+def test_of_many_missed_ticks_the_latest_is_fired_at_once(tower: Tower) -> None:
+    tower.started()
+    tower.wait(7 * EVERY + 40_000)
+    back = [tower.dispatcher() for _ in range(2)]
+    for dispatcher in back:
+        dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{7 * EVERY}"]}
+    tower.done(*tower.take())
+    for dispatcher in (*back, tower.dispatcher()):
+        dispatcher.run()
+    assert tower.picture() == {}
+
+
+def test_missed_ticks_can_be_left_out(tower: Tower) -> None:
+    tower.started(missed="skip")
+    tower.wait(7 * EVERY + 40_000)
+    dispatcher = tower.dispatcher(missed="skip")
+    dispatcher.run()
+    assert tower.picture() == {}
+    tower.wait(EVERY - 40_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{8 * EVERY}"]}
+
+
+def test_a_tick_that_is_a_little_late_is_not_missed(tower: Tower) -> None:
+    tower.started(missed="skip")
+    tower.wait(EVERY + 9_000)
+    tower.dispatcher(missed="skip").run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
+def test_a_new_schedule_has_missed_nothing(tower: Tower) -> None:
+    tower.started()
+    tower.wait(30 * 60_000)
+    changed = tower.started(cron="*/10 * * * *")
+    assert tower.picture() == {}
+    tower.wait(10 * 60_000)
+    changed.run()
+    (waiting,) = tower.picture()["waiting"]
+    assert (T0 + int(waiting.split()[1])) % 600_000 == 0
+
+
+def test_ticks_of_a_paused_queue_come_when_it_goes_on(tower: Tower) -> None:
+    dispatcher = tower.started()
+    number = tower.queue.numbers[0]
+    tower.queue.rule(number, put=1)
+    tower.wait(3 * EVERY)
+    assert dispatcher.run() == pytest.approx(5, abs=0.01)
+    assert tower.picture() == {}
+    tower.queue.rule(number, clear=1)
+    tower.wait(5_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}
+
+
+# --- trouble
+
+
+def test_a_clock_that_ran_ahead_and_was_put_back_does_not_silence_the_task(tower: Tower) -> None:
+    dispatchers = [tower.started() for _ in range(2)]
+    tower.wait(1000 * EVERY)
+    for dispatcher in dispatchers:
+        dispatcher.run()
+    tower.done(*tower.take())
+    tower.wait(-999 * EVERY)
+    for dispatcher in (*dispatchers, tower.dispatcher()):
+        dispatcher.run()
+    assert tower.picture() == {}
+    tower.wait(EVERY)
+    for dispatcher in dispatchers:
+        dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{2 * EVERY}"]}
+
+
+def test_an_id_that_belongs_to_another_task_is_reported_and_left_alone(
+    tower: Tower, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = tower.started()
+    tower.put(ID, task="other", at=9 * EVERY)
+    tower.wait(EVERY)
+    with caplog.at_level(logging.ERROR, "django_delayq.worker"):
+        assert dispatcher.run() == LOOK
+    assert "a job of another task lives under the id 'recurring:work'" in caplog.text
+    assert tower.picture() == {"waiting": [f"{ID} +{9 * EVERY}"]}
+
+
+@pytest.mark.broken_on_purpose
+def test_a_queue_that_is_broken_does_not_stop_the_others(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    registry = recurring()
+    registry.add(Task(work, name="broken", options=TaskOptions(queue="broken", every=EVERY / 1000)))
+    now = [broker.now_ms()]
+    dispatcher = Clockwork(broker, registry, clock=lambda: now[0])
+    dispatcher.run()
+    broken = broker.queue("broken")
+    meta = broken.shard(broken.numbers[0]).names["meta"]
+    broker.client.delete(meta)
+    broker.client.set(meta, "not a hash")
+    now[0] += EVERY
+    with caplog.at_level(logging.ERROR, "django_delayq.worker"):
+        dispatcher.run()
+    assert "the tick of broken failed" in caplog.text
+    assert broker.inspector.get("default", ID) is not None
+    broker.client.delete(meta)
+
+
+def test_redis_may_go_and_come_back(redis_factory: Callable[..., Any], proxy_factory: Callable[..., Any]) -> None:
+    proxy = proxy_factory(redis_factory(tcp=True).address)
+    connection = connect(RedisConfig.parse(proxy.url))
+    broker = Broker(connection)
+    registry = recurring(every=1)
+    dispatcher = Clockwork(broker, registry)
+    dispatcher.run()
+    proxy.refuse()
+    with pytest.raises(QueueUnavailable):
+        eventually(lambda: dispatcher.run() is None, "a tick that cannot be fired")
+    weather = Weather()
+    loop = Loop("clockwork", dispatcher, weather)
+    loop.start()
+    eventually(lambda: weather.lasting() > 0)
+    proxy.passing()
+    eventually(lambda: broker.inspector.get("default", ID))
+    loop.close()
+    connection.close()
+
+
+# --- costs and wiring
+
+
+def test_without_recurring_tasks_no_command_is_sent_and_no_thread_runs(broker: Broker) -> None:
+    registry = Registry()
+    registry.add(Task(work, name="work"))
+    no_broker: Any = None
+    assert Clockwork(no_broker, registry).run() == LOOK
+    with working(broker, registry):
+        assert "delayq-clockwork" not in {thread.name for thread in threading.enumerate()}
+    with working(broker, recurring()):
+        assert "delayq-clockwork" in {thread.name for thread in threading.enumerate()}
+    with working(broker, recurring(), config(dispatcher=False)):
+        assert "delayq-clockwork" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_waiting_for_a_tick_costs_one_look_at_the_clock_a_minute(broker: Broker) -> None:
+    def commands() -> dict[str, int]:
+        said = broker.client.info("commandstats")
+        return {name: said[f"cmdstat_{name}"]["calls"] for name in ("time", "evalsha") if f"cmdstat_{name}" in said}
+
+    dispatcher = Clockwork(broker, recurring(every=86_400))
+    dispatcher.run()
+    before = commands()
+    for _ in range(50):
+        dispatcher.run()
+    assert commands() == before
+
+
+def test_the_clock_of_redis_is_carried_on_by_our_own(broker: Broker) -> None:
+    clock = ServerClock(broker)
+    clock()
+    for _ in range(3):
+        assert clock() == pytest.approx(broker.now_ms(), abs=50)
+
+
+def test_a_dispatcher_alone_fires_too_in_the_time_zone_of_its_project(broker: Broker) -> None:
+    registry = recurring(cron="* * * * *")
+    with working(broker, registry, config(consumer=False, timezone="Asia/Tokyo")):
+        queue = broker.queue("default")
+        sight = eventually(lambda: broker.client.hget(queue.shard(queue.numbers[0]).names["meta"], f"sight:{ID}"))
+    assert sight.decode().endswith(" * * * * * Asia/Tokyo")
+
+
+def test_a_worker_does_not_start_with_a_schedule_that_it_cannot_read(broker: Broker) -> None:
+    with (
+        pytest.raises(Misconfigured, match=r"task work: cron '61 \* \* \* \*'"),
+        working(broker, recurring(cron="61 * * * *")),
+    ):
+        pass

@@ -1,0 +1,31 @@
+"""``raise Release(...)`` with a priority, and with what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Release
+from django_delayq.worker import decision
+
+from .support import eventually, make_job, put, registry_of, working
+
+
+def test_a_handler_gives_its_job_back_with_another_priority(broker: Broker) -> None:
+    def work() -> None:
+        raise Release(delay=60, priority=1)
+
+    put(broker, "work", id="a")
+    with working(broker, registry_of(work)):
+        eventually(lambda: broker.inspector.counts("default").delayed, "the job is given back")
+    view = broker.inspector.get("default", "a")
+    assert view is not None
+    assert (view.job.priority, view.job.failures) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [8, -1, True, "urgent", 1.0])
+def test_what_is_no_priority_is_logged_and_changes_nothing(wrong: object, caplog: pytest.LogCaptureFixture) -> None:
+    error = Release(priority=wrong)  # type: ignore[arg-type]
+    settlement = decision.raised(make_job(), decision.policy_of(None), error, 1, 2)
+    assert (settlement.verb, settlement.priority) == ("release", None)
+    assert "is no priority" in caplog.text

@@ -1,0 +1,105 @@
+"""A reserve whose reply was lost for good leaves leases of which the process knows nothing: they are given back."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.job import ack
+from django_delayq.worker.horizon import Horizon, Source
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.settler import Settler
+from django_delayq.worker.strays import Strays
+from django_delayq.worker.weather import Weather
+
+from .support import config, eventually, make_run, put, registry_of, working
+from .test_worker import places
+
+
+def stage(broker: Broker) -> tuple[Source, Settler, Strays]:
+    queue = broker.queue("default")
+    source = Source(queue, queue.numbers[0], Pace())
+    horizon = Horizon([source])
+    settler = Settler(horizon, Weather(), 15.0)
+    return source, settler, Strays("me", settler, horizon, registry_of())
+
+
+def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(broker: Broker) -> None:
+    for ident in ("known", "unknown", "foreign", "ended"):
+        put(broker, "work", id=ident)
+    queue = broker.queue("default")
+    source, settler, strays = stage(broker)
+    number = source.shard
+    jobs = {job.id: job for ident in range(3) for job in queue.reserve(number, 1, worker="me").jobs}
+    foreign = queue.reserve(number, 1, worker="somebody else").jobs[0]
+    known, unknown, ended = (job for job in jobs.values())
+    settler.held.add(make_run(known, source=source))
+    given_up = make_run(ended, source=source)
+    given_up.settlement = ack(ended, 0, 0)
+    settler.held.add(given_up)
+    settler.halted = True
+    settler._give_up([given_up], one_by_one=False)
+    settler.halted = False
+
+    strays.doubt(source)
+    assert strays
+    strays.give_back()
+
+    assert not strays
+    assert {job.id for job in queue.leases(number)} == {known.id, ended.id, foreign.id}
+    (back,) = queue.reserve(number, 10, worker="look").jobs
+    assert (back.id, back.failures, back.crashes, back.suspect) == (unknown.id, 0, 0, False)
+
+
+def test_a_shard_that_cannot_be_asked_while_the_worker_stops_is_left_to_the_reaper(broker: Broker) -> None:
+    source, settler, strays = stage(broker)
+    settler.stopping = True
+
+    def gone(number: int) -> Any:
+        raise ConnectionError("gone")
+
+    source.queue.leases = gone  # type: ignore[method-assign]
+    strays.doubt(source)
+    strays.give_back()
+    assert not strays
+
+
+def test_jobs_of_a_reserve_that_was_given_up_run_as_soon_as_redis_is_back(
+    redis_factory: Callable[..., Any], proxy_factory: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    box = redis_factory(tcp=True)
+    proxy = proxy_factory(box.address)
+    broker = Broker(connect(RedisConfig.parse(proxy.url)), lease_ms=1000)
+    direct = Broker(connect(RedisConfig.parse(box.url)), lease_ms=1000)
+    ran: Counter[str] = Counter()
+    taken: list[str] = []
+
+    def work(name: str) -> None:
+        ran[name] += 1
+        if name == "first":
+            proxy.refuse()
+            # What the worker is about to ask for is applied, and nobody hears of it.
+            queue = direct.queue("default")
+            taken.extend(job.id for job in queue.reserve(queue.numbers[0], 1, worker="me").jobs)
+
+    for name in ("first", "second"):
+        put(direct, "work", name, id=name)
+    settings = config(name="me", threads=1, heartbeat=30.0, dispatcher=False)
+    with (
+        caplog.at_level(logging.WARNING, "django_delayq.worker"),
+        working(broker, registry_of(work), settings) as worker,
+    ):
+        eventually(lambda: taken == ["second"] and worker.consumer and not worker.consumer.held, "all was given up")
+        assert [job.id for job in direct.queue("default").leases(0)] == ["first", "second"]
+        proxy.passing()
+        eventually(lambda: ran["second"] and places(direct) == {"reserved": 1})
+    assert ran == Counter(first=1, second=1), "how the first one ended is not known in Redis; it is left to the reaper"
+    assert "were reserved for this process without its knowledge" in caplog.text
+    broker.connection.close()
+    direct.connection.close()
