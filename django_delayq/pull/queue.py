@@ -1,0 +1,234 @@
+"""The door for those who pull: ``Queue("orders").reserve(wait=20)``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from .. import connections
+from ..conf import SETTING, conf
+from ..core.chunks import CHUNK
+from ..core.errors import InvalidJob, QueueUnavailable
+from ..core.inputs import check_id, check_int, check_queue_name, short, suggest
+from ..core.job import NewJob, new_id
+from ..core.task import Task
+from ..core.times import delay_ms_of
+from ..handle import JobHandle
+from ..joboptions import JOB_OPTIONS, Rare, due, due_ms_here, no_later_options
+from ..signals import emit, job_scheduled
+from ..transactions import ON_COMMIT, What, in_transaction, now_or_on_commit
+from ..worker.run import NEVER
+from .held import RAW, HeldJob, check_ttr
+from .hub import hub
+from .search import Search, Terms
+
+if TYPE_CHECKING:
+    from ..core.inspector import Counts, JobView
+
+Wait = float | timedelta | None
+
+
+def _raw() -> None:
+    """Raw bytes have no function."""
+
+
+#: what raw bytes are scheduled under; never registered, so that no worker runs them
+_RAW_TASK: Final = Task(_raw, name=RAW)
+
+
+class Queue:
+    """One queue, or several that are served in turn: ``Queue("orders", "mails")``. Any thread may use it.
+
+    Making one asks nothing of Redis. Every method raises :class:`QueueUnavailable` when Redis cannot be reached.
+
+    Raises:
+        InvalidJob: a name is none, or there is none.
+    """
+
+    def __init__(self, *names: str) -> None:
+        if not names:
+            raise InvalidJob('which queue? Queue("orders"), or several: Queue("orders", "mails")')
+        #: the queues, each once
+        self.names = tuple(dict.fromkeys(check_queue_name(name) for name in names))
+        self._held: WeakSet[HeldJob] = WeakSet()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Queue({', '.join(map(repr, self.names))})"
+
+    # -- take --------------------------------------------------------------------------------------------------------
+
+    def reserve(self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta = 60, by: str = "") -> list[HeldJob]:
+        """Take up to ``max`` due jobs. Each call begins with another queue and another shard.
+
+        Args:
+            max: 1 … 250.
+            wait: seconds (or a ``timedelta``) to wait for the first job; 0 = not at all, None = for ever. Waiting costs
+                less than one command a second, and a job that is scheduled meanwhile is there within milliseconds.
+            ttr: seconds (or a ``timedelta``) until the jobs are somebody else's again, unless they are touched.
+                A lease that runs out counts as a crash of its holder; see ``crash_limit``.
+            by: name of the holder in ``delayq_status`` and events; default: this host and process.
+
+        Returns:
+            The jobs; an empty list if there was none in time.
+
+        Raises:
+            InvalidJob: an argument is wrong.
+            QueueUnavailable: Redis could not be reached, at once or when the wait was over.
+        """
+        terms = Terms(check_int("max", max, 1, CHUNK), check_ttr(ttr), _holder(by))
+        patience = NEVER if wait is None else delay_ms_of(wait, what="wait") / 1000
+        return self._keep(Search(hub(), self.names, terms).run(time.monotonic() + patience))
+
+    def reserve_id(
+        self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
+    ) -> HeldJob | None:
+        """Take the waiting job of this id; None if there is none, or it is not due and not wanted ``early``."""
+        ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
+        for queue in hub().open(self.names):
+            asked_at = time.monotonic()
+            batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
+            taken_ms = batch.now_ms - (time.monotonic() - asked_at) * 1000
+            for job in batch.jobs:
+                held = HeldJob(queue, job, asked_at=asked_at, taken_ms=taken_ms, ttr_ms=ttr_ms)
+                return self._keep([held])[0]
+        return None
+
+    def soon_ending(self, margin: float | timedelta = 1.0) -> list[HeldJob]:
+        """The jobs taken here whose leases end within ``margin``, or are over: end them now, or touch them.
+
+        The one that ends first comes first. Jobs that were ended, or are known to be lost, are not among them, nor are
+        those whose handles nobody has any more.
+        """
+        most = delay_ms_of(margin, what="margin") / 1000
+        with self._lock:
+            held = [job for job in self._held if job.in_hand]
+        return sorted((job for job in held if job.seconds_left <= most), key=lambda job: job.deadline)
+
+    def _keep(self, jobs: list[HeldJob]) -> list[HeldJob]:
+        with self._lock:
+            self._held.update(jobs)
+        return jobs
+
+    # -- put ---------------------------------------------------------------------------------------------------------
+
+    def put(self, body: bytes | bytearray | memoryview | str, *, using_db: str | None = None,
+            **options: Any) -> JobHandle:  # fmt: skip
+        """Store raw bytes in a queue of kind "pull"; :attr:`HeldJob.body` gives back the same. Text becomes UTF-8.
+
+        Inside ``transaction.atomic()`` it is sent after the commit, as :func:`django_delayq.schedule` is.
+
+        Args:
+            body: at most ``MAX_ARGS_BYTES`` bytes; none at all are fine.
+            using_db: alias of the database whose transaction is waited for.
+            options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
+                ``max_attempts``, ``retry_in``, ``expires`` and ``context``, as for :func:`django_delayq.schedule`.
+
+        Raises:
+            TypeError: an unknown option, or a body that is neither bytes nor text.
+            InvalidJob: the queue is not of kind "pull", the body is too large, or an option is wrong.
+            IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer; after a commit it is logged instead.
+        """
+        name = self._only("put")
+        new = _new_job(_bytes_of(body), options)
+        handle = JobHandle(new.id, name, ON_COMMIT, due_ms_here(new))
+        asked_at, late = time.monotonic(), in_transaction(using_db)
+        _check_kind(name, patiently=late)
+
+        def send() -> None:
+            if late and new.delay_ms:  # the due time is fixed at the call
+                new.delay_ms = max(0, new.delay_ms - int((time.monotonic() - asked_at) * 1000))
+            handle.outcome = connections.queue(name).schedule(new)
+            emit(job_scheduled, None, id=handle.id, queue=name, outcome=handle.outcome, due=handle.due)
+
+        def failed(error: Exception) -> None:
+            handle.outcome, handle.error = "not_sent", error
+
+        now_or_on_commit(send, What("schedule", name, new.id), using=using_db, failed=failed)
+        return handle
+
+    # -- look and stop -----------------------------------------------------------------------------------------------
+
+    def peek(self, limit: int = 10, place: str = "waiting") -> list[JobView]:
+        """The first jobs that are waiting, reserved, failed or in the morgue; none is taken."""
+        name, limit = self._only("peek"), check_int("limit", limit, 1, CHUNK)
+        return connections.broker().inspector.page(name, place, limit=limit).jobs
+
+    def counts(self) -> Counts:
+        """How many jobs lie where."""
+        return connections.broker().inspector.counts(self._only("counts"))
+
+    def pause(self, direction: str = "both") -> None:
+        """Stop taking jobs in ("in"), handing them out ("out") or both; what is held goes on.
+
+        Raises:
+            InvalidJob: there is no such queue or direction.
+        """
+        for name in self.names:
+            connections.broker().pause(name, direction)
+
+    def resume(self, direction: str = "both") -> None:
+        """End a pause; who waits is woken."""
+        for name in self.names:
+            connections.broker().resume(name, direction)
+
+    def _only(self, verb: str) -> str:
+        if len(self.names) > 1:
+            raise InvalidJob(f"{self!r} are several queues; {verb} is for one: Queue({self.names[0]!r}).{verb}(…)")
+        return self.names[0]
+
+
+def _holder(by: str) -> str:
+    if not isinstance(by, str) or len(by.encode()) > 255:
+        raise InvalidJob(f"by is the name of the holder, a str of up to 255 bytes, got {short(by)}")
+    return by or f"pull-{socket.gethostname()[:200]}-{os.getpid()}"
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, str):
+        try:
+            body = body.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidJob(f"the body is not valid Unicode ({error.reason}); give bytes") from None
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the body must be bytes or str, not {type(body).__name__}; encode it, or use schedule()")
+    raw, limit = bytes(body), conf().max_args_bytes
+    if len(raw) > limit:
+        raise InvalidJob(f"the body has {len(raw)} bytes, at most {limit} are stored; store the data elsewhere and put "
+                         f"its key, or raise {SETTING}['MAX_ARGS_BYTES']")  # fmt: skip
+    return raw
+
+
+def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
+    no_later_options(options)
+    for name in options:
+        if name not in JOB_OPTIONS:
+            raise TypeError(f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} "
+                            f"Known options: {', '.join(JOB_OPTIONS)}")  # fmt: skip
+    rare, given = Rare(_RAW_TASK), options.get("id")
+    due_ms, delay_ms = due(options.get("delay"), options.get("at"))
+    new = NewJob(new_id() if given is None else check_id(given), RAW, body, due_ms, delay_ms, options=rare.bytes,
+                 fresh=given is None)  # fmt: skip
+    rare.apply(new, options)
+    return new
+
+
+def _check_kind(name: str, *, patiently: bool) -> None:
+    """``patiently``: Redis may be away now, because the bytes are sent later; then the settings are believed."""
+    try:
+        known = connections.existing_queue(name)
+    except QueueUnavailable:
+        if not patiently:
+            raise
+        known = None
+    kind = conf().queue(name).kind if known is None else known.kind
+    if kind != "pull":
+        raise InvalidJob(
+            f"queue {name!r} is of kind {kind!r}, whose jobs are calls of tasks: use schedule(). For raw bytes give it "
+            f'{SETTING}["QUEUES"][{name!r}] = {{"kind": "pull"}} before its first use'
+        )
