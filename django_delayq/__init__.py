@@ -10,18 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
+    from .core import retry
     from .core.errors import (
         Bury,
         IdTaken,
         InvalidJob,
         LeakedTransaction,
+        PartialFailure,
         QueueFull,
+        QueuePaused,
         QueueUnavailable,
         Release,
         Retry,
     )
-    from .core.queue import Queue
     from .decorators import task
+    from .pull import Queue
     from .scheduling import cancel, get_job, reschedule, run_now, schedule, schedule_many
     from .worker.current import current_job
 
@@ -32,16 +36,25 @@ __all__ = [
     "IdTaken",
     "InvalidJob",
     "LeakedTransaction",
+    "PartialFailure",
     "Queue",
     "QueueFull",
+    "QueuePaused",
     "QueueUnavailable",
     "Release",
     "Retry",
     "__version__",
+    "acancel",
+    "aget_job",
+    "areschedule",
+    "arun_now",
+    "aschedule",
+    "aschedule_many",
     "cancel",
     "current_job",
     "get_job",
     "reschedule",
+    "retry",
     "run_now",
     "schedule",
     "schedule_many",
@@ -56,12 +69,21 @@ _HOME: Final = {
     "reschedule": "scheduling",
     "run_now": "scheduling",
     "get_job": "scheduling",
+    "aschedule": "aio",
+    "aschedule_many": "aio",
+    "acancel": "aio",
+    "areschedule": "aio",
+    "arun_now": "aio",
+    "aget_job": "aio",
     "current_job": "worker.current",
-    "Queue": "core.queue",
+    "Queue": "pull",
+    "retry": "core",  # the module of back-off presets: retry.steps(10, 60, 300)
     "Retry": "core.errors",
     "Bury": "core.errors",
     "Release": "core.errors",
+    "PartialFailure": "core.errors",
     "QueueFull": "core.errors",
+    "QueuePaused": "core.errors",
     "QueueUnavailable": "core.errors",
     "IdTaken": "core.errors",
     "InvalidJob": "core.errors",

@@ -19,10 +19,14 @@ class DelayQConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register checks, import the task modules of all installed apps."""
-        from . import checks  # noqa: F401  # registers itself
+        """Register checks and the types that jobs may carry, import the task modules of all installed apps."""
+        from . import (
+            checks,  # noqa: F401  # registers itself
+            codectypes,
+        )
         from .conf import conf_or_defaults
 
+        codectypes.install_quietly()
         autodiscover(conf_or_defaults().tasks_module)
 
 

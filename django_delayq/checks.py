@@ -6,7 +6,7 @@ What needs Redis itself is looked at by ``manage.py delayq_check``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,9 +16,12 @@ from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connections as databases
 from django.utils.module_loading import import_string
 
+from . import codectypes, contextlinks
 from .conf import SETTING, Conf, conf
 from .core.errors import Misconfigured
-from .core.task import registry, short, suggest
+from .core.inputs import short, suggest
+from .core.task import registry
+from .loading import load_function
 
 _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
@@ -32,7 +35,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         return [
             Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")
         ]
-    return [*_redis(config), *_middleware(config), *_queues(config), *_databases(config)]
+    return [*_redis(config), *_middleware(config), *_named(config), *_queues(config), *_databases(config)]
 
 
 @register("delayq", deploy=True)
@@ -147,6 +150,25 @@ def _middleware(config: Conf) -> Iterator[CheckMessage]:
                     hint="A middleware takes the next call and returns a call.",
                     id="delayq.E005",
                 )
+
+
+def _named(config: Conf) -> Iterator[CheckMessage]:
+    """What else the settings name by dotted paths."""
+    for name, path in config.context.items():
+        yield from _loads(contextlinks.link, name, path, ident="delayq.E008")
+    for path in config.schedule_middleware:
+        yield from _loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
+    for name, path in config.hooks.paths().items():
+        yield from _loads(load_function, f"{SETTING}['HOOKS'][{name!r}]", path, ident="delayq.E010")
+    if config.codec_types:
+        yield from _loads(codectypes.install, config, ident="delayq.E011")
+
+
+def _loads(load: Callable[..., object], *args: object, ident: str) -> Iterator[CheckMessage]:
+    try:
+        load(*args)
+    except Misconfigured as error:
+        yield Error(str(error), hint="Correct the dotted path.", id=ident)
 
 
 def _queues(config: Conf) -> Iterator[CheckMessage]:

@@ -12,13 +12,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 from .core.errors import Misconfigured
-from .core.task import MAX_SHARDS, TaskOptions, short, suggest
-from .values import choice, flag, number, queue_name, strings, whole
+from .core.inputs import short, suggest
+from .core.keys import MAX_SHARDS
+from .core.options import TaskOptions
+from .values import choice, dotted_path, flag, number, queue_name, strings, whole
 
 SETTING: Final = "DELAYQ"
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 T = TypeVar("T")
+SPLITTERS: Final = ("default", "rendezvous", "by_node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +35,26 @@ class QueueConf:
     kind: str = "python"
     #: how often workers visit it, compared with a queue of weight 1
     weight: float = 1.0
+    #: most live jobs; one more is refused with QueueFull. Each shard takes its part of them. None = no limit
+    max_length: int | None = None
+    #: most jobs that its morgue keeps, the oldest go first; None = no limit
+    morgue_max: int | None = None
+    #: seconds that its morgue keeps a job; None = for ever
+    morgue_ttl: float | None = None
+    #: "strict" = a more urgent class always goes first; "weighted" = it goes first more often
+    priorities: str = "strict"
 
     def __post_init__(self) -> None:
         if self.shards is not None:
             whole("shards", self.shards, 1, MAX_SHARDS)
         number("weight", self.weight, 0.001)
         choice("kind", self.kind, ("python", "pull"))
+        choice("priorities", self.priorities, ("strict", "weighted"))
+        for name in ("max_length", "morgue_max"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), 1, 1 << 40)
+        if self.morgue_ttl is not None:
+            number("morgue_ttl", self.morgue_ttl, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +81,12 @@ class WorkerConf:
     heartbeat: float = 5.0
     #: which of several queues with due work is next: "weighted", "seq" (in turn) or "lag" (longest overdue)
     scheduler: str = "weighted"
-    #: order in which a process visits shards: "default", "rendezvous" or the dotted path of a function
+    #: order in which a process visits shards: "default", "rendezvous", "by_node" or the dotted path of a function
     splitter: str = "default"
+    #: splitter "by_node": how many machines share the work
+    nodes: int = 1
+    #: splitter "by_node": which of them this one is, counted from 0
+    node: int = 0
     #: seconds that a database connection is kept between jobs; None = leave Django's CONN_MAX_AGE alone
     conn_max_age: float | None = 60.0
     #: check a kept database connection before its first use by a job
@@ -78,10 +99,12 @@ class WorkerConf:
         number("prefetch_ms", self.prefetch_ms, 0)
         number("heartbeat", self.heartbeat, 0.01)
         choice("scheduler", self.scheduler, ("weighted", "seq", "lag"))
-        if self.splitter not in ("default", "rendezvous") and "." not in str(self.splitter):
+        if self.splitter not in SPLITTERS and "." not in str(self.splitter):
             raise Misconfigured(
-                f"splitter must be 'default', 'rendezvous' or the dotted path of a function, got {short(self.splitter)}"
+                f"splitter must be {', '.join(SPLITTERS)} or the dotted path of a function, got {short(self.splitter)}"
             )
+        whole("nodes", self.nodes, 1, 1 << 30)
+        whole("node", self.node, 0, 1 << 30)
         for name in ("max_jobs", "max_rss"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), 1, 1 << 40)
@@ -105,6 +128,29 @@ class EventsConf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HooksConf:
+    """``DELAYQ["HOOKS"]``: dotted paths of functions of the project that a worker calls."""
+
+    #: without arguments, in each worker process after Django is set up and before its first job; what it raises ends
+    #: the process
+    worker_init: str | None = None
+    #: without arguments, before a process ends although jobs still run in it (flush logs); there is little time left
+    last_words: str | None = None
+    #: with the exception of a failed run: what is stored of it. A text replaces its message, a dict adds fields, bytes
+    #: are stored as they are; if it fails itself, that is logged and the usual form is stored
+    format_error: str | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if getattr(self, one.name) is not None:
+                dotted_path(one.name, getattr(self, one.name))
+
+    def paths(self) -> dict[str, str]:
+        """Those that are given, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conf:
     """``settings.DELAYQ``, with the keys in lower case."""
 
@@ -120,6 +166,14 @@ class Conf:
     worker: WorkerConf = WorkerConf()
     #: dotted paths of the middlewares around each run, outermost first
     middleware: tuple[str, ...] = ()
+    #: dotted paths of the middlewares around each schedule call, outermost first
+    schedule_middleware: tuple[str, ...] = ()
+    #: functions of the project that a worker calls
+    hooks: HooksConf = HooksConf()
+    #: name in a job's context → dotted path of the ContextVar that travels under it
+    context: Mapping[str, str] = field(default_factory=dict)
+    #: dotted paths of the types of the project's own that jobs may carry (see codectypes)
+    codec_types: tuple[str, ...] = ()
     #: the stream of finished attempts
     events: EventsConf = EventsConf()
     #: name of the module (or package) that is looked for in every installed app
@@ -252,10 +306,23 @@ def _task_defaults(value: object) -> Mapping[str, Any]:
     path = f"{SETTING}['TASK_DEFAULTS']"
     if not isinstance(value, Mapping):
         raise Misconfigured(f'{path} must be a dict of task options like {{"max_attempts": 5}}, got {short(value)}')
-    if "aliases" in value:
-        raise Misconfigured(f"{path}: aliases belong to one task; put them into its @task(...)")
-    TaskOptions.build(value, what=path)
+    TaskOptions.check_defaults(value, what=path)
     return dict(value)
+
+
+def _context(value: object) -> Mapping[str, str]:
+    path = f"{SETTING}['CONTEXT']"
+    if not isinstance(value, Mapping):
+        raise Misconfigured(f'{path} must be a dict like {{"trace": "shop.tracing.trace_id"}}, got {short(value)}')
+    for name in value:
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise Misconfigured(f"{path}: the name {short(name)} must be like that of a Python variable")
+    return {name: dotted_path(f"{path}[{name!r}]", entry) for name, entry in value.items()}
+
+
+def _codec_types(value: object) -> tuple[str, ...]:
+    path = f"{SETTING}['CODEC_TYPES']"
+    return tuple(dotted_path(path, entry) for entry in strings(path, value))
 
 
 def _embedded_dir(value: object) -> str | None:
@@ -275,6 +342,10 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
     "QUEUES": _queues,
     "WORKER": lambda value: _section(WorkerConf, value, f"{SETTING}['WORKER']"),
     "MIDDLEWARE": lambda value: strings(f"{SETTING}['MIDDLEWARE']", value),
+    "SCHEDULE_MIDDLEWARE": lambda value: strings(f"{SETTING}['SCHEDULE_MIDDLEWARE']", value),
+    "HOOKS": lambda value: _section(HooksConf, value, f"{SETTING}['HOOKS']"),
+    "CONTEXT": _context,
+    "CODEC_TYPES": _codec_types,
     "EVENTS": lambda value: _section(EventsConf, value, f"{SETTING}['EVENTS']"),
     "TASKS_MODULE": _tasks_module,
     "TASK_DEFAULTS": _task_defaults,

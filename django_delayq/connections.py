@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,19 +35,42 @@ def broker() -> DjangoBroker:
 
 
 class DjangoBroker(Broker):
-    """A broker whose queues have the shards and the kind that settings and tasks give them."""
+    """A broker whose queues have the shards, the kind and the limits that settings and tasks give them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._limited: set[str] = set()
 
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
-        """The queue of this name; what Redis says of an existing one wins."""
+        """The queue of this name; what Redis says of an existing one wins, but for the limits of the settings."""
         known = self._queues.get(name)
-        if known is not None:
+        if known is not None and not known.deleted and name in self._limited:
             return known
         entry = conf().queue(name)
-        return super().queue(name, shards=shards or entry.shards or _shards_of_tasks(name), kind=kind or entry.kind)
+        opened = super().queue(name, shards=shards or configured_shards(name), kind=kind or entry.kind)
+        self._limit(name)
+        return opened
+
+    def served(self, names: Sequence[str], *, every: bool = False) -> list[Queue]:
+        """See :meth:`Broker.served`."""
+        found = super().served(names, every=every)
+        for queue in found:
+            if queue.name not in self._limited:
+                self._limit(queue.name)
+        return found
+
+    def _limit(self, name: str) -> None:
+        """The settings are the truth for limits; written only where Redis says otherwise, once in a process."""
+        entry = conf().queue(name)
+        morgue_ttl_ms = int((entry.morgue_ttl or 0) * 1000)
+        self.limit(name, max_length=entry.max_length or 0, morgue_max=entry.morgue_max or 0,
+                   morgue_ttl_ms=morgue_ttl_ms, weighted=entry.priorities == "weighted")  # fmt: skip
+        self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:
         """The queue, if Redis has it."""
-        return self._queues.get(name) or next((queue for queue in self.queues() if queue.name == name), None)
+        known = self._queues.get(name)
+        return known if known is not None and not known.deleted else self.known_queue(name)
 
 
 def queue(name: str) -> Queue:
@@ -59,9 +83,21 @@ def existing_queue(name: str) -> Queue | None:
     return broker().existing(name)
 
 
-def _shards_of_tasks(name: str) -> int:
+def configured_shards(name: str) -> int | None:
+    """The number of shards that the settings, or else a task, give a queue; None if nobody does."""
     named = (task.options.shards for task in registry if task.options.queue == name)
-    return next((shards for shards in named if shards is not None), 1)
+    return conf().queue(name).shards or next((shards for shards in named if shards is not None), None)
+
+
+def other_shards(of: Broker) -> list[str]:
+    """Sentences about queues that have another number of shards in Redis than in the settings."""
+    found = []
+    for live in of.queues():
+        wanted = configured_shards(live.name)
+        if wanted is not None and wanted != live.shards:
+            found.append(f"queue {live.name!r} has {live.shards} shards in Redis, but {wanted} are configured; Redis "
+                         f"decides. To change it: manage.py delayq_reshard {live.name} --shards {wanted}")  # fmt: skip
+    return found
 
 
 def close_broker() -> None:
@@ -71,6 +107,11 @@ def close_broker() -> None:
         old, _broker = _broker, None
     if old is not None:
         old.connection.close()
+
+
+def is_current(one: Broker) -> bool:
+    """Whether it is the process's broker, and was not closed since."""
+    return one is _broker
 
 
 def make_broker(settings: Conf) -> DjangoBroker:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
 
 from .conf import conf_or_defaults
 from .core import task as core
-from .core.errors import Misconfigured
+from .core.errors import InvalidJob, Misconfigured
+from .core.inputs import check_queue_name, short
 
 if TYPE_CHECKING:
     from .scheduling import JobHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: options of DESIGN's interface whose machinery comes with a later release: refused, never silently ignored
-LATER_OPTIONS = ("merge", "batch_size", "max_payloads", "payloads", "score_policy", "expires")
+#: what the function of a merged task gets: ``{id: [payload, …]}``, payloads in the order of their scores
+Payloads = dict[str, list[Any]]
 
 
 class Task(core.Task, Generic[P, R]):
@@ -36,16 +38,51 @@ class Task(core.Task, Generic[P, R]):
 
         return schedule_call(self, args, kwargs, {})
 
+    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """:meth:`schedule` for coroutines."""
+        return await sync_to_async(self.schedule)(*args, **kwargs)
+
     def using(self, **options: Any) -> Using[P]:
         """``task.using(delay=60, id="x").schedule(…)``: the options of :func:`django_delayq.schedule`, checked now.
 
         Raises:
-            TypeError: unknown option.
+            TypeError: unknown option. InvalidJob: one that plain tasks do not have.
         """
-        from .scheduling import check_option_names
+        from .joboptions import check_option_names
 
-        check_option_names(options)
+        check_option_names(options, self)
         return Using(self, options)
+
+
+class MergedTask(core.Task, Generic[R]):
+    """A task whose jobs are united by their ids until they run: ``@task(merge=True)``."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, payloads_by_id: Payloads, /) -> R: ...
+
+    def schedule(
+        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
+    ) -> JobHandle:
+        """Add a payload to what waits under ``id``, as soon as a worker is free. See :func:`django_delayq.schedule`."""
+        return MergedUsing(self, {}).schedule(id, payload, score=score)
+
+    async def aschedule(
+        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
+    ) -> JobHandle:
+        """:meth:`schedule` for coroutines."""
+        return await sync_to_async(self.schedule)(id, payload, score=score)
+
+    def using(self, **options: Any) -> MergedUsing:
+        """``task.using(delay=60).schedule(5, {…})``: the options of :func:`django_delayq.schedule`, checked now.
+
+        Raises:
+            TypeError: unknown option. InvalidJob: one that merged tasks do not have.
+        """
+        from .joboptions import check_option_names
+
+        check_option_names(options, self)
+        return MergedUsing(self, options)
 
 
 class Using(Generic[P]):
@@ -63,31 +100,75 @@ class Using(Generic[P]):
 
         return schedule_call(self._task, args, kwargs, self._options)
 
+    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """:meth:`schedule` for coroutines."""
+        return await sync_to_async(self.schedule)(*args, **kwargs)
+
+
+class MergedUsing:
+    """A merged task with schedule options, waiting for id and payload."""
+
+    __slots__ = ("_options", "_task")
+
+    def __init__(self, task: MergedTask[Any], options: dict[str, Any]) -> None:
+        self._task = task
+        self._options = options
+
+    def schedule(
+        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
+    ) -> JobHandle:
+        """Add a payload to what waits under ``id``."""
+        from .scheduling import schedule_call
+
+        options = {**self._options, "id": id, "payload": payload}
+        if score is not None:
+            options["score"] = score
+        return schedule_call(self._task, (), {}, options)
+
+    async def aschedule(
+        self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
+    ) -> JobHandle:
+        """:meth:`schedule` for coroutines."""
+        return await sync_to_async(self.schedule)(id, payload, score=score)
+
 
 @overload
 def task(func: Callable[P, R], /) -> Task[P, R]: ...
 @overload
-def task(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(
+    *, merge: Literal[True], name: str | None = None, **options: Any
+) -> Callable[[Callable[[Payloads], R]], MergedTask[R]]: ...
+@overload
+def task(
+    *, merge: Literal[False] = False, name: str | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Register a function as a task: ``@task`` or ``@task(queue="orders", max_attempts=5, timeout=30)``.
 
     Arguments:
         name: what jobs store; default ``"app_label.function"``. Give one when two functions of one app share a name.
-        options: fields of :class:`django_delayq.core.task.TaskOptions`; they win over ``DELAYQ["TASK_DEFAULTS"]``.
+        options: fields of :class:`django_delayq.core.options.TaskOptions`; they win over ``DELAYQ["TASK_DEFAULTS"]``.
+            A merged task without ``queue`` gets a queue of its own, named like the task.
 
     Raises:
         Misconfigured: an unknown or wrong option, or the name is taken by another function.
     """
 
-    def decorate(func: Callable[..., Any]) -> Task[..., Any]:
+    def decorate(func: Callable[..., Any]) -> core.Task:
         where = f"@task {getattr(func, '__module__', '?')}.{getattr(func, '__qualname__', func)}"
-        for option in options:
-            if option in LATER_OPTIONS:
-                raise Misconfigured(f"{where}: the option {option!r} is not available in this release")
-        if options.get("on_conflict") == "merge":
-            raise Misconfigured(f'{where}: on_conflict="merge" is for merged tasks; use replace, ignore or error')
-        chosen = core.TaskOptions.build({**conf_or_defaults().task_defaults, **options}, what=where)
-        made: Task[..., Any] = Task(func, name=name if name is not None else task_name(func), options=chosen)
+        called = name if name is not None else task_name(func)
+        chosen = core.TaskOptions.build(
+            {**_own_queue(called, options, where), **options}, defaults=conf_or_defaults().task_defaults, what=where
+        )
+        kind: type[core.Task] = MergedTask if chosen.merge else Task
+        made = kind(func, name=called, options=chosen)
+        if chosen.recurring:
+            from .worker.recurrence import check_recurring
+
+            try:
+                check_recurring(made)
+            except Misconfigured as error:
+                raise Misconfigured(f"{where}: {error}") from None
         functools.update_wrapper(made, func)
         core.registry.add(made)
         return made
@@ -95,8 +176,20 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
     if func is None:
         return decorate
     if not callable(func):
-        raise Misconfigured(f"@task takes options by keyword only: @task(name=…), got {core.short(func)}")
+        raise Misconfigured(f"@task takes options by keyword only: @task(name=…), got {short(func)}")
     return decorate(func)
+
+
+def _own_queue(name: str, options: dict[str, Any], where: str) -> dict[str, str]:
+    """Merged jobs are found by their ids, which therefore are not shared with the jobs of other tasks."""
+    if options.get("merge") is not True or "queue" in options:
+        return {}
+    try:
+        return {"queue": check_queue_name(name)}
+    except InvalidJob as error:
+        raise Misconfigured(
+            f"{where}: a merged task has a queue of its own, named like the task, but {error}. Give it one: queue=…"
+        ) from None
 
 
 def task_name(func: Callable[..., Any]) -> str:

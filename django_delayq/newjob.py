@@ -2,101 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
-
-from django.conf import settings
-from django.utils import timezone
 
 from .conf import conf
 from .core import codec
 from .core.errors import InvalidJob
-from .core.job import PRIORITIES, NewJob, new_id
-from .core.task import (
-    CONFLICTS,
-    DUE_POLICIES,
-    Task,
-    check_choice,
-    check_id,
-    check_int,
-    check_queue_name,
-    short,
-    suggest,
-)
-from .core.times import delay_ms_of, due_of
+from .core.inputs import check_id, short, suggest
+from .core.job import NewJob, new_id
+from .core.task import Task
+from .intercept import Chain, Scheduling, chain
+from .joboptions import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, no_later_options, queue_of
 
-#: options of one job
-JOB_OPTIONS: Final = (
-    "delay", "at", "id", "priority", "on_conflict", "due_policy", "reset_retries", "max_attempts", "context",
-)  # fmt: skip
-#: options of a schedule call
-OPTIONS: Final = (*JOB_OPTIONS, "queue", "using_db")
-#: reserved names whose machinery comes with a later release
-LATER: Final = ("payload", "score", "durable", "expires", "retry_in")
-#: what an entry of schedule_many may have
-ENTRY_KEYS: Final = frozenset((*JOB_OPTIONS, "args", "kwargs"))
-#: what most calls have; anything else is looked at apart
-COMMON: Final = frozenset(("delay", "at", "id", "queue", "using_db", "args", "kwargs"))
-#: bytes of one job's encoded options (the stored record has two bytes for their length)
-MAX_OPTIONS_BYTES: Final = 65_535
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-def check_option_names(options: Mapping[str, Any]) -> None:
-    """Nothing, if all names are schedule options.
-
-    Raises:
-        TypeError: an unknown one. InvalidJob: one that this release has not.
-    """
-    no_later_options(options)
-    for name in options:
-        if name not in OPTIONS:
-            raise TypeError(
-                f"unknown schedule option {short(name)}.{suggest(str(name), OPTIONS)} "
-                f"Known options: {', '.join(OPTIONS)}"
-            )
-
-
-def no_later_options(named: Mapping[str, Any]) -> None:
-    """:class:`InvalidJob` if a reserved name is used that does nothing yet: never a silent promise."""
-    for name in LATER:
-        if name in named:
-            raise InvalidJob(
-                f"the option {name!r} is not available in this release. If it is an argument of your function, "
-                f"pass it as kwargs={{{name!r}: …}}"
-            )
-
-
-def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
-    """``(due_ms, delay_ms)``, of which one is None; :class:`InvalidJob` for a time that cannot be meant."""
-    if at is None:
-        return None, 0 if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
-    use_tz = settings.USE_TZ
-    return due_of(
-        delay=delay,
-        at=at,
-        use_tz=use_tz,
-        tz=None if use_tz else timezone.get_default_timezone(),
-        allow_far=conf().allow_far,
-    )
-
-
 class NewJobs:
-    """Makes the records of one task's jobs; ``options`` are common to all of them.
+    """Makes the records of one task's jobs; ``options`` are common to all of them. This one is for plain tasks.
 
     Attributes:
         queue: the queue that they go to.
+        skipped: entries of :meth:`make_many` that a schedule middleware did not pass on.
     """
+
+    #: what an entry of schedule_many may have
+    entry_keys: frozenset[str] = frozenset((*JOB_OPTIONS, "args", "kwargs"))
+    #: what it is made of, for messages
+    entry_form = "args, kwargs and options"
 
     def __init__(self, task: Task, options: Mapping[str, Any]) -> None:
         self.task = task
-        self.queue = task.options.queue
-        if options.get("queue") is not None:
-            self.queue = check_queue_name(options["queue"])
+        self.queue = queue_of(task, options)
+        self.skipped = 0
         self._options = options
         self._limit = conf().max_args_bytes
+        self._rare = Rare(task)
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
         """One record.
@@ -108,14 +48,15 @@ class NewJobs:
         try:
             task.bind(args, kwargs)
         except TypeError as error:
+            check_kind(task, options)  # an option of merged tasks says more about the mistake
             raise _with_hint(error, kwargs) from None
         try:
             encoded = codec.encode_args(args, kwargs, limit=self._limit)
         except InvalidJob as error:
             raise InvalidJob(f"task {task.name}: {error}") from None
-        policy = task.options
+        policy, common = task.options, self._rare.bytes
         if not options:
-            return NewJob(new_id(), task.name, encoded, priority=policy.priority, fresh=True)
+            return NewJob(new_id(), task.name, encoded, priority=policy.priority, options=common, fresh=True)
         get = options.get
         delay, at, given_id = get("delay"), get("at"), get("id")
         due_ms, delay_ms = (None, 0) if delay is None and at is None else due(delay, at)
@@ -126,54 +67,82 @@ class NewJobs:
             due_ms,
             delay_ms,
             policy.priority,
+            common,
             on_conflict=policy.on_conflict or "replace",
             due_policy=policy.due_policy or "replace",
             fresh=given_id is None,
         )
         if not options.keys() <= COMMON:
-            _apply_rare(new, options)
+            self._rare.apply(new, options)
         return new
 
-    def make_many(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[NewJob]:
-        """A record of each entry; what an entry says wins over the common options. Errors carry the entry's index."""
-        common = {name: value for name, value in self._options.items() if name in JOB_OPTIONS}
+    def make_many(
+        self, entries: Iterable[Mapping[str, Any]], handle_of: Callable[[NewJob, str], object]
+    ) -> Iterator[NewJob]:
+        """A record of each entry; what an entry says wins over the common options. Errors carry the entry's index.
+
+        Arguments:
+            handle_of: what a schedule middleware gets as the answer, from the record and the queue's name.
+        """
+        common = {name: value for name, value in self._options.items() if name in self.entry_keys}
+        around = chain()
         for index, entry in enumerate(entries):
             try:
-                yield self._make_entry(entry, common)
+                new = (
+                    self._make_entry(entry, common) if around is None else self._pass(around, entry, common, handle_of)
+                )
             except InvalidJob as error:
-                raise InvalidJob(f"entry {index}: {error}") from None
+                raise InvalidJob(f"entry {index}: {error}") from error
             except TypeError as error:
-                raise TypeError(f"entry {index}: {error}") from None
+                raise TypeError(f"entry {index}: {error}") from error
+            if new is None:
+                self.skipped += 1
+            else:
+                yield new
 
-    def _make_entry(self, entry: Mapping[str, Any], common: dict[str, Any]) -> NewJob:
+    def _make_entry(self, entry: Mapping[str, Any], common: Mapping[str, Any]) -> NewJob:
+        args, kwargs, options = self._read_entry(entry, common)
+        return self.make(args, kwargs, options)
+
+    def _read_entry(
+        self, entry: Mapping[str, Any], common: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
+        """``(args, kwargs, options)`` of an entry, its names checked."""
         if type(entry) is not dict and not isinstance(entry, Mapping):
-            raise InvalidJob(f"expected a dict with args, kwargs and options, got {short(entry)}")
-        if not entry.keys() <= ENTRY_KEYS:
-            no_later_options(entry)
-            wrong = next(key for key in entry if key not in ENTRY_KEYS)
-            raise InvalidJob(f"unknown key {short(wrong)}.{suggest(str(wrong), ENTRY_KEYS)}")
+            raise InvalidJob(f"expected a dict with {self.entry_form}, got {short(entry)}")
+        if not entry.keys() <= self.entry_keys:
+            self._refuse_keys(entry)
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))
         if common:
-            return self.make(args, kwargs, {**common, **entry})
-        return self.make(args, kwargs, _NONE if len(entry) == 1 and "args" in entry else entry)
+            return args, kwargs, {**common, **entry}
+        return args, kwargs, _NONE if len(entry) == 1 and "args" in entry else entry
 
+    def _refuse_keys(self, entry: Mapping[str, Any]) -> None:
+        no_later_options(entry)
+        check_kind(self.task, entry)
+        wrong = next(key for key in entry if key not in self.entry_keys)
+        raise InvalidJob(f"unknown key {short(wrong)}.{suggest(str(wrong), self.entry_keys)}")
 
-def _apply_rare(new: NewJob, options: Mapping[str, Any]) -> None:
-    """The options that few calls have."""
-    conflict, due_policy, priority = options.get("on_conflict"), options.get("due_policy"), options.get("priority")
-    if conflict is not None:
-        if check_choice("on_conflict", conflict, CONFLICTS) == "merge":
-            raise InvalidJob('on_conflict="merge" is for merged tasks; use replace, ignore or error')
-        new.on_conflict = conflict
-    if due_policy is not None:
-        new.due_policy = check_choice("due_policy", due_policy, DUE_POLICIES)
-    if priority is not None:
-        new.priority = check_int("priority", priority, 0, PRIORITIES - 1)
-    reset = options.get("reset_retries", True)
-    if not isinstance(reset, bool):
-        raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
-    new.reset_retries = reset
-    new.options = _overrides(options.get("max_attempts"), options.get("context"))
+    def _pass(
+        self, around: Chain, entry: Mapping[str, Any], common: Mapping[str, Any],
+        handle_of: Callable[[NewJob, str], object],
+    ) -> NewJob | None:  # fmt: skip
+        """The record of an entry behind the schedule middlewares; None, if they do not pass it on."""
+        args, kwargs, options = self._read_entry(entry, common)
+        made: list[NewJob] = []
+
+        def end(scheduling: Scheduling) -> object:
+            if scheduling.task is not self.task or not scheduling.options.keys() <= self.entry_keys:
+                raise InvalidJob(
+                    "in schedule_many a schedule middleware may change the arguments and the options of a job, not its "
+                    "task, its queue or its database"
+                )
+            made.append(self.make(scheduling.args, scheduling.kwargs, scheduling.options))
+            return handle_of(made[-1], self.queue)
+
+        options = {name: value for name, value in options.items() if name not in ("args", "kwargs")}
+        around(Scheduling(self.task, args, kwargs, options, many=True, end=end))
+        return made[-1] if made else None
 
 
 def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -185,30 +154,10 @@ def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tu
     return tuple(args) if args else (), dict(kwargs) if kwargs else {}
 
 
-def _overrides(max_attempts: object, context: object) -> bytes:
-    """The stored per-job overrides, empty when there are none."""
-    overrides: dict[str, Any] = {}
-    if max_attempts is not None:
-        overrides["max_attempts"] = check_int("max_attempts", max_attempts, 1, 1_000_000)
-    if context is not None:
-        if not isinstance(context, Mapping):
-            raise InvalidJob(f"context must be a dict, got {short(context)}")
-        overrides["context"] = dict(context)
-    if not overrides:
-        return b""
-    try:
-        encoded = json.dumps(overrides, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidJob(f"context may hold plain JSON values only: {error}") from None
-    if len(encoded) > MAX_OPTIONS_BYTES:
-        raise InvalidJob(f"context is too large: {len(encoded)} bytes encoded, at most {MAX_OPTIONS_BYTES} are stored")
-    return encoded
-
-
 def _with_hint(error: TypeError, kwargs: Mapping[str, Any]) -> TypeError:
     """The same error, with the schedule option that a misspelled keyword may have meant."""
     for name in kwargs:
-        hint = suggest(name, OPTIONS)
+        hint = suggest(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
         if hint and f"'{name}'" in str(error):
             return TypeError(f"{error}; as a schedule option:{hint}")
     return error

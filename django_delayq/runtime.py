@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
+from django.conf import settings as django_settings
 from django.db import connections as databases
 from django.utils.autoreload import get_child_arguments
-from django.utils.module_loading import import_string
 
-from . import connections, hygiene, signals
-from .conf import Conf, conf
+from . import codectypes, connections, contextlinks, hygiene, signals
+from .conf import SETTING, SPLITTERS, Conf, conf
 from .core.errors import Misconfigured, QueueUnavailable
+from .core.inputs import suggest
 from .core.job import Job
-from .core.task import Task, registry, suggest
+from .core.task import Task, registry
+from .loading import load_function
 from .worker import Birth, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
+
+logger: Final = logging.getLogger(__name__)
 
 _SIGNALS: Final = {
     name: getattr(signals, name) for name in ("job_started", "job_succeeded", "job_failed", "job_buried")
@@ -26,23 +31,61 @@ _SIGNALS: Final = {
 
 
 def make_hooks(settings: Conf) -> Hooks:
-    """Connection hygiene and signals."""
+    """Connection hygiene, signals, the context that travels with jobs, and the functions that ``HOOKS`` names.
+
+    Raises:
+        Misconfigured: a path of ``HOOKS``, ``CONTEXT`` or ``CODEC_TYPES`` cannot be imported, or is not what it
+            should be.
+    """
+    codectypes.install(settings)
+    own = load_hooks(settings)
+    init = own.pop("worker_init", None)
 
     def process_start() -> None:
         hygiene.install(
             conn_max_age=settings.worker.conn_max_age, conn_health_checks=settings.worker.conn_health_checks
         )
+        if init is not None:
+            _begin(init, str(settings.hooks.worker_init))
 
     return Hooks(
         process_start=process_start,
         process_stop=hygiene.uninstall,
         thread_start=hygiene.thread_start,
         thread_end=hygiene.thread_end,
-        before_job=hygiene.before_job,
+        before_job=_before_job(settings),
         after_job=hygiene.after_job,
         wants=wants,
         notify=notify,
+        **own,
     )
+
+
+def load_hooks(settings: Conf) -> dict[str, Callable[..., Any]]:
+    """The functions that ``HOOKS`` names; :class:`Misconfigured` if one cannot be imported or called."""
+    return {name: load_function(f"{SETTING}['HOOKS'][{name!r}]", path) for name, path in settings.hooks.paths().items()}
+
+
+def _begin(init: Callable[[], object], path: str) -> None:
+    try:
+        init()
+    except Exception as error:
+        logger.exception("worker_init failed")
+        raise Misconfigured(
+            f"{SETTING}['HOOKS']['worker_init']: {path} failed, so this process ends: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _before_job(settings: Conf) -> Callable[[Job], None]:
+    links = contextlinks.links(settings)
+    if not links:
+        return hygiene.before_job
+
+    def before_job(job: Job) -> None:
+        hygiene.before_job(job)
+        contextlinks.restore(job, links)  # each run has a contextvars.Context of its own, so nothing has to be undone
+
+    return before_job
 
 
 def wants(event: str) -> bool:
@@ -60,6 +103,8 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
     wanted = settings.worker
     fields: dict[str, Any] = {
         "queues": wanted.queues or default_queues(settings),
+        "all_queues": not wanted.queues and chosen.get("queues") is None,
+        "pulled": frozenset(name for name, entry in settings.queues.items() if entry.kind == "pull"),
         "weights": {name: entry.weight for name, entry in settings.queues.items()},
         "threads": wanted.threads,
         "processes": wanted.processes,
@@ -71,8 +116,18 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "max_rss": wanted.max_rss,
         "scheduler": wanted.scheduler,
         "splitter": _splitter(wanted.splitter),
+        "nodes": wanted.nodes,
+        "node": wanted.node,
+        "timezone": django_settings.TIME_ZONE or "UTC",
     }
     fields |= {name: value for name, value in chosen.items() if value is not None}
+    if chosen.get("nodes") is not None and wanted.splitter == "default":
+        fields["splitter"] = "by_node"
+    if fields["node"] >= fields["nodes"]:
+        raise Misconfigured(
+            f"node {fields['node']} of {fields['nodes']} nodes: they are counted from 0. Set --node and --nodes, or "
+            f"{SETTING}['WORKER']['node'] and ['nodes']"
+        )
     return WorkerConfig(**fields)
 
 
@@ -93,12 +148,9 @@ def unknown_queues(names: Sequence[str], settings: Conf) -> list[str]:
 
 
 def _splitter(name: str) -> Any:
-    if name in ("default", "rendezvous"):
+    if name in SPLITTERS:
         return name
-    try:
-        return import_string(name)
-    except ImportError as error:
-        raise Misconfigured(f"DELAYQ['WORKER']['splitter']: {name} cannot be imported: {error}") from error
+    return load_function(f"{SETTING}['WORKER']['splitter']", name)
 
 
 def make_middlewares(settings: Conf) -> list[Middleware]:
@@ -107,16 +159,7 @@ def make_middlewares(settings: Conf) -> list[Middleware]:
     Raises:
         Misconfigured: one cannot be imported or called.
     """
-    found: list[Middleware] = []
-    for path in settings.middleware:
-        try:
-            middleware = import_string(path)
-        except ImportError as error:
-            raise Misconfigured(f"DELAYQ['MIDDLEWARE']: {path} cannot be imported: {error}") from error
-        if not callable(middleware):
-            raise Misconfigured(f"DELAYQ['MIDDLEWARE']: {path} is not callable")
-        found.append(middleware)
-    return found
+    return [load_function(f"{SETTING}['MIDDLEWARE']", path) for path in settings.middleware]
 
 
 def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
@@ -144,24 +187,27 @@ def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
 
 def make_supervisor(config: WorkerConfig, command: Sequence[str], *, reload_on: frozenset[int]) -> Supervisor:
     """A supervisor of such workers. What the supervisor itself opened at start is closed again: it runs no jobs."""
-    make_middlewares(conf())  # a wrong path is one error here, not one in each child, again and again
+    make_middlewares(conf())
+    make_hooks(conf())  # a wrong path is one error here, not one in each child, again and again
     databases.close_all()
     return Supervisor(command, config, connections.broker, registry, reload_on=reload_on)
 
 
-def child_command(name: str, options: Mapping[str, Any], queues: Sequence[str]) -> list[str]:
-    """How a child is started: as this process was, with the queues spelled out and the system checks left out."""
+def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -> list[str]:
+    """How a child is started: as this process was, with chosen queues spelled out and the system checks left out."""
     called = os.path.basename(sys.argv[0] if sys.argv else "")
     if name in sys.argv and called:
         command = list(get_child_arguments())
     else:  # started from code; the child finds its settings through the environment
         command = [sys.executable, "-m", "django", name]
-        for option in ("threads", "grace", "max_jobs", "max_rss", "log_format", "verbosity"):
+        for option in ("threads", "grace", "max_jobs", "max_rss", "nodes", "node", "log_format", "verbosity"):
             if options.get(option) is not None:
                 command += [f"--{option.replace('_', '-')}", str(options[option])]
         if options.get("dispatcher") is False:
             command.append("--no-dispatcher")
-    return [*command, "--queues", ",".join(queues), "--skip-checks"]
+    if not config.all_queues:
+        command += ["--queues", ",".join(config.queues)]
+    return [*command, "--skip-checks"]
 
 
 def redis_name(settings: Conf) -> str:

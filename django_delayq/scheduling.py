@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import connections
 from .core.errors import InvalidJob
+from .core.inputs import check_id, check_queue_name, short, suggest
 from .core.job import NewJob
-from .core.task import Task, check_id, check_queue_name, registry, short, suggest
-from .newjob import OPTIONS, NewJobs, check_option_names, due, explicit, no_later_options
+from .core.task import Task, registry
+from .handle import Delay, JobHandle
+from .intercept import Scheduling, chain
+from .joboptions import OPTIONS, check_option_names, due, due_ms_here, no_later_options
+from .merged import MergedJobs
+from .newjob import NewJobs, explicit
 from .signals import emit, job_cancelled, job_scheduled
-from .transactions import ON_COMMIT, OnCommit, What, in_transaction, now_or_on_commit
+from .transactions import ON_COMMIT, OnCommit, What, in_transaction, log_refused, now_or_on_commit
 
 if TYPE_CHECKING:
     from .core.inspector import JobView
@@ -38,55 +43,8 @@ __all__ = [
 
 #: jobs of schedule_many that are checked, then sent, together
 CHUNK: Final = 5_000
-
-Delay = float | timedelta
-
-
-class JobHandle:
-    """One scheduled job.
-
-    Attributes:
-        id: its id, unique within its queue.
-        queue: the queue's name.
-        outcome: "created", "replaced", "ignored" or "gated"; "on_commit" until an open transaction commits (for ever,
-            if it rolls back); "not_sent" if Redis did not take it after the commit.
-        due: when it is due (aware datetime; for a ``delay`` by this machine's clock, Redis's clock decides).
-        error: why it was not sent, else None.
-    """
-
-    __slots__ = ("_due_ms", "error", "id", "outcome", "queue")
-
-    def __init__(self, id: str, queue: str, outcome: str, due_ms: int) -> None:
-        self.id = id
-        self.queue = queue
-        self.outcome = outcome
-        self.error: Exception | None = None
-        self._due_ms = due_ms
-
-    def __repr__(self) -> str:
-        return f"<JobHandle {self.id} queue={self.queue} {self.outcome}>"
-
-    @property
-    def due(self) -> datetime:
-        """When the job is due."""
-        return datetime.fromtimestamp(self._due_ms / 1000, UTC)
-
-    def state(self) -> str | None:
-        """One of delayed, ready, reserved and morgue, or None when Redis does not have the job (any more)."""
-        view = get_job(self)
-        return None if view is None else view.state
-
-    def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit:
-        """See :func:`cancel`."""
-        return cancel(self)
-
-    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit:
-        """See :func:`reschedule`."""
-        return reschedule(self, delay=delay, at=at)
-
-    def run_now(self) -> bool | OnCommit:
-        """See :func:`run_now`."""
-        return run_now(self)
+#: outcome of a handle that a schedule middleware sees of an entry of schedule_many
+COLLECTED: Final = "collected"
 
 
 def schedule(
@@ -95,26 +53,38 @@ def schedule(
 ) -> JobHandle:  # fmt: skip
     """Store a run of ``task`` for later: ``schedule(cancel_order, order.pk, delay=timedelta(minutes=30))``.
 
-    Positional and keyword arguments go to the function, except these options:
+    Positional and keyword arguments go to the function, except these options. A merged task takes no arguments but a
+    payload: ``schedule(sync_customers, id=customer.pk, payload={…}, score=version)``.
 
     Arguments:
         delay: wait so long: ``timedelta`` or seconds, counted from this call on Redis's clock.
         at: due then: aware ``datetime`` or Unix seconds. At most one of ``delay`` and ``at``; neither = now.
-        id: str or int that names the job within its queue, so that it can be found again; default: a random one.
+        id: str or int that names the job within its queue, so that it can be found again; default: a random one. A
+            merged task needs one: what is scheduled under it is united until it runs.
+        payload: (merged tasks) any value that the codec can store; default None.
+        score: (merged tasks) the number by which the payloads of an id are ordered, as int, float, Decimal or text:
+            a version, a time; default: the moment at which Redis gets it (Unix seconds).
         queue: another queue than the task's own.
         priority: 0 (first) … 7.
-        on_conflict: the id is waiting already: "replace" (default), "ignore" or "error".
-        due_policy: with "replace", the due time becomes "replace" (default), "keep", "earliest" or "latest".
+        on_conflict: the id is waiting already: "merge" (default of merged tasks, and only theirs), "replace" (default
+            of others), "ignore" or "error".
+        due_policy: the due time of a job that is waiting already: "replace" (default with "replace"), "keep" (default
+            with "merge"), "earliest", "latest" or, for merged tasks, "inherit" (keep even a back-off).
         reset_retries: with "replace", forget earlier failures (default True).
+        expires: (plain tasks) do not start it any more after this ``datetime``, or so long after its due time
+            (``timedelta`` or seconds); instead of the task's.
         max_attempts: counted attempts of this job, instead of the task's.
-        context: dict of JSON values that travels along (``current_job().context``).
+        retry_in: its back-off, instead of the task's: seconds, ``timedelta``, a list of them or a preset's name.
+        context: dict of JSON values that travels along (``current_job().context``). Of a merged job the context,
+            ``max_attempts`` and ``retry_in`` of the call that began it count.
         using_db: alias of the database whose transaction is waited for; default: the default one.
         args, kwargs: arguments of the function whose names clash with an option.
 
     Raises:
         TypeError: the function cannot be called with these arguments.
         InvalidJob: something cannot be stored; nothing was.
-        IdTaken, QueueFull, QueueUnavailable: Redis's answer. After a commit it is logged and signalled instead.
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer. After a commit it is logged and signalled
+            instead.
     """
     options: dict[str, Any] = {}
     if named:
@@ -130,10 +100,27 @@ def schedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """:func:`schedule` with the function's arguments and the options apart."""
-    maker = NewJobs(task, options)
+    around = chain()
+    if around is None:
+        return _schedule(task, arguments, named, options)
+    handle: JobHandle = around(Scheduling(task, arguments, named, dict(options), many=False, end=_end))
+    return handle
+
+
+def _end(scheduling: Scheduling) -> JobHandle:
+    check_option_names(scheduling.options)
+    return _schedule(find_task(scheduling.task), scheduling.args, scheduling.kwargs, scheduling.options)
+
+
+def _maker(task: Task, options: Mapping[str, Any]) -> NewJobs:
+    return MergedJobs(task, options) if task.options.merge else NewJobs(task, options)
+
+
+def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
+    maker = _maker(task, options)
     job = maker.make(arguments, named, options)
     using = options.get("using_db")
-    handle = JobHandle(job.id, maker.queue, ON_COMMIT, _due_ms(job))
+    handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job))
     if not in_transaction(using):
         handle.outcome = connections.queue(handle.queue).schedule(job)
         _tell_scheduled(task, handle)
@@ -158,26 +145,42 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
 
     Arguments:
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
-            on_conflict, due_policy, reset_retries, max_attempts, context). Read in chunks, so it may be endless.
+            on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context). Those of a merged task:
+            ``{"id": 1, "payload": {…}, "score": 3}`` and the options. Read in chunks, so it may be endless.
         options: options for all jobs; also ``queue`` and ``using_db``.
 
     Returns:
-        Counts by outcome: created, replaced, ignored, gated; and taken (the id belongs to another task) or exists
-        (``on_conflict="error"`` met a live job). In a transaction: on_commit.
+        Counts by outcome: created, merged, replaced, ignored, gated; and of those that were not stored: taken (the id
+        belongs to another task), exists (``on_conflict="error"`` met a live job), full (the queue has reached its
+        ``max_length``, or the id its ``max_payloads``), paused (it takes nothing new now), skipped (a schedule
+        middleware did not pass it on). In a transaction: on_commit; what is not stored after the commit is logged.
 
     Raises:
         TypeError, InvalidJob: an entry is wrong; the message has its index. Chunks before it are stored already.
-        QueueFull, QueueUnavailable: Redis took no more; chunks before are stored already.
+        QueueFull, QueueUnavailable: Redis took no more (it has no memory left, or is gone); chunks before are stored
+            already.
     """
-    check_option_names(options)
+    found = find_task(task)
+    check_option_names(options, found)
     if "id" in options:
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
-    found = find_task(task)
-    maker = NewJobs(found, options)
+    maker = _maker(found, options)
     using = options.get("using_db")
-    made = maker.make_many(jobs)
+    made = maker.make_many(jobs, _collected)
     if not in_transaction(using):
-        return connections.queue(maker.queue).count_many(made)
+        counts = connections.queue(maker.queue).count_many(made)
+    else:
+        counts = _many_on_commit(found, maker.queue, made, using)
+    return counts | {"skipped": maker.skipped} if maker.skipped else counts
+
+
+def _collected(job: NewJob, queue: str) -> JobHandle:
+    return JobHandle(job.id, queue, COLLECTED, due_ms_here(job))
+
+
+def _many_on_commit(task: Task, queue: str, made: Iterator[NewJob], using: str | None) -> dict[str, int]:
+    """Check all now, send each chunk after the commit; what Redis does not take then is logged."""
+    what = What("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     while chunk := list(islice(made, CHUNK)):
         asked_at = time.monotonic()
@@ -185,9 +188,9 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         def send(chunk: list[NewJob] = chunk, asked_at: float = asked_at) -> None:
             for job in chunk:
                 _less_waited(job, asked_at)
-            connections.queue(maker.queue).count_many(chunk)
+            log_refused(what, connections.queue(queue).count_many(chunk))
 
-        now_or_on_commit(send, What("schedule", maker.queue, "", found), using=using)
+        now_or_on_commit(send, what, using=using)
         counts[ON_COMMIT] += len(chunk)
     return dict(counts)
 
@@ -335,10 +338,6 @@ def _resolve(
 def _name(task: Task | None) -> str:
     """The name that a live job must have; "" = any, because a renamed task's jobs lie under the old name too."""
     return "" if task is None or task.options.aliases else task.name
-
-
-def _due_ms(job: NewJob) -> int:
-    return job.due_ms if job.due_ms is not None else int(time.time() * 1000) + (job.delay_ms or 0)
 
 
 def _less_waited(job: NewJob, asked_at: float) -> None:

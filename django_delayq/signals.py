@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from django.dispatch import Signal
 
-#: after Redis took a job. Arguments: ``id``, ``queue``, ``outcome`` (created, replaced, ignored, gated), ``due``
-#: (aware datetime). Not sent for the jobs of ``schedule_many``.
+#: after Redis took a job. Arguments: ``id``, ``queue``, ``outcome`` (created, merged, replaced, ignored, gated),
+#: ``due`` (aware datetime). Not sent for the jobs of ``schedule_many``.
 job_scheduled: Final = Signal()
 #: a verb that was queued in a transaction could not be sent after the commit. Arguments: ``verb`` (schedule, cancel,
 #: reschedule, run_now), ``id`` ("" for many), ``queue``, ``error`` (the exception).

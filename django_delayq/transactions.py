@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, TypeVar
@@ -17,7 +17,8 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils.connection import ConnectionDoesNotExist
 
 from .core.errors import InvalidJob
-from .core.task import Task, short, suggest
+from .core.inputs import short, suggest
+from .core.task import Task
 from .signals import emit, job_not_sent
 
 OnCommit = Literal["on_commit"]
@@ -25,7 +26,8 @@ ON_COMMIT: Final[OnCommit] = "on_commit"
 
 logger: Final = logging.getLogger("django_delayq.transactions")
 
-#: verbs of this process that could not be sent after their commit, by the class name of the error
+#: verbs of this process that could not be sent after their commit, by the class name of the error (jobs of
+#: schedule_many also by the outcome: taken, exists, full, paused)
 not_sent: Final[Counter[str]] = Counter()
 
 T = TypeVar("T")
@@ -90,3 +92,19 @@ def _send_late(send: Callable[[], object], what: What, failed: Callable[[Excepti
         if failed is not None:
             failed(error)
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)
+
+
+#: outcomes of schedule_many by which a job is not stored
+REFUSED: Final = ("taken", "exists", "full", "paused")
+
+
+def log_refused(what: What, counts: Mapping[str, int]) -> None:
+    """After a commit nobody is left to read the counts, so what was not stored is logged and counted in `not_sent`."""
+    for outcome in REFUSED:
+        number = counts.get(outcome, 0)
+        if number:
+            not_sent[outcome] += number
+            logger.error(
+                "%s of %d jobs in queue %s had no effect after the commit: %s",
+                what.verb, number, what.queue, outcome, extra={"verb": what.verb, "queue": what.queue},
+            )  # fmt: skip

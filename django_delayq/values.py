@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .core.errors import InvalidJob, Misconfigured
-from .core.task import check_queue_name, short, suggest
+from .core.inputs import check_queue_name, short, suggest
 
 
 def strings(name: str, value: object) -> tuple[str, ...]:
@@ -39,6 +39,13 @@ def flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     raise Misconfigured(f"{name} must be True or False, got {short(value)}")
+
+
+def dotted_path(name: str, value: object) -> str:
+    """The dotted path of something importable, like ``shop.hooks.begin``."""
+    if isinstance(value, str) and "." in value and all(part.isidentifier() for part in value.split(".")):
+        return value
+    raise Misconfigured(f"{name} must be a dotted path like 'shop.module.name', got {short(value)}")
 
 
 def queue_name(name: object, path: str = "") -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,6 +37,35 @@ class DelayQCommand(BaseCommand):
     def print_json(self, value: object) -> None:
         """``value`` as JSON on stdout."""
         self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Go on only if somebody said yes: on the command line, or now.
+
+        Raises:
+            CommandError: nobody did.
+        """
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(f"{question} Nobody is there to say yes: repeat the command with --yes")
+        self.stdout.write(f"{question} [y/N] ", ending="")
+        self.stdout.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandError("nothing was done")
+
+    def show_progress(self, seen: int, total: int) -> None:
+        """How far the work is, on one line of a terminal; nothing where nobody looks."""
+        if self.stderr.isatty():
+            self.stderr.write(f"\r{seen} of {max(seen, total)}", ending="\n" if seen >= total else "")
+            self.stderr.flush()
+
+    def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
+        """What came to what, and how often."""
+        if as_json:
+            self.print_json(dict(counts))
+        else:
+            words = [f"{count} {word}" for word, count in sorted(counts.items()) if count]
+            self.stdout.write(", ".join(words) or "nothing to do")
 
 
 def positive(kind: type[int] | type[float], what: str, *, zero: bool = False) -> Callable[[str], Any]:

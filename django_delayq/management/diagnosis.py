@@ -13,6 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
+from django_delayq.connections import other_shards
 from django_delayq.core.broker import OLDEST_SERVER, Broker
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.scripts import NAMES, server_version
@@ -139,6 +140,15 @@ def tasks(broker: Broker) -> Iterator[Finding]:
         yield Finding("OK", "tasks", f"{len(registry)} tasks registered, none unknown in the queues")
 
 
+def shards(broker: Broker) -> Iterator[Finding]:
+    """Do the queues have as many shards as the settings and tasks say?"""
+    found = other_shards(broker)
+    for sentence in found:
+        yield Finding("WARN", "shards", sentence)
+    if not found:
+        yield Finding("OK", "shards", "no queue has another number of shards than is configured")
+
+
 def workers(broker: Broker) -> Iterator[Finding]:
     """Does anybody work?"""
     now_ms = broker.now_ms()
@@ -168,7 +178,7 @@ def migrations() -> Iterator[Finding]:
         yield Finding("OK", "database", "all migrations are applied")
 
 
-QUESTIONS: Final[tuple[Question, ...]] = (version, persistence, eviction, scripts, clock, tasks, workers)
+QUESTIONS: Final[tuple[Question, ...]] = (version, persistence, eviction, scripts, clock, tasks, shards, workers)
 
 
 def answers(broker: Callable[[], Broker], *, deploy: bool = False) -> Iterator[Finding]:

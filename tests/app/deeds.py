@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 from django_delayq import task
 
 
@@ -27,4 +30,19 @@ def clash(id: int, delay: int) -> None:
 
 @task(name="deeds.slowly")
 async def slowly(number: int = 0) -> None:
+    return None
+
+
+@task(name="deeds.sync", merge=True, batch_size=10, retry_in=60)
+def sync(payloads_by_id: dict[str, list[Any]]) -> int:
+    return len(payloads_by_id)
+
+
+@task(name="deeds.newest", merge=True, queue="newest", payloads="last", score_policy="max", priority=2)
+def newest(payloads_by_id: dict[str, list[Any]]) -> None:
+    return None
+
+
+@task(name="deeds.brief", expires=timedelta(minutes=5))
+def brief(number: int = 0) -> None:
     return None

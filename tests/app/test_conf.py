@@ -25,9 +25,15 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         {
             "REDIS": "redis://localhost/3",
             "PREFIX": "shop:live",
-            "QUEUES": {"orders": {"shards": 5, "weight": 2}, "feed": {"kind": "pull"}},
-            "WORKER": {"threads": 2, "queues": ["orders"], "max_rss": 500, "conn_max_age": None},
+            "QUEUES": {
+                "orders": {"shards": 5, "weight": 2, "priorities": "weighted"},
+                "feed": {"kind": "pull", "max_length": 10, "morgue_max": 5, "morgue_ttl": 3600},
+            },
+            "WORKER": {"threads": 2, "queues": ["orders"], "max_rss": 500, "conn_max_age": None, "nodes": 3, "node": 2},
             "MIDDLEWARE": ["a.b"],
+            "SCHEDULE_MIDDLEWARE": ["a.c"],
+            "HOOKS": {"worker_init": "a.d"},
+            "CONTEXT": {"trace": "a.e"},
             "EVENTS": {"cap": 5},
             "TASKS_MODULE": "jobs",
             "TASK_DEFAULTS": {"max_attempts": 3},
@@ -38,6 +44,12 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         }
     )
     assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
+    assert (made.queue("orders").priorities, made.worker.nodes, made.worker.node) == ("weighted", 3, 2)
+    feed = made.queue("feed")
+    assert (feed.max_length, feed.morgue_max, feed.morgue_ttl, feed.priorities) == (10, 5, 3600, "strict")
+    assert (made.schedule_middleware, made.hooks.paths(), made.context) == (
+        ("a.c",), {"worker_init": "a.d"}, {"trace": "a.e"},
+    )  # fmt: skip
     assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
 
 
@@ -64,7 +76,26 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"TASKS_MODULE": "my tasks"}, "must be a module name"),
         ({"TASK_DEFAULTS": {"retries": 3}}, r"TASK_DEFAULTS'\]: unknown option 'retries'"),
         ({"TASK_DEFAULTS": {"max_attempts": 0}}, "max_attempts must be 1 to"),
-        ({"TASK_DEFAULTS": {"aliases": ["x"]}}, "aliases belong to one task"),
+        ({"TASK_DEFAULTS": {"aliases": ["x"]}}, "aliases belongs to one task"),
+        ({"TASK_DEFAULTS": {"merge": True}}, "merge belongs to one task"),
+        ({"TASK_DEFAULTS": {"cron": "@daily"}}, "cron belongs to one task"),
+        ({"TASK_DEFAULTS": {"on_conflict": "merge"}}, "merged tasks merge"),
+        ({"TASK_DEFAULTS": {"batch_size": 0}}, "batch_size must be 1 to 250"),
+        ({"TASK_DEFAULTS": {"expires": -1}}, "expires must be more than 0"),
+        ({"TASK_DEFAULTS": {"missed": "x"}}, "missed must be one of"),
+        ({"QUEUES": {"a": {"max_length": 0}}}, "max_length must be an int, 1 or more"),
+        ({"QUEUES": {"a": {"morgue_max": "5"}}}, "morgue_max must be an int"),
+        ({"QUEUES": {"a": {"morgue_ttl": 0}}}, "morgue_ttl must be a number of seconds, 1 or more"),
+        ({"QUEUES": {"a": {"priorities": "fair"}}}, "priorities must be one of strict, weighted"),
+        ({"WORKER": {"splitter": "by_nod"}}, "default, rendezvous, by_node or the dotted path"),
+        ({"WORKER": {"nodes": 0}}, "nodes must be an int, 1 or more"),
+        ({"WORKER": {"node": -1}}, "node must be an int, 0 or more"),
+        ({"CONTEXT": ["trace"]}, r"CONTEXT'\] must be a dict"),
+        ({"CONTEXT": {"a b": "x.y"}}, "like that of a Python variable"),
+        ({"CONTEXT": {"a": "x"}}, "must be a dotted path"),
+        ({"SCHEDULE_MIDDLEWARE": "a.b"}, "must be a list of strings"),
+        ({"HOOKS": {"worker_int": "a.b"}}, "Did you mean 'worker_init'"),
+        ({"HOOKS": {"last_words": 5}}, "last_words must be a dotted path"),
         ({"MAX_ARGS_BYTES": 0}, "MAX_ARGS_BYTES"),
         ({"EMBEDDED_DIR": 5}, "path of a folder"),
         ({"LEASE": 5}, "three heartbeats of 5 s do not fit into a LEASE of 5 s"),

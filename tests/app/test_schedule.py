@@ -13,6 +13,9 @@ from django.utils import timezone
 from django_delayq import (
     IdTaken,
     InvalidJob,
+    QueueFull,
+    QueuePaused,
+    QueueUnavailable,
     cancel,
     get_job,
     reschedule,
@@ -191,6 +194,25 @@ def test_many_jobs_of_any_iterable_are_counted_by_outcome(delayq: Broker) -> Non
     assert counts.delayed + counts.ready == 1000
 
 
+def test_a_paused_queue_and_a_full_one_say_so_and_take_nothing(delayq: Broker) -> None:
+    schedule(note, "first", id="a", delay=60)
+    queue = delayq.queue("default")
+    (number,) = queue.numbers
+    queue.rule(number, max_length=2)
+    with pytest.raises(QueueFull, match="max_length") as full:
+        for text in ("second", "third"):
+            schedule(note, text, delay=60)
+    assert not isinstance(full.value, QueueUnavailable)
+    assert schedule_many(note, [{"args": ["x"]}, {"args": ["y"], "id": "a"}]) == {"full": 1, "replaced": 1}
+    queue.rule(number, put=1, max_length=0)
+    with pytest.raises(QueuePaused, match="resume it"):
+        schedule(note, "fourth", delay=60)
+    assert schedule_many(note, [{"args": ["x"]}, {"args": ["y"], "id": "a"}]) == {"paused": 2}
+    queue.rule(number, clear=1)
+    assert schedule(note, "fifth", delay=60).outcome == "created"
+    assert len(waiting(delayq)) == 3
+
+
 def test_entries_win_over_common_options(delayq: Broker) -> None:
     schedule_many(rest, [{"priority": 1}, {}], priority=3)
     assert sorted(view.job.priority for view in waiting(delayq, "naps")) == [1, 3]
@@ -249,11 +271,17 @@ NAIVE = datetime(2030, 1, 1)
         (lambda: schedule(note, "x", due_policy="late"), InvalidJob, "due_policy"),
         (lambda: schedule(note, "x", max_attempts=0), InvalidJob, "max_attempts"),
         (lambda: schedule(note, "x", context=[1]), InvalidJob, "context must be a dict"),
-        (lambda: schedule(note, "x", context={"big": "x" * 70_000}), InvalidJob, "context is too large"),
+        (
+            lambda: schedule(note, "x", context={"big": "x" * 70_000}),
+            InvalidJob,
+            "context and the other options of the job take 70",
+        ),
         (lambda: schedule(note, "x", reset_retries=1), InvalidJob, "reset_retries"),
         (lambda: schedule(note, "x", using_db="nowhere"), InvalidJob, "using_db='nowhere'"),
         (lambda: schedule(note, "x", durable=True), InvalidJob, "'durable' is not available in this release"),
-        (lambda: schedule(note, payload={}), InvalidJob, "'payload' is not available"),
+        (lambda: schedule(note, payload={}), InvalidJob, r"'payload' is for merged tasks.*kwargs=\{'payload'"),
+        (lambda: schedule(note, "x", score=5), InvalidJob, "'score' is for merged tasks"),
+        (lambda: schedule(note, "x", due_policy="inherit"), InvalidJob, "merged tasks"),
         (lambda: schedule(note), TypeError, "missing a required argument: 'text'"),
         (lambda: schedule(note, "x", delya=5), TypeError, "Did you mean 'delay'"),
         (lambda: note.using(dely=5), TypeError, "unknown schedule option 'dely'. Did you mean 'delay'"),

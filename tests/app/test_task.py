@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 
 from django_delayq import task
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.retry import default_backoff
+from django_delayq.core.retry import default_backoff, ladder
 from django_delayq.core.task import Registry, Task, TaskOptions, registry
-from django_delayq.decorators import task_name
+from django_delayq.decorators import MergedTask, task_name
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +58,128 @@ def test_defaults_of_the_project_come_first(settings: Any) -> None:
     assert (work.options.queue, work.options.max_attempts) == ("slow", 9)
 
 
+def test_a_merged_task_has_a_queue_of_its_own_and_its_own_defaults(settings: Any) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "TASK_DEFAULTS": {"queue": "slow", "on_conflict": "ignore", "due_policy": "latest", "expires": 60,
+                          "batch_size": 20, "max_attempts": 3, "missed": "skip", "timezone": "Europe/Berlin"},
+    }  # fmt: skip
+
+    @task(name="x.merged", merge=True)
+    def merged(payloads_by_id: dict[str, list[Any]]) -> int:
+        return len(payloads_by_id)
+
+    @task(name="x.last", merge=True, queue="q", payloads="last", batch_size=1)
+    def last(payloads_by_id: dict[str, list[Any]], *, dry: bool = False) -> None: ...
+
+    @task(name="x.plain")
+    def plain() -> None: ...
+
+    assert isinstance(merged, MergedTask)
+    assert merged({"a": [1]}) == 1
+    assert (merged.options.queue, merged.options.on_conflict, merged.options.due_policy) == ("x.merged", None, None)
+    assert (merged.options.batch_size, merged.options.max_attempts, merged.options.expires) == (20, 3, None)
+    assert (merged.options.max_payloads, last.options.max_payloads, plain.options.max_payloads) == (10_000, 1, None)
+    assert (last.options.queue, last.options.batch_size) == ("q", 1)
+    assert (plain.options.queue, plain.options.expires, plain.options.batch_size) == ("slow", 60, 1)
+    assert (plain.options.missed, plain.options.timezone) == ("once", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": "_hidden"}, "a merged task has a queue of its own.*'_hidden' is not usable.*Give it one: queue="),
+        ({"name": "ä.b"}, "Give it one: queue="),
+        ({"batch_size": 251}, "batch_size must be 1 to 250"),
+        ({"payloads": "newest"}, "payloads must be one of all, last, first"),
+        ({"score_policy": "mx"}, "Did you mean 'max'"),
+        ({"max_payloads": 0}, "max_payloads must be 1 to"),
+        ({"expires": 5}, "expires is not for merged tasks"),
+        ({"every": 5}, "every is not for merged tasks"),
+        ({"cron": "@daily"}, "cron is not for merged tasks"),
+    ],
+)
+def test_a_wrong_merged_task_is_refused_where_it_stands(options: dict[str, Any], text: str) -> None:
+    def work(payloads_by_id: dict[str, list[Any]]) -> None: ...
+
+    with pytest.raises(Misconfigured, match=rf"@task .*work: .*{text}"):
+        task(merge=True, **{"name": "x.work", **options})(work)
+    assert registry.get("x.work") is None
+
+
+def nothing() -> None: ...
+def two(one: Any, other: Any = None) -> None: ...
+def named(payloads: Any, *, must: int) -> None: ...
+def only_named(*, payloads: Any) -> None: ...
+def anything(*args: Any, **kwargs: Any) -> None: ...
+def optional(payloads: Any = None) -> None: ...
+
+
+@pytest.mark.parametrize("function", [nothing, two, named, only_named])
+def test_a_merged_task_takes_exactly_one_positional_argument(function: Any) -> None:
+    with pytest.raises(Misconfigured, match=rf"x.one: .*exactly one positional argument.*{function.__name__} takes \("):
+        task(name="x.one", merge=True)(function)
+    for fine in (anything, optional):
+        Task(fine, name="x.one", options=TaskOptions(merge=True))
+
+
+def test_a_recurring_task_is_called_without_arguments() -> None:
+    for options in ({"every": 60}, {"cron": "*/5 * * * *", "timezone": "Europe/Berlin", "missed": "skip"}):
+        with pytest.raises(Misconfigured, match=r"is called without arguments; give those of .*two defaults"):
+            task(name="x.tick", **options)(two)
+        assert task(name="x.tick", **options)(optional).options.recurring
+
+
+def test_back_offs_and_exceptions_are_kept_in_one_form() -> None:
+    options = TaskOptions.build(
+        {"retry_in": [10, timedelta(minutes=1)], "retry_for": {OSError: "ladder", ValueError: 5},
+         "give_up_on": KeyError, "expires": timedelta(hours=1), "every": timedelta(minutes=1),
+         "on_exhausted": lambda job, error: None}
+    )  # fmt: skip
+    assert [options.retry_in(n) for n in (0, 1, 9)] == [10, 60, 60]
+    assert isinstance(options.retry_for, dict)
+    assert {kind: policy(0) for kind, policy in options.retry_for.items()} == {OSError: 10, ValueError: 5}
+    assert (options.give_up_on, options.expires, options.every) == ((KeyError,), 3600, 60)
+    assert TaskOptions.build({"retry_for": [OSError]}).retry_for == (OSError,)
+    assert TaskOptions.build({"retry_in": "ladder"}) == TaskOptions.build({"retry_in": ladder()})
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"que": "x"}, "unknown option 'que'. Did you mean 'queue'"),
-        ({"merge": True}, "'merge' is not available in this release"),
         ({"queue": "{x}"}, "letters, digits"),
         ({"max_attempts": True}, "max_attempts must be an int"),
         ({"timeout": 0}, "timeout must be more than 0"),
-        ({"retry_in": 5}, "retry_in must be a function"),
+        ({"retry_in": "lader"}, "Did you mean 'ladder'"),
+        ({"retry_in": -1}, "between 0 and ten years"),
+        ({"retry_in": {}}, "retry_in: a back-off is a function"),
+        ({"ack": "soon"}, "ack must be one of late, early"),
+        ({"expires": 0}, "expires must be more than 0 seconds"),
+        ({"expires": "1h"}, "expires must be seconds"),
+        ({"merge": 1}, "merge must be True or False"),
+        ({"batch_size": 5}, r"batch_size is for merged tasks only; add merge=True"),
+        ({"payloads": "last"}, "payloads is for merged tasks only"),
+        ({"max_payloads": 5}, "max_payloads is for merged tasks only"),
+        ({"score_policy": "max"}, "score_policy is for merged tasks only"),
+        ({"due_policy": "inherit"}, 'due_policy="inherit" is for merged tasks'),
+        ({"every": 0}, "every must be more than 0 seconds"),
+        ({"every": 0.001}, "every must be one second to ten years"),
+        ({"every": 60, "cron": "* * * * *"}, "give one of them"),
+        ({"cron": "every day"}, "five fields"),
+        ({"cron": "61 * * * *"}, "cron '61 [*].*cannot be read"),
+        ({"cron": 5}, "five fields"),
+        ({"timezone": "Europe/Berlin"}, "timezone is for cron only"),
+        ({"cron": "@daily", "timezone": "Europe/Brelin"}, 'a name like "Europe/Berlin"'),
+        ({"cron": "@daily", "timezone": "../etc/passwd"}, 'a name like "Europe/Berlin"'),
+        ({"cron": "@daily", "missed": "all"}, "missed must be one of once, skip"),
+        ({"missed": "skip"}, "missed is for recurring tasks only"),
+        ({"retry_for": 5}, "retry_for takes exception classes"),
+        ({"retry_for": {ValueError: "lader"}}, "Did you mean 'ladder'"),
+        ({"retry_for": {"ValueError": 5}}, "retry_for takes exception classes"),
+        ({"give_up_on": (5,)}, "give_up_on takes exception classes"),
+        ({"on_exhausted": 5}, r"on_exhausted must be a function of \(job, error\)"),
+        ({"on_exhausted": lambda job: None}, r"is called with \(job, error\)"),
         ({"priority": 9}, "priority must be 0 to 7"),
         ({"on_conflict": "merge"}, "merged tasks"),
         ({"aliases": "old"}, "aliases must be a tuple"),

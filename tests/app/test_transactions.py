@@ -108,6 +108,18 @@ def test_what_fails_after_the_commit_is_logged_counted_and_signalled(
     assert "schedule of a in queue default was not sent after the commit" in caplog.text
 
 
+def test_jobs_of_many_that_find_no_place_after_the_commit_are_logged_and_counted(
+    delayq: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule(note, "live", id="a", delay=60)
+    before = transactions.not_sent["exists"]
+    with caplog.at_level(logging.ERROR, "django_delayq"), transaction.atomic():
+        entries = [{"args": ["again"], "id": "a"}, {"args": ["new"], "id": "b"}]
+        assert schedule_many(note, entries, on_conflict="error") == {"on_commit": 2}
+    assert (transactions.not_sent["exists"], stored(delayq)) == (before + 1, 2)
+    assert "schedule of 1 jobs in queue default had no effect after the commit: exists" in caplog.text
+
+
 def test_without_redis_a_call_raises_and_a_commit_does_not(
     redis_factory: Callable[..., RedisBox], settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -175,7 +175,7 @@ def test_check_finds_a_healthy_deployment_healthy(redis_factory: Callable[..., R
     assert [line.split()[0] for line in lines] == ["OK"] * len(lines)
     assert {line.split()[1].rstrip(":") for line in lines} == {
         "settings", "database", "connection", "version", "persistence",
-        "eviction", "scripts", "clock", "tasks", "workers",
+        "eviction", "scripts", "shards", "clock", "tasks", "workers",
     }  # fmt: skip
 
 

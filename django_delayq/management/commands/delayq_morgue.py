@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from django_delayq import connections
+from django_delayq.core import bulk
 from django_delayq.core.codec import decode_args
 from django_delayq.core.inspector import JobView
 from django_delayq.core.queue import Queue
@@ -37,6 +38,14 @@ class Command(DelayQCommand):
             "--delay", type=positive(float, "a number of seconds", zero=True), default=0.0, metavar="SECONDS",
             help="retry: due after so many seconds",
         )  # fmt: skip
+        parser.add_argument(
+            "--per-second", type=positive(float, "a number of jobs"), metavar="JOBS",
+            help="retry --all: so many fall due in each second, instead of all at once",
+        )  # fmt: skip
+        parser.add_argument(
+            "--older-than", type=positive(float, "a number of seconds"), metavar="SECONDS",
+            help="discard --all: only what was buried longer ago",
+        )  # fmt: skip
         parser.add_argument("--replace", action="store_true", help="retry: take the place of a live job of the same id")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -54,18 +63,36 @@ class Command(DelayQCommand):
             return
         if bool(options["ids"]) == options["all"]:
             raise CommandError(f"{action} needs either --id ID (may be repeated) or --all")
+        for option, meaning in (("per_second", "retry"), ("older_than", "discard")):
+            if options[option] is not None and (action != meaning or options["ids"] or options["limit"]):
+                raise CommandError(f"--{option.replace('_', '-')} goes with {meaning} --all, without --limit")
+        counts: Counter[str] = Counter()
+        if options["ids"] or options["limit"]:
+            chosen: dict[str, list[bulk.Wanted]] = {}
+            for queue, view in _chosen(queues, options["ids"], options["limit"]):
+                chosen.setdefault(queue.name, []).append((view.id, view.job.key))
+            for queue in queues:
+                counts.update(self.act_on(queue, chosen.get(queue.name, []), action, options))
+        else:
+            for queue in queues:
+                counts.update(self.act_on_all(queue, action, options))
+        self.tell(counts, options)
 
-        def retry(queue: Queue, view: JobView) -> str:
-            key = view.job.key
-            return (
-                queue.kick(view.id, key=key, delay_ms=int(options["delay"] * 1000), replace=options["replace"])
-                or "gone"
-            )
+    def act_on(self, queue: Queue, wanted: list[bulk.Wanted], action: str, options: dict[str, Any]) -> dict[str, int]:
+        """Retry or discard these jobs of a queue."""
+        if action == "discard":
+            return bulk.discard_many(queue, wanted, progress=self.show_progress)
+        return bulk.kick_many(queue, wanted, delay_ms=int(options["delay"] * 1000), replace=options["replace"],
+                              progress=self.show_progress)  # fmt: skip
 
-        def discard(queue: Queue, view: JobView) -> str:
-            return "discarded" if queue.discard(view.id, key=view.job.key) else "gone"
-
-        self.apply(retry if action == "retry" else discard, queues, options)
+    def act_on_all(self, queue: Queue, action: str, options: dict[str, Any]) -> dict[str, int]:
+        """Retry or discard the whole morgue of a queue."""
+        if action == "discard":
+            age = options["older_than"]
+            before_ms = None if age is None else queue.broker.now_ms() - age * 1000
+            return bulk.discard_all(queue, before_ms=before_ms, progress=self.show_progress)
+        return bulk.kick_all(queue, delay_ms=int(options["delay"] * 1000), per_second=options["per_second"],
+                             replace=options["replace"], progress=self.show_progress)  # fmt: skip
 
     def queues(self, name: str | None) -> list[Queue]:
         """The chosen queue, or all."""
@@ -120,15 +147,9 @@ class Command(DelayQCommand):
                     self.stdout.write(f"{name:<10}{printable(str(value), 2000)}")
             self.stdout.write("")
 
-    def apply(self, act: Callable[[Queue, JobView], str], queues: list[Queue], options: dict[str, Any]) -> None:
-        """Do ``act`` to each chosen job and print how often it came to what."""
-        counts: Counter[str] = Counter()
-        for queue, view in _chosen(queues, options["ids"], options["limit"]):
-            counts[act(queue, view)] += 1
-        if options["json"]:
-            self.print_json(dict(counts))
-        else:
-            self.stdout.write(", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "nothing to do")
+    def tell(self, counts: Counter[str], options: dict[str, Any]) -> None:
+        """Print how many jobs came to what, and fail if somebody has to do something."""
+        self.print_counts(counts, as_json=options["json"])
         if options["ids"] and not counts:
             raise CommandError("no such job in the morgue")
         if counts["live"]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from argparse import ArgumentParser
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
 
 from django_delayq import connections
 from django_delayq.core.broker import Broker
 from django_delayq.core.inspector import Counts
-from django_delayq.management.base import DelayQCommand, duration, positive, printable, table
+from django_delayq.core.rules import NOTHING_ORDERED, orders_of
+from django_delayq.core.task import registry
+from django_delayq.management.base import DelayQCommand, duration, moment, positive, printable, table
+from django_delayq.worker.recurring import works_of
 
 #: counters whose growth is shown as a rate
 RATES = {"scheduled": ("created", "changed"), "done": ("acked",), "failing": ("failed", "timeout", "crashed")}
@@ -72,10 +79,17 @@ class Command(DelayQCommand):
 def snapshot(broker: Broker) -> dict[str, Any]:
     """The whole status as plain data."""
     return {
-        "queues": [_queue(counts) for counts in broker.inspector.all_counts()],
+        "queues": _queues(broker),
         "workers": _workers(broker),
+        "recurring": _recurring(broker),
         "redis": _redis(broker.server_info()),
     }
+
+
+def _queues(broker: Broker) -> list[dict[str, Any]]:
+    counts = broker.inspector.all_counts()
+    orders = {queue.name: orders_of(queue.layout) for queue in broker.queues()}
+    return [{**_queue(one), **orders.get(one.queue, NOTHING_ORDERED)} for one in counts]
 
 
 def _queue(counts: Counts) -> dict[str, Any]:
@@ -110,6 +124,28 @@ def _workers(broker: Broker) -> list[dict[str, Any]]:
     ]
 
 
+def _recurring(broker: Broker) -> list[dict[str, Any]]:
+    """The recurring tasks that this process knows; another release of the project may know others."""
+    works = works_of(registry, settings.TIME_ZONE or "UTC")
+    now_ms = broker.now_ms() if works else 0.0
+    found = []
+    for work in works:
+        options = work.task.options
+        queue = broker.known_queue(options.queue)
+        found.append(
+            {
+                "task": work.task.name,
+                "queue": options.queue,
+                "schedule": work.recurrence.text,
+                "timezone": work.recurrence.zone or None,
+                "missed": options.missed,
+                "last_tick": moment(queue.last_tick(work.id) if queue is not None else None),
+                "next_tick": moment(work.recurrence.following(now_ms)),
+            }
+        )
+    return sorted(found, key=lambda one: str(one["task"]))
+
+
 def _redis(info: dict[str, Any]) -> dict[str, Any]:
     return {
         "version": info.get("redis_version"),
@@ -131,18 +167,31 @@ def render(status: dict[str, Any]) -> list[str]:
     places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
     with_rates = any("rates" in queue for queue in status["queues"])
     last = tuple(f"{rate}/s" for rate in RATES) if with_rates else ("done",)
+    with_orders = any(map(_ordered, status["queues"]))
+    last += ("ordered",) if with_orders else ()
     rows = []
     for queue in status["queues"]:
         rates = queue.get("rates") or dict.fromkeys(RATES, "-")
         tail = tuple(rates.values()) if with_rates else (queue["counters"].get("acked", 0),)
+        tail += (_ordered(queue),) if with_orders else ()
         rows.append((queue["name"], *(queue[place] for place in places), duration(queue["lag_seconds"]), *tail))
     lines += table(("queue", *places, "lag", *last), rows) if rows else ["No queue yet: nothing was ever scheduled."]
-    lines.append("")
-    if not status["workers"]:
-        lines.append("No worker is running. Start one: manage.py delayq_worker")
-        return lines
+    lines += ["", *_render_workers(status["workers"])]
+    return [*lines, "", *_render_recurring(status["recurring"])] if status["recurring"] else lines
+
+
+def _ordered(queue: dict[str, Any]) -> str:
+    """What an operator ordered for a queue, in a few words."""
+    words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue["paused"], "")
+    limits = [name if value is True else f"{name} {value}" for name, value in queue["limits"].items()]
+    return ", ".join(filter(None, (words, *limits)))
+
+
+def _render_workers(workers: list[dict[str, Any]]) -> list[str]:
+    if not workers:
+        return ["No worker is running. Start one: manage.py delayq_worker"]
     rows = []
-    for worker in status["workers"]:
+    for worker in workers:
         seen = worker["seen_seconds_ago"]
         queues = worker.get("queues") or ()
         rows.append(
@@ -154,4 +203,19 @@ def render(status: dict[str, Any]) -> list[str]:
                 "lost" if seen > LOST_AFTER else f"{duration(seen)} ago",
             )
         )
-    return [*lines, *table(("worker", "queues", "running", "threads", "seen"), rows, left=2)]
+    return table(("worker", "queues", "running", "threads", "seen"), rows, left=2)
+
+
+def _render_recurring(tasks: list[dict[str, Any]]) -> list[str]:
+    head = ("recurring task", "schedule", "time zone", "last tick", "next tick")
+    rows = []
+    for one in tasks:
+        zone = one["timezone"] or "UTC"
+        ticks = (_local(one[name], zone) for name in ("last_tick", "next_tick"))
+        rows.append((printable(one["task"]), printable(one["schedule"]), zone, *ticks))
+    return table(head, rows, left=len(head))
+
+
+def _local(tick: str | None, zone: str) -> str:
+    """A tick as a person of that time zone reads it."""
+    return "-" if tick is None else f"{datetime.fromisoformat(tick).astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"

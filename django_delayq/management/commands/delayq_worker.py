@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils import autoreload
 
-from django_delayq import __version__, logs, runtime
+from django_delayq import __version__, connections, logs, runtime
 from django_delayq.conf import Conf, conf
 from django_delayq.management.base import DelayQCommand, positive, queue_list
 from django_delayq.worker import WorkerConfig, birth
@@ -34,6 +34,13 @@ class Command(DelayQCommand):
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
         parser.add_argument("--threads", type=number, metavar="N", help="jobs at the same time in one process (5)")
         parser.add_argument("--processes", type=number, metavar="N", help="processes (1)")
+        parser.add_argument(
+            "--nodes", type=number, metavar="N",
+            help="machines that share the work; each begins with its own shards (splitter by_node)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--node", type=positive(int, "a whole number", zero=True), metavar="N", help="which of them this is, from 0"
+        )
         parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after so many jobs")
         parser.add_argument("--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory")
         parser.add_argument(
@@ -61,6 +68,8 @@ class Command(DelayQCommand):
             queues=options["queues"],
             threads=options["threads"],
             processes=options["processes"],
+            nodes=options["nodes"],
+            node=options["node"],
             max_jobs=options["max_jobs"],
             max_rss=options["max_rss"],
             grace=options["grace"],
@@ -87,12 +96,13 @@ class Command(DelayQCommand):
         if away:
             self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
         else:
-            for sentence in runtime.unknown_queues(config.queues, settings):
+            differing = connections.other_shards(connections.broker())
+            for sentence in (*runtime.unknown_queues(config.queues, settings), *differing):
                 self.stderr.write(self.style.WARNING(f"Note: {sentence}"))
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
         """Keep the children running until told to stop."""
-        command = runtime.child_command(NAME, options, config.queues)
+        command = runtime.child_command(NAME, options, config)
         reload_on: frozenset[int] = frozenset()
         if options["reload"]:
             reload_on = frozenset({int(signal.SIGHUP)})

@@ -1,0 +1,71 @@
+"""``DELAYQ["CODEC_TYPES"]``: types of the project's own that jobs may carry.
+
+``["shop.money.stored"]`` names a ``ValueType`` or a tuple ``(tag, type, dump, load)`` of
+:func:`django_delayq.core.codec.register`. They are registered when Django starts, and again when a test changes the
+setting.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from django.core.signals import setting_changed
+
+from .conf import SETTING, Conf, conf_or_defaults
+from .core import codec_types
+from .core.codec_types import ValueType
+from .core.errors import Misconfigured
+from .core.inputs import short
+from .loading import load
+
+logger: Final = logging.getLogger(__name__)
+
+#: those that the settings named
+_installed: Final[list[ValueType]] = []
+
+
+def install(settings: Conf) -> None:
+    """Make the types that ``settings`` name storable, and only these.
+
+    Raises:
+        Misconfigured: a path cannot be imported, is no type, or two of them clash; then none of them is.
+    """
+    while _installed:
+        codec_types.forget(_installed.pop())
+    try:
+        for path in settings.codec_types:
+            _installed.append(_install_one(path))
+    except Misconfigured:
+        while _installed:
+            codec_types.forget(_installed.pop())
+        raise
+
+
+def _install_one(path: str) -> ValueType:
+    where = f"{SETTING}['CODEC_TYPES']"
+    found = load(where, path)
+    try:
+        if isinstance(found, tuple) and len(found) == 4:
+            found = ValueType(*found)
+        if not isinstance(found, ValueType):
+            raise Misconfigured(f"a ValueType or a tuple (tag, type, dump, load) was expected, not {short(found)}")
+        return codec_types.install(found)
+    except Misconfigured as error:
+        raise Misconfigured(f"{where}: {path}: {error}") from None
+
+
+def install_quietly() -> None:
+    """:func:`install` for the present settings. A wrong one is logged; a system check explains it."""
+    try:
+        install(conf_or_defaults())
+    except Misconfigured as error:
+        logger.error("%s", error)
+
+
+def _changed(*, setting: str, **_: Any) -> None:
+    if setting == SETTING:
+        install_quietly()
+
+
+setting_changed.connect(_changed, dispatch_uid="django_delayq.codectypes")

@@ -1,0 +1,87 @@
+"""What a schedule call gives back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from asgiref.sync import sync_to_async
+
+from .transactions import OnCommit
+
+Delay = float | timedelta
+
+
+class JobHandle:
+    """One scheduled job.
+
+    Attributes:
+        id: its id, unique within its queue.
+        queue: the queue's name.
+        outcome: "created", "merged", "replaced", "ignored" or "gated" (it runs now, and the new content after that);
+            "on_commit" until an open transaction commits (for ever, if it rolls back); "not_sent" if Redis did not take
+            it after the commit.
+        due: when it is due (aware datetime; for a ``delay`` by this machine's clock, Redis's clock decides).
+        error: why it was not sent, else None.
+    """
+
+    __slots__ = ("_due_ms", "error", "id", "outcome", "queue")
+
+    def __init__(self, id: str, queue: str, outcome: str, due_ms: int) -> None:
+        self.id = id
+        self.queue = queue
+        self.outcome = outcome
+        self.error: Exception | None = None
+        self._due_ms = due_ms
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} queue={self.queue} {self.outcome}>"
+
+    @property
+    def due(self) -> datetime:
+        """When the job is due."""
+        return datetime.fromtimestamp(self._due_ms / 1000, UTC)
+
+    def state(self) -> str | None:
+        """One of delayed, ready, reserved and morgue, or None when Redis does not have the job (any more).
+
+        While content is gated behind a running job the state is reserved; ``get_job(handle).gated_due_ms`` tells of it.
+        """
+        from .scheduling import get_job
+
+        view = get_job(self)
+        return None if view is None else view.state
+
+    async def astate(self) -> str | None:
+        """:meth:`state` for coroutines."""
+        return await sync_to_async(self.state)()
+
+    def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit:
+        """See :func:`django_delayq.cancel`."""
+        from .scheduling import cancel
+
+        return cancel(self)
+
+    async def acancel(self) -> Literal["cancelled", "stopping", False] | OnCommit:
+        """See :func:`django_delayq.acancel`."""
+        return await sync_to_async(self.cancel)()
+
+    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit:
+        """See :func:`django_delayq.reschedule`."""
+        from .scheduling import reschedule
+
+        return reschedule(self, delay=delay, at=at)
+
+    async def areschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit:
+        """See :func:`django_delayq.areschedule`."""
+        return await sync_to_async(self.reschedule)(delay=delay, at=at)
+
+    def run_now(self) -> bool | OnCommit:
+        """See :func:`django_delayq.run_now`."""
+        from .scheduling import run_now
+
+        return run_now(self)
+
+    async def arun_now(self) -> bool | OnCommit:
+        """See :func:`django_delayq.arun_now`."""
+        return await sync_to_async(self.run_now)()

@@ -1,0 +1,237 @@
+"""The options of a schedule call: which there are, for which tasks, and how they travel with the job."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils import timezone
+
+from . import contextlinks
+from .conf import conf
+from .core.errors import InvalidJob
+from .core.inputs import check_choice, check_int, check_queue_name, short, suggest
+from .core.job import PRIORITIES, NewJob
+from .core.options import CONFLICTS, DUE_POLICIES, backoff_of
+from .core.task import Task
+from .core.times import delay_ms_of, due_of
+
+#: options of one job
+JOB_OPTIONS: Final = (
+    "delay", "at", "id", "priority", "on_conflict", "due_policy", "reset_retries", "max_attempts", "retry_in",
+    "expires", "context",
+)  # fmt: skip
+#: of merged tasks only
+MERGED_OPTIONS: Final = ("payload", "score")
+#: options of a schedule call
+OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "using_db")
+#: reserved names whose machinery comes with a later release
+LATER: Final = ("durable",)
+#: what most calls have; anything else is looked at apart
+COMMON: Final = frozenset(("delay", "at", "id", "queue", "using_db", "args", "kwargs"))
+#: bytes of one job's encoded options (the stored record has two bytes for their length)
+MAX_OPTIONS_BYTES: Final = 65_535
+
+_EXTRA: Final = ("max_attempts", "retry_in", "expires", "context")
+
+
+def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
+    """Nothing, if all names are schedule options, and such as ``task`` has.
+
+    Raises:
+        TypeError: an unknown one. InvalidJob: one that this release, or a task of this kind, has not.
+    """
+    no_later_options(options)
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(
+                f"unknown schedule option {short(name)}.{suggest(str(name), OPTIONS)} "
+                f"Known options: {', '.join(OPTIONS)}"
+            )
+    if task is not None:
+        check_kind(task, options)
+
+
+def no_later_options(named: Mapping[str, Any]) -> None:
+    """:class:`InvalidJob` if a reserved name is used that does nothing yet: never a silent promise."""
+    for name in LATER:
+        if name in named:
+            raise InvalidJob(
+                f"the option {name!r} is not available in this release. If it is an argument of your function, "
+                f"pass it as kwargs={{{name!r}: …}}"
+            )
+
+
+def check_kind(task: Task, options: Mapping[str, Any]) -> None:
+    """:class:`InvalidJob` if an option is for the other kind of tasks, plain or merged."""
+    if task.options.merge:
+        if options.get("expires") is not None:
+            raise InvalidJob(
+                f"task {task.name}: expires is for plain tasks; the payloads of a merged job come at different times. "
+                f"Put the time into the payload and look at it in the task"
+            )
+        return
+    for name in MERGED_OPTIONS:
+        if name in options:
+            raise InvalidJob(
+                f"task {task.name}: the option {name!r} is for merged tasks (@task(merge=True)). If it is an argument "
+                f"of your function, pass it as kwargs={{{name!r}: …}}"
+            )
+
+
+def queue_of(task: Task, options: Mapping[str, Any]) -> str:
+    """Name of the queue that a call with these options goes to."""
+    given = options.get("queue")
+    return task.options.queue if given is None else check_queue_name(given)
+
+
+def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
+    """``(due_ms, delay_ms)``, of which one is None; :class:`InvalidJob` for a time that cannot be meant."""
+    if at is None:
+        return None, 0 if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
+    use_tz = settings.USE_TZ
+    return due_of(
+        delay=delay,
+        at=at,
+        use_tz=use_tz,
+        tz=None if use_tz else timezone.get_default_timezone(),
+        allow_far=conf().allow_far,
+    )
+
+
+def due_ms_here(new: NewJob) -> int:
+    """When it is due by this machine's clock, Unix ms."""
+    return new.due_ms if new.due_ms is not None else int(time.time() * 1000) + (new.delay_ms or 0)
+
+
+class Rare:
+    """What few calls say of a job, and what is said of all jobs of one call: made once for each call.
+
+    The values that travel with the job to its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),
+    ``expires_in_ms`` (from the due time on) and ``context``, as canonical JSON.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._linked = contextlinks.collect()
+        self._base: dict[str, Any] = {}
+        if task.options.expires is not None:
+            self._base["expires_in_ms"] = delay_ms_of(task.options.expires, what="expires")
+        if self._linked:
+            self._base["context"] = self._linked
+        #: of a job about which nothing special was said
+        self.bytes = _encoded(self._base)
+
+    def apply(self, new: NewJob, options: Mapping[str, Any]) -> None:
+        """The options that few calls have.
+
+        Raises:
+            InvalidJob: a wrong value.
+        """
+        check_kind(self._task, options)
+        get, merge = options.get, self._task.options.merge
+        conflict, due_policy, priority = get("on_conflict"), get("due_policy"), get("priority")
+        if conflict is not None:
+            new.on_conflict = check_choice("on_conflict", conflict, CONFLICTS)
+            if conflict == "merge" and not merge:
+                raise InvalidJob('on_conflict="merge" is for merged tasks; use replace, ignore or error')
+        if due_policy is not None:
+            new.due_policy = check_choice("due_policy", due_policy, DUE_POLICIES)
+            if due_policy == "inherit" and not merge:
+                raise InvalidJob('due_policy="inherit" is for merged tasks; use keep, replace, earliest or latest')
+        if priority is not None:
+            new.priority = check_int("priority", priority, 0, PRIORITIES - 1)
+        reset = get("reset_retries", True)
+        if not isinstance(reset, bool):
+            raise InvalidJob(f"reset_retries must be True or False, got {short(reset)}")
+        new.reset_retries = reset
+        if any(get(name) is not None for name in _EXTRA):
+            new.options = self._overrides(new, options)
+
+    def _overrides(self, new: NewJob, options: Mapping[str, Any]) -> bytes:
+        said = dict(self._base)
+        for name, read in _READERS.items():
+            if options.get(name) is not None:
+                said[name] = read(options[name])
+        expires = options.get("expires")
+        if expires is not None:
+            said.pop("expires_in_ms", None)
+            said.update(_expiry(expires, new, fixed=options.get("at") is not None or bool(options.get("delay"))))
+        if self._linked and options.get("context") is not None:
+            said["context"] = {**self._linked, **said["context"]}
+        return _encoded(said)
+
+
+def _attempts(value: object) -> int:
+    return check_int("max_attempts", value, 1, 1_000_000)
+
+
+def _context(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise InvalidJob(f"context must be a dict, got {short(value)}")
+
+
+def _retry_in(value: object) -> object:
+    """The form that JSON has for a back-off; a function stays where the task is."""
+    if callable(value):
+        raise InvalidJob(
+            "retry_in of one job is stored with it, so it is seconds, a timedelta, a list of them or the name of a "
+            "preset; a function goes to the task: @task(retry_in=…)"
+        )
+    backoff_of("retry_in", value)
+    if isinstance(value, (list, tuple)):
+        return [_plain_seconds(pause) for pause in value]
+    return _plain_seconds(value)
+
+
+def _plain_seconds(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+_READERS: Final[dict[str, Callable[[object], Any]]] = {
+    "max_attempts": _attempts,
+    "retry_in": _retry_in,
+    "context": _context,
+}
+
+
+def _expiry(expires: object, new: NewJob, *, fixed: bool) -> dict[str, int]:
+    """A moment, or a time from the due time on. ``fixed``: the caller chose the due time."""
+    if not isinstance(expires, datetime):
+        if not (isinstance(expires, (int, float, timedelta)) and not isinstance(expires, bool)):
+            raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
+        in_ms = delay_ms_of(expires, allow_far=conf().allow_far, what="expires")
+        if in_ms == 0:
+            raise InvalidJob("expires is 0: the job would never run; give the time for which it is worth starting")
+        return {"expires_in_ms": in_ms}
+    if settings.USE_TZ and expires.utcoffset() is None:
+        raise InvalidJob(
+            f"expires={expires.isoformat()} has no time zone; use django.utils.timezone.now() or make_aware()"
+        )
+    try:
+        moment, _ = due(None, expires)
+    except InvalidJob as error:
+        raise InvalidJob(str(error).replace("at=", "expires=", 1)) from None
+    if moment is None or (fixed and moment <= due_ms_here(new)):
+        raise InvalidJob(f"expires={expires.isoformat()} is not after the due time, so the job would never run")
+    return {"expires_ms": moment}
+
+
+def _encoded(said: Mapping[str, Any]) -> bytes:
+    """Canonical JSON; empty for nothing."""
+    if not said:
+        return b""
+    try:
+        encoded = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(f"context may hold plain JSON values only: {error}") from None
+    if len(encoded) > MAX_OPTIONS_BYTES:
+        raise InvalidJob(
+            f"context and the other options of the job take {len(encoded)} bytes, at most {MAX_OPTIONS_BYTES} fit"
+        )
+    return encoded

@@ -1,0 +1,31 @@
+"""What the settings name by dotted paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.utils.module_loading import import_string
+
+from .core.errors import Misconfigured
+
+
+def load(where: str, path: str) -> Any:
+    """What lies at ``path``.
+
+    Raises:
+        Misconfigured: it cannot be imported; the message begins with ``where``.
+    """
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise Misconfigured(f"{where}: {path} cannot be imported: {error}") from error
+
+
+def load_function(where: str, path: str) -> Callable[..., Any]:
+    """The function or class at ``path``; :class:`Misconfigured` if there is none."""
+    found = load(where, path)
+    if not callable(found):
+        raise Misconfigured(f"{where}: {path} is not callable")
+    function: Callable[..., Any] = found
+    return function

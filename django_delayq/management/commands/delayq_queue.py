@@ -1,0 +1,194 @@
+"""``manage.py delayq_queue``: what operators do to a whole queue."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django.core.management.base import CommandError
+
+from django_delayq import connections
+from django_delayq.core import bulk, rules
+from django_delayq.core.inspector import INDEXES, SEARCHED, Counts, JobView
+from django_delayq.core.queue import Queue
+from django_delayq.management.base import DelayQCommand, duration, moment, positive, printable, table
+
+#: action -> what it does, what it asks, and the verb
+BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
+    "run-now": ("make every waiting job due now, in their order",
+                "Make all {delayed} delayed jobs of {queue} due now?", bulk.run_all_now),
+    "kill-failed": ("put every waiting job that has failed into the morgue",
+                    "Put the {failed} jobs of {queue} that have failed into the morgue?", bulk.kill_failed),
+    "delete-failed": ("delete every waiting job that has failed",
+                      "Delete the {failed} jobs of {queue} that have failed, for good?", bulk.delete_failed),
+    "cancel-all": ("delete every waiting job",
+                   "Delete all {waiting} waiting jobs of {queue}, for good?", bulk.cancel_all),
+}  # fmt: skip
+
+JOB_COLUMNS: Final = ("state", "id", "task", "due", "failures", "content")
+
+
+class Command(DelayQCommand):
+    """See ``help``."""
+
+    help = "Lists, searches, pauses, resumes, empties or deletes queues."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        self._action(actions, "list", "every queue, what is ordered for it and how many jobs it has", named=False)
+        for name, text in (("pause", "stop a queue"), ("resume", "let a paused queue go on")):
+            one = self._action(actions, name, text)
+            ways = one.add_mutually_exclusive_group()
+            ways.add_argument("--in", action="store_const", dest="direction", const="in", default="both",
+                              help="only for new jobs: schedule() is refused")  # fmt: skip
+            ways.add_argument("--out", action="store_const", dest="direction", const="out",
+                              help="only for workers: nothing is started")  # fmt: skip
+        search = self._action(actions, "search", "look for jobs by what is in them")
+        search.add_argument("text", help="a text in the id, the task's name, the arguments, payloads, context or error")
+        search.add_argument("--place", action="append", choices=tuple(INDEXES), dest="places",
+                            help="only there; may be repeated")  # fmt: skip
+        search.add_argument("--limit", type=positive(int, "a number of jobs"), default=50,
+                            help="at most so many jobs (50 unless told)")  # fmt: skip
+        for name, (text, _, _) in BULK.items():
+            self._asking(self._action(actions, name, text))
+        delete = self._asking(self._action(actions, "delete", "delete a queue"))
+        delete.add_argument("--force", action="store_true", help="also with jobs in it, which are lost")
+
+    def _action(self, actions: Any, name: str, text: str, *, named: bool = True) -> ArgumentParser:
+        one: ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if named:
+            one.add_argument("name", help="name of the queue")
+        one.add_argument("--json", action="store_true", help="print JSON")
+        return one
+
+    def _asking(self, one: ArgumentParser) -> ArgumentParser:
+        one.add_argument("--yes", action="store_true", help="do not ask")
+        return one
+
+    def run(self, **options: Any) -> None:
+        """Do the one action."""
+        action, as_json = options["action"], options["json"]
+        if action == "list":
+            self.print_list(as_json=as_json)
+            return
+        queue = self.queue(options["name"])
+        if action in ("pause", "resume"):
+            self.order(queue, action, options["direction"], as_json=as_json)
+        elif action == "search":
+            self.search(queue, options["text"], options["places"] or SEARCHED, options["limit"], as_json=as_json)
+        elif action == "delete":
+            self.delete(queue, yes=options["yes"], force=options["force"], as_json=as_json)
+        else:
+            _, question, verb = BULK[action]
+            self.confirm(self.question(question, queue), yes=options["yes"])
+            self.print_counts(verb(queue, progress=self.show_progress), as_json=as_json)
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name, if there is one."""
+        broker = connections.broker()
+        queue = broker.known_queue(name)
+        if queue is None:
+            known = ", ".join(broker.queue_names()) or "none yet"
+            raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
+        return queue
+
+    def question(self, text: str, queue: Queue) -> str:
+        """A question with numbers, so that who answers knows how much is at stake."""
+        counts = queue.broker.inspector.counts(queue.name)
+        return text.format(queue=printable(queue.name), delayed=counts.delayed, failed=counts.failed,
+                           waiting=counts.delayed + counts.ready)  # fmt: skip
+
+    def order(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
+        """Pause or resume."""
+        broker = queue.broker
+        (broker.pause if action == "pause" else broker.resume)(queue.name, direction)
+        paused = rules.orders_of(queue.layout)["paused"]
+        if as_json:
+            self.print_json({"queue": queue.name, "paused": paused})
+        elif paused:
+            what = {"in": "new jobs are refused", "out": "nothing is started",
+                    "both": "new jobs are refused and nothing is started"}[paused]  # fmt: skip
+            self.stdout.write(f"{printable(queue.name)} is paused: {what}")
+        else:
+            self.stdout.write(f"{printable(queue.name)} is not paused")
+
+    def search(self, queue: Queue, text: str, places: Sequence[str], limit: int, *, as_json: bool) -> None:
+        """Print the jobs in which a text stands."""
+        found = queue.broker.inspector.search(queue.name, text, places=places, limit=limit)
+        if as_json:
+            self.print_json([job_as_dict(view) for view in found])
+            return
+        rows = [[cell_of(value) for value in job_as_dict(view).values()] for view in found]
+        if not rows:
+            self.stdout.write("no such job")
+            return
+        for line in table(JOB_COLUMNS, rows, left=len(JOB_COLUMNS)):
+            self.stdout.write(line)
+        if len(rows) == limit:
+            self.stdout.write(f"There may be more; these are the first {limit}. See --limit.")
+
+    def delete(self, queue: Queue, *, yes: bool, force: bool, as_json: bool) -> None:
+        """Delete a queue."""
+        counts = queue.broker.inspector.counts(queue.name)
+        live = counts.delayed + counts.ready + counts.reserved
+        what = f" with {live} jobs and {counts.morgue} in its morgue, for good" if force else ""
+        self.confirm(f"Delete the queue {printable(queue.name)}{what}?", yes=yes)
+        self.print_counts({"deleted": int(queue.broker.delete_queue(queue.name, force=force))}, as_json=as_json)
+
+    def print_list(self, *, as_json: bool) -> None:
+        """Every queue."""
+        broker = connections.broker()
+        counts = {counts.queue: counts for counts in broker.inspector.all_counts()}
+        queues = [as_dict(queue, counts.get(queue.name) or Counts(queue.name)) for queue in broker.queues()]
+        if as_json:
+            self.print_json(queues)
+            return
+        if not queues:
+            self.stdout.write("No queue yet: nothing was ever scheduled.")
+            return
+        names = tuple(queues[0])
+        rows = [[self.cell(name, queue[name]) for name in names] for queue in queues]
+        for line in table(names, rows, left=3):
+            self.stdout.write(line)
+
+    def cell(self, name: str, value: Any) -> object:
+        """A value of :func:`as_dict` in a table."""
+        if value in (None, ""):
+            return "-"
+        return duration(value) if name == "morgue_ttl" else value
+
+
+def job_as_dict(view: JobView) -> dict[str, Any]:
+    """A job that was found, as plain data."""
+    content = view.job.args.decode(errors="replace")
+    if view.job.merged:
+        content = f"{view.payload_count} payloads"
+    values = (view.state, view.id, view.job.task, moment(view.due_ms), view.job.failures, content)
+    return dict(zip(JOB_COLUMNS, values, strict=True))
+
+
+def cell_of(value: object) -> object:
+    """A value of :func:`job_as_dict` in a table."""
+    return printable(value) if isinstance(value, str) else value
+
+
+def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:
+    """A queue, what is ordered for it and what lies in it, as plain data. What is not limited is None."""
+    orders = rules.orders_of(queue.layout)
+    limits = orders["limits"]
+    ttl_ms = limits.get("morgue_ttl_ms")
+    return {
+        "queue": queue.name,
+        "kind": queue.kind,
+        "paused": orders["paused"],
+        "shards": queue.shards,
+        "priorities": "weighted" if limits.get("weighted") else "strict",
+        "jobs": counts.delayed + counts.ready + counts.reserved,
+        "max_length": limits.get("max_length"),
+        "morgue": counts.morgue,
+        "morgue_max": limits.get("morgue_max"),
+        "morgue_ttl": ttl_ms / 1000 if ttl_ms else None,
+    }

@@ -1,0 +1,151 @@
+"""The verbs for coroutines: same jobs, same answers, and the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import transaction
+
+import django_delayq
+from django_delayq import (
+    IdTaken,
+    InvalidJob,
+    acancel,
+    aget_job,
+    aio,
+    areschedule,
+    arun_now,
+    aschedule,
+    aschedule_many,
+    scheduling,
+)
+from django_delayq.core.broker import Broker
+from django_delayq.handle import JobHandle
+
+from .deeds import keyed, note, rest, sync
+
+trace: contextvars.ContextVar[str] = contextvars.ContextVar("trace")
+HERE = "tests.app.test_aio"
+
+
+@pytest.fixture(autouse=True)
+def _on_redis(delayq: Broker) -> None:
+    """Every test here has a Redis of its own."""
+
+
+def test_a_coroutine_schedules_finds_moves_and_cancels() -> None:
+    async def live() -> list[Any]:
+        handle = await aschedule(note, "hello", times=2, delay=timedelta(minutes=30), id="h")
+        said: list[Any] = [handle.outcome, await handle.astate()]
+        said.append(await areschedule(note, id="h", delay=60))
+        said.append(await arun_now("h", queue="default"))
+        view = await aget_job(handle)
+        said.append(view.state if view else None)
+        said.append(await acancel(handle))
+        said.append(await aget_job(handle))
+        said.append(await aschedule_many(rest, [{"delay": 60}, {}]))
+        return said
+
+    assert async_to_sync(live)() == [
+        "created", "delayed", True, True, "ready", "cancelled", None, {"created": 2},
+    ]  # fmt: skip
+
+
+def test_tasks_and_handles_have_the_verbs_too() -> None:
+    async def live() -> list[Any]:
+        handle = await note.aschedule("x", times=3)
+        keyed_handle = await keyed.using(id="k", delay=60).aschedule(number=5)
+        merged = [await sync.aschedule(7, {"a": 1}, score=2), await sync.using(delay=60).aschedule(7, {"a": 2})]
+        return [
+            handle.outcome,
+            await keyed_handle.areschedule(delay=3600),
+            await keyed_handle.arun_now(),
+            await keyed_handle.astate(),
+            await keyed_handle.acancel(),
+            [one.outcome for one in merged],
+        ]
+
+    assert async_to_sync(live)() == ["created", True, True, "ready", "cancelled", ["created", "merged"]]
+
+
+def test_errors_reach_the_coroutine_that_waits() -> None:
+    async def live() -> None:
+        await aschedule(note, "x", id="shared", delay=60)
+        with pytest.raises(IdTaken):
+            await aschedule(keyed, id="shared")
+        with pytest.raises(TypeError):
+            await aschedule(note)
+        with pytest.raises(InvalidJob):
+            await acancel()
+
+    async_to_sync(live)()
+
+
+def test_the_loop_goes_on_while_redis_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def slow(*_args: Any, **_named: Any) -> str:
+        assert answered.wait(10)
+        return "done"
+
+    monkeypatch.setattr(scheduling, "cancel", slow)
+
+    async def live() -> object:
+        waiting = asyncio.ensure_future(acancel("x"))
+        await asyncio.sleep(0)
+        answered.set()  # reached although the call has not returned
+        return await waiting
+
+    assert async_to_sync(live)() == "done"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_in_a_transaction_of_a_sync_function_below_a_job_is_sent_on_commit() -> None:
+    """As with Django's own a-methods: the transaction of the thread that the coroutine's sync parts share."""
+    seen: list[Any] = []
+
+    async def begin() -> JobHandle:
+        block = transaction.atomic()
+        await sync_to_async(block.__enter__)()
+        handle = await aschedule(note, "x", id="late")
+        seen.append((handle.outcome, await aget_job(handle)))
+        seen.append(await acancel("other", queue="default"))
+        await sync_to_async(block.__exit__)(None, None, None)
+        return handle
+
+    handle = async_to_sync(begin)()
+    assert seen == [("on_commit", None), "on_commit"]
+    assert (handle.outcome, handle.state()) == ("created", "ready")
+
+
+@pytest.fixture
+def traced(settings: Any) -> Iterator[None]:
+    settings.DELAYQ = {**settings.DELAYQ, "CONTEXT": {"trace": f"{HERE}.trace"}}
+    token = trace.set("outside")
+    yield
+    trace.reset(token)
+
+
+@pytest.mark.usefixtures("traced")
+def test_the_context_of_the_coroutine_travels_with_the_job() -> None:
+    async def live() -> Any:
+        trace.set("t-1")
+        view = await aget_job(await aschedule(note, "x"))
+        return view.job.options if view else None
+
+    assert async_to_sync(live)() == {"context": {"trace": "t-1"}}
+
+
+def test_each_verb_takes_what_its_namesake_takes() -> None:
+    for name in aio.__all__:
+        own, other = getattr(django_delayq, name), getattr(scheduling, name[1:])
+        assert inspect.iscoroutinefunction(own)
+        assert inspect.signature(own) == inspect.signature(other), name

@@ -1,0 +1,138 @@
+"""@task(every=…) and @task(cron=…) in a Django project: refused where they stand, fired by workers, shown by status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq import task
+from django_delayq.conf import conf
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.task import registry
+from django_delayq.runtime import make_config, make_worker
+from tests.worker.support import eventually
+
+
+@pytest.fixture(autouse=True)
+def _own_recurring_tasks() -> Iterator[None]:
+    """What a test registers is forgotten; the recurring tasks of the installed apps are away meanwhile."""
+    before = registry.tasks
+    recurring = [one for one in registry if one.options.recurring]
+    for one in recurring:
+        registry.remove(one)
+    yield
+    for one in registry:
+        if before.get(one.name) is not one:
+            registry.remove(one)
+    for one in recurring:
+        registry.add(one)
+
+
+def status(*arguments: str) -> str:
+    out = StringIO()
+    call_command("delayq_status", *arguments, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"every": 0.5}, "every must be one second to ten years"),
+        ({"every": "10m"}, "every must be seconds"),
+        ({"every": 60, "cron": "* * * * *"}, "give one of them"),
+        ({"cron": "61 * * * *"}, "cron '61 .*cannot be read: Bad minute"),
+        ({"cron": "* * *"}, "five fields"),
+        ({"cron": "@fortnightly"}, "five fields.*@weekly"),
+        ({"cron": "0 0 31 2 *"}, "Bad day-of-month"),
+        ({"cron": "0 3 * * *", "timezone": "Europe/Bärlin"}, "timezone must be a name like"),
+        ({"every": 60, "timezone": "Europe/Berlin"}, "timezone is for cron only"),
+        ({"every": 60, "missed": "twice"}, "missed must be one of once, skip"),
+        ({"every": 60, "merge": True}, "every is not for merged tasks"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_where_the_task_stands(options: dict[str, Any], text: str) -> None:
+    def sweep() -> None: ...
+
+    with pytest.raises(Misconfigured, match=text):
+        task(name="app.sweep", **options)(sweep)
+    assert "app.sweep" not in registry
+
+
+def test_a_recurring_task_needs_no_arguments() -> None:
+    with pytest.raises(Misconfigured, match="a recurring task is called without arguments"):
+
+        @task(name="app.sweep", every=60)
+        def sweep(path: str) -> None: ...
+
+    @task(name="app.sweep", every=60)
+    def sweep_all(path: str = "/tmp", *, deep: bool = False) -> None: ...
+
+    assert "app.sweep" in registry
+
+
+def test_workers_of_the_project_use_its_time_zone(settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    assert make_config(conf()).timezone == "Europe/Berlin"
+
+
+def test_a_dispatcher_without_consumer_fires_too(delayq: Broker) -> None:
+    @task(name="app.sweep", every=1)
+    def sweep() -> None: ...
+
+    worker = make_worker(make_config(conf(), consumer=False, dispatcher=True, queues=("default",)))
+    worker.start()
+    try:
+        eventually(lambda: delayq.inspector.get("default", "recurring:app.sweep"), "the job of a tick")
+    finally:
+        worker.stop(1.0)
+
+
+def test_status_shows_recurring_tasks_with_their_ticks(delayq: Broker, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+
+    @task(name="app.sweep", every=timedelta(minutes=10), missed="skip")
+    def sweep() -> None: ...
+
+    @task(name="app.report", cron="0 3 * * mon", queue="reports")
+    def report() -> None: ...
+
+    delayq.queue("default").first_sight("recurring:app.sweep", "every 10m")
+    before = json.loads(status("--json"))["recurring"]
+    assert [(one["task"], one["queue"], one["schedule"], one["timezone"], one["missed"], one["last_tick"])
+            for one in before] == [
+        ("app.report", "reports", "0 3 * * mon", "Europe/Berlin", "once", None),
+        ("app.sweep", "default", "every 10m", None, "skip", None),
+    ]  # fmt: skip
+    monday, soon = (datetime.fromisoformat(one["next_tick"]).timestamp() * 1000 for one in before)
+    assert 0 < soon - delayq.now_ms() <= 600_000 < monday - delayq.now_ms() + 600_000
+    assert soon % 600_000 == 0
+
+    fire(delayq, "app.sweep", tick_ms=1_700_000_400_000)
+    assert "reports" not in {queue.name for queue in delayq.queues()}, "looking brings no queue into being"
+    rows = [line.split("  ") for line in status().splitlines()[-3:]]
+    rows = [[cell.strip() for cell in row if cell] for row in rows]
+    assert rows[0] == ["recurring task", "schedule", "time zone", "last tick", "next tick"]
+    assert rows[1][:4] == ["app.report", "0 3 * * mon", "Europe/Berlin", "-"]
+    assert rows[1][4].endswith("03:00:00")
+    assert rows[2][:4] == ["app.sweep", "every 10m", "UTC", "2023-11-14 22:20:00"]
+
+
+def fire(broker: Broker, name: str, *, tick_ms: int) -> None:
+    """What a dispatcher does at a tick."""
+    from django_delayq.core.job import NewJob
+
+    new = NewJob(f"recurring:{name}", name, due_ms=tick_ms, delay_ms=None)
+    assert broker.queue("default").schedule_tick(new, tick_ms) == "created"
+    assert broker.queue("default").schedule_tick(new, tick_ms) == "fired"
+
+
+def test_status_without_recurring_tasks_says_nothing_of_them(delayq: Broker) -> None:
+    assert json.loads(status("--json"))["recurring"] == []
+    assert "recurring" not in status()
