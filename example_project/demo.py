@@ -192,6 +192,8 @@ class Demo:
         defaults = {
             "SHOP_REMIND_BEFORE": str(wait * 0.4),
             "SHOP_RESTOCK_AFTER": "20",
+            "SHOP_WAREHOUSE_AFTER": str(wait * 0.4),
+            "SHOP_REPORT_EVERY": "20",
             "SHOP_CAMPAIGN_SPREAD": "12",
         }
         return {**defaults, **os.environ, **mine}
@@ -315,6 +317,7 @@ class Demo:
     still open            {counts["waiting"]} (their jobs are kept: run the demo again)
   payment checks          {counts["payment_checks"]}, up to {counts["most_checks"]} for one payment
   payments refused        {counts["refused"]}
+  calls to the warehouse  {counts["warehouse_calls"]}
   messages to customers   {counts["messages"]}
 """
         )

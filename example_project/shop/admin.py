@@ -56,12 +56,12 @@ class NotificationAdmin(admin.ModelAdmin):
 
 @admin.register(Campaign)
 class CampaignAdmin(admin.ModelAdmin):
-    list_display = ("subject", "starts_at", "nightly", "planned")
+    list_display = ("subject", "starts_at", "planned")
 
 
 @admin.register(Event)
 class EventAdmin(admin.ModelAdmin):
-    list_display = ("at", "source", "order", "text")
+    list_display = ("at", "source", "request", "order", "text")
     list_filter = ("source",)
     list_select_related = ("order",)
-    search_fields = ("text",)
+    search_fields = ("text", "request")

@@ -23,8 +23,23 @@ def restock_after() -> timedelta:
     return _span("SHOP_RESTOCK_AFTER", timedelta(hours=1))
 
 
+def warehouse_after() -> timedelta:
+    """How long news of an order are collected before the warehouse is told of them in one call."""
+    return _span("SHOP_WAREHOUSE_AFTER", timedelta(minutes=1))
+
+
+def warehouse_failure_rate() -> float:
+    """The share of the calls for which the warehouse is too busy, 0 … 1."""
+    return float(getattr(settings, "SHOP_WAREHOUSE_FAILURE_RATE", 0.1))
+
+
+def report_every() -> timedelta:
+    """The time between two reports. Read once, when the tasks are loaded."""
+    return _span("SHOP_REPORT_EVERY", timedelta(days=1))
+
+
 def campaign_hour() -> int:
-    """The local hour at which the nightly campaign starts."""
+    """The local hour at which the nightly campaign starts. Read once, when the tasks are loaded."""
     return int(getattr(settings, "SHOP_CAMPAIGN_HOUR", 3))
 
 

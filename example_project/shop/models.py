@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from decimal import Decimal
 
 from django.db import models
@@ -44,6 +43,7 @@ class Order(models.Model):
 
     customer = models.ForeignKey(Customer, on_delete=models.PROTECT, related_name="orders")
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.PLACED)
+    version = models.PositiveIntegerField(default=1, help_text="Counts the changes of the status.")
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(help_text="Unpaid at this moment, the order is cancelled.")
     closed_at = models.DateTimeField(null=True, blank=True)
@@ -76,11 +76,13 @@ class Order(models.Model):
         """:attr:`expires_at` as the browser's clock counts: Unix milliseconds."""
         return int(self.expires_at.timestamp() * 1000)
 
-    def close(self, status: Order.Status, at: datetime | None = None) -> None:
-        """Save the final ``status``."""
+    def move_to(self, status: Order.Status) -> None:
+        """Save another ``status``, as the next version of the order. Its row has to be locked."""
         self.status = status
-        self.closed_at = at or timezone.now()
-        self.save(update_fields=("status", "closed_at"))
+        self.version += 1
+        if status in (self.Status.PAID, self.Status.CANCELLED):
+            self.closed_at = timezone.now()
+        self.save(update_fields=("status", "version", "expires_at", "closed_at"))
 
 
 class OrderLine(models.Model):
@@ -143,7 +145,6 @@ class Notification(models.Model):
 class Campaign(models.Model):
     subject = models.CharField(max_length=120)
     starts_at = models.DateTimeField()
-    nightly = models.BooleanField(default=False, help_text="Plan the next one for the following night.")
     planned = models.PositiveIntegerField(default=0, help_text="How many messages were scheduled.")
 
     class Meta:
@@ -163,6 +164,7 @@ class Event(models.Model):
     order = models.ForeignKey(Order, on_delete=models.CASCADE, null=True, blank=True, related_name="events")
     at = models.DateTimeField(default=timezone.now)
     source = models.CharField(max_length=10, choices=Source.choices)
+    request = models.CharField(max_length=40, blank=True, help_text="The click that led to it.")
     text = models.CharField(max_length=300)
 
     class Meta:

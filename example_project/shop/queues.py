@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
+
 from django_delayq import QueueUnavailable
 from django_delayq.connections import broker
+from django_delayq.core.task import registry
+from django_delayq.worker.recurring import works_of
 
 if TYPE_CHECKING:
     from django_delayq.core.inspector import Counts, JobView
@@ -23,6 +27,7 @@ class Look:
     waiting: list[JobView] = field(default_factory=list)
     buried: list[JobView] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
+    recurring: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
 
 
@@ -48,4 +53,15 @@ def look() -> Look:
         waiting=sorted(waiting, key=lambda job: job.due_ms)[:NEXT],
         buried=sorted(buried, key=lambda job: job.buried_ms or 0, reverse=True)[:BURIED],
         workers=workers,
+        recurring=recurring(now_ms),
     )
+
+
+def recurring(now_ms: float) -> list[dict[str, Any]]:
+    """The tasks that come round again, and when they do so next."""
+    works = works_of(registry, settings.TIME_ZONE)
+    found = [(work.recurrence.following(now_ms) or 0, work) for work in works]
+    return [
+        {"task": work.task.name, "schedule": work.recurrence.text, "next_ms": next_ms}
+        for next_ms, work in sorted(found, key=lambda one: one[0])
+    ]

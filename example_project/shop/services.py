@@ -14,7 +14,7 @@ from django_delayq import cancel, schedule
 from . import conf
 from .models import Customer, Order, OrderLine, Payment, Product
 from .story import tell
-from .tasks import RESTOCK_BELOW, cancel_order, check_payment, remind_customer, restock, watch
+from .tasks import RESTOCK_BELOW, cancel_order, check_payment, remind_customer, restock, tell_warehouse, watch
 from .words import span
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def place_order(customer: Customer, quantities: Mapping[Product, int]) -> tuple[
             OrderLine.objects.create(order=order, product=product, quantity=quantity, price=product.price)
         what = ", ".join(f"{quantity}\N{NO-BREAK SPACE}× {product}" for product, quantity in quantities.items())
         tell(f"placed by {customer}: {what}; cancelled in {span(delay)} unless paid", order)
+        tell_warehouse(order)
         handle = watch(order, delay)  # sent when this block has committed
     return order, handle
 
@@ -75,11 +76,11 @@ def pay_order(order_id: int) -> Payment:
     order = Order.objects.select_for_update().get(pk=order_id)
     if order.status != Order.Status.PLACED:
         raise NotPayable(f"Order {order.pk} cannot be paid: it is {order.get_status_display()}.")
-    order.status = Order.Status.PAYING
-    order.save(update_fields=("status",))
+    order.move_to(Order.Status.PAYING)
     payment = Payment.objects.create(order=order, amount=order.total, reference=f"pay-{order.pk}-{uuid4().hex[:8]}")
     tell("payment started, the cancellation is taken back", order)
     cancel(cancel_order, id=f"order-{order.pk}")
     cancel(remind_customer, id=f"reminder-{order.pk}")
     schedule(check_payment, payment.pk, delay=1, id=f"payment-{payment.pk}")
+    tell_warehouse(order)
     return payment

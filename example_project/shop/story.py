@@ -7,6 +7,7 @@ import logging
 from django_delayq import current_job
 
 from .models import Event, Notification, Order
+from .tracing import request_id
 
 logger = logging.getLogger("shop")
 
@@ -14,7 +15,7 @@ logger = logging.getLogger("shop")
 def tell(text: str, order: Order | None = None) -> None:
     """Record ``text`` (of ``order``, if one is meant) as done by the worker inside a job, else by the shop."""
     source = Event.Source.SHOP if current_job() is None else Event.Source.WORKER
-    Event.objects.create(order=order, source=source, text=text)
+    Event.objects.create(order=order, source=source, request=request_id.get(), text=text)
     logger.info("%s: %s", order, text) if order is not None else logger.info("%s", text)
 
 

@@ -6,24 +6,27 @@ A task may run twice (at-least-once delivery), so each one looks first whether i
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import Count, F, Q
 from django.utils import timezone
 
 from django_delayq import Retry, current_job, schedule, schedule_many, task
 
-from . import conf, gateway
+from . import conf, gateway, warehouse
 from .models import Campaign, Customer, Notification, Order, Payment, Product
 from .story import notify, tell
+from .words import span
 
 if TYPE_CHECKING:
     from django_delayq.scheduling import JobHandle
+    from django_delayq.worker.current import CurrentJob
 
 RESTOCK_BELOW = 10
 RESTOCK_BY = 40
 BIG_ORDER = 60  # the partner wants to know of these
+NIGHTLY = "Good night: everything that takes time is 10 % off"
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
@@ -36,7 +39,8 @@ def cancel_order(order_id: int) -> None:
             return  # paid meanwhile, being paid, or cancelled by an earlier run
         for line in order.lines.all():
             Product.objects.filter(pk=line.product_id).update(stock=F("stock") + line.quantity)
-        order.close(Order.Status.CANCELLED)
+        order.move_to(Order.Status.CANCELLED)
+        tell_warehouse(order)
         notify(order, Notification.Kind.CANCELLED, f"Your order {order.pk} was not paid in time and is cancelled.")
         tell("CANCELLED, nobody paid for it in time", order)
         if order.total >= BIG_ORDER:
@@ -75,6 +79,31 @@ def restock(product_id: int) -> None:
         product.stock += RESTOCK_BY
         product.save(update_fields=("stock",))
         tell(f"{RESTOCK_BY} × {product} delivered")
+
+
+# --- the warehouse ----------------------------------------------------------------------------------------------------
+class Update(TypedDict):
+    """What the warehouse is told: a status, and the how-manieth it is."""
+
+    version: int
+    status: str
+
+
+def tell_warehouse(order: Order) -> None:
+    """Put the order's news in line. What comes meanwhile is told in the same call, in the order of the versions."""
+    update = Update(version=order.version, status=str(order.status))
+    schedule(sync_order, id=order.pk, payload=update, score=order.version, delay=conf.warehouse_after())
+
+
+@task(merge=True, queue="warehouse", max_attempts=8, timeout=30, retry_in="ladder")
+def sync_order(updates_by_order: dict[str, list[Update]]) -> None:
+    """Tell the warehouse what became of an order: one call, however much happened. Never two calls for it at a time."""
+    job = current_job()
+    for order_id, updates in updates_by_order.items():
+        statuses = [update["status"] for update in updates]
+        warehouse.send(order_id, updates[-1]["version"], statuses, attempt=job.attempt if job is not None else 1)
+        order = Order.objects.filter(pk=order_id).first()
+        tell(f"the warehouse knows: {' → '.join(statuses)}", order)
 
 
 # --- payments --------------------------------------------------------------------------------------------------------
@@ -117,14 +146,15 @@ def settle_payment(payment_id: int, *, paid: bool, why: str) -> None:
         payment.settled_at = timezone.now()
         payment.save(update_fields=("status", "settled_at"))
         if paid:
-            order.close(Order.Status.PAID)
+            order.move_to(Order.Status.PAID)
+            tell_warehouse(order)
             notify(order, Notification.Kind.PAID, f"Thank you: order {order.pk} is paid.")
             tell(f"PAID after {payment.checks} payment check{'s' if payment.checks != 1 else ''}", order)
             return
         delay = conf.cancel_after()
-        order.status = Order.Status.PLACED
         order.expires_at = timezone.now() + delay
-        order.save(update_fields=("status", "expires_at"))
+        order.move_to(Order.Status.PLACED)
+        tell_warehouse(order)
         notify(
             order,
             Notification.Kind.REFUSED,
@@ -138,7 +168,7 @@ def settle_payment(payment_id: int, *, paid: bool, why: str) -> None:
 # --- messages --------------------------------------------------------------------------------------------------------
 @task(queue="campaigns", max_attempts=5, timeout=60)
 def send_campaign(campaign_id: int) -> None:
-    """Schedule one message per customer, spread evenly over a while, and plan the next night."""
+    """Schedule one message per customer, spread evenly over a while."""
     with transaction.atomic():
         campaign = Campaign.objects.select_for_update().get(pk=campaign_id)
         if campaign.planned:
@@ -156,23 +186,14 @@ def send_campaign(campaign_id: int) -> None:
         campaign.planned = len(customers)
         campaign.save(update_fields=("planned",))
         tell(f"campaign “{campaign}”: {len(customers)} messages scheduled")
-        if campaign.nightly:
-            plan_campaign(campaign.subject, next_night(), nightly=True)
 
 
-def plan_campaign(subject: str, at: datetime, *, nightly: bool = False) -> tuple[Campaign, JobHandle]:
-    """Schedule a campaign for ``at``; a ``nightly`` one plans its successor itself."""
+def plan_campaign(subject: str, at: datetime) -> tuple[Campaign, JobHandle]:
+    """Schedule a campaign for ``at``. The same one twice is one."""
     with transaction.atomic():
-        campaign = Campaign.objects.create(subject=subject, starts_at=at, nightly=nightly)
+        campaign, _ = Campaign.objects.get_or_create(subject=subject, starts_at=at)
         handle = schedule(send_campaign, campaign.pk, at=at, id=f"campaign-{campaign.pk}")
     return campaign, handle
-
-
-def next_night() -> datetime:
-    """The next time that the local clock shows the campaign's hour."""
-    now = timezone.localtime()
-    night = now.replace(hour=conf.campaign_hour(), minute=0, second=0, microsecond=0)
-    return night if night > now else night + timedelta(days=1)
 
 
 @task(queue="notifications", max_attempts=5, timeout=30)
@@ -185,7 +206,32 @@ def send_message(campaign_id: int, customer_id: int) -> None:
     )
 
 
-@task(queue="partners", max_attempts=2, timeout=10, retry_in=lambda n: 3)
+def partner_not_told(job: CurrentJob, error: BaseException) -> None:
+    """The last attempt has failed: the job goes to the morgue, and somebody has to know."""
+    order = Order.objects.filter(pk=job.args[0]).first()
+    tell(f"gave up telling the partner after {job.attempt} attempts; the job lies in the morgue", order)
+
+
+@task(queue="partners", max_attempts=2, timeout=10, retry_in=3, on_exhausted=partner_not_told)
 def tell_partner(order_id: int) -> None:
     """Tell a partner that goods came back. It is down for good: after two attempts the job is in the morgue."""
     gateway.tell_partner(f"order {order_id} was cancelled")
+
+
+# --- what comes round again ------------------------------------------------------------------------------------------
+@task(queue="campaigns", cron=f"0 {conf.campaign_hour()} * * *", max_attempts=5, timeout=30)
+def nightly_campaign() -> None:
+    """Start tonight's campaign. Run twice, it is the same one; missed, it is made up for later in the day."""
+    tonight = timezone.localtime().replace(hour=conf.campaign_hour(), minute=0, second=0, microsecond=0)
+    plan_campaign(NIGHTLY, tonight)
+
+
+@task(queue="reports", every=conf.report_every(), missed="skip", max_attempts=3, timeout=30)
+def report() -> None:
+    """Count what became of the orders lately. A report that was missed is of no use later."""
+    closed = Order.objects.filter(closed_at__gte=timezone.now() - conf.report_every())
+    counts = closed.aggregate(
+        paid=Count("pk", filter=Q(status=Order.Status.PAID)),
+        cancelled=Count("pk", filter=Q(status=Order.Status.CANCELLED)),
+    )
+    tell(f"report of the last {span(conf.report_every())}: {counts['paid']} paid, {counts['cancelled']} cancelled")

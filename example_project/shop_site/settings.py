@@ -24,12 +24,16 @@ DELAYQ = {
     "EMBEDDED_DIR": BASE_DIR / ".delayq",
     "PREFIX": "shop",
     "WORKER": {"grace": 5.0},  # no task of this shop runs longer
+    "CONTEXT": {"request": "shop.tracing.request_id"},  # the worker knows which click a job comes from
 }
 
 # --- the shop --------------------------------------------------------------------------------------------------------
 SHOP_CANCEL_AFTER = _seconds("SHOP_CANCEL_AFTER", 30 * 60)  # an order unpaid for so long is cancelled
 SHOP_REMIND_BEFORE = _seconds("SHOP_REMIND_BEFORE", 10 * 60)  # the customer is reminded so long before that
 SHOP_RESTOCK_AFTER = _seconds("SHOP_RESTOCK_AFTER", 60 * 60)  # a delivery takes so long
+SHOP_WAREHOUSE_AFTER = _seconds("SHOP_WAREHOUSE_AFTER", 60)  # news of an order are collected so long
+SHOP_WAREHOUSE_FAILURE_RATE = float(os.environ.get("SHOP_WAREHOUSE_FAILURE_RATE", "0.1"))
+SHOP_REPORT_EVERY = _seconds("SHOP_REPORT_EVERY", 24 * 60 * 60)  # what became of the orders
 SHOP_CAMPAIGN_HOUR = int(os.environ.get("SHOP_CAMPAIGN_HOUR", "3"))  # local hour of the nightly campaign
 SHOP_CAMPAIGN_SPREAD = _seconds("SHOP_CAMPAIGN_SPREAD", 15 * 60)  # its messages go out over this span
 SHOP_GATEWAY = {
@@ -55,6 +59,7 @@ INSTALLED_APPS = [
     "shop",
 ]
 MIDDLEWARE = [
+    "shop.tracing.mark_requests",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -100,8 +105,9 @@ STATIC_URL = "static/"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "filters": {"request": {"()": "shop.tracing.RequestFilter"}},
+    "formatters": {"plain": {"format": "[%(request_id)8s] %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "filters": ["request"], "formatter": "plain"}},
     "loggers": {
         "shop": {"handlers": ["console"], "level": "INFO", "propagate": False},
         "django_delayq": {"handlers": ["console"], "level": "INFO", "propagate": False},

@@ -261,9 +261,12 @@ def kill_at_random(mill: Mill, kills: int, *, each: int, seed: int) -> None:
     print(f"{kills} kills, {len(flow.accepted)} jobs, {starts.total() - len(starts)} extra runs, 0 lost")
 
 
-def kill_one(node: Node, dice: random.Random) -> None:
+def kill_one(node: Node, dice: random.Random) -> int:
+    """SIGKILL for one of its processes; returns which."""
+    pid = dice.choice(node.serving())
     with contextlib.suppress(ProcessLookupError):
-        os.kill(dice.choice(node.serving()), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 def test_no_job_is_lost_in_ten_kills_at_random_moments(make_mill: MakeMill) -> None:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.codec import encode_args
+from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.inspector import Counts, JobView
-from django_delayq.core.job import NewJob, new_id
+from django_delayq.core.job import NewJob, Payload, new_id, new_key
 from tests.support import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,6 +169,15 @@ class Mill:
         job = self.job(task, *args, **options)
         self.broker.queue(queue).schedule(job)
         return job.id
+
+    def portion(self, task: str, id: str, payload: Any, score: float, **options: Any) -> NewJob:
+        """A job of a merged task: one payload for an id."""
+        merged = {"on_conflict": "merge", "due_policy": "keep", **options}
+        return NewJob(id, f"mill.{task}", payload=Payload(encode(payload), str(score), new_key()), **merged)
+
+    def add(self, task: str, id: str, payload: Any, score: float = 1, *, queue: str, **options: Any) -> str:
+        """Schedule one payload of a merged task; returns the outcome."""
+        return self.broker.queue(queue).schedule(self.portion(task, id, payload, score, **options))
 
     def put_many(self, task: str, count: int, *args: Any, queue: str = "default", **options: Any) -> list[str]:
         jobs = [self.job(task, *args, **options) for _ in range(count)]

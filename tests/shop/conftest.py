@@ -18,6 +18,7 @@ def shop(transactional_db: None, delayq: Any, settings: Any) -> None:
     settings.ROOT_URLCONF = "shop_site.urls"
     settings.SHOP_CANCEL_AFTER = timedelta(minutes=30)
     settings.SHOP_REMIND_BEFORE = timedelta(minutes=10)
+    settings.SHOP_WAREHOUSE_FAILURE_RATE = 0.0
     settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 0.0}
 
 

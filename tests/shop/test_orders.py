@@ -12,6 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from django_delayq import Retry, get_job
+from django_delayq.core.codec import decode
 
 if TYPE_CHECKING:
     from shop.models import Order, Product
@@ -196,12 +197,12 @@ def test_a_short_shelf_is_restocked_by_one_delivery(place: Place, hourglass: Pro
     assert hourglass.stock == 4 + tasks.RESTOCK_BY
 
 
-def test_a_campaign_fans_out_one_message_per_customer_and_plans_the_next_night(shop: None, delayq: Any) -> None:
+def test_a_campaign_fans_out_one_message_per_customer(shop: None, delayq: Any) -> None:
     from shop import tasks
     from shop.models import Campaign, Customer, Notification
 
     people = [Customer.objects.create(name=f"Nr. {n}", email=f"{n}@example.com") for n in range(4)]
-    campaign, handle = tasks.plan_campaign("Good night", timezone.now(), nightly=True)
+    campaign, handle = tasks.plan_campaign("Good night", timezone.now())
     assert handle.outcome == "created"
 
     tasks.send_campaign(campaign.pk)
@@ -209,13 +210,77 @@ def test_a_campaign_fans_out_one_message_per_customer_and_plans_the_next_night(s
 
     due = [waiting(tasks.send_message, f"campaign-{campaign.pk}-{one.pk}") for one in people]
     assert due == pytest.approx([0, 225, 450, 675], abs=2)
-    tonight, tomorrow = Campaign.objects.order_by("pk")
-    assert (tonight.planned, tomorrow.planned, tomorrow.starts_at) == (4, 0, tasks.next_night())
-    assert waiting(tasks.send_campaign, f"campaign-{tomorrow.pk}") is not None
+    assert Campaign.objects.get().planned == 4
 
     tasks.send_message(campaign.pk, people[0].pk)
     tasks.send_message(campaign.pk, people[0].pk)
     assert Notification.objects.filter(kind="campaign").count() == 1
+
+
+def test_the_nightly_campaign_that_runs_twice_in_a_night_is_one(shop: None, delayq: Any) -> None:
+    from shop import tasks
+    from shop.models import Campaign
+
+    for _ in range(2):
+        tasks.nightly_campaign()
+
+    campaign = Campaign.objects.get()
+    assert timezone.localtime(campaign.starts_at).hour == 3
+    assert get_job(tasks.send_campaign, id=f"campaign-{campaign.pk}") is not None
+
+
+def test_the_report_counts_the_orders_of_the_last_day(place: Place) -> None:
+    from shop import services, tasks
+    from shop.models import Event, Order
+
+    tasks.check_payment(services.pay_order(place().pk).pk)
+    tasks.cancel_order(place().pk)
+    old = place()
+    tasks.cancel_order(old.pk)
+    Order.objects.filter(pk=old.pk).update(closed_at=timezone.now() - timedelta(days=2))
+
+    tasks.report()
+
+    assert Event.objects.first().text == "report of the last 1 d: 1 paid, 1 cancelled"  # type: ignore[union-attr]
+
+
+def test_the_news_of_an_order_go_to_the_warehouse_in_one_call_in_their_order(place: Place, delayq: Any) -> None:
+    from shop import services, tasks
+    from shop.models import Event
+
+    order = place()
+    tasks.check_payment(services.pay_order(order.pk).pk)
+
+    view = get_job(tasks.sync_order, id=order.pk)
+    assert view is not None
+    assert view.payload_count == 3
+    assert waiting(tasks.sync_order, str(order.pk)) == pytest.approx(60, abs=2)
+    updates = [decode(one.data) for one in delayq.inspector.payloads("warehouse", str(order.pk))]
+    assert updates == [{"version": n, "status": status} for n, status in enumerate(("placed", "paying", "paid"), 1)]
+
+    tasks.sync_order({str(order.pk): updates})
+    assert Event.objects.filter(order=order).first().text == (  # type: ignore[union-attr]
+        "the warehouse knows: placed → paying → paid"
+    )
+
+
+def test_a_status_that_comes_twice_is_told_twice(place: Place, delayq: Any, settings: Any) -> None:
+    from shop import services, tasks
+
+    settings.SHOP_GATEWAY = {"failure_rate": 0.0, "refusal_rate": 1.0}
+    order = place()
+    tasks.check_payment(services.pay_order(order.pk).pk)
+
+    updates = [decode(one.data) for one in delayq.inspector.payloads("warehouse", str(order.pk))]
+    assert [update["status"] for update in updates] == ["placed", "paying", "placed"]
+
+
+def test_a_warehouse_that_is_too_busy_is_told_later(place: Place, settings: Any) -> None:
+    from shop import tasks, warehouse
+
+    settings.SHOP_WAREHOUSE_FAILURE_RATE = 1.0
+    with pytest.raises(warehouse.WarehouseBusy):
+        tasks.sync_order({str(place().pk): [{"version": 1, "status": "placed"}]})
 
 
 def test_the_partner_is_always_down() -> None:

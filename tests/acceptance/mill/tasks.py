@@ -15,8 +15,11 @@ from django.db import connection, transaction
 from django_delayq import current_job, schedule, signals, task
 from django_delayq.core.retry import fixed
 
+from . import merged, recurring
 from .models import Sack
 from .trace import leave
+
+__all__ = ["merged", "recurring"]  # tasks of their own
 
 AT_ONCE = fixed(0)
 PACE = float(os.environ.get("MILL_PACE", "0"))
@@ -44,6 +47,12 @@ def wait_for(gate: str) -> None:
     while not Path(gate).exists():
         time.sleep(0.01)
     leave("end")
+
+
+@task(retry_in=AT_ONCE, ack="early")
+def wait_once(gate: str) -> None:
+    """The same, but it is done when it begins."""
+    wait_for(gate)
 
 
 @task(retry_in=AT_ONCE, max_lease=0.9)

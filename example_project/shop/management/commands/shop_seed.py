@@ -9,15 +9,14 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand
 
-from shop import catalogue, tasks
-from shop.models import Campaign, Customer, Product
+from shop import catalogue
+from shop.models import Customer, Product
 
 STOCK = 40
-CAMPAIGN = "Good night: everything that takes time is 10 % off"
 
 
 class Command(BaseCommand):
-    help = "Creates the products and customers of the example shop, and plans the nightly campaign."
+    help = "Creates the products and customers of the example shop."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -34,8 +33,6 @@ class Command(BaseCommand):
             )
         for name in catalogue.CUSTOMERS:
             Customer.objects.get_or_create(email=f"{name.split()[0].lower()}@example.com", defaults={"name": name})
-        if not Campaign.objects.filter(nightly=True, planned=0).exists():
-            tasks.plan_campaign(CAMPAIGN, tasks.next_night(), nightly=True)
         users = get_user_model().objects
         if demo_user and not users.filter(username="admin").exists():
             users.create_superuser("admin", "admin@example.com", "admin")

@@ -39,6 +39,7 @@ class Command(BaseCommand):
             "payment_checks": payments.aggregate(n=Sum("checks"))["n"] or 0,
             "most_checks": payments.aggregate(n=Max("checks"))["n"] or 0,
             "refused": payments.filter(status=Payment.Status.REFUSED).count(),
+            "warehouse_calls": Event.objects.filter(at__gte=start, text__startswith="the warehouse knows").count(),
             "messages": Notification.objects.filter(sent_at__gte=start).count(),
             "earliest_s": round(min(late), 3) if late else None,
             "latest_s": round(max(late), 3) if late else None,

@@ -14,6 +14,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from shop import conf, services
 from shop.models import Customer, Product
+from shop.tracing import new_request_id
 
 
 def positive(text: str) -> float:
@@ -68,6 +69,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{placed} orders placed, {paid} payments started")
 
     def _order(self, dice: random.Random) -> int:
+        new_request_id()
         customer = dice.choice(list(Customer.objects.order_by("pk")))
         products = dice.sample(list(Product.objects.order_by("pk")), dice.choice((1, 1, 2)))
         try:
@@ -78,6 +80,7 @@ class Command(BaseCommand):
         return int(order.pk)
 
     def _pay(self, order_id: int) -> bool:
+        new_request_id()
         try:
             services.pay_order(order_id)
         except services.NotPayable as error:

@@ -1,0 +1,76 @@
+"""Merged tasks: the payloads of an id in one call, several ids in one call."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from django_delayq import PartialFailure, task
+from django_delayq.core.retry import fixed
+
+from .trace import leave_each
+
+AT_ONCE = fixed(0)
+Payloads = dict[str, list[Any]]
+
+
+@task(merge=True, queue="blend", batch_size=3, retry_in=AT_ONCE, max_attempts=1_000, crash_limit=1_000)
+def blend(payloads_by_id: Payloads) -> None:
+    """Takes a moment; now and then some of its ids fail, now and then all of them."""
+    leave_each("start", payloads_by_id)
+    time.sleep(random.uniform(0, 0.006))
+    luck = random.random()
+    failed = {ident for ident in payloads_by_id if luck < 0.02 or random.random() < 0.05}
+    leave_each("end", payloads_by_id, failed=failed)
+    if luck < 0.02:
+        raise ValueError("all of them")
+    if failed:
+        raise PartialFailure({ident: ValueError(ident) for ident in failed})
+
+
+@task(merge=True, queue="hundred", batch_size=100, retry_in=AT_ONCE)
+def knead_hundred(payloads_by_id: Payloads) -> None:
+    """Of its ids those fail that have a payload "sour"; but only the first time."""
+    leave_each("start", payloads_by_id)
+    sour = {ident for ident, payloads in payloads_by_id.items() if "sour" in payloads}
+    if len(payloads_by_id) > 1 and sour:
+        raise PartialFailure({ident: ValueError(f"{ident} is sour") for ident in sour})
+
+
+@task(merge=True, queue="ten", batch_size=10)
+def knead_ten(payloads_by_id: Payloads) -> None:
+    leave_each("start", payloads_by_id)
+    time.sleep(0.005)
+
+
+@task(merge=True, queue="pour")
+def pour(payloads_by_id: Payloads) -> None:
+    """A payload that is the name of a file is waited for."""
+    leave_each("start", payloads_by_id)
+    for payload in (one for payloads in payloads_by_id.values() for one in payloads if isinstance(one, str)):
+        while not Path(payload).exists():
+            time.sleep(0.01)
+    leave_each("end", payloads_by_id)
+
+
+@task(merge=True, queue="sift", retry_in=AT_ONCE, max_attempts=2)
+def sift(payloads_by_id: Payloads) -> None:
+    """A payload that is the name of a file which is not there spoils the run."""
+    leave_each("start", payloads_by_id)
+    for payload in (one for payloads in payloads_by_id.values() for one in payloads if isinstance(one, str)):
+        if not Path(payload).exists():
+            raise ValueError("a stone among the grain")
+    leave_each("end", payloads_by_id)
+
+
+@task(merge=True, queue="crush", batch_size=3, retry_in=AT_ONCE, max_attempts=2, crash_limit=2)
+def crush(payloads_by_id: Payloads) -> None:
+    """Fails so often that payloads are given up."""
+    leave_each("start", payloads_by_id)
+    time.sleep(random.uniform(0, 0.006))
+    failed = {ident for ident in payloads_by_id if random.random() < 0.3}
+    leave_each("end", payloads_by_id, failed=failed)
+    if failed:
+        raise PartialFailure({ident: ValueError(ident) for ident in failed})
