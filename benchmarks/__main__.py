@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-NAMES = ("drain", "enqueue", "bulk", "lateness", "idle", "memory", "scripts")
+NAMES = ("drain", "merged", "failures", "enqueue", "bulk", "lateness", "idle", "memory", "scripts")
 
 
 def main(arguments: list[str] | None = None) -> int:

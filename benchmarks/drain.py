@@ -11,6 +11,7 @@ import json
 import resource
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ SNAPSHOT_DB = 1
 class Drained:
     """One drain: seconds with and without start-up, CPU seconds of both sides, Redis's calls per job (scripts' too)."""
 
+    jobs: int
     seconds: float
     run_seconds: float
     worker_cpu: float
@@ -48,18 +50,19 @@ def run(
         server_text = server.description()
         for _ in range(rounds):
             for name in names:
-                results[name].append(_drain(BY_NAME[name], server, jobs))
+                results[name].append(drain(BY_NAME[name], server, jobs))
     return _report(results, jobs, rounds, server_text)
 
 
-def _drain(peer: Peer, server: Server, jobs: int) -> Drained:
-    _fill(peer, server, jobs)
+def drain(peer: Peer, server: Server, jobs: int, **extra: str) -> Drained:
+    """Fill the queue, then let one worker empty it; ``extra`` is added to the environment of both."""
+    _fill(peer, server, jobs, extra)
     with contextlib.closing(server.client()) as client, tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
         waiting = peer.remaining(client)
         if waiting != jobs:
             raise RuntimeError(f"{peer.name}: {waiting} jobs wait instead of {jobs}")
         stamp = Path(folder) / "stamp"
-        env = peer.environment(server, BENCH_JOBS=str(jobs), BENCH_STAMP=str(stamp))
+        env = peer.environment(server, BENCH_JOBS=str(jobs), BENCH_STAMP=str(stamp), **extra)
         before, worker_before = _usage(client), _children_cpu()
         started = time.time()
         with running_worker(peer.worker(peer.python()), env) as worker:
@@ -74,7 +77,8 @@ def _drain(peer: Peer, server: Server, jobs: int) -> Drained:
             after = _usage(client)
         first = json.loads(stamp.read_text())["first"]
     worker_cpu = _children_cpu() - worker_before
-    return Drained(ended - started, ended - first, worker_cpu, after[0] - before[0], (after[1] - before[1]) / jobs)
+    redis_cpu, commands = after[0] - before[0], (after[1] - before[1]) / jobs
+    return Drained(jobs, ended - started, ended - first, worker_cpu, redis_cpu, commands)
 
 
 def _children_cpu() -> float:
@@ -88,7 +92,7 @@ def _usage(client: Any) -> tuple[float, int]:
     return cpu["used_cpu_user"] + cpu["used_cpu_sys"], client.info("stats")["total_commands_processed"]
 
 
-def _fill(peer: Peer, server: Server, jobs: int) -> None:
+def _fill(peer: Peer, server: Server, jobs: int, extra: Mapping[str, str]) -> None:
     """Put the jobs in. Peers enqueue one by one, which takes long, so what they stored is kept for the next round."""
     kept = f"{peer.name}|"
     with contextlib.closing(server.client()) as client, contextlib.closing(server.client(SNAPSHOT_DB)) as store:
@@ -98,7 +102,7 @@ def _fill(peer: Peer, server: Server, jobs: int) -> None:
             store.copy(key, key[len(kept) :], destination_db=0)
         if stored:
             return
-        run_program(peer.program("fill", str(jobs)), peer.environment(server, BENCH_JOBS="0"))
+        run_program(peer.program(peer.fill, str(jobs)), peer.environment(server, BENCH_JOBS="0", **extra))
         if peer.requirements:
             for key in client.scan_iter(count=1000):
                 client.copy(key.decode(), kept + key.decode(), destination_db=SNAPSHOT_DB)

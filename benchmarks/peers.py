@@ -22,13 +22,15 @@ class Peer:
     """One contender.
 
     ``worker`` makes its worker command (one process, five threads) from the path of its Python; ``remaining`` counts
-    what is not finished yet, in flight included, as far as the peer keeps it in Redis.
+    what is not finished yet, in flight included, as far as the peer keeps it in Redis; ``fill`` is the verb that puts
+    the jobs in.
     """
 
     name: str
     requirements: tuple[str, ...]
     worker: Callable[[str], Sequence[str]]
     remaining: Callable[[redis.Redis], int]
+    fill: str = "fill"
 
     def python(self) -> str:
         """Its interpreter; the environment is created on the first call."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import django
@@ -13,6 +14,8 @@ import django
 from benchmarks.programs import stamp
 
 BULK_DELAY_SECONDS = 3600
+#: jobs of one schedule_many() call of the merged workload
+MERGED_CALL = 10_000
 
 
 def entries(jobs: int, **options: Any) -> Iterator[dict[str, Any]]:
@@ -20,14 +23,39 @@ def entries(jobs: int, **options: Any) -> Iterator[dict[str, Any]]:
     return ({"id": str(number), "args": [str(number)], **options} for number in range(jobs))
 
 
+def produced(jobs: int, threads: int, call: Callable[[int], object]) -> dict[str, float]:
+    """``jobs`` calls, shared by so many threads: when they began and how long they took."""
+
+    def produce(first: int) -> None:
+        for number in range(first, jobs, threads):
+            call(number)
+
+    team = [threading.Thread(target=produce, args=(first,)) for first in range(threads)]
+    call(0)  # connected before the clock runs; one job more than counted
+    began, started = time.time(), time.perf_counter()
+    for thread in team:
+        thread.start()
+    for thread in team:
+        thread.join()
+    return {"jobs": jobs, "began": began, "seconds": time.perf_counter() - started}
+
+
 def main(verb: str, jobs: int) -> None:
     """Fill the queue, or time one of the two ways in."""
     django.setup()
-    from benchmarks.site.tasks import blank, punctual
+    from benchmarks.site.tasks import blank, merged, punctual, unsteady
     from django_delayq import schedule, schedule_many
 
     if verb == "fill":
         print(json.dumps({"jobs": jobs, "outcomes": schedule_many(blank, entries(jobs))}))
+    elif verb == "fill_merged":
+        started = time.perf_counter()
+        for first in range(0, jobs, MERGED_CALL):
+            schedule_many(merged, ({"id": n, "payload": str(n)} for n in range(first, min(first + MERGED_CALL, jobs))))
+        print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - started}))
+    elif verb == "produce":
+        threads, delay = int(sys.argv[3]), float(sys.argv[4])
+        print(json.dumps(produced(jobs, threads, lambda number: schedule(unsteady, str(number), delay=delay))))
     elif verb == "enqueue":
         stamp.measured(jobs, lambda number: schedule(blank, str(number)))
     elif verb == "bulk":

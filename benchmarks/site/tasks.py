@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 
 from benchmarks.programs import stamp
 from django_delayq import task
+from django_delayq.core.retry import quadratic
 
 _starts: list[tuple[int, float]] = []
 
@@ -27,3 +29,20 @@ def punctual(due_ms: int) -> None:
         with open(path + ".new", "w") as file:
             json.dump(_starts, file)
         os.replace(path + ".new", path)
+
+
+@task(name="merged", queue="merged", merge=True, batch_size=int(os.environ.get("BENCH_BATCH", "1")))
+def merged(payloads_by_id: dict[str, list[str]]) -> None:
+    """Nothing for each id of the batch."""
+    for _ in payloads_by_id:
+        stamp.blank()
+
+
+FAILING_SLOTS = int(os.environ.get("BENCH_FAILING", "0"))
+
+
+@task(name="unsteady", max_attempts=3, retry_in=quadratic(float(os.environ.get("BENCH_DELAY", "0.1"))))
+def unsteady(number: str) -> None:
+    """Succeeds in some threads of the worker, always raises in the others."""
+    if int(threading.current_thread().name.rpartition("-")[2]) < FAILING_SLOTS:
+        raise ConnectionError("refused")
