@@ -20,6 +20,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
 	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(ARGS)
+	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(ON_A_CLUSTER)
+
+# what also runs on a Redis Cluster of three masters
+ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
+	inspector fsck wake rules ticks scripts reshard model))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)
