@@ -17,7 +17,7 @@ from django.db import connections as databases
 from django.utils.module_loading import import_string
 
 from . import codectypes, contextlinks
-from .conf import SETTING, Conf, conf
+from .conf import SETTING, SPLITTERS, Conf, conf
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
@@ -160,6 +160,10 @@ def _named(config: Conf) -> Iterator[CheckMessage]:
         yield from _loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
     for name, path in config.hooks.paths().items():
         yield from _loads(load_function, f"{SETTING}['HOOKS'][{name!r}]", path, ident="delayq.E010")
+    if config.worker.splitter not in SPLITTERS:
+        yield from _loads(
+            load_function, f"{SETTING}['WORKER']['splitter']", config.worker.splitter, ident="delayq.E012"
+        )
     if config.codec_types:
         yield from _loads(codectypes.install, config, ident="delayq.E011")
 

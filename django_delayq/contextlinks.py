@@ -58,9 +58,7 @@ def collect() -> Mapping[str, Any]:
 
 def restore(job: Job, found: Links) -> None:
     """Set the variables as they were at the schedule call of ``job``, for the rest of the current context."""
-    if not job.options_json:
-        return
-    context = job.options.get("context") or _NOTHING
+    context = job.context
     for name, variable in found.items():
         if name in context:
             variable.set(context[name])

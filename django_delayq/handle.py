@@ -7,6 +7,7 @@ from typing import Literal
 
 from asgiref.sync import sync_to_async
 
+from .core.task import Task
 from .transactions import OnCommit
 
 Delay = float | timedelta
@@ -23,13 +24,15 @@ class JobHandle:
             it after the commit.
         due: when it is due (aware datetime; for a ``delay`` by this machine's clock, Redis's clock decides).
         error: why it was not sent, else None.
+        task: the task, None for raw bytes of a ``pull`` queue.
     """
 
-    __slots__ = ("_due_ms", "error", "id", "outcome", "queue")
+    __slots__ = ("_due_ms", "error", "id", "outcome", "queue", "task")
 
-    def __init__(self, id: str, queue: str, outcome: str, due_ms: int) -> None:
+    def __init__(self, id: str, queue: str, outcome: str, due_ms: int, task: Task | None = None) -> None:
         self.id = id
         self.queue = queue
+        self.task = task
         self.outcome = outcome
         self.error: Exception | None = None
         self._due_ms = due_ms

@@ -84,9 +84,19 @@ def check_kind(task: Task, options: Mapping[str, Any]) -> None:
 
 
 def queue_of(task: Task, options: Mapping[str, Any]) -> str:
-    """Name of the queue that a call with these options goes to."""
+    """Name of the queue that a call with these options goes to.
+
+    Raises:
+        InvalidJob: it has no name that a queue may have, or no worker would ever take a job from it.
+    """
     given = options.get("queue")
-    return task.options.queue if given is None else check_queue_name(given)
+    if given is None:
+        return task.options.queue
+    name = check_queue_name(given)
+    if conf().queue(name).kind == "pull":
+        raise InvalidJob(f"queue {name!r} is of kind pull, so no worker would run the job; use Queue({name!r}).put(…), "
+                         f"or another queue")  # fmt: skip
+    return name
 
 
 def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:

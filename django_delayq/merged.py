@@ -87,10 +87,7 @@ class MergedJobs(NewJobs):
     def _read_entry(
         self, entry: Mapping[str, Any], common: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
-        if type(entry) is not dict and not isinstance(entry, Mapping):
-            raise InvalidJob(f"expected a dict with {self.entry_form}, got {short(entry)}")
-        if not entry.keys() <= self.entry_keys:
-            self._refuse_keys(entry)
+        self._check_entry(entry)
         return (), {}, {**common, **entry} if common else entry
 
     def _refuse_keys(self, entry: Mapping[str, Any]) -> None:

@@ -108,14 +108,17 @@ class NewJobs:
         self, entry: Mapping[str, Any], common: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
         """``(args, kwargs, options)`` of an entry, its names checked."""
-        if type(entry) is not dict and not isinstance(entry, Mapping):
-            raise InvalidJob(f"expected a dict with {self.entry_form}, got {short(entry)}")
-        if not entry.keys() <= self.entry_keys:
-            self._refuse_keys(entry)
+        self._check_entry(entry)
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))
         if common:
             return args, kwargs, {**common, **entry}
         return args, kwargs, _NONE if len(entry) == 1 and "args" in entry else entry
+
+    def _check_entry(self, entry: Mapping[str, Any]) -> None:
+        if type(entry) is not dict and not isinstance(entry, Mapping):
+            raise InvalidJob(f"expected a dict with {self.entry_form}, got {short(entry)}")
+        if not entry.keys() <= self.entry_keys:
+            self._refuse_keys(entry)
 
     def _refuse_keys(self, entry: Mapping[str, Any]) -> None:
         no_later_options(entry)

@@ -144,7 +144,13 @@ def default_queues(settings: Conf) -> tuple[str, ...]:
 def unknown_queues(names: Sequence[str], settings: Conf) -> list[str]:
     """Sentences about queues that no task, setting or job has: most often a misspelled ``--queues``."""
     known = default_queues(settings)
-    return [f"no task uses the queue {name!r}.{suggest(name, known)}" for name in names if name not in known]
+    return [_why_unknown(name, known, settings) for name in names if name not in known]
+
+
+def _why_unknown(name: str, known: Sequence[str], settings: Conf) -> str:
+    if settings.queue(name).kind == "pull":
+        return f"the queue {name!r} is of kind 'pull': workers take nothing from it, Queue({name!r}).reserve() does."
+    return f"no task uses the queue {name!r}.{suggest(name, known)}"
 
 
 def _splitter(name: str) -> Any:

@@ -120,7 +120,7 @@ def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], opt
     maker = _maker(task, options)
     job = maker.make(arguments, named, options)
     using = options.get("using_db")
-    handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job))
+    handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job), maker.task)
     if not in_transaction(using):
         handle.outcome = connections.queue(handle.queue).schedule(job)
         _tell_scheduled(task, handle)
@@ -312,7 +312,7 @@ def _resolve(
     if isinstance(target, JobHandle):
         if id is not None or task is not None or queue is not None:
             raise TypeError("a handle says everything already: give it alone")
-        return target.queue, target.id, None
+        return target.queue, target.id, target.task
     if target is not None and id is not None:
         if task is not None:
             raise TypeError("give the task once")

@@ -25,7 +25,7 @@ from .frames import bad_id
 from .job import MAX_ID_BYTES, PRIORITIES
 from .keys import number_of
 from .rehome import live_in_older
-from .sweep import Act, Progress, call, last_score, look_at, sweep, told
+from .sweep import Act, Progress, last_score, look_at, sweep, told
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -208,7 +208,7 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
             until = last_score(queue, number, index)
             last, looked_at = 0.0, CHUNK if until else 0
             while looked_at == CHUNK:
-                frame = call(queue, number, "run_now_many", place + 1, f"{last:.0f}", until, CHUNK)
+                frame = queue.call("run_now_many", number, place + 1, f"{last:.0f}", until, CHUNK)
                 last, looked_at, changed = _RUN_NOW.unpack(frame)
                 moved, seen = moved + changed, seen + looked_at
                 if progress and looked_at:
@@ -307,8 +307,9 @@ def _kick(queue: Queue, number: int, graves: Sequence[bytes], pace: _Pace, repla
                 for grave in graves]  # fmt: skip
     outcomes: list[str] = []
     while rest := graves[len(outcomes) :]:
-        letters = call(queue, number, "kick_many", b"".join(map(_entry, rest[:_AT_A_TIME])), pace.ms,
-                        b"1" if pace.relative else b"0", pace.step, b"1" if replace else b"0").decode()  # fmt: skip
+        frame = b"".join(map(_entry, rest[:_AT_A_TIME]))
+        letters = queue.call("kick_many", number, frame, pace.ms, b"1" if pace.relative else b"0", pace.step,
+                             b"1" if replace else b"0").decode()  # fmt: skip
         pace.ms += letters.count("k") * pace.step
         outcomes += [_KICKED[letter] for letter in letters]
     return [outcome if outcome != "moved" else _kick_over(queue, grave, pace, replace)
@@ -325,7 +326,7 @@ def _kick_over(queue: Queue, grave: bytes, pace: _Pace, replace: bool) -> str:
 
 
 def _discard(queue: Queue, number: int, graves: Sequence[bytes]) -> list[str]:
-    letters = call(queue, number, "discard_many", b"".join(map(_entry, graves))).decode()
+    letters = queue.call("discard_many", number, b"".join(map(_entry, graves))).decode()
     return [_DISCARDED[letter] for letter in letters]
 
 
@@ -338,5 +339,5 @@ def _remove(queue: Queue, number: int, idents: Sequence[bytes], verb: str, outco
     letters = ""
     while rest := idents[len(letters) :]:
         frame = b"".join(b"%c%b" % (len(ident), ident) for ident in rest[:_AT_A_TIME])
-        letters += call(queue, number, "remove_many", frame, verb, f"{moment:.0f}").decode()
+        letters += queue.call("remove_many", number, frame, verb, f"{moment:.0f}").decode()
     return [outcome] * letters.count("d")

@@ -69,7 +69,7 @@ class ChunkSender:
                 while self._on_the_way:
                     yield self._collect()
         finally:
-            # When the caller's iterable or a call broke off: what was sent has happened, and the lines must be read empty.
+            # When a call or the caller's iterable broke off: what was sent has happened, the lines must be read empty.
             while self._on_the_way:
                 with suppress(DelayQError):
                     self._on_the_way.popleft()[2]()

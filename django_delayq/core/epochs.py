@@ -30,7 +30,8 @@ Fencing tokens: the largest token of all older shards, read after they were clos
 because the old ones go on, the tokens of each epoch run 19 hours ahead of those of the epoch before
 (``lib/reserve.lua``).
 Ticks of recurring tasks are told to the new shards before these are published, and once more before an old shard is
-retired; until then the old shard is asked first.
+retired; until then the old shard is asked first. What was counted in an old epoch is added, once, to the counters of
+the present one's first shard when it is retired, so that a queue's counters never go back.
 
 Every step may be repeated by anybody. A change that its author left half done is finished by the first caller who has
 to wait for it, or by a dispatcher.
@@ -292,7 +293,7 @@ class Epochs:
             ident = field.partition(b":")[2]
             places.setdefault(number_of(epoch, crc32(ident) % shards), []).extend((field, value))
         for number, words in places.items():
-            self._call("carry", name, number, *words)
+            self._call("carry", name, number, b"", *words)
 
     # -- the end of an epoch -----------------------------------------------------------------------------------------
 
@@ -323,7 +324,29 @@ class Epochs:
         for number in numbers:
             ticks |= _later_ticks(ticks, self._meta(name, number))
         self._carry(name, ticks, layout["epoch"], layout["shards"])
-        return self._retire_shards(name, numbers, force=False)
+        if not self._retire_shards(name, numbers, force=False):
+            return False
+        return self._hand_on_counters(name, epoch, numbers, number_of(layout["epoch"], 0))
+
+    def _hand_on_counters(self, name: str, epoch: int, numbers: Iterable[int], heir: int) -> bool:
+        """What was counted in these tombstones, where nothing is counted any more, is added to what ``heir`` counts.
+
+        Only once, also if whoever does it breaks off in between and another one begins anew.
+        """
+        keys = [self._broker.shard(name, number).names["count"] for number in numbers]
+        total: dict[bytes, int] = {}
+        for key in keys:
+            with clear_errors():
+                counters = self._broker.client.hgetall(key)
+            for counter, n in counters.items():
+                total[counter] = total.get(counter, 0) + int(n)
+        words = [word for counter, n in total.items() for word in (b"count:" + counter, n)]
+        if words and self._call("carry", name, heir, epoch, *words) != b"1":
+            return False
+        for key in keys:
+            with clear_errors():
+                self._broker.client.unlink(key)
+        return True
 
     def _retire_shards(self, name: str, numbers: Iterable[int], *, force: bool) -> bool:
         word = b"1" if force else b"0"

@@ -109,6 +109,14 @@ class Job:
         """Per-job overrides given at the schedule call."""
         return json.loads(self.options_json) if self.options_json else {}
 
+    @property
+    def context(self) -> Mapping[str, Any]:
+        """The ``context`` of the schedule call; empty if what is stored cannot be read."""
+        try:
+            found = self.options.get("context")
+        except (ValueError, AttributeError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def has_expired(self, now_ms: float) -> bool:
         """Whether a start at ``now_ms`` (Redis's clock) would be too late to be of use.
@@ -121,7 +129,7 @@ class Job:
         try:
             options = self.options
             moment = min(options.get("expires_ms", math.inf), self.due_ms + options.get("expires_in_ms", math.inf))
-            return now_ms > moment
+            return bool(now_ms > moment)
         except (ValueError, TypeError, AttributeError, RecursionError):
             return False
 

@@ -74,11 +74,6 @@ def wake_key(prefix: str, queue: str) -> str:
     return f"{prefix}:wake:{queue}"
 
 
-def shard_of(id_bytes_crc: int, shards: int) -> int:
-    """The shard of an id, from the CRC-32 of its UTF-8 bytes (Lowkiq's rule)."""
-    return id_bytes_crc % shards
-
-
 def number_of(epoch: int, place: int) -> int:
     """The number by which a queue knows a shard through all its epochs."""
     return epoch * MAX_SHARDS + place

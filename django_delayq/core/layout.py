@@ -142,7 +142,7 @@ def describe(layout: Layout) -> str:
     """A layout in a few words, for logs."""
     if is_deleted(layout):
         return "deleted, keys still to be removed" if "old" in layout else "deleted"
-    old = "".join(f", epoch {epoch} with {shards} shards is drained" for epoch, shards in layout.get("old", ()))
+    old = "".join(f", epoch {epoch} with {shards} shards is being drained" for epoch, shards in layout.get("old", ()))
     return f"{layout['shards']} shards in epoch {layout['epoch']}{old}"
 
 

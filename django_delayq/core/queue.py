@@ -212,12 +212,12 @@ class Queue:
 
     def _schedule_one(self, new: NewJob, tick: bytes | None = None) -> str:
         entry = pack_new(new)
+        if new.fresh and new.payload is None and tick is None:
+            keys = self.shard(self.shard_of(new.id)).fresh_keys[new.priority]
+            if self.broker.scripts.call("schedule_fresh", keys, _request(), b"", entry):
+                return "created"
 
         def ask(number: int) -> str | None:
-            if tick is None and new.fresh and new.payload is None:
-                keys = self.shard(number).fresh_keys[new.priority]
-                if self.broker.scripts.call("schedule_fresh", keys, _request(), b"", entry):
-                    return "c"
             words = (entry, b"0") if tick is None else (entry, b"0", tick)
             letter: str = self.call("schedule", number, *words).decode()
             return None if letter == MOVED else letter
@@ -373,7 +373,8 @@ class Queue:
         late = [job for job in jobs if job.options_json and job.has_expired(now_us / 1000)]
         if late:
             self.settle([expire(job) for job in late])
-            jobs = [job for job in jobs if job not in late]
+            gone = {job.id for job in late}
+            jobs = [job for job in jobs if job.id not in gone]
         wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
         return Batch(jobs, broken, wait, now_us / 1000, len(late))
 

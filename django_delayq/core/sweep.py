@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .chunks import CHUNK
 from .keys import SHARD_KEYS
@@ -40,7 +39,7 @@ def look_at(queue: Queue) -> dict[int, Look]:
     queue.broker.read_layout(queue.name)  # shards that somebody else opened meanwhile
     scene = {}
     for number in queue.numbers:
-        now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_ = call(queue, number, "stats")
+        now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_ = queue.call("stats", number)
         scene[number] = Look(int(now_ms), delayed, ready + delayed, failed, morgue)
     return scene
 
@@ -53,8 +52,8 @@ def last_score(queue: Queue, number: int, index: str) -> bytes:
 
 def _page(queue: Queue, number: int, index: str, *, backwards: bool = False, limit: int = CHUNK, score: bytes = b"",
           member: bytes = b"") -> list[bytes]:  # fmt: skip
-    found: list[bytes] = call(queue, number, "page", SHARD_KEYS.index(index) + 1, b"1" if backwards else b"0", limit,
-                              score, member)  # fmt: skip
+    found: list[bytes] = queue.call("page", number, SHARD_KEYS.index(index) + 1, b"1" if backwards else b"0", limit,
+                                    score, member)  # fmt: skip
     return found
 
 
@@ -101,9 +100,3 @@ def sweep(queue: Queue, indexes: Sequence[str], until: Mapping[int, float] | Non
 def told(counts: Counter[str]) -> dict[str, int]:
     """The outcomes that there were."""
     return {outcome: n for outcome, n in counts.items() if n}
-
-
-def call(queue: Queue, number: int, script: str, *args: object) -> Any:
-    """Runs a script on a shard."""
-    shard = queue.shard(number)
-    return queue.broker.scripts.call(script, shard.keys, os.urandom(16), shard.constants, *args)

@@ -62,7 +62,8 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
     else:
         ms = _ms_of_number(delay, what, "a timedelta or a number of seconds")
     if ms < 0:
-        raise InvalidJob(f"{what} is negative ({_show(ms)}); leave it out for a job that is due now")
+        hint = "leave it out for a job that is due now" if what == "delay" else "give 0 or more seconds"
+        raise InvalidJob(f"{what} is negative ({_show(ms)}); {hint}")
     if ms > TEN_YEARS_MS and not allow_far:
         hint = "" if isinstance(delay, timedelta) else f"; {_HINT_MS}"
         raise InvalidJob(f"{what} is more than ten years ({_show(ms)}){hint}")

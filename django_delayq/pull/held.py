@@ -140,8 +140,7 @@ class HeldJob:
     @cached_property
     def context(self) -> Mapping[str, Any]:
         """The ``context`` of the schedule call."""
-        context: Mapping[str, Any] = self._job.options.get("context") or {}
-        return context
+        return self._job.context
 
     @property
     def deadline(self) -> datetime:

@@ -184,8 +184,8 @@ class Consumer:
         if pace.size == 1:
             room = min(room, MOST_WAITING - waiting)
         else:  # a run takes several jobs, and those that run are not among those that wait
-            most = MOST_WAITING + self._slots.count * pace.size
-            room = min(room * pace.size, most - (self._accepted - self._collected))
+            most = MOST_WAITING + self._slots.count * pace.size - (self._accepted - self._collected)
+            room = min(room * pace.size, max(most, self._slots.free - waiting))
         if self._config.max_jobs is not None:
             room = min(room, self._config.max_jobs - self._accepted)
         return min(room, BATCH)

@@ -82,8 +82,7 @@ class CurrentJob:
     @property
     def context(self) -> Mapping[str, Any]:
         """The ``context`` of the schedule call."""
-        context: Mapping[str, Any] = self._job.options.get("context") or {}
-        return context
+        return self._job.context
 
     @property
     def token(self) -> int:

@@ -107,9 +107,7 @@ class Patrol:
         served = {(queue.name, shard) for queue in queues for shard in queue.numbers}
         self._beats = [beat for beat in self._beats if (beat.queue.name, beat.shard) in served]
         known = {(beat.queue.name, beat.shard) for beat in self._beats}
-        fresh = [
-            (queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in known
-        ]
+        fresh = [(queue, shard) for queue in queues for shard in queue.numbers if (queue.name, shard) not in known]
         self._beats += [Beat(queue, shard, now) for queue, shard in fresh]
 
     @property

@@ -40,8 +40,6 @@ logger: Final = logging.getLogger(__name__)
 #: makes the stored form of an error
 Recorder: TypeAlias = Callable[[BaseException], bytes]
 
-_DEFAULTS: Final = Policy()
-
 
 class Execution:
     """What a slot calls with each run."""
@@ -75,7 +73,7 @@ class Execution:
             if type(run) is BatchRun:
                 copy_context().run(self._together, run)
             elif run.lost or run.started >= run.deadline:
-                run.settlement = _too_late(run)
+                run.settlement = self._too_late(run)
             else:
                 copy_context().run(self._pipeline, run)
         except BaseException as error:  # the boundary: a slot outlives everything
@@ -86,8 +84,14 @@ class Execution:
             self._close(run)
         run.view = None
 
-    @staticmethod
-    def _close(run: Run) -> None:
+    def _policy_of(self, run: Run) -> Policy:
+        """Also of a run that was never resolved: what came meanwhile is united with its job by its task's rules."""
+        return run.policy or decision.policy_of(self._registry.get(run.job.task), run.job)
+
+    def _too_late(self, run: Run) -> Settlement:
+        return decision.give_back(run.job, self._policy_of(run), reason="the lease ended before the run could start")
+
+    def _close(self, run: Run) -> None:
         """No job leaves without a settlement."""
         for part in run.parts:
             part.ended, part.view = run.ended, None
@@ -96,7 +100,7 @@ class Execution:
             if part.acked:
                 part.settlement = decision.recorded(part.job, run.error, part.started_ms, part.run_ms)
             else:
-                part.settlement = decision.give_back(part.job, part.policy or _DEFAULTS, delay_ms=5000,
+                part.settlement = decision.give_back(part.job, self._policy_of(part), delay_ms=5000,
                                                      reason="the execution itself failed")  # fmt: skip
 
     def _pipeline(self, run: Run) -> None:
@@ -151,7 +155,7 @@ class Execution:
         except BaseException as error:
             logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
             for part in run.live:
-                part.settlement = decision.not_prepared(part.job, part.policy or _DEFAULTS, error)
+                part.settlement = decision.not_prepared(part.job, self._policy_of(part), error)
             return False
         return True
 
@@ -214,7 +218,7 @@ class Execution:
             run.settlement = ack(job, run.started_ms, run.run_ms)
             self._succeeded(run)
             return
-        policy = run.policy or _DEFAULTS
+        policy = self._policy_of(run)
         run.settlement = decision.raised(job, policy, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
                                          record=record or self._record)  # fmt: skip
         if run.settlement.outcome == "exhausted":
@@ -255,7 +259,7 @@ class Execution:
         """The pipeline of a batch: the same verbs, for each member where its own fate is decided."""
         for member in batch.members:
             if member.lost or batch.started >= member.deadline:
-                member.settlement = _too_late(member)
+                member.settlement = self._too_late(member)
             elif self._resolved(member):
                 self._decoded(member)
         if self._agreed(batch) and self._prepared(batch) and self._acked_early(batch):
@@ -265,15 +269,14 @@ class Execution:
             self._parted(batch, parts)
         self._close(batch)
 
-    @staticmethod
-    def _agreed(batch: BatchRun) -> bool:
+    def _agreed(self, batch: BatchRun) -> bool:
         """What the call as a whole is made of: the members that are left. False = none is."""
         parts = batch.live
         if not parts:
             return False
         batch.job, batch.task = parts[0].job, parts[0].task
         batch.args = [{part.job.id: part.args[0][part.job.id] for part in parts}]
-        policies = [part.policy or _DEFAULTS for part in parts]
+        policies = [self._policy_of(part) for part in parts]
         limits = [policy.timeout for policy in policies if policy.timeout is not None]
         batch.policy = replace(policies[0], timeout=min(limits, default=None))
         batch.view = None
@@ -292,11 +295,6 @@ class Execution:
         for part in parts:
             part.ended, part.limited_by, part.error = batch.ended, batch.limited_by, failures.get(part.job.id)
             (self._recorded if part.acked else self._settled)(part, record)
-
-
-def _too_late(run: Run) -> Settlement:
-    reason = "the lease ended before the run could start"
-    return decision.give_back(run.job, run.policy or _DEFAULTS, reason=reason)
 
 
 def _timed_out(run: Run) -> bool:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from traceback import walk_tb
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 logger: Final = logging.getLogger(__name__)
 
@@ -49,11 +49,17 @@ def error_record(error: BaseException, formatter: Formatter | None = None) -> by
 
 def record_of(name: str, message: str, trace: str = "") -> bytes:
     """The same from its parts. Control characters arrive escaped, by the nature of JSON."""
-    record = {"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": trace[-ERROR_BYTES:]}
+    return _fitted({"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": trace[-ERROR_BYTES:]})
+
+
+def _fitted(record: dict[str, Any]) -> bytes:
+    """The record with as much of its traceback and message as there is room for."""
     encoded = _encode(record)
     while len(encoded) > ERROR_BYTES:  # the traceback first, from its beginning: the end tells where it broke
         over = len(encoded) - ERROR_BYTES
         key = "traceback" if record["traceback"] else "message"
+        if not isinstance(record[key], str) or not record[key]:
+            break
         # One character takes one to six bytes here, so this ends after a few rounds without cutting far too much.
         cut = max(1, over // 6)
         record[key] = record[key][cut:] if key == "traceback" else record[key][:-cut]
@@ -73,7 +79,7 @@ def _formatted(error: BaseException, form: object) -> bytes:
     if isinstance(form, str):
         return record_of(class_of(error), form)
     if isinstance(form, dict):
-        form = _encode({"class": class_of(error), "message": text_of(error), **form})
+        form = _fitted({"class": class_of(error), "message": text_of(error), "traceback": _traceback_of(error), **form})
     if not isinstance(form, bytes):
         raise TypeError(f"format_error must give a str, a dict or bytes, not {type(form).__name__}")
     if len(form) > ERROR_BYTES:

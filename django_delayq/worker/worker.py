@@ -141,6 +141,8 @@ class Worker:
         """Start all parts; waits, with patience, until Redis can be asked for the queues."""
         self._hooks.process_start()
         horizon = self._open()
+        if horizon is None:
+            return
         if self._board is not None:
             self._board.stamp(time.monotonic())
         if self.config.consumer:
@@ -159,18 +161,19 @@ class Worker:
             ", dispatcher" if self.config.dispatcher else "",
         )  # fmt: skip
 
-    def _open(self) -> Horizon:
-        self._horizon = Horizon([], scheduler=self.config.scheduler)
+    def _open(self) -> Horizon | None:
+        """None: told to end before Redis could be asked, so that nothing may begin any more."""
+        horizon = self._horizon = Horizon([], scheduler=self.config.scheduler)
         pause = Backoff()
         while True:
             try:
                 self._scope.refresh()
-                break
             except Exception as error:
-                if self.done.wait(pause.next(self.weather.storm("start", error))) or self._told_to_stop():
-                    break
-        self.weather.fine()
-        return self._horizon
+                if self._told_to_stop(pause.next(self.weather.storm("start", error))):
+                    return None
+            else:
+                self.weather.fine()
+                return horizon
 
     def _serve(self, queues: Sequence[Queue]) -> None:
         """These are the queues from now on, with these shards."""
@@ -206,14 +209,13 @@ class Worker:
         if self._waker is not None:
             self._waker.listen()
 
-    def _told_to_stop(self) -> bool:
+    def _told_to_stop(self, seconds: float) -> bool:
+        """Wait so long, while there is nothing else yet that listens to signals."""
         if self._signals is None:
-            return False
-        for number in self._signals.wait(0):
+            return self.done.wait(seconds)
+        for number in self._signals.wait(seconds):
             self._heed(number)
-        if self._stop_by is not None:
-            self.done.set()
-        return self._stop_by is not None
+        return self.done.is_set()
 
     def _build_consumer(self, horizon: Horizon) -> None:
         config = self.config

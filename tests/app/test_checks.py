@@ -8,7 +8,8 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections as databases
 
-from django_delayq import task
+from django_delayq import runtime, task
+from django_delayq.conf import conf
 from django_delayq.core.task import registry
 
 URL = "redis://localhost:6379/0"
@@ -18,6 +19,14 @@ DJANGO_REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": URL}
 
 def found(*, deploy: bool = False) -> list[tuple[str, str]]:
     return [(str(one.id), one.msg) for one in run_checks(tags=["delayq"], include_deployment_checks=deploy)]
+
+
+def test_a_worker_that_is_sent_to_a_pull_queue_is_told_why_it_finds_nothing(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": "redis://127.0.0.1:1/0", "QUEUES": {"feed": {"kind": "pull"}}}
+    (sentence,) = runtime.unknown_queues(("feed",), conf())
+    assert "kind 'pull'" in sentence and "Queue('feed').reserve()" in sentence
+    (sentence,) = runtime.unknown_queues(("defualt",), conf())
+    assert "Did you mean 'default'?" in sentence
 
 
 def test_a_good_setting_has_no_findings(settings: Any) -> None:
@@ -43,6 +52,7 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
         ),
         ({"REDIS": URL, "SCHEDULE_MIDDLEWARE": ["no.such"]}, {}, "delayq.E009", "no.such cannot be imported"),
         ({"REDIS": URL, "HOOKS": {"last_words": "django_delayq.conf.SETTING"}}, {}, "delayq.E010", "not callable"),
+        ({"REDIS": URL, "WORKER": {"splitter": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
         ({"REDIS": "default"}, {"default": DJANGO_REDIS}, "delayq.W001", r"cache.clear\(\)"),
         ({"REDIS": URL, "WORKER": {"queues": ["ordres"]}}, {}, "delayq.W002", "'ordres', a queue of no task"),
     ],

@@ -19,6 +19,7 @@ from django_delayq import InvalidJob, contextlinks, current_job, get_job, logs, 
 from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
+from django_delayq.core.job import NewJob
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.decorators import MergedTask
 from django_delayq.worker import Worker
@@ -127,6 +128,21 @@ def test_it_is_set_again_around_the_handler_and_around_that_one_only(linked: Bro
     contextvars.Context().run(work_off, linked, registered(*tasks))
     assert sorted(said) == [("t1", "unset")] * 2 + [("the default", "shop 5")] * 2
     assert trace.get() is None
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("options", [b"{", b"[]", b'{"context":5}', b"[" * 60_000])
+def test_a_context_that_cannot_be_read_is_none_and_the_job_runs(linked: Broker, options: bytes) -> None:
+    """Else it would be given back again and again, and never end."""
+    ran: list[Any] = []
+
+    def handler() -> None:
+        job = current_job()
+        ran.append((job and dict(job.context), trace.get()))
+
+    linked.queue("default").schedule(NewJob("a", "work", options=options))
+    contextvars.Context().run(work_off, linked, registered(Task(handler, name="work")))
+    assert ran == [({}, "the default")]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -413,6 +413,17 @@ def test_what_was_too_much_for_one_run_is_tried_too(stage: Stage) -> None:
     assert data_of(stage.take_one()) == [b"%03d" % n for n in range(1, 251)]
 
 
+def test_what_was_too_much_for_one_run_does_not_wait_for_what_came_during_it(stage: Stage) -> None:
+    stage.queue.schedule_many(
+        NewJob("a", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%03d" % n, str(n), new_key()))
+        for n in range(260)
+    )
+    job = stage.take_one()
+    stage.add("a", b"later", "999", at=3_600_000)
+    stage.done(job)
+    assert data_of(stage.take_one()) == [*(b"%03d" % n for n in range(250, 260)), b"later"]
+
+
 # --- limits of one run
 
 

@@ -164,7 +164,9 @@ def test_the_fused_move_sent_again_neither_settles_nor_reserves_again(stage: Sta
     assert [job.args for job in again[1].jobs] == [b"newer"]
 
 
-@pytest.mark.parametrize("options", [b'{"expires', b'["expires_ms"]', b'{"expires_ms":"soon"}', b"[" * 60_000 + b'"expires'])
+@pytest.mark.parametrize(
+    "options", [b'{"expires', b'["expires_ms"]', b'{"expires_ms":"soon"}', b"[" * 60_000 + b'"expires']
+)
 def test_a_limit_that_cannot_be_read_holds_up_no_other_job(stage: Stage, options: bytes) -> None:
     """Whoever wrote it: the worker finds out when it is the job's turn."""
     stage.put("a", options=options)

@@ -14,7 +14,7 @@ from django_delayq.core import bulk, epochs, fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.chunks import ChunkSender
 from django_delayq.core.errors import DelayQError, IdTaken, InvalidJob, QueueNotEmpty, QueuePaused
-from django_delayq.core.job import Job, NewJob, Payload, ack, bury, fail, new_key, release
+from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_key, release
 from django_delayq.core.keys import MAX_SHARDS, number_of
 from django_delayq.core.layout import CLOSING, is_pending
 from django_delayq.core.queue import Queue
@@ -571,6 +571,48 @@ def test_an_old_epoch_ends_when_nothing_lies_in_it_and_no_call_may_come_again(fu
     assert retire("q") == []
 
 
+def test_the_counters_of_a_queue_outlive_its_epochs(stage: Stage) -> None:
+    for shards in (3, 2, 4):
+        for number in range(20):
+            stage.put(f"j{number}")
+        for job in take_all(stage.queue):
+            assert stage.done(job) == [True]
+        reshard(stage, shards)
+    before = stage.broker.inspector.counts("q").counters
+    assert (before["created"], before["acked"]) == (60, 60)
+    stage.wait(130_000)
+    assert stage.broker.epochs.retire("q") == [0, 1, 2]
+    assert stage.broker.inspector.counts("q").counters == before
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_counters_are_handed_on_once_although_who_did_it_was_killed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    for number in range(20):
+        stage.put(f"j{number}")
+    for job in take_all(stage.queue):
+        stage.done(job)
+    reshard(stage, 2)
+    before = stage.broker.inspector.counts("q").counters
+    stage.wait(130_000)
+    call, steps = stage.broker.scripts.call, iter(range(100))
+
+    def killed(*words: Any) -> Any:
+        if next(steps) == step:
+            raise Killed
+        return call(*words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.broker.scripts, "call", killed)
+        with contextlib.suppress(Killed):
+            stage.broker.epochs.retire("q")
+    other(stage.broker).epochs.retire("q")
+    assert stage.broker.epochs.retire("q") == []
+    assert stage.broker.inspector.counts("q").counters == before
+    assert not stage.broker.client.exists(stage.broker.shard("q", 0).names["count"])
+
+
 def test_nothing_is_ever_written_to_a_tombstone(stage: Stage) -> None:
     stale = other(stage.broker).queue("q")
     stage.put("a")
@@ -587,6 +629,7 @@ def test_nothing_is_ever_written_to_a_tombstone(stage: Stage) -> None:
     clocks(stage, 0, 1)
     assert there() == [shard.names["meta"]]
     assert stale.settle([ack(lost, 0, 0), fail(lost, 0, 0, delay_ms=0)]) == [False, False]
+    assert stale.settle([Settlement(lost, "record")]) == [True], "its end is told to nobody any more"
     assert stale.touch([lost]) == ["lost"]
     assert stale.reserve(0, 10, worker="w").jobs == []
     stale.tick(0)

@@ -119,5 +119,6 @@ def test_naive_moments_outside_of_the_systems_clock_are_no_crash() -> None:
 
 
 def test_a_delay_can_be_named_in_the_message() -> None:
-    with pytest.raises(InvalidJob, match="expires is negative"):
+    with pytest.raises(InvalidJob, match="expires is negative") as caught:
         delay_ms_of(-1, what="expires")
+    assert "leave it out for a job that is due now" not in str(caught.value)  # that is about a delay only

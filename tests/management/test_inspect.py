@@ -11,11 +11,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import schedule
+from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import bury
+from django_delayq.core.job import bury, fail
 from django_delayq.management.base import duration, printable, table
 from django_delayq.management.commands.delayq_status import add_rates, render, snapshot
-from tests.app.deeds import note, rest
+from tests.app.deeds import note, rest, sync
 from tests.support.redis_box import RedisBox
 
 
@@ -149,6 +150,29 @@ def test_what_the_morgue_does_not_understand_it_says(delayq: Broker, arguments: 
     with pytest.raises(CommandError, match=text):
         run("delayq_morgue", *arguments)
     assert delayq.inspector.counts("default").morgue == 1
+
+
+def test_the_morgue_shows_the_payloads_of_a_merged_job_and_whatever_is_known_of_its_error(delayq: Broker) -> None:
+    schedule(sync, id=5, payload={"name": "Ann"}, score=2)
+    queue = delayq.queue(sync.options.queue)
+    (job,) = queue.reserve(queue.shard_of("5"), 10, worker="w").jobs
+    error = json.dumps({"class": "Refused", "message": "no", "hint": "ask the \x1b[31mbank"}).encode()
+    queue.settle([bury(job, 0, 5, reason="exhausted", outcome="exhausted", error_class="Refused", error=error)])
+    shown = run("delayq_morgue", "show", "--id", "5")
+    assert "{'name': 'Ann'}" in shown and "args" not in shown
+    assert "hint" in shown and "ask the \\x1b[31mbank" in shown
+    (told,) = json.loads(run("delayq_morgue", "show", "--id", "5", "--json"))
+    assert told["payloads"] == [{"name": "Ann"}] and "args" not in told
+
+
+def test_the_morgue_lists_the_error_of_a_job_that_somebody_killed(delayq: Broker) -> None:
+    schedule(note, "text", id="a")
+    queue = delayq.queue("default")
+    (job,) = queue.reserve(queue.shard_of("a"), 10, worker="w").jobs
+    error = json.dumps({"class": "GatewayDown", "message": "no"}).encode()
+    queue.settle([fail(job, 0, 5, delay_ms=60_000, error_class="GatewayDown", error=error)])
+    assert bulk.kill_failed(queue) == {"killed": 1}
+    assert "GatewayDown" in run("delayq_morgue")
 
 
 # --- check and fsck

@@ -16,7 +16,12 @@ from django_delayq.core.job import Job, Payload, Settlement, release
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.batch import Batcher
+from django_delayq.worker.consumer import Consumer
+from django_delayq.worker.execution import Execution
+from django_delayq.worker.horizon import Horizon
 from django_delayq.worker.run import BatchRun, Run
+from django_delayq.worker.slots import Slots
+from django_delayq.worker.weather import Weather
 
 from .support import (
     DEADLINE,
@@ -203,11 +208,22 @@ def test_ids_whose_lease_is_over_do_not_start_and_take_nobody_with_them() -> Non
     registry = registry_of(work, merge=True, batch_size=3)
     members = [make_run(merged("lost"), lost=True), make_run(merged("over"), deadline=0.0), make_run(merged("good"))]
     run = BatchRun(members)
-    from django_delayq.worker.execution import Execution
-
     Execution(registry, Hooks())(run)
     reason = ("release", "released", "the lease ended before the run could start")
     assert seen == [["good"]] and fates(run) == {"lost": reason, "over": reason, "good": ACKED}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_comes_back_unbegun_is_united_by_the_rules_of_its_task(jobs: int) -> None:
+    def work(batch: dict[str, list[Any]]) -> None:
+        raise AssertionError("not to be called")
+
+    registry = registry_of(work, merge=True, batch_size=2, score_policy="max", due_policy="inherit")
+    members = [make_run(merged(str(number)), deadline=0.0) for number in range(jobs)]
+    Execution(registry, Hooks())(BatchRun(members) if jobs > 1 else members[0])
+    rules = [(one.settlement.verb, one.settlement.score_policy, one.settlement.inherit)
+             for one in members if one.settlement]  # fmt: skip
+    assert rules == [("release", "max", True)] * jobs
 
 
 def test_a_leak_found_after_a_partial_failure_is_that_of_every_id() -> None:
@@ -305,8 +321,6 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
 
         def disarm(self, run: Run) -> None: ...
 
-    from django_delayq.worker.execution import Execution
-
     execution = Execution(registry_of(work, merge=True, batch_size=3, timeout=9.0), Hooks())
     execution.warden = Watch()  # type: ignore[assignment]
     execution(BatchRun([make_run(merged(name, options_json=own)) for name, own in
@@ -315,6 +329,24 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
 
 
 # --- with a queue
+
+
+def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
+    """Else the fetch loop, which has a free slot and a due shard, would turn round and round."""
+
+    def work(batch: dict[str, list[Any]]) -> None: ...
+
+    source = make_run().source
+    horizon = Horizon([source])
+    slots = Slots(5, lambda run: None, Hooks(), lambda: None)
+    registry = registry_of(work, merge=True, batch_size=2)
+    consumer = Consumer(config(threads=5), "w", horizon, slots, Weather(), None, 15.0, registry)
+    source.pace.size = 2
+    slots.running[:4] = [make_run()] * 4
+    consumer._accepted = 4 * 250
+    assert consumer._room(source) == 1
+    slots.running[4] = make_run()
+    assert consumer._room(source) <= 0
 
 
 def test_reserves_are_as_large_as_the_batches(broker: Broker) -> None:

@@ -100,8 +100,8 @@ def test_t42_what_the_exhausted_hook_raises_is_logged_and_the_job_is_buried(
     ("form", "stored"),
     [
         ("short", {"class": "ValueError", "message": "short", "traceback": ""}),
-        ({"order": 7}, {"class": "ValueError", "message": "no", "order": 7}),
-        ({"class": "Mine", "message": ""}, {"class": "Mine", "message": ""}),
+        ({"order": 7, "traceback": ""}, {"class": "ValueError", "message": "no", "order": 7, "traceback": ""}),
+        ({"class": "Mine", "message": "", "traceback": None}, {"class": "Mine", "message": "", "traceback": None}),
         (b'{"mine":1}', {"mine": 1}),
     ],
 )
@@ -109,6 +109,14 @@ def test_a_project_may_choose_the_stored_form_of_an_error(form: Any, stored: dic
     run = execute(fail, hooks=Hooks(format_error=lambda error: form))
     assert run.settlement and json.loads(run.settlement.error) == stored
     assert run.settlement.error_class == "ValueError"
+
+
+def test_what_a_project_says_of_an_error_is_added_to_what_is_known_of_it() -> None:
+    run = execute(fail, hooks=Hooks(format_error=lambda error: {"order": 7, "note": "n" * 3500}))
+    assert run.settlement and len(run.settlement.error) <= 4096
+    stored = json.loads(run.settlement.error)
+    assert (stored["class"], stored["message"], stored["order"]) == ("ValueError", "no", 7)
+    assert stored["traceback"].endswith('raise ValueError("no")\n')
 
 
 @pytest.mark.parametrize("form", [None, 7, {"x": object()}, b"x" * 5000, {"x": "y" * 5000}, SystemExit(), ValueError()])

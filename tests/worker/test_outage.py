@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.exceptions import AuthenticationError
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import Misconfigured, QueueFull, QueueUnavailable
-from django_delayq.core.faults import Fault
+from django_delayq.core.faults import Backoff, Fault
 from django_delayq.core.job import NewJob
-from django_delayq.worker import Hooks
+from django_delayq.worker import Hooks, Worker
 from django_delayq.worker.dispatcher import Patrol
 from django_delayq.worker.weather import Weather
 
@@ -48,6 +52,39 @@ def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(
     told = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
     assert sum("no work with Redis" in line for line in told) == sum("Redis is back" in line for line in told) <= 2
     assert sum(ran.values()) <= 1050  # an ack whose answer was lost is asked for again, not run again
+    connection.close()
+
+
+@pytest.mark.parametrize("refusal", ["away", "NOAUTH"])
+def test_a_worker_that_still_waits_for_redis_stops_at_once(
+    refusal: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing runs yet that the grace could be for, and no job may be taken any more, should Redis come back."""
+    connection = connect(RedisConfig.parse("redis://127.0.0.1:1/0"))
+    worker = Worker(Broker(connection), registry_of(print), config(grace=60.0))
+    tried = threading.Event()
+
+    def refresh() -> None:
+        if worker.weather.lasting():
+            tried.set()
+        raise QueueUnavailable("gone") if refusal == "away" else AuthenticationError("NOAUTH")
+
+    monkeypatch.setattr(worker._scope, "refresh", refresh)
+    monkeypatch.setattr(Backoff, "next", lambda self, fault: DEADLINE if tried.is_set() else 0.01)
+
+    def kill() -> None:
+        assert tried.wait(DEADLINE)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    begin = time.monotonic()
+    with caplog.at_level(logging.INFO, "django_delayq.worker"):
+        assert worker.run() == 0
+    killer.join()
+    assert time.monotonic() - begin < DEADLINE / 2
+    assert worker.consumer is None
+    assert not [line for line in caplog.messages if "is back" in line or "started" in line]
     connection.close()
 
 

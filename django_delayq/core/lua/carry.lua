@@ -1,12 +1,21 @@
 #!lua flags=allow-oom
--- Tells a shard of ticks that were fired in a shard of an older epoch, so that they are not fired again.
--- ARGV    3 ... field of META (tick:<id> or sight:<id>), value, field, value, ...
--- Returns '1'.
+-- Tells a shard what an older epoch leaves behind: ticks that were fired there, so that they are not fired again, and what
+-- was counted there.
+-- ARGV    3 '' or the number of the epoch, if its counters are told (only the first time counts); 4 ... field of META
+--         (tick:<id> or sight:<id>) or count:<counter>, value, field, value, ...
+-- Returns '1', or '0' when nothing was told, because this shard is a tombstone.
 -- Events  none
--- include keys
-for i = 3, #ARGV, 2 do
+-- include keys clock begin
+if ended then
+  return '0'
+end
+local is_counted = ARGV[3] ~= '' and redis.call('HSETNX', META, 'counted:' .. ARGV[3], '1') == 1
+for i = 4, #ARGV, 2 do
   local field, value = ARGV[i], ARGV[i + 1]
-  if string.sub(field, 1, 5) == 'tick:' then
+  local kind, name = string.match(field, '^(%a+):(.*)$')
+  if kind == 'count' then
+    count(name, is_counted and tonumber(value) or 0)
+  elseif kind == 'tick' then
     local known = tonumber(redis.call('HGET', META, field)) or 0
     if tonumber(value) > known then
       redis.call('HSET', META, field, value)

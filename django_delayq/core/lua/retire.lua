@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
 -- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
--- an old layout.
+-- an old layout; and until the epoch ends, the counters, which do not change any more.
 -- ARGV    3 '1' = whatever lies there; else only when no job and no grave does, and no call may be sent again any more
 -- Returns '1', or '0' when it is too early.
 -- Events  none
 -- include keys clock begin sweep window rules
 if ended then
+  if ARGV[3] == '1' then
+    redis.call('UNLINK', COUNT)
+  end
   return '1'
 elseif not closing then
   return '0'
@@ -24,12 +27,12 @@ if ARGV[3] ~= '1' and not is_empty() then
   return '0'
 end
 for place = 1, 25 do
-  if KEYS[place] ~= META then
+  if KEYS[place] ~= META and (KEYS[place] ~= COUNT or ARGV[3] == '1') then
     redis.call('UNLINK', KEYS[place])
   end
 end
 for _, field in ipairs(redis.call('HKEYS', META)) do
-  if string.find(field, '^tick:') or string.find(field, '^sight:') then
+  if string.find(field, '^tick:') or string.find(field, '^sight:') or string.find(field, '^counted:') then
     redis.call('HDEL', META, field)
   end
 end

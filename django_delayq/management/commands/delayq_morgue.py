@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from django_delayq import connections
 from django_delayq.core import bulk
-from django_delayq.core.codec import decode_args
+from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.inspector import JobView
 from django_delayq.core.queue import Queue
 from django_delayq.management.base import DelayQCommand, moment, positive, printable, table
@@ -40,7 +40,7 @@ class Command(DelayQCommand):
         )  # fmt: skip
         parser.add_argument(
             "--per-second", type=positive(float, "a number of jobs"), metavar="JOBS",
-            help="retry --all: so many fall due in each second, instead of all at once",
+            help="retry --all: so many of each queue fall due in a second, instead of all at once",
         )  # fmt: skip
         parser.add_argument(
             "--older-than", type=positive(float, "a number of seconds"), metavar="SECONDS",
@@ -121,7 +121,7 @@ class Command(DelayQCommand):
                 printable(view.job.task, 40),
                 view.job.failures,
                 printable(view.reason, 30),
-                printable(view.error_class, 30),
+                printable(view.error_class or str(view.error.get("class", "")), 30),
                 moment(view.buried_ms),
             )
             for view in views
@@ -141,6 +141,8 @@ class Command(DelayQCommand):
                 if name == "error":
                     self.stdout.write(f"error     {printable(str(value.get('class', '')))}")
                     self.stdout.write(f"          {printable(str(value.get('message', '')), 2000)}")
+                    for word in value.keys() - {"class", "message", "traceback"}:  # of a format_error of the project
+                        self.stdout.write(f"          {printable(f'{word}: {value[word]}', 2000)}")
                     for line in str(value.get("traceback", "")).splitlines():
                         self.stdout.write(f"  {printable(line, 500)}")
                 else:
@@ -204,9 +206,20 @@ def as_dict(view: JobView, *, whole: bool = False) -> dict[str, Any]:
     }
     if not whole:
         return {**known, "error_class": view.error_class}
-    try:
-        args, kwargs = decode_args(job.args)
-        known |= {"args": args, "kwargs": kwargs}
-    except Exception as error:  # stored bytes may be anything; a person wants to see them all the same
-        known |= {"bytes": job.args[:2000].decode(errors="backslashreplace"), "undecodable": str(error)}
+    known |= {"payloads": [_payload(one.data) for one in view.payloads]} if job.merged else _arguments(job.args)
     return {**known, "options": job.options, "error": {"class": view.error_class, **view.error}}
+
+
+def _arguments(stored: bytes) -> dict[str, Any]:
+    try:
+        args, kwargs = decode_args(stored)
+    except Exception as error:  # stored bytes may be anything; a person wants to see them all the same
+        return {"bytes": stored[:2000].decode(errors="backslashreplace"), "undecodable": str(error)}
+    return {"args": args, "kwargs": kwargs}
+
+
+def _payload(stored: bytes) -> Any:
+    try:
+        return decode(stored)
+    except Exception:
+        return stored[:2000].decode(errors="backslashreplace")

@@ -114,8 +114,8 @@ end
 -- The run is over for good, and so are the payloads that it had; those that were too many for it get a run of their own.
 local function finish_run(id, taken, gated)
   finish_payloads(id, taken, gated)
-  if left_some(taken) and not gated and has_payloads(id) then
-    put_rest(id, redis.call('HGET', BODY, id) or '')
+  if left_some(taken) and has_payloads(id) then
+    put_rest(id, redis.call('HGET', BODY, id) or '', gated)
   else
     end_run(id, gated)
   end
