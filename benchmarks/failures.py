@@ -106,8 +106,10 @@ def _report(results: dict[Row, list[tuple[float, float]]], title: str) -> Report
         report.figures[f"{name} / {row.delay}"] = {"produced": produced, "consumed": consumed}
     rates = [(median(one[0] for one in measured), median(one[1] for one in measured)) for measured in results.values()]
     report.bars.append(Bar("produced/s, best row", max(produced for produced, _ in rates), PRODUCED))
-    report.bars.append(Bar("consumed/s, best row", max(consumed for _, consumed in rates), CONSUMED))
+    steady = [consumed for row, (_, consumed) in zip(results, rates, strict=True) if row.delay < 1]
+    report.bars.append(Bar("consumed/s, best row without a long delay", max(steady), CONSUMED))
     failing = [consumed for row, (_, consumed) in zip(results, rates, strict=True) if not row.succeeding]
     report.bars.append(Bar("consumed/s, worst row in which every run fails", min(failing), 192.0))
     report.notes.append("a row without a succeeding thread runs every job three times")
+    report.notes.append("rows with 5 s: most of the work is done during the delay that the measure takes off")
     return report

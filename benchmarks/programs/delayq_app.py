@@ -43,7 +43,7 @@ def produced(jobs: int, threads: int, call: Callable[[int], object]) -> dict[str
 def main(verb: str, jobs: int) -> None:
     """Fill the queue, or time one of the two ways in."""
     django.setup()
-    from benchmarks.site.tasks import blank, merged, punctual, unsteady
+    from benchmarks.site.tasks import blank, punctual, unsteady
     from django_delayq import schedule, schedule_many
 
     if verb == "fill":
@@ -51,7 +51,9 @@ def main(verb: str, jobs: int) -> None:
     elif verb == "fill_merged":
         started = time.perf_counter()
         for first in range(0, jobs, MERGED_CALL):
-            schedule_many(merged, ({"id": n, "payload": str(n)} for n in range(first, min(first + MERGED_CALL, jobs))))
+            schedule_many(
+                "merged", ({"id": n, "payload": str(n)} for n in range(first, min(first + MERGED_CALL, jobs)))
+            )
         print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - started}))
     elif verb == "produce":
         threads, delay = int(sys.argv[3]), float(sys.argv[4])

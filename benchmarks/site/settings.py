@@ -11,5 +11,5 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memor
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DELAYQ = {
     "REDIS": f"unix://{os.environ['BENCH_SOCKET']}",
-    "QUEUES": {name: {"shards": int(os.environ.get("BENCH_SHARDS", "5"))} for name in ("default", "merged")},
+    "QUEUES": {"default": {"shards": int(os.environ.get("BENCH_SHARDS", "5"))}},
 }

@@ -31,11 +31,13 @@ def punctual(due_ms: int) -> None:
         os.replace(path + ".new", path)
 
 
-@task(name="merged", queue="merged", merge=True, batch_size=int(os.environ.get("BENCH_BATCH", "1")))
-def merged(payloads_by_id: dict[str, list[str]]) -> None:
-    """Nothing for each id of the batch."""
-    for _ in payloads_by_id:
-        stamp.blank()
+if "BENCH_BATCH" in os.environ:  # only where it is measured: a worker looks at the shards of every queue that it knows
+
+    @task(name="merged", merge=True, shards=5, batch_size=int(os.environ["BENCH_BATCH"]))
+    def merged(payloads_by_id: dict[str, list[str]]) -> None:
+        """Nothing for each id of the batch."""
+        for _ in payloads_by_id:
+            stamp.blank()
 
 
 FAILING_SLOTS = int(os.environ.get("BENCH_FAILING", "0"))
