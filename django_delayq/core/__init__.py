@@ -30,7 +30,8 @@ from .errors import (
 )
 from .inspector import Counts, Inspector, JobView, Page
 from .job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_id, release
-from .queue import Batch, Queue, Tick
+from .queue import Queue
+from .shards import Batch, Tick
 from .task import Registry, Task, TaskOptions, registry
 
 __all__ = [

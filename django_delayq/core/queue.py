@@ -1,4 +1,4 @@
-"""The hot path: one method for each verb that moves jobs.
+"""A queue: one method for each verb that speaks of jobs by their ids; those of holders are in :mod:`.shards`.
 
 The delivery promise is kept here and in the scripts: at least once under the durability of the Redis in use; never
 before its due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
@@ -8,68 +8,25 @@ library may send it again after a lost reply: the second time it gets the first 
 
 from __future__ import annotations
 
-import os
-import struct
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 from zlib import crc32
 
 from . import layout as layouts
-from . import rehome, rules
-from .chunks import CHUNK as CHUNK
+from . import rehome
 from .chunks import MOVED, ChunkSender
 from .epochs import Patience
 from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
-from .frames import BrokenJob, bad_id, pack_new, pack_settlement, pack_touch, unpack_batch, unpack_leases
-from .job import MAX_ID_BYTES, Job, NewJob, Settlement, bury, expire
-from .keys import MAX_SHARDS, Shard, number_of
-from .layout import Layout
+from .frames import bad_id, pack_new
+from .job import MAX_ID_BYTES, NewJob
+from .keys import MAX_SHARDS, number_of
 from .scripts import clear_errors
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .shards import Batch, Shards, new_request
 
 _OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",
                     "t": "taken", "f": "full", "p": "paused", "v": "moved", "d": "fired"}  # fmt: skip
 T = TypeVar("T")
-_TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
 MOVED_REPLY: Final = MOVED.encode()
-_TICK: Final = struct.Struct("<dddBB")
-
-
-@dataclass(slots=True)
-class Batch:
-    """What a reserve handed out. ``next_due_ms`` is the time until the shard's next due job: None = nothing waits.
-
-    ``expired`` counts jobs that were taken out because they came too late to be of use.
-    """
-
-    jobs: list[Job] = field(default_factory=list)
-    broken: list[BrokenJob] = field(default_factory=list)
-    next_due_ms: float | None = None
-    now_ms: float = 0
-    expired: int = 0
-
-    @property
-    def taken(self) -> int:
-        """How many jobs left the shard's due set, handed out or not."""
-        return len(self.jobs) + len(self.broken) + self.expired
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A dispatcher's look at a shard, all in Redis time (ms)."""
-
-    now_ms: float
-    next_due_ms: float | None
-    next_deadline_ms: float | None
-    expired: bool
-    held_back: bool
-
-
-def _request() -> bytes:
-    return os.urandom(16)
 
 
 def _check_id(ident: str) -> None:
@@ -78,34 +35,14 @@ def _check_id(ident: str) -> None:
         raise bad_id(encoded)
 
 
-class Queue:
+class Queue(Shards):
     """A named stream of jobs. Get one from :meth:`Broker.queue`; all methods may be called from any thread.
 
     Every method raises :class:`QueueUnavailable` when Redis cannot be reached or refuses to work for now.
     """
 
-    def __init__(self, broker: Broker, name: str, layout: Layout) -> None:
-        self.broker = broker
-        self.name = name
-        self._shards: dict[int, Shard] = {}
-        self.install(layout)
-
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}, shards={self.shards}>"
-
-    def install(self, layout: Layout) -> None:
-        """Takes over what the registry says of the queue now."""
-        epochs = layouts.epochs_of(layout)
-        numbers = tuple(number_of(epoch, place) for epoch, shards in epochs for place in range(shards))
-        # What somebody still holds a number of stays known.
-        self._shards = {**self._shards, **{number: self.broker.shard(self.name, number) for number in numbers
-                                           if number not in self._shards}}  # fmt: skip
-        self.layout = layout
-        self.kind: str = layout["kind"]
-        #: numbers of all shards that may hold something, those of older epochs first; none of a deleted queue
-        self.numbers = numbers
-        #: (epoch, shards) of these
-        self.epochs = epochs
 
     @property
     def shards(self) -> int:
@@ -121,11 +58,6 @@ class Queue:
         """Number of the shard in which new jobs of this id lie."""
         layout = self.layout
         return number_of(layout["epoch"], crc32(ident.encode()) % layout["shards"])
-
-    def shard(self, number: int) -> Shard:
-        """Keys and constants of a shard, whatever its epoch."""
-        known = self._shards.get(number)
-        return known if known is not None else self.broker.shard(self.name, number)
 
     # -- schedule ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +146,7 @@ class Queue:
         entry = pack_new(new)
         if new.fresh and new.payload is None and tick is None:
             keys = self.shard(self.shard_of(new.id)).fresh_keys[new.priority]
-            if self.broker.scripts.call("schedule_fresh", keys, _request(), b"", entry):
+            if self.broker.scripts.call("schedule_fresh", keys, new_request(), b"", entry):
                 return "created"
 
         def ask(number: int) -> str | None:
@@ -264,24 +196,6 @@ class Queue:
             if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
                 return None
 
-    # -- reserve and settle ------------------------------------------------------------------------------------------
-
-    def reserve(self, number: int, limit: int, *, worker: str, request: bytes | None = None, ttr_ms: int | None = None,
-                started: bool = False) -> Batch:  # fmt: skip
-        """Takes up to ``limit`` (1 … 250) due jobs of a shard under one lease.
-
-        Args:
-            number: the shard.
-            worker: name of the holder.
-            request: the request id of an earlier call whose reply was lost: the same jobs are handed out again.
-            ttr_ms: how long the lease lasts; None = as long as the broker's leases.
-            started: the holder has no heartbeat that could say later that a run has begun: it counts as begun now.
-        """
-        ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
-        frame = self.call("reserve", number, worker.encode(), min(limit, CHUNK), ttr, b"1" if started else b"0", b"",
-                           b"0", request=request)  # fmt: skip
-        return self._batch(frame, number, worker)
-
     def reserve_id(self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False,
                    early: bool = False) -> Batch:  # fmt: skip
         """Takes one waiting job by its id; an empty batch when none is due under it.
@@ -298,85 +212,6 @@ class Queue:
             return None if frame == MOVED_REPLY else self._batch(frame, number, worker)
 
         return self.visit(ident, ask) or Batch()
-
-    def settle_reserve(self, number: int, settlements: Sequence[Settlement], limit: int, *, worker: str,
-                       request: bytes | None = None) -> tuple[list[bool], Batch]:  # fmt: skip
-        """Settles finished jobs of a shard and reserves its next ones, in one move when all are acks.
-
-        Returns:
-            Whether each settlement counted (see :meth:`settle`), and the batch.
-        """
-        acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
-        rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
-        counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
-        frame = b"".join(map(pack_settlement, acks))
-        answers, batch = self.call("ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), request=request)
-        counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
-        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker)
-
-    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Carries settlements out, each by its own verb: ack, fail, release, bury, expire or record.
-
-        Returns:
-            For each, whether it counted. False: the lease was lost (or, with ``guard="expired"``, is not over yet)
-            and nothing was changed. A record always counts: it asks nobody.
-        """
-        groups: dict[tuple[int, str], list[int]] = {}
-        for place, settlement in enumerate(settlements):
-            groups.setdefault((settlement.job.shard, settlement.verb), []).append(place)
-        counted = [False] * len(settlements)
-        for (number, verb), places in groups.items():
-            for start in range(0, len(places), CHUNK):
-                chunk = places[start : start + CHUNK]
-                frame = b"".join(pack_settlement(settlements[place]) for place in chunk)
-                worker = settlements[chunk[0]].job.worker
-                answers = self.call(verb, number, worker.encode(), frame)
-                for place, answer in zip(chunk, answers, strict=True):
-                    counted[place] = answer == 49
-        return counted
-
-    def touch(self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *,
-              ttr_ms: int | None = None) -> list[str]:  # fmt: skip
-        """Extends the leases of held jobs to one full lease from now.
-
-        Args:
-            jobs: the held jobs.
-            ttr_ms: how long the lease lasts from now; None = as long as the broker's leases.
-            started: (id, token) of those whose handler has begun: from now on a crash counts against them.
-
-        Returns:
-            For each: held, stopping (held, but cancelled) or lost.
-        """
-        places: dict[int, list[int]] = {}
-        for place, job in enumerate(jobs):
-            places.setdefault(job.shard, []).append(place)
-        answers = ["lost"] * len(jobs)
-        ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
-        for number, mine in places.items():
-            for start in range(0, len(mine), CHUNK):
-                chunk = mine[start : start + CHUNK]
-                frame = b"".join(
-                    pack_touch(jobs[place], started=(jobs[place].id, jobs[place].token) in started) for place in chunk
-                )
-                for place, letter in zip(chunk, self.call("touch", number, frame, ttr).decode(), strict=True):
-                    answers[place] = _TOUCHED[letter]
-        return answers
-
-    def _batch(self, frame: bytes, number: int, worker: str) -> Batch:
-        jobs, broken, now_us, next_due = unpack_batch(frame, self.name, number, worker)
-        if broken:
-            self.settle([
-                bury(item.job, 0, 0, reason="undecodable", outcome="undecodable", error_class="Undecodable",
-                     error=item.error.encode())
-                for item in broken
-            ])  # fmt: skip
-        late = [job for job in jobs if job.options_json and job.has_expired(now_us / 1000)]
-        if late:
-            self.settle([expire(job) for job in late])
-            gone = {job.id for job in late}
-            jobs = [job for job in jobs if job.id not in gone]
-        wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
-        return Batch(jobs, broken, wait, now_us / 1000, len(late))
 
     # -- what callers and operators ask for --------------------------------------------------------------------------
 
@@ -439,58 +274,6 @@ class Queue:
             raise IdTaken(f"id {ident!r} in queue {self.name!r} belongs to a live job of another task, not to {task!r}")
         return reply
 
-    def rule(self, number: int, *, clear: int = 0, put: int = 0, max_length: int | None = None,
-             morgue_max: int | None = None, morgue_ttl_ms: int | None = None) -> int:  # fmt: skip
-        """Orders how a shard behaves from now on (``lua/rule.lua``); None leaves a limit as it is, 0 takes it away.
-
-        Returns:
-            The shard's last fencing token.
-        """
-        limits = [b"" if limit is None else b"%d" % limit for limit in (max_length, morgue_max, morgue_ttl_ms)]
-        return int(self.call("rule", number, clear, put, *limits))
-
-    # -- leases of others --------------------------------------------------------------------------------------------
-
-    def tick(self, number: int, *, hold: bool = False) -> Tick:
-        """A dispatcher's look at a shard; wakes a consumer when due work waits, gives back rules that were lost.
-
-        Args:
-            hold: arm the reaper hold: for one lease nothing is taken from its holder, because holders may have been
-                unable to extend their leases (an outage, a clock that jumped).
-        """
-        frame = self.call("tick", number, b"1" if hold else b"0")
-        now_us, due, deadline, expired, held_back = _TICK.unpack_from(frame)
-        if not rules.are_kept(self, number, frame[_TICK.size :]):
-            rules.restore(self)
-        return Tick(now_us / 1000, None if due < 0 else due // 1000, None if deadline < 0 else deadline,
-                    bool(expired), bool(held_back))  # fmt: skip
-
-    def expired(self, number: int, limit: int = CHUNK) -> list[Job]:
-        """Jobs of a shard whose lease ran out; none during a reaper hold. Settle them with ``guard="expired"``."""
-        return self._leases(number, 0, min(limit, CHUNK), only_expired=True)
-
-    def held_by(self, worker: str) -> Iterator[Job]:
-        """All jobs that a worker holds, over all shards. Meant for a worker that is dead and takes no more."""
-        for number in self.numbers:
-            yield from [job for job in self.leases(number) if job.worker == worker]
-
-    def leases(self, number: int) -> list[Job]:
-        """All reserved jobs of a shard, by the end of their lease; read in chunks, so not one moment's picture."""
-        jobs: dict[str, Job] = {}
-        offset = 0
-        while chunk := self._leases(number, offset, CHUNK, only_expired=False):
-            jobs.update((job.id, job) for job in chunk)
-            # Leases that end meanwhile shift the rest forward: stepping back one chunk's tail would not help, so the
-            # next chunk begins where this one did not reach, and what slipped through is seen next time.
-            offset += len(chunk)
-        return list(jobs.values())
-
-    def _leases(self, number: int, offset: int, limit: int, *, only_expired: bool) -> list[Job]:
-        frame = self.call("leases", number, offset, limit, b"1" if only_expired else b"0")
-        return unpack_leases(frame, self.name, number)
-
-    # -- plumbing ----------------------------------------------------------------------------------------------------
-
     def _of(self, verb: str, ident: str, *args: object) -> bytes:
         """Calls a verb of one id where that lives; nothing (``b""``) where the queue was deleted."""
         _check_id(ident)
@@ -500,9 +283,3 @@ class Queue:
             return None if reply == MOVED_REPLY else reply
 
         return self.visit(ident, ask) or b""
-
-    def call(self, script: str, number: int, *args: object, request: bytes | None = None) -> Any:
-        """Runs a script on a shard. ``request``: the id of the call, if it is not a new one."""
-        shard = self.shard(number)
-        request = _request() if request is None else request
-        return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args)

@@ -18,7 +18,7 @@ from .layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, WEIGHTED, Layout
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .queue import Queue
+    from .shards import Shards
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
 #: the flags of a shard's rules that follow from the layout; the others are the shard's own
@@ -69,7 +69,7 @@ def orders_of(layout: Layout) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def are_kept(queue: Queue, number: int, known: bytes) -> bool:
+def are_kept(queue: Shards, number: int, known: bytes) -> bool:
     """Whether a shard's rules (as stored, empty = none) are what the layout, as known here, orders."""
     flags, *limits = _RULES.unpack(known) if known else (0, 0, 0, 0)
     if flags & ENDED:
@@ -79,12 +79,12 @@ def are_kept(queue: Queue, number: int, known: bytes) -> bool:
     return (flags & ORDERED, *limits) == _wanted(queue, number)
 
 
-def is_old(queue: Queue, number: int) -> bool:
+def is_old(queue: Shards, number: int) -> bool:
     """Whether the shard belongs to an epoch before the present one, so that it has to be closed."""
     return number < number_of(queue.layout["epoch"], 0)
 
 
-def restore(queue: Queue) -> None:
+def restore(queue: Shards) -> None:
     """Gives every shard the rules that the registry orders, until both agree."""
     stored, layout = queue.broker.read_layout(queue.name)
     while layout is not None and not layouts.is_deleted(layout):
@@ -100,7 +100,7 @@ def restore(queue: Queue) -> None:
             return
 
 
-def _wanted(queue: Queue, number: int) -> tuple[int, int, int, int]:
+def _wanted(queue: Shards, number: int) -> tuple[int, int, int, int]:
     shards = next((shards for epoch, shards in queue.epochs if 0 <= number - number_of(epoch, 0) < shards), 1)
     return layouts.rules_of(queue.layout, shards)
 

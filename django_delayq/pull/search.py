@@ -16,7 +16,7 @@ from .held import HeldJob
 from .hub import Hub, Place, Question
 
 if TYPE_CHECKING:
-    from ..core.queue import Batch
+    from ..core.shards import Batch
 
 #: reserves of one shard in a row that may bring nothing and leave due work: what was there had expired or was broken
 _FRUITLESS: Final = 100

@@ -28,7 +28,7 @@ from .waker import WakeThread
 from .weather import Weather
 
 if TYPE_CHECKING:
-    from django_delayq.core.queue import Batch
+    from django_delayq.core.shards import Batch
     from django_delayq.core.task import Registry
 
 logger = logging.getLogger(__name__)

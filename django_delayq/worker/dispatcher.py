@@ -21,7 +21,8 @@ from .weather import Weather
 
 if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
-    from django_delayq.core.queue import Queue, Tick
+    from django_delayq.core.queue import Queue
+    from django_delayq.core.shards import Tick
 
 logger = logging.getLogger(__name__)
 

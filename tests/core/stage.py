@@ -19,7 +19,8 @@ from django_delayq.core.job import (
     new_key,
 )
 from django_delayq.core.job import release as give_back
-from django_delayq.core.queue import Batch, Queue
+from django_delayq.core.queue import Queue
+from django_delayq.core.shards import Batch
 
 from .world import raw, read_world
 

@@ -24,7 +24,7 @@ from django_delayq.core.connection import Connection
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.frames import unpack_batch
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
-from django_delayq.core.queue import Batch
+from django_delayq.core.shards import Batch
 
 from .model import Live, ModelShard
 from .world import read_world
