@@ -154,7 +154,7 @@ def test_t17_t63_the_work_of_a_machine_that_is_gone_runs_elsewhere_when_its_leas
     gone.kill()
     died = time.time()
     mill.gate().touch()
-    others = mill.put_many("grind", 40)
+    others = [mill.put("grind", id=f"other-{number}") for number in range(40)]  # ids that lie in all shards
     mill.wait_ended([*held, *others])
     mill.wait_empty()
     (pid,) = stays.children()
