@@ -24,7 +24,7 @@ test: $(VENV)/.dev
 
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
-	inspector fsck wake rules ticks scripts reshard model))
+	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)

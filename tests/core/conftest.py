@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core import fsck
+from django_delayq.core import epochs, fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import Connection
 
+from .epochs_stage import take_all
 from .stage import LEASE, Stage
 
 
@@ -26,3 +27,31 @@ def clocked(connection: Connection, prefix: str, request: pytest.FixtureRequest)
 def stage(clocked: Broker) -> Stage:
     """One queue with one shard, at the moment T0."""
     return Stage(clocked)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers finish what somebody else left half done almost at once."""
+    monkeypatch.setattr(epochs, "PATIENCE", 0.01)
+
+
+@pytest.fixture
+def full(clocked: Broker) -> Stage:
+    """Three shards with a job in every state."""
+    stage = Stage(clocked, shards=3)
+    stage.put("failing")
+    (job,) = take_all(stage.queue)
+    stage.failed(job, 1000)
+    stage.wait(1000)
+    (job,) = take_all(stage.queue)
+    stage.failed(job, 60_000)
+    for ident in ("held", "gated"):
+        stage.put(ident)
+    take_all(stage.queue)
+    stage.put("gated", at=70_000)
+    stage.in_morgue("dead", args=b"[9]")
+    stage.add("merged", b"one", "1")
+    stage.add("merged", b"two", "2")
+    stage.put("ready")
+    stage.put("delayed", at=500_000)
+    return stage

@@ -1,0 +1,65 @@
+"""What the tests of epochs share: a queue in every state, callers with other layouts, processes that die on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import Job
+from django_delayq.core.keys import MAX_SHARDS, number_of
+from django_delayq.core.queue import Queue
+
+from .stage import Stage
+
+
+class Killed(Exception):
+    """The process ended here."""
+
+
+def clocks(stage: Stage, epoch: int, shards: int) -> None:
+    """The test's clock for shards that are still to come."""
+    for place in range(shards):
+        meta = stage.broker.shard("q", number_of(epoch, place)).names["meta"]
+        stage.broker.client.hset(meta, "test_clock", stage.us)
+
+
+def reshard(stage: Stage, shards: int) -> None:
+    clocks(stage, stage.queue.layout["epoch"] + 1, shards)
+    stage.broker.reshard("q", shards)
+
+
+def other(broker: Broker, **options: Any) -> Broker:
+    """Another process with an eye on the same queues."""
+    test_clock = broker.scripts._test_clock
+    return Broker(broker.connection, prefix=broker.prefix, lease_ms=broker.lease_ms, test_clock=test_clock, **options)
+
+
+def epoch_of(queue: Queue, ident: str) -> int | None:
+    """The epoch in which an id is live."""
+    view = queue.broker.inspector.get(queue.name, ident)
+    return None if view is None or view.state == "morgue" else view.job.shard // MAX_SHARDS
+
+
+def next_id(queue: Queue, number: int) -> str:
+    """An id that no job has and that once belonged to this shard."""
+    return next(ident for ident in map(str, range(10**6))
+                if number in queue.homes(ident) and queue.broker.inspector.get(queue.name, ident) is None)  # fmt: skip
+
+
+def take_all(queue: Queue, worker: str = "w") -> list[Job]:
+    return [job for number in queue.numbers for job in queue.reserve(number, 250, worker=worker).jobs]
+
+
+def kill_after(broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies after so many more of its scripts; the last one has reached Redis."""
+    original, left = broker.scripts.call, [calls]
+
+    def dying(name: str, *args: Any) -> Any:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return original(name, *args)
+
+    monkeypatch.setattr(broker.scripts, "call", dying)
