@@ -170,7 +170,7 @@ class Rare:
         expires = options.get("expires")
         if expires is not None:
             said.pop("expires_in_ms", None)
-            said.update(_expiry(expires, new, fixed=options.get("at") is not None or bool(options.get("delay"))))
+            said.update(_expiry(expires, new))
         if self._linked and options.get("context") is not None:
             said["context"] = {**self._linked, **said["context"]}
         return _encoded(said)
@@ -210,8 +210,8 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
 }
 
 
-def _expiry(expires: object, new: NewJob, *, fixed: bool) -> dict[str, int]:
-    """A moment, or a time from the due time on. ``fixed``: the caller chose the due time."""
+def _expiry(expires: object, new: NewJob) -> dict[str, int]:
+    """A moment, or a time from the due time on."""
     if not isinstance(expires, datetime):
         if not (isinstance(expires, (int, float, timedelta)) and not isinstance(expires, bool)):
             raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
@@ -227,7 +227,7 @@ def _expiry(expires: object, new: NewJob, *, fixed: bool) -> dict[str, int]:
         moment, _ = due(None, expires)
     except InvalidJob as error:
         raise InvalidJob(str(error).replace("at=", "expires=", 1)) from None
-    if moment is None or (fixed and moment <= due_ms_here(new)):
+    if moment is None or moment <= due_ms_here(new):
         raise InvalidJob(f"expires={expires.isoformat()} is not after the due time, so the job would never run")
     return {"expires_ms": moment}
 
