@@ -142,8 +142,8 @@ def _is_number(text: str) -> bool:
 
 def _random_keys() -> Iterator[bytes]:
     """Random keys of 16 bytes; one system call makes many."""
-    yield os.urandom(16)  # most calls of schedule() need two only
-    yield os.urandom(16)
+    yield new_key()  # most calls of schedule() need two only
+    yield new_key()
     while True:
         block = os.urandom(16 * _BLOCK)
         for at in range(0, len(block), 16):

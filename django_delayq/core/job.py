@@ -32,9 +32,19 @@ def new_id() -> str:
     return urlsafe_b64encode(os.urandom(15)).decode("ascii")
 
 
-def new_key() -> bytes:
-    """A random generation key (16 bytes)."""
-    return os.urandom(16)
+def new_key(*, durable: bool = False) -> bytes:
+    """A random generation key (16 bytes).
+
+    Its first bit says whether somebody outside Redis waits to hear how the generation ends: the scripts then leave a
+    mark (key ``settled``) when it is over.
+    """
+    key = os.urandom(16)
+    return bytes((key[0] | 0x80 if durable else key[0] & 0x7F,)) + key[1:]
+
+
+def is_durable(key: bytes) -> bool:
+    """Whether the end of the generation with this key is marked for somebody outside Redis."""
+    return key[:1] >= b"\x80"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,283 @@
+"""The tables. Redis is the truth about jobs: what lies here waits for it, remembers for it, or shows it to people."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+__all__ = ["BulkAction", "FailedJob", "InboxEntry", "LiveJob", "MirrorCursor", "MorgueJob", "OutboxJob", "QueueEntry"]
+
+#: long enough for every name and id that Redis may hold
+NAME_LENGTH = 255
+
+
+class JobName(models.Model):
+    """Which generation of which job a row speaks of: tomorrow's "order-5" is another job, with another key."""
+
+    queue = models.CharField(_("queue"), max_length=NAME_LENGTH)
+    job_id = models.CharField(_("id"), max_length=NAME_LENGTH)
+    task = models.CharField(_("task"), max_length=NAME_LENGTH, blank=True)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.job_id}"
+
+
+class OutboxJob(JobName):
+    """A durable job: written in the caller's transaction, and here until the job is done.
+
+    ``state`` says what the database wants of Redis. ``unsent``, ``moved`` and ``cancelled`` wait to be told to Redis,
+    by the process that wrote them or else by a relay; ``sent`` is with Redis; ``buried`` lies in Redis's morgue;
+    ``refused`` was not accepted and waits for a person. A row whose job is done, or whose cancellation was told, is
+    deleted.
+    """
+
+    class State(models.TextChoices):
+        UNSENT = "unsent", _("to be sent")
+        SENT = "sent", _("sent")
+        MOVED = "moved", _("to be rescheduled")
+        CANCELLED = "cancelled", _("to be cancelled")
+        BURIED = "buried", _("in the morgue")
+        REFUSED = "refused", _("refused")
+
+    #: what waits to be told to Redis
+    WAITING: ClassVar = (State.UNSENT, State.MOVED, State.CANCELLED)
+
+    #: key of the generation; of a merged job that of the payload
+    key = models.UUIDField(_("key"), unique=True, editable=False)
+    #: Unix ms
+    due_ms = models.BigIntegerField(_("due"))
+    #: the job as it was asked for (core.packed)
+    record = models.BinaryField(_("record"))
+    state = models.CharField(_("state"), max_length=9, choices=State, default=State.UNSENT)
+    #: times that Redis refused it, and what it said last
+    tries = models.PositiveIntegerField(_("tries"), default=0)
+    error = models.TextField(_("error"), blank=True)
+    created_at = models.DateTimeField(_("created"), db_default=Now())
+    #: who is telling Redis right now; nobody else does before `claimed_until` (also the back-off after a refusal)
+    claim = models.UUIDField(null=True, editable=False)
+    claimed_until = models.DateTimeField(null=True, editable=False)
+    sent_at = models.DateTimeField(_("sent"), null=True)
+    #: when Redis was last seen to know of it
+    checked_at = models.DateTimeField(_("last seen in Redis"), null=True)
+
+    class Meta:
+        verbose_name = _("outbox job")
+        verbose_name_plural = _("outbox")
+        default_permissions = ("view",)
+        indexes: ClassVar = [
+            models.Index(fields=["state", "id"], name="delayq_outbox_waiting"),
+            models.Index(fields=["state", "checked_at"], name="delayq_outbox_checked"),
+            models.Index(fields=["queue", "job_id"], name="delayq_outbox_job"),
+        ]
+
+    @property
+    def due(self) -> datetime:
+        """When the job is due."""
+        return datetime.fromtimestamp(self.due_ms / 1000, UTC)
+
+
+class InboxEntry(JobName):
+    """A generation whose effects are in this database: it is not run again (``@exactly_once``)."""
+
+    key = models.UUIDField(_("key"), primary_key=True, editable=False)
+    created_at = models.DateTimeField(_("done"), db_default=Now(), db_index=True)
+
+    class Meta:
+        verbose_name = _("inbox entry")
+        verbose_name_plural = _("inbox")
+        default_permissions = ("view",)
+
+
+class MirroredJob(JobName):
+    """A job as Redis had it when the dispatcher last looked."""
+
+    key = models.UUIDField(_("key"))
+    shard = models.PositiveIntegerField(_("shard"))
+    priority = models.PositiveSmallIntegerField(_("priority"))
+    merged = models.BooleanField(_("merged"), default=False)
+    failures = models.PositiveIntegerField(_("failures"))
+    crashes = models.PositiveIntegerField(_("crashes"))
+    due_at = models.DateTimeField(_("due"))
+    error_class = models.CharField(_("error class"), max_length=NAME_LENGTH, blank=True)
+    error_message = models.TextField(_("error"), blank=True)
+    error_traceback = models.TextField(_("traceback"), blank=True)
+    #: the encoded arguments, as far as they are small enough to be kept twice; None = too large
+    args = models.BinaryField(_("arguments"), null=True)
+    #: the job's own options and context, canonical JSON
+    options = models.BinaryField(_("options"), default=b"")
+    payload_count = models.PositiveIntegerField(_("payloads"), default=0)
+    #: its place in Redis's index, µs
+    updated_us = models.BigIntegerField()
+    #: when Redis was last seen to have it
+    seen_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        abstract = True
+
+
+class FailedJob(MirroredJob):
+    """Mirror of a job that failed and waits for its next attempt."""
+
+    failed_at = models.DateTimeField(_("failed"))
+
+    class Meta:
+        verbose_name = _("failed job")
+        verbose_name_plural = _("failed jobs")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("retry_failedjob", _("Can retry failed jobs")),
+            ("edit_failedjob", _("Can retry failed jobs with other arguments")),
+            ("discard_failedjob", _("Can discard failed jobs")),
+        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id"], name="delayq_failed_job")]
+        indexes: ClassVar = [
+            models.Index(fields=["failed_at", "id"], name="delayq_failed_at"),
+            models.Index(fields=["queue", "failed_at"], name="delayq_failed_queue"),
+            models.Index(fields=["task", "failed_at"], name="delayq_failed_task"),
+            models.Index(fields=["error_class", "failed_at"], name="delayq_failed_error"),
+            models.Index(fields=["job_id"], name="delayq_failed_id"),
+            models.Index(fields=["seen_at"], name="delayq_failed_seen"),
+        ]
+
+
+class MorgueJob(MirroredJob):
+    """Mirror of a job that nobody will try again unless a person says so."""
+
+    buried_at = models.DateTimeField(_("buried"))
+    #: exhausted, buried, poison, unknown task, undecodable, killed, …
+    reason = models.CharField(_("reason"), max_length=NAME_LENGTH, blank=True)
+    outcome = models.CharField(_("outcome"), max_length=NAME_LENGTH, blank=True)
+
+    class Meta:
+        verbose_name = _("job in the morgue")
+        verbose_name_plural = _("morgue")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("retry_morguejob", _("Can retry jobs of the morgue")),
+            ("edit_morguejob", _("Can retry jobs of the morgue with other arguments")),
+            ("discard_morguejob", _("Can discard jobs of the morgue")),
+        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id", "key"], name="delayq_morgue_job")]
+        indexes: ClassVar = [
+            models.Index(fields=["buried_at", "id"], name="delayq_morgue_at"),
+            models.Index(fields=["queue", "buried_at"], name="delayq_morgue_queue"),
+            models.Index(fields=["task", "buried_at"], name="delayq_morgue_task"),
+            models.Index(fields=["error_class", "buried_at"], name="delayq_morgue_error"),
+            models.Index(fields=["job_id"], name="delayq_morgue_id"),
+            models.Index(fields=["seen_at"], name="delayq_morgue_seen"),
+        ]
+
+
+class MirrorCursor(models.Model):
+    """How far an index of a shard has been copied."""
+
+    queue = models.CharField(max_length=NAME_LENGTH)
+    shard = models.PositiveIntegerField()
+    place = models.CharField(max_length=6, choices=[("failed", "failed"), ("morgue", "morgue")])
+    #: the last entry that was copied: its score as Redis writes it, and its member
+    score = models.CharField(max_length=32, blank=True)
+    member = models.BinaryField(default=b"")
+
+    class Meta:
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "shard", "place"], name="delayq_cursor")]
+
+    def __str__(self) -> str:
+        return f"{self.place} of {self.queue}, shard {self.shard}"
+
+
+class BulkAction(models.Model):
+    """Something that was ordered for many jobs, carried out by a worker, piece by piece."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", _("waiting")
+        RUNNING = "running", _("running")
+        DONE = "done", _("done")
+        STOPPED = "stopped", _("stopped")
+        FAILED = "failed", _("failed")
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    #: retry, discard, bury, …
+    action = models.CharField(_("action"), max_length=30)
+    #: which jobs: the model's name, and what they were filtered by
+    target = models.CharField(_("of"), max_length=30)
+    filters = models.JSONField(_("filters"), default=dict)
+    options = models.JSONField(_("options"), default=dict)
+    state = models.CharField(_("state"), max_length=7, choices=State, default=State.WAITING)
+    total = models.PositiveBigIntegerField(_("jobs"), default=0)
+    done = models.PositiveBigIntegerField(_("done"), default=0)
+    #: outcome -> number
+    counts = models.JSONField(_("outcomes"), default=dict)
+    #: the last row that was dealt with
+    position = models.PositiveBigIntegerField(default=0)
+    error = models.TextField(_("error"), blank=True)
+    ordered_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, verbose_name=_("ordered by"), null=True, blank=True, on_delete=models.SET_NULL,
+        related_name="+",
+    )  # fmt: skip
+    created_at = models.DateTimeField(_("ordered"), db_default=Now())
+    ended_at = models.DateTimeField(_("ended"), null=True)
+
+    class Meta:
+        verbose_name = _("bulk action")
+        verbose_name_plural = _("bulk actions")
+        default_permissions = ("view",)
+        ordering: ClassVar = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.target}"
+
+
+class _Unmanaged(models.Model):
+    """No table: what gives a page over Redis its place in the admin, and its permissions."""
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to save: Redis is the truth."""
+        raise TypeError(f"{type(self).__name__} has no table; use the verbs of django_delayq")
+
+
+class LiveJob(_Unmanaged):
+    """The jobs as Redis has them now."""
+
+    class Meta:
+        managed = False
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs (live)")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("run_livejob", _("Can run waiting jobs now, and reschedule them")),
+            ("cancel_livejob", _("Can cancel jobs")),
+        ]
+
+    def __str__(self) -> str:
+        return "job"
+
+
+class QueueEntry(_Unmanaged):
+    """The queues as Redis has them now."""
+
+    class Meta:
+        managed = False
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("pause_queueentry", _("Can pause and resume queues")),
+            ("run_queueentry", _("Can make all jobs of a queue due now")),
+            ("purge_queueentry", _("Can purge queues")),
+        ]
+
+    def __str__(self) -> str:
+        return "queue"
