@@ -11,7 +11,7 @@ from typing import Any, Final
 from .core import codec
 from .core.errors import InvalidJob
 from .core.inputs import check_id, short, suggest
-from .core.job import NewJob, Payload
+from .core.job import NewJob, Payload, new_key
 from .core.task import Task
 from .joboptions import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, due
 from .newjob import NewJobs
@@ -141,10 +141,10 @@ def _is_number(text: str) -> bool:
 
 
 def _random_keys() -> Iterator[bytes]:
-    """Random keys of 16 bytes; one system call makes many."""
+    """Keys as ``job.new_key`` makes them; one system call makes many."""
     yield new_key()  # most calls of schedule() need two only
     yield new_key()
     while True:
         block = os.urandom(16 * _BLOCK)
         for at in range(0, len(block), 16):
-            yield block[at : at + 16]
+            yield bytes((block[at] & 0x7F,)) + block[at + 1 : at + 16]
