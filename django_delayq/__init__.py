@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         Retry,
     )
     from .decorators import task
+    from .inbox import exactly_once
     from .pull import Queue
     from .scheduling import cancel, get_job, reschedule, run_now, schedule, schedule_many
+    from .triggers import cancel_on, schedule_on
     from .worker.current import current_job
 
 __version__: Final = "0.1.0"
@@ -51,13 +53,16 @@ __all__ = [
     "aschedule",
     "aschedule_many",
     "cancel",
+    "cancel_on",
     "current_job",
+    "exactly_once",
     "get_job",
     "reschedule",
     "retry",
     "run_now",
     "schedule",
     "schedule_many",
+    "schedule_on",
     "task",
 ]
 
@@ -75,6 +80,9 @@ _HOME: Final = {
     "areschedule": "aio",
     "arun_now": "aio",
     "aget_job": "aio",
+    "schedule_on": "triggers",
+    "cancel_on": "triggers",
+    "exactly_once": "inbox",
     "current_job": "worker.current",
     "Queue": "pull",
     "retry": "core",  # the module of back-off presets: retry.steps(10, 60, 300)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
+import time
 from typing import Any, Final
 
 from asgiref.sync import SyncToAsync
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
@@ -27,6 +29,13 @@ logger: Final = logging.getLogger("django_delayq.hygiene")
 
 #: seconds to wait for the thread of thread-sensitive code, which another job may keep busy
 _PATIENCE: Final = 30.0
+#: a connection that answered so many seconds ago is trusted
+_TRUSTED: Final = 1.0
+#: what PostgreSQL, MySQL and SQLite say when two transactions stood in each other's way
+_COLLISIONS: Final = frozenset(("40001", "40P01", "55P03", 1205, 1213))
+_LOCKED: Final = "database is locked"
+#: the longest pause after a collision (seconds)
+_LONGEST: Final = 5.0
 
 
 class _Opened(threading.local):
@@ -34,12 +43,19 @@ class _Opened(threading.local):
 
     def __init__(self) -> None:
         self.connections: list[BaseDatabaseWrapper] = []
+        #: those that were found dead and could not be opened again
+        self.lost: set[BaseDatabaseWrapper] = set()
+        #: alias -> when the connection last answered (``time.monotonic()``)
+        self.answered: dict[str, float] = {}
         self.runs_jobs = False
+        self.keeps_house = False
 
 
 _opened: Final = _Opened()
 #: whether a connection was opened in a thread that runs no jobs itself: the one behind ``sync_to_async``
 _elsewhere: Final = threading.Event()
+#: whether it was said that threads of the handlers' own open connections
+_warned: Final = threading.Event()
 #: the project's own values of what :func:`install` sets
 _replaced: Final[dict[str, dict[str, Any]]] = {}
 
@@ -63,6 +79,7 @@ def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = Tru
     connections.close_all()  # those opened at start were opened with the project's values
     _opened.connections.clear()
     _elsewhere.clear()
+    _warned.clear()
 
 
 def uninstall() -> None:
@@ -89,18 +106,55 @@ def thread_start() -> None:
     _opened.runs_jobs = True
 
 
+def house_thread() -> None:
+    """This thread does the library's own housekeeping, and closes its connections itself."""
+    _opened.keeps_house = True
+
+
 def before_job(job: object = None) -> None:
-    """Give the next job of this thread what a new request would find."""
+    """Give the next job of this thread what a new request would find.
+
+    Raises:
+        OperationalError: a database that jobs of this thread have used cannot be reached. The handler has not begun,
+            so the job is given back without an attempt.
+    """
     for connection in tuple(_opened.connections):
         if connection.in_atomic_block or connection.run_on_commit:
             drop(connection)
             continue
-        if connection.connection is None:
+        if connection.connection is None and connection not in _opened.lost:
             _forget(connection)  # it announces itself when it is opened again
             continue
         if connection.queries_log:
             connection.queries_log.clear()
-        connection.close_if_unusable_or_obsolete()
+        _renew(connection)
+
+
+def _renew(connection: BaseDatabaseWrapper) -> None:
+    connection.close_if_unusable_or_obsolete()
+    now = time.monotonic()
+    if now - _opened.answered.get(connection.alias, 0.0) > _TRUSTED:
+        connection.close_if_health_check_failed()
+    if connection.connection is None:
+        _opened.lost.add(connection)
+        connection.ensure_connection()
+        _opened.lost.discard(connection)
+    _opened.answered[connection.alias] = now
+
+
+def retry_delay(error: BaseException, failures: int) -> float | None:
+    """Seconds until the next attempt after an error that says when to come back; None = it does not.
+
+    Two transactions that stood in each other's way (deadlock, serialization failure, a lock that was not had in time)
+    only have to miss each other the next time: a short pause of random length, growing with ``failures``.
+    """
+    if not isinstance(error, OperationalError):
+        return None
+    cause = error.__cause__
+    code = getattr(cause, "sqlstate", None) or next(iter(getattr(cause, "args", ())), None)
+    if code in _COLLISIONS or _LOCKED in str(error):
+        return random.uniform(0.05, min(_LONGEST, 0.25 * 2.0 ** min(failures, 10)))
+    return None
 
 
 def after_job(job: Job | None = None) -> None:
@@ -148,6 +202,8 @@ def thread_end() -> None:
     """Close the connections of a thread that ends."""
     connections.close_all()
     _opened.connections.clear()
+    _opened.lost.clear()
+    _opened.answered.clear()
 
 
 def drop(connection: BaseDatabaseWrapper) -> None:
@@ -176,8 +232,17 @@ def drop(connection: BaseDatabaseWrapper) -> None:
 def _remember(*, connection: BaseDatabaseWrapper, **_: object) -> None:
     if connection not in _opened.connections:
         _opened.connections.append(connection)
-    if not _opened.runs_jobs:
+    if _opened.runs_jobs or _opened.keeps_house or threading.current_thread() is threading.main_thread():
+        return
+    if threading.current_thread() in SyncToAsync.single_thread_executor._threads:
         _elsewhere.set()
+    elif not _warned.is_set():
+        _warned.set()
+        logger.warning(
+            "thread %r, which a job or a library of the project started, opened a connection to the database %r. "
+            "Nobody closes it when the thread ends: call django.db.connections.close_all() there",
+            threading.current_thread().name, connection.alias,
+        )  # fmt: skip
 
 
 def _forget(connection: BaseDatabaseWrapper) -> None:

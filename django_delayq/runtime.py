@@ -55,6 +55,7 @@ def make_hooks(settings: Conf) -> Hooks:
         thread_end=hygiene.thread_end,
         before_job=_before_job(settings),
         after_job=hygiene.after_job,
+        retry_delay=hygiene.retry_delay,
         wants=wants,
         notify=notify,
         **own,

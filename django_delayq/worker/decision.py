@@ -92,12 +92,14 @@ def _overrides(job: Job) -> dict[str, Any]:
 
 
 def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_ms: int, *, timed_out: bool = False,
-           record: Callable[[BaseException], bytes] = error_record) -> Settlement:  # fmt: skip
+           record: Callable[[BaseException], bytes] = error_record,
+           retry_delay: Callable[[BaseException, int], float | None] | None = None) -> Settlement:  # fmt: skip
     """The handler raised ``error``: one of the verdicts, or a failure.
 
     Args:
         timed_out: the time limit made it do so.
         record: makes the stored form of the error.
+        retry_delay: knows errors that say themselves when to try again (:attr:`Hooks.retry_delay`).
     """
     if isinstance(error, Release):
         delay = None if error.delay is None else asked_delay(job, error.delay)
@@ -112,6 +114,8 @@ def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_
     if isinstance(rule, str):
         return bury(job, started_ms, run_ms, reason=f"{rule}: {name_of(kind)}"[:_REASON_CHARS],
                     error_class=class_of(error), error=record(error))  # fmt: skip
+    if own_delay is None and retry_delay is not None and rule is policy.retry_in:
+        own_delay = retry_delay(error, job.failures)
     return _failed(job, policy, started_ms, run_ms, "timeout" if issubclass(kind, JobTimeout) else "failed",
                    class_of(error), record(error), own_delay, rule)  # fmt: skip
 

@@ -220,7 +220,8 @@ class Execution:
             return
         policy = self._policy_of(run)
         run.settlement = decision.raised(job, policy, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
-                                         record=record or self._record)  # fmt: skip
+                                         record=record or self._record,
+                                         retry_delay=self._hooks.retry_delay)  # fmt: skip
         if run.settlement.outcome == "exhausted":
             self._exhausted(run, error)
         self._teller.failed(run, run.settlement, error)

@@ -47,5 +47,8 @@ class Hooks:
     notify: Callable[..., None] = _mute
     #: the stored form of what a handler raised; if it fails itself, the default form is stored
     format_error: Formatter | None = None
+    #: seconds until the next attempt after an error, with the number of earlier failures; None = by the task's back-off.
+    #: What the task's own ``retry_for`` names is not asked about
+    retry_delay: Callable[[BaseException, int], float | None] | None = None
     #: the very last call before the process ends although jobs still run (flush logs); there is little time left
     last_words: Callable[[], None] = _nothing

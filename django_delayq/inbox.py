@@ -1,0 +1,217 @@
+"""``@exactly_once``: the database effects of a job happen once, however often the job is run.
+
+A run of a job may end in the database and not in Redis: the worker dies after its commit, the ack is lost, the lease
+runs out under a slow handler whose successor already works. So the handler's transaction also gets a row with the key
+of the job's generation (of a merged job: one for each payload's key). A later run finds it and skips the handler; one
+that runs at the same moment waits at the row's unique key until the first has committed, or takes over when that rolled
+back. The outbox rows of durable jobs go in the same transaction, so that not even the loss of Redis brings a finished
+job back.
+
+Effects outside of this database (mails, payments, other databases) are repeated by a second run. Give the other side
+``current_job().key`` as its idempotency key.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, ParamSpec, TypeVar, overload
+
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
+from django.db.utils import OperationalError
+
+from .core import task as core
+from .core.errors import Misconfigured, PartialFailure, Release
+from .core.inputs import short
+from .core.job import Job, is_durable
+from .worker.current import running
+
+logger: Final = logging.getLogger("django_delayq.inbox")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: how often a run begins anew because another one of the same payloads committed in the same moment
+_TURNS: Final = 5
+
+
+@overload
+def exactly_once(func: Callable[P, R], /) -> Callable[P, R | None]: ...
+@overload
+def exactly_once(*, using: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None = None) -> Any:
+    """Run the function of a task in a transaction, and once only for each job. It stands below ``@task``::
+
+        @task(queue="orders")
+        @exactly_once
+        def charge(order_id): ...
+
+    A merged task's function gets the payloads that were not dealt with yet; if it raises :class:`PartialFailure`, what
+    it did is committed for the ids that did not fail, so what it began for the others it has to undo itself
+    (``with transaction.atomic():`` around each id). A call outside of a worker runs the function in a transaction and
+    remembers nothing.
+
+    Arguments:
+        using: alias of the database; default: "default". Effects on other databases are not covered.
+
+    Raises:
+        Misconfigured: it stands above ``@task``, or the function is an ``async def``, which cannot hold a transaction.
+    """
+
+    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
+        _check(func)
+
+        @functools.wraps(func)
+        def once(*args: Any, **kwargs: Any) -> Any:
+            run = running.get()
+            alias = using or DEFAULT_DB_ALIAS
+            if run is None:
+                with transaction.atomic(using=alias):
+                    return func(*args, **kwargs)
+            _reach(alias)
+            jobs = {part.job.id: part.job for part in run.live}
+            if run.job.merged:
+                return _merged(func, args[0], jobs, alias)
+            return _plain(functools.partial(func, *args, **kwargs), run.job, alias)
+
+        return once
+
+    return decorate if func is None else decorate(func)
+
+
+def _check(func: Callable[..., Any]) -> None:
+    if isinstance(func, core.Task):
+        raise Misconfigured(f"@exactly_once stands below @task, directly above the function; move it there in {func!r}")
+    if not callable(func):
+        raise Misconfigured(f"@exactly_once takes its option by keyword: @exactly_once(using=…), got {short(func)}")
+    if inspect.iscoroutinefunction(func):
+        raise Misconfigured(
+            f"@exactly_once on {func.__qualname__}: a coroutine cannot hold a database transaction; make it a plain "
+            f"function, which workers run in a thread"
+        )
+
+
+def _reach(alias: str) -> None:
+    """A database that is away is no failure of the job: nothing has begun yet."""
+    try:
+        connections[alias].close_if_health_check_failed()
+        connections[alias].ensure_connection()
+    except OperationalError as error:
+        raise Release(f"the database {alias!r} cannot be reached: {error}", delay=5) from error
+
+
+def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
+    try:
+        with transaction.atomic(using=alias):
+            _enter([(job, job.key)], alias)
+            result = call()
+            _forget_durable([job.key], alias)
+            return result
+    except IntegrityError:
+        if not _done([job.key], alias):
+            raise  # the handler's own
+        logger.info("%s: its effects are in the database already; not run again", job.id)
+        return None
+
+
+def _merged(
+    func: Callable[..., Any], payloads_by_id: Mapping[str, list[Any]], jobs: Mapping[str, Job], alias: str
+) -> Any:
+    for turn in range(_TURNS):
+        fresh = _Fresh(payloads_by_id, jobs, alias)
+        if not fresh.payloads:
+            logger.info("%s: all their effects are in the database already; not run again", ", ".join(jobs))
+            return None
+        try:
+            return fresh.run(func)
+        except IntegrityError:
+            # Another run of some of these payloads was faster, and has committed now.
+            if fresh.entered or turn == _TURNS - 1:
+                raise
+
+
+class _Fresh:
+    """The payloads of a run whose effects are not in the database yet."""
+
+    def __init__(self, payloads_by_id: Mapping[str, list[Any]], jobs: Mapping[str, Job], alias: str) -> None:
+        self.entered = False
+        self._alias = alias
+        self._jobs = jobs
+        done = _done([payload.key for job in jobs.values() for payload in job.payloads], alias)
+        self.payloads: dict[str, list[Any]] = {}
+        self._keys: dict[str, list[bytes]] = {}
+        for ident, payloads in payloads_by_id.items():
+            left = [
+                (stored.key, payload)
+                for stored, payload in zip(jobs[ident].payloads, payloads, strict=True)
+                if stored.key not in done
+            ]
+            if left:
+                self._keys[ident] = [key for key, _ in left]
+                self.payloads[ident] = [payload for _, payload in left]
+
+    def run(self, func: Callable[..., Any]) -> Any:
+        """The handler and the rows of what it was given, in one transaction."""
+        failure = None
+        with transaction.atomic(using=self._alias):
+            _enter([(self._jobs[ident], key) for ident, keys in self._keys.items() for key in keys], self._alias)
+            self.entered = True
+            result, done = None, self._keys
+            try:
+                result = func(self.payloads)
+            except PartialFailure as error:
+                failed = {str(ident) for ident in error.errors}
+                if not failed <= self._keys.keys():
+                    raise  # nobody knows which are meant, so all count as failed
+                failure = error
+                done = {ident: keys for ident, keys in self._keys.items() if ident not in failed}
+                _leave([key for ident in failed for key in self._keys[ident]], self._alias)
+            _forget_durable([key for keys in done.values() for key in keys], self._alias)
+        if failure is not None:
+            raise failure
+        return result
+
+
+def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
+    """Waits where another transaction is entering the same key.
+
+    Raises:
+        IntegrityError: the effects of one of them are there.
+    """
+    from .models import InboxEntry
+
+    rows = [
+        InboxEntry(key=uuid.UUID(bytes=key), queue=job.queue, job_id=job.id, task=job.task)
+        # In one order everywhere, so that two runs with some of the same payloads do not wait for each other.
+        for job, key in sorted(entries, key=lambda entry: entry[1])
+    ]
+    InboxEntry.objects.using(alias).bulk_create(rows, batch_size=250)
+
+
+def _leave(keys: Iterable[bytes], alias: str) -> None:
+    from .models import InboxEntry
+
+    InboxEntry.objects.using(alias).filter(pk__in=[uuid.UUID(bytes=key) for key in keys]).delete()
+
+
+def _done(keys: list[bytes], alias: str) -> set[bytes]:
+    """Those whose effects are in the database."""
+    from .models import InboxEntry
+
+    wanted = [uuid.UUID(bytes=key) for key in keys]
+    found: set[bytes] = set()
+    for start in range(0, len(wanted), 250):
+        some = InboxEntry.objects.using(alias).filter(pk__in=wanted[start : start + 250])
+        found.update(key.bytes for key in some.values_list("pk", flat=True))
+    return found
+
+
+def _forget_durable(keys: Iterable[bytes], alias: str) -> None:
+    from .models import OutboxJob
+
+    durable = [uuid.UUID(bytes=key) for key in keys if is_durable(key)]
+    for start in range(0, len(durable), 250):
+        OutboxJob.objects.using(alias).filter(key__in=durable[start : start + 250]).delete()

@@ -1,0 +1,161 @@
+"""Jobs that models put in and take back: ``schedule_on(post_save, sender=Order, …)``, ``cancel_on(post_delete, …)``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from django.apps import apps
+from django.db.models import Model
+from django.dispatch import Signal
+
+from .core.errors import InvalidJob, Misconfigured
+from .core.inputs import short
+from .core.task import Task
+from .joboptions import check_option_names
+from .scheduling import cancel, find_task, schedule_call
+
+__all__ = ["Trigger", "cancel_on", "schedule_on"]
+
+When = Callable[..., object]
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Trigger:
+    """A connection between a signal and a verb. Keep it to take it back with :meth:`disconnect`; nobody has to.
+
+    Attributes:
+        signal: what it listens to.
+        sender: of whom; None = of everybody.
+        task: the task, or its name.
+    """
+
+    def __init__(
+        self, signal: Signal, sender: Any, task: Task | str, act: Callable[[Task, Any, dict[str, Any]], None],
+        when: When | None, raw: bool, dispatch_uid: str | None,
+    ) -> None:  # fmt: skip
+        if not isinstance(signal, Signal):
+            raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(signal)}")
+        if not isinstance(task, str):
+            find_task(task)  # one by name may be registered later
+        self.signal = signal
+        self.sender = sender
+        self.task = task
+        self._act = act
+        self._when = _teller("when", when)
+        self._raw = raw
+        self._uid = dispatch_uid
+        if dispatch_uid is not None:
+            signal.disconnect(sender=sender, dispatch_uid=dispatch_uid)
+        # A strong reference: who calls schedule_on() seldom keeps what it returns.
+        signal.connect(self._heard, sender=sender, weak=False, dispatch_uid=dispatch_uid)
+
+    def __repr__(self) -> str:
+        return f"<Trigger {self.task} of {self.sender}>"
+
+    def disconnect(self) -> bool:
+        """Listen no more; whether it did."""
+        sender = apps.get_model(self.sender) if isinstance(self.sender, str) else self.sender
+        return bool(self.signal.disconnect(self._heard, sender=sender, dispatch_uid=self._uid))
+
+    def _heard(self, *, sender: Any, **said: Any) -> None:
+        said.pop("signal", None)
+        if said.get("raw") and not self._raw:
+            return  # loaddata: what belongs to the row may not be there yet
+        instance = said.get("instance", sender)
+        if self._when is not None and not self._when(instance, said.get("created")):
+            return
+        self._act(find_task(self.task), instance, said)
+
+
+def schedule_on(
+    signal: Signal, *, sender: Any = None, task: Task | str, when: When | None = None, raw: bool = False,
+    dispatch_uid: str | None = None, **options: Any,
+) -> Trigger:  # fmt: skip
+    """Schedule ``task`` whenever ``signal`` is sent::
+
+        schedule_on(post_save, sender=Order, task=cancel_order, delay=timedelta(minutes=30),
+                    id=lambda order: f"order-{order.pk}", args=lambda order: (order.pk,),
+                    when=lambda order, created: created)
+
+    The job goes with the transaction in which the row is saved (``using_db`` is its database). Call it in an app's
+    ``ready()``, or beside the task.
+
+    Arguments:
+        signal: a model's signal, or any other; without an ``instance`` the functions get the sender.
+        sender: the model, as a class or (model signals) as "app.Model"; None = every sender.
+        task: the task, or its name.
+        when: function of (instance, created) or (instance): whether this one counts. ``created`` is None where the
+            signal does not tell.
+        raw: also rows that ``loaddata`` brings in.
+        dispatch_uid: a second call with the same one takes the first one's place.
+        options: those of :func:`django_delayq.schedule`, and ``args``, ``kwargs``, ``payload``; each a value, or a
+            function of the instance.
+
+    Raises:
+        TypeError, InvalidJob, Misconfigured: at once, if it can never work. What a job's own values make wrong is
+            raised where the signal is sent.
+    """
+    named = {name: options[name] for name in options if name not in ("args", "kwargs")}
+    check_option_names(named, task if isinstance(task, Task) else None)
+    for name in ("args", "kwargs"):
+        _check_arguments(name, options.get(name))
+
+    def act(found: Task, instance: Any, said: dict[str, Any]) -> None:
+        values = {name: _value(option, instance) for name, option in options.items()}
+        args, kwargs = values.pop("args", None), values.pop("kwargs", None)
+        _check_arguments("args", args)
+        _check_arguments("kwargs", kwargs)
+        if said.get("using") is not None:
+            values.setdefault("using_db", said["using"])
+        schedule_call(found, tuple(args or ()), dict(kwargs or {}), values)
+
+    return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
+
+
+def cancel_on(
+    signal: Signal, *, sender: Any = None, task: Task | str, id: Any, when: When | None = None,
+    queue: str | None = None, raw: bool = False, dispatch_uid: str | None = None,
+) -> Trigger:  # fmt: skip
+    """Cancel a job of ``task`` whenever ``signal`` is sent::
+
+        cancel_on(post_delete, sender=Order, task=cancel_order, id=lambda order: f"order-{order.pk}")
+
+    Arguments:
+        id: the job's id, or a function of the instance. After ``post_delete`` the instance still has its ``pk``.
+        queue: another queue than the task's own.
+        signal, sender, task, when, raw, dispatch_uid: see :func:`schedule_on`.
+    """
+
+    def act(found: Task, instance: Any, said: dict[str, Any]) -> None:
+        cancel(id=_value(id, instance), task=found, queue=queue, using_db=said.get("using"))
+
+    return Trigger(signal, sender, task, act, when, raw, dispatch_uid)
+
+
+def _value(option: Any, instance: Any) -> Any:
+    # A model class, for instance, is a value although it can be called.
+    return option(instance) if callable(option) and not isinstance(option, (type, Model)) else option
+
+
+def _check_arguments(name: str, value: object) -> None:
+    kinds, what = ((list, tuple), "a list or tuple") if name == "args" else ((Mapping,), "a dict")
+    if value is not None and not callable(value) and not isinstance(value, kinds):
+        raise InvalidJob(f"{name} must be {what}, or a function of the instance that returns one; got {short(value)}")
+
+
+def _teller(name: str, function: When | None) -> When | None:
+    """``function`` as one of (instance, created), which may also have been written as one of (instance)."""
+    if function is None:
+        return None
+    if not callable(function):
+        raise Misconfigured(f"{name} must be a function of (instance, created) or (instance), got {short(function)}")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function
+    takes = sum(parameter.kind in _POSITIONAL for parameter in parameters)
+    if takes >= 2 or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return function
+    return lambda instance, created: function(instance)
