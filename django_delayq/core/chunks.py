@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from .epochs import Patience
 from .errors import DelayQError
-from .frames import pack_new
+from .frames import pack_deadline, pack_new
 from .job import NewJob
 from .keys import MAX_SHARDS
 
@@ -50,8 +50,9 @@ class _Packer:
 class ChunkSender:
     """One call for any number of jobs. What a closed shard sends away goes on to the next epoch's, in its order."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, not_after_ms: float | None = None) -> None:
         self._queue = queue
+        self._deadline = pack_deadline(not_after_ms)
         self._packers: defaultdict[int, _Packer] = defaultdict(_Packer)
         self._on_the_way: deque[tuple[int, list[_Entry], Callable[[], bytes]]] = deque()
         #: by place, the shards that sent a job away which is still on its way
@@ -82,12 +83,13 @@ class ChunkSender:
     def _route(self, entry: _Entry) -> int:
         """The oldest shard in which the id may live, of those that did not send it away."""
         queue, new = self._queue, entry[1]
-        if (new.fresh or len(queue.epochs) == 1) and entry[0] not in self._asked:
+        fresh = new.fresh and not new.durable
+        if (fresh or len(queue.epochs) == 1) and entry[0] not in self._asked:
             return queue.shard_of(new.id)
         asked = self._asked.get(entry[0], frozenset())
         while True:
             homes = queue.homes(new.id)
-            for number in homes[-1:] if new.fresh else homes:
+            for number in homes[-1:] if fresh else homes:
                 if number not in asked:
                     return number
             self._patience = self._patience or Patience()
@@ -97,7 +99,8 @@ class ChunkSender:
         entries = self._packers[number].take()
         shard = self._queue.shard(number)
         frame = b"".join([entry[2] for entry in entries])
-        reply = self._queue.broker.scripts.begin("schedule", shard.keys, os.urandom(16), shard.constants, frame, b"1")
+        reply = self._queue.broker.scripts.begin("schedule", shard.keys, os.urandom(16), shard.constants, frame, b"1",
+                                                 b"", self._deadline)  # fmt: skip
         self._on_the_way.append((number, entries, reply))
 
     def _dispatch(self) -> bool:

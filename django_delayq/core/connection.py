@@ -92,11 +92,14 @@ class Connection:
         source: where it is.
         max_age: seconds after which a connection is made anew, so that a name that means another address by now, or a
             balancer with a new node, is followed without an error; None = never.
+        patience: seconds after which an answer is not waited for any longer, nor asked for again; None = as the source
+            says, with re-sends.
     """
 
-    def __init__(self, source: Source, *, max_age: float | None = None) -> None:
+    def __init__(self, source: Source, *, max_age: float | None = None, patience: float | None = None) -> None:
         self._source = source
         self.max_age = max_age
+        self.patience = patience
         self._waiting: WeakSet[ConnectionPool] = WeakSet()
         self._lines: dict[str, Lines] = {}
         self._lock = threading.Lock()
@@ -127,6 +130,14 @@ class Connection:
             Misconfigured: it is no synchronous redis-py client, or reads from replicas.
         """
         return cls(source_of_client(client))
+
+    def hurried(self, seconds: float) -> Connection:
+        """Another connection to the same place, for callers who rather go without an answer than wait.
+
+        Args:
+            seconds: for how long one step (connecting, one answer) may take. A line that was lost is made anew once.
+        """
+        return Connection(self._source.hurried(seconds), max_age=self.max_age, patience=seconds)
 
     def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
         """A client of its own for BLPOP or pub/sub; never share it between threads, close it after use.

@@ -148,6 +148,11 @@ class Epochs:
                 f"queue {queue.name!r} holds {live} jobs and {counts.morgue} graves; empty it first, or delete it with "
                 "force"
             )
+        if counts.marks:
+            raise QueueNotEmpty(
+                f"queue {queue.name!r} holds the ends of {counts.marks} durable jobs, which a worker has to note in "
+                "the outbox; wait until one has, or delete it with force"
+            )
 
     def progress(self, name: str) -> list[Progress]:
         """Every epoch of a queue with what lies in it, the oldest first; nothing for a queue that is not there."""
@@ -301,7 +306,7 @@ class Epochs:
         """Takes off the old epochs in which nothing lies any more; returns them.
 
         An epoch stays for two minutes after its last call, because that may be sent again, and as long as there are
-        graves in its morgue.
+        graves in its morgue, or marks of durable jobs.
         """
         retired: list[int] = []
         while True:
@@ -358,7 +363,7 @@ class Epochs:
         if queue is None:
             return True
         counts = self._broker.inspector.count_shards(queue, _all_numbers(epochs))
-        return not (counts.ready or counts.delayed or counts.reserved or counts.morgue)
+        return not (counts.ready or counts.delayed or counts.reserved or counts.morgue or counts.marks)
 
     def _call(self, script: str, name: str, number: int, *args: Any) -> Any:
         shard = self._broker.shard(name, number)

@@ -9,15 +9,28 @@ from dataclasses import dataclass
 from typing import Final
 
 from .errors import InvalidJob
-from .job import DEFAULT_PRIORITY, Job, NewJob, Payload, Settlement, Undecodable, pack_body, unpack_body
+from .job import (
+    DEFAULT_PRIORITY,
+    DURABLE,
+    MAX_ID_BYTES,
+    Job,
+    NewJob,
+    Payload,
+    Settlement,
+    Undecodable,
+    pack_body,
+    unpack_body,
+)
 
 CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
 DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
 SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
 PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
 _DELAY, _KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 1, 2, 4, 8
+_DURABLE = 4  # of an ack
 _RUN_MERGED, _EXPIRED, _SUSPECT, _CRASH, _OLDEST, _INHERIT, _SCORE_POLICY = 1, 2, 4, 8, 16, 32, 64
 
+_KEY_BYTES: Final = 16
 _NEW = struct.Struct("<BBBBdB")
 _PAYLOAD_RULES = struct.Struct("<BI")
 _ENTRY = struct.Struct("<ddBB")
@@ -105,6 +118,25 @@ def pack_new(job: NewJob) -> bytes:
     return b"".join((plain, digest(job.payload.data), rules, _U32.pack(len(record)), record))
 
 
+def pack_deadline(not_after_ms: float | None) -> bytes:
+    """The last argument of ``schedule.lua`` and ``cancel.lua``."""
+    return b"" if not_after_ms is None else b"%d" % not_after_ms
+
+
+def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
+    """An entry of ``known.lua``.
+
+    Raises:
+        InvalidJob: an id, a key or a digest that cannot be one.
+    """
+    encoded = ident.encode()
+    if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
+        raise bad_id(encoded)
+    if len(key) != _KEY_BYTES or len(payload_digest) not in (0, _KEY_BYTES):
+        raise InvalidJob(f"a key has 16 bytes, and so has a digest, not {len(key)} and {len(payload_digest)}")
+    return b"".join((bytes((len(encoded),)), encoded, key, bytes((len(payload_digest),)), payload_digest))
+
+
 def pack_payload(payload: Payload) -> bytes:
     """A payload record without its arrival, which the script puts behind the first eight bytes.
 
@@ -130,6 +162,8 @@ def pack_settlement(settlement: Settlement) -> bytes:
         marks |= _EXPIRED
     if settlement.verb != "ack":
         marks |= _other_marks(settlement)
+    elif waits_for_end(job):
+        marks |= _DURABLE
     delay = -1 if settlement.delay_ms is None else settlement.delay_ms
     head = _ENTRY.pack(job.token, delay, marks, len(ident))
     run = b""
@@ -150,6 +184,13 @@ def pack_settlement(settlement: Settlement) -> bytes:
         head, ident, size, run, bytes((len(outcome),)), outcome, bytes((len(reason),)), reason,
         bytes((len(error_class),)), error_class, _U16.pack(len(error)), error,
     ))  # fmt: skip
+
+
+def waits_for_end(job: Job) -> bool:
+    """Whether somebody outside Redis waits to hear how this run ends."""
+    if job.merged:
+        return any(payload.key >= DURABLE for payload in job.payloads)
+    return job.key >= DURABLE
 
 
 def _other_marks(settlement: Settlement) -> int:

@@ -3,7 +3,8 @@
 A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind a run;
 a body exists exactly for a live id; a token exactly for a lease; the failure indexes say what the state says; payloads
 belong to a live merged job and lie in order; a grave has its record and both its indexes; the request window is as long
-as it says; no id lives in two epochs. Each id is examined inside one script, so a busy system gives no false alarm.
+as it says; a mark speaks of a durable key; no id lives in two epochs. Each id is examined inside one script, so a busy
+system gives no false alarm.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .errors import InvalidJob
 from .keys import Shard, number_of
 from .rehome import live_in_older
 from .scripts import clear_errors
+from .settled import is_mark
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -81,6 +83,7 @@ def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, rep
     for chunk in _chunks(_graves(broker.client, shard)):
         _examine(broker, shard, where, report, repair, len(chunk), graves=b"".join(map(_framed, chunk)))
     _check_lengths(broker, shard, where, report, repair)
+    _check_marks(broker.client, shard, where, report, repair)
 
 
 def _check_epochs(queue: Queue, report: Report) -> None:
@@ -127,6 +130,17 @@ def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, rep
         if repair:
             _mend_window(broker.client, shard.names["reply"], shard.names["window"])
             report.repaired += 1
+
+
+def _check_marks(client: Any, shard: Shard, where: str, report: Report, repair: bool) -> None:
+    """Nobody waits for what no durable key belongs to."""
+    with clear_errors():
+        for key, mark in client.hscan_iter(shard.names["settled"], count=1000):
+            if not is_mark(key, mark):
+                report.violations.append(f"{where} {key!r}: mark without durable key")
+                if repair:
+                    client.hdel(shard.names["settled"], key)
+                    report.repaired += 1
 
 
 def _mend_window(client: Any, reply: bytes, window: bytes) -> None:

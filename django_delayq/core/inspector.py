@@ -54,6 +54,8 @@ class Counts:
     failed: int = 0
     morgue: int = 0
     oldest_due_ms: float | None = None
+    #: ends of durable jobs that nobody has taken down so far
+    marks: int = 0
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -65,7 +67,7 @@ class Counts:
 
     def add(self, answer: Sequence[Any]) -> None:
         """Adds what ``stats.lua`` says of one shard."""
-        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, _hold, *counters = answer
+        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, _hold, marks, *counters = answer
         self.now_ms = max(self.now_ms, float(now_ms))
         self.ready += ready
         self.delayed += delayed
@@ -73,6 +75,7 @@ class Counts:
         self.gated += gated
         self.failed += failed
         self.morgue += morgue
+        self.marks += marks
         due_ms = float(oldest) // 1000
         if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):
             self.oldest_due_ms = due_ms

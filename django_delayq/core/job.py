@@ -19,6 +19,8 @@ BODY_VERSION: Final = 1
 MAX_ID_BYTES: Final = 255
 MAX_TASK_BYTES: Final = 255
 PRIORITIES: Final = 8
+#: keys from this one on are durable (:func:`new_key`)
+DURABLE: Final = b"\x80"
 DEFAULT_PRIORITY: Final = 4
 
 # flags of a state record, shared with lua/lib/state.lua
@@ -44,7 +46,7 @@ def new_key(*, durable: bool = False) -> bytes:
 
 def is_durable(key: bytes) -> bool:
     """Whether the end of the generation with this key is marked for somebody outside Redis."""
-    return key[:1] >= b"\x80"
+    return key >= DURABLE
 
 
 @dataclass(slots=True)
@@ -79,6 +81,11 @@ class NewJob:
     payloads: str = "all"  # which payloads of the id are kept: all | last | first
     max_payloads: int = 10_000  # how many of them
     fresh: bool = False  # the id was made by new_id() for this job, so nothing can live under it
+
+    @property
+    def durable(self) -> bool:
+        """Whether somebody outside Redis waits to hear how it ends. Such a job may be put in twice: see `known`."""
+        return is_durable(self.key if self.payload is None else self.payload.key)
 
 
 @dataclass(slots=True)

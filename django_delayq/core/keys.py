@@ -22,13 +22,15 @@ reply       hash     request id -> the reply it got
 window      list     request ids by age
 count       hash     counters
 event       stream   finished attempts, capped
-meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks
+meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks, birth
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
+settled     hash     durable key -> mark: how its generation ended (``lua/lib/settled.lua``), until somebody took it
 =========== ======== ==========================================================================================
 
 Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
-``{<prefix>}:workers`` (hash: worker -> last announcement) and, without a cluster, ``<prefix>:wake:<queue>`` (list of
-shard numbers).
+``{<prefix>}:workers`` (hash: worker -> last announcement), ``<prefix>:result:<id>`` (hash: what is kept of a Django
+Task, see :mod:`.results`; the only key that expires, and no job needs it) and, without a cluster,
+``<prefix>:wake:<queue>`` (list of shard numbers).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ MAX_SHARDS: Final = 1024
 SHARD_KEYS: Final = (
     *(f"due.{priority}" for priority in range(PRIORITIES)),
     "lease", "body", "state", "gate", "order", "payload", "failed", "failures",
-    "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task",
+    "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task", "settled",
 )  # fmt: skip
 _FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 

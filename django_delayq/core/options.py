@@ -108,6 +108,8 @@ class TaskOptions:
     timezone: str | None = None
     #: ticks that nobody could fire in time: "once" = one run for all of them, "skip" = none
     missed: str = "once"
+    #: its jobs are kept in the database, too, until they are done; None = the queue's own setting
+    durable: bool | None = None
     #: former names; jobs stored under them still find the task
     aliases: tuple[str, ...] = ()
 
@@ -126,6 +128,8 @@ class TaskOptions:
             check_choice("due_policy", self.due_policy, DUE_POLICIES)
         if self.shards is not None:
             check_int("shards", self.shards, 1, MAX_SHARDS)
+        if self.durable is not None:
+            check_flag("durable", self.durable)
         self._set("retry_in", backoff_of("retry_in", self.retry_in))
         self._set("aliases", _aliases(self.aliases))
         self._check_merge()

@@ -8,23 +8,24 @@ library may send it again after a lost reply: the second time it gets the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
 
 from . import layout as layouts
 from . import rehome
-from .chunks import MOVED, ChunkSender
+from .chunks import CHUNK, MOVED, ChunkSender
 from .epochs import Patience
 from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
-from .frames import bad_id, pack_new
+from .frames import bad_id, pack_deadline, pack_known, pack_new
 from .job import MAX_ID_BYTES, NewJob
 from .keys import MAX_SHARDS, number_of
 from .scripts import clear_errors
 from .shards import Batch, Shards, new_request
 
 _OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",
-                    "t": "taken", "f": "full", "p": "paused", "v": "moved", "d": "fired"}  # fmt: skip
+                    "t": "taken", "f": "full", "p": "paused", "v": "moved", "d": "fired", "k": "known",
+                    "l": "late"}  # fmt: skip
 T = TypeVar("T")
 MOVED_REPLY: Final = MOVED.encode()
 
@@ -61,11 +62,15 @@ class Queue(Shards):
 
     # -- schedule ----------------------------------------------------------------------------------------------------
 
-    def schedule(self, new: NewJob) -> str:
+    def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> str:
         """Puts one job in.
 
+        Args:
+            not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = whenever.
+
         Returns:
-            created, merged, replaced, ignored or gated.
+            created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or
+            payload, is here or in the morgue, or has ended and its mark was not taken yet); or late.
 
         Raises:
             IdTaken: the live job of this id belongs to another task, or ``on_conflict="error"`` met a live job.
@@ -73,18 +78,19 @@ class Queue(Shards):
             QueueFull: the queue or the id has no room, or Redis has no memory left.
             QueuePaused: the queue takes no new jobs now.
         """
-        outcome = self._schedule_one(new)
-        if outcome in ("full", "paused"):
-            raise self._refusal(outcome, new)
-        if outcome == "taken":
-            raise IdTaken(f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
-                          f"give {new.task!r} ids of its own")  # fmt: skip
-        if outcome == "exists":
-            raise IdTaken(f"a job with id {new.id!r} already lives in queue {self.name!r}; "
-                          "use on_conflict='replace' or 'ignore', or cancel it first")  # fmt: skip
+        outcome = self._schedule_one(new, not_after_ms=not_after_ms)
+        if outcome in ("full", "paused", "taken", "exists"):
+            raise self.refusal(outcome, new)
         return outcome
 
-    def _refusal(self, outcome: str, new: NewJob) -> DelayQError:
+    def refusal(self, outcome: str, new: NewJob) -> DelayQError:
+        """The error of a job that :meth:`schedule_many` said taken, exists, full or paused of."""
+        if outcome == "taken":
+            return IdTaken(f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
+                           f"give {new.task!r} ids of its own")  # fmt: skip
+        if outcome == "exists":
+            return IdTaken(f"a job with id {new.id!r} already lives in queue {self.name!r}; "
+                           "use on_conflict='replace' or 'ignore', or cancel it first")  # fmt: skip
         if outcome == "paused":
             return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
         if new.payload is not None:
@@ -122,39 +128,70 @@ class Queue(Shards):
         since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode()))
         return max(since, self.last_tick(ident) or 0) if len(self.epochs) > 1 else since
 
-    def schedule_many(self, news: Iterable[NewJob]) -> list[str]:
+    def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[str]:
         """Puts many jobs in, in chunks of at most 250 of one shard.
+
+        Args:
+            news: the jobs.
+            not_after_ms: see :meth:`schedule`; it counts for each chunk as a whole.
 
         Returns:
             For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a
-            live job of another task), exists (``on_conflict="error"`` met a live job), full or paused.
+            live job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
         """
         outcomes: dict[int, str] = {}
-        for places, done in ChunkSender(self).send(news):
+        for places, done in ChunkSender(self, not_after_ms).send(news):
             outcomes.update(zip(places, done, strict=True))
         return [_OUTCOMES[outcomes[place]] for place in range(len(outcomes))]
 
-    def count_many(self, news: Iterable[NewJob]) -> dict[str, int]:
+    def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
         """:meth:`schedule_many` for any number of jobs, even without end: how many had which outcome."""
         letters: dict[str, int] = {}
-        for _, done in ChunkSender(self).send(news):
+        for _, done in ChunkSender(self, not_after_ms).send(news):
             for letter in set(done):
                 letters[letter] = letters.get(letter, 0) + done.count(letter)
         return {_OUTCOMES[letter]: n for letter, n in letters.items()}
 
-    def _schedule_one(self, new: NewJob, tick: bytes | None = None) -> str:
+    def knows(self, pairs: Sequence[tuple[str, bytes] | tuple[str, bytes, bytes]]) -> list[bool]:
+        """Which durable generations, or payloads, Redis knows: live, gated, in the morgue, or ended and marked.
+
+        Args:
+            pairs: id and key of each. Where an id may have many payloads it is cheaper with a third element: the
+                payload's digest (:func:`.frames.digest`).
+
+        Raises:
+            InvalidJob: an id or a key that cannot be one.
+        """
+        known = [False] * len(pairs)
+        words = [pack_known(*pair) for pair in pairs]
+        # What comes back from an old shard's morgue meanwhile is put into the newer one first, and that is asked later.
+        for epoch, shards in self.epochs:
+            places: dict[int, list[int]] = {}
+            for place, pair in enumerate(pairs):
+                if not known[place]:
+                    places.setdefault(number_of(epoch, crc32(pair[0].encode()) % shards), []).append(place)
+            for number, mine in places.items():
+                for start in range(0, len(mine), CHUNK):
+                    chunk = mine[start : start + CHUNK]
+                    frame = b"".join([words[place] for place in chunk])
+                    for place, answer in zip(chunk, self.call("known", number, frame, request=b""), strict=True):
+                        known[place] = answer == ord("1")
+        return known
+
+    def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> str:
         entry = pack_new(new)
-        if new.fresh and new.payload is None and tick is None:
+        # A durable job may have been sent before, by somebody who did not live to hear the answer.
+        fresh = new.fresh and not new.durable
+        if fresh and new.payload is None and not tick and not_after_ms is None:
             keys = self.shard(self.shard_of(new.id)).fresh_keys[new.priority]
             if self.broker.scripts.call("schedule_fresh", keys, new_request(), b"", entry):
                 return "created"
 
         def ask(number: int) -> str | None:
-            words = (entry, b"0") if tick is None else (entry, b"0", tick)
-            letter: str = self.call("schedule", number, *words).decode()
+            letter: str = self.call("schedule", number, entry, b"0", tick, pack_deadline(not_after_ms)).decode()
             return None if letter == MOVED else letter
 
-        letter = self.visit(new.id, ask, create=True, fresh=new.fresh)
+        letter = self.visit(new.id, ask, create=True, fresh=fresh)
         return _OUTCOMES[letter or MOVED]
 
     # -- where an id may live ----------------------------------------------------------------------------------------
@@ -215,16 +252,20 @@ class Queue(Shards):
 
     # -- what callers and operators ask for --------------------------------------------------------------------------
 
-    def cancel(self, ident: str, *, task: str = "") -> str:
+    def cancel(self, ident: str, *, task: str = "", not_after_ms: float | None = None) -> str:
         """Takes a waiting job out; marks a running one so that it does not come back.
 
+        Args:
+            task: the task that it must have; "" = any.
+            not_after_ms: see :meth:`schedule`.
+
         Returns:
-            cancelled, stopping (it is running) or "" (there is no live job).
+            cancelled, stopping (it is running), "" (there is no live job) or late.
 
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        return self._answer("cancel", ident, task)
+        return self._answer("cancel", ident, task, pack_deadline(not_after_ms))
 
     def reschedule(self, ident: str, *, due_ms: int | None = None, delay_ms: int | None = None, task: str = "") -> bool:
         """Moves the due time of what waits under an id (of what is gated, while a run goes on).

@@ -95,6 +95,18 @@ def _blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
     }
 
 
+def _hurried_settings(seconds: float) -> dict[str, Any]:
+    """What is different for a caller in a hurry: a lost line is made anew once, nothing is waited for twice."""
+    lost = (redis_errors.ConnectionError, redis_errors.ReadOnlyError)
+    return {
+        "socket_timeout": seconds,
+        "socket_connect_timeout": seconds,
+        "retry": _Retry(NoBackoff(), 1, supported_errors=lost),
+        "retry_on_error": list(lost),
+        "health_check_interval": 0,
+    }
+
+
 def _identity(config: RedisConfig) -> dict[str, Any]:
     return {"username": config.username, "password": config.password}
 
@@ -143,6 +155,8 @@ class Source(Protocol):
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool: ...
 
+    def hurried(self, seconds: float) -> Source: ...
+
 
 class Server:
     """One server at a fixed address."""
@@ -171,13 +185,16 @@ class Server:
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         return _PatientPool(**{**self.options, **_blocking_settings(socket_timeout)})
 
+    def hurried(self, seconds: float) -> Server:
+        return Server(self.options | _hurried_settings(seconds), self.max_connections, self.display_url)
+
 
 class Sentinels:
     """The master that the Sentinels name."""
 
     cluster = False
 
-    def __init__(self, master: str, sentinels: Callable[[], Sentinel], options: dict[str, Any], max_connections: int,
+    def __init__(self, master: str, sentinels: Callable[..., Sentinel], options: dict[str, Any], max_connections: int,
                  display_url: str) -> None:  # fmt: skip
         self.master = master
         self.sentinels = sentinels
@@ -192,8 +209,8 @@ class Sentinels:
         own |= {"username": config.sentinel_username, "password": config.sentinel_password}
         options = {"db": config.db, **_identity(config), **_settings(config), **ssl}
 
-        def sentinels() -> Sentinel:
-            return Sentinel(list(config.sentinels), sentinel_kwargs=own)
+        def sentinels(**changes: Any) -> Sentinel:
+            return Sentinel(list(config.sentinels), sentinel_kwargs=own | changes)
 
         return cls(config.sentinel_master, sentinels, options, config.max_connections, config.display_url)
 
@@ -202,6 +219,13 @@ class Sentinels:
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         return self._pool(self.options | _blocking_settings(socket_timeout))
+
+    def hurried(self, seconds: float) -> Sentinels:
+        def sentinels() -> Sentinel:
+            return self.sentinels(socket_timeout=seconds, socket_connect_timeout=seconds)
+
+        options = self.options | _hurried_settings(seconds)
+        return Sentinels(self.master, sentinels, options, self.max_connections, self.display_url)
 
     def _pool(self, options: dict[str, Any]) -> ConnectionPool:
         return _PatientSentinelPool(self.master, self.sentinels(), **options)  # type: ignore[no-untyped-call]
@@ -288,6 +312,9 @@ class Cluster:
             options["connection_class"] = SSLConnection
         return _PatientPool(**options)
 
+    def hurried(self, seconds: float) -> Cluster:
+        return Cluster(self.nodes, self.options | _hurried_settings(seconds), self.max_connections, self.display_url)
+
 
 def source_of(config: RedisConfig) -> Source:
     """The deployment that ``config`` names."""
@@ -349,8 +376,8 @@ def _sentinels_of_pool(pool: SentinelConnectionPool, options: dict[str, Any], co
     for name in ("host", "port"):
         options.pop(name, None)
 
-    def sentinels() -> Sentinel:
-        return Sentinel(addresses, sentinel_kwargs=own)
+    def sentinels(**changes: Any) -> Sentinel:
+        return Sentinel(addresses, sentinel_kwargs=own | changes)
 
     where = ",".join(f"{host}:{port}" for host, port in addresses)
     shown = f"sentinel://{_who(options)}{where}/{pool.service_name}"

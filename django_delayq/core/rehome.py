@@ -70,7 +70,7 @@ def _bring_back(queue: Queue, ident: str, grave: _Grave, delay_ms: int, again: b
             reply = queue.call("adopt", number, ident.encode(), delay_ms, again, grave.task, grave.body,
                                grave.payloads, request=grave.request)  # fmt: skip
             if reply == b"kicked":
-                queue.call("discard", grave.shard, ident.encode(), grave.key, request=grave.request)
+                queue.call("discard", grave.shard, ident.encode(), grave.key, b"1", request=grave.request)
         return None if reply == _MOVED else reply
 
     return (queue.visit(ident, ask) or b"").decode()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -25,7 +26,8 @@ NAMES: Final = (
     "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "expire", "record",
     "touch", "kick", "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves",
     "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
-    "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads",
+    "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads", "settled",
+    "known", "result", "retry_many",
 )  # fmt: skip
 #: a node of a cluster that says so, or nothing, is not the one to ask (any more)
 _ELSEWHERE: Final = (
@@ -117,8 +119,8 @@ class Scripts:
                 return self._round_trip(keys[0], command)
             except NoScriptError:
                 pass  # EVAL loads and runs on the very node that answers, inside one command
-            except _ELSEWHERE:
-                if not self._connection.cluster:
+            except _ELSEWHERE as error:
+                if not self._connection.cluster or self._enough(error):
                     raise
             return self._connection.run(source, keys, *args)
         except REDIS_ERRORS as error:
@@ -146,29 +148,39 @@ class Scripts:
         except BaseException as error:
             lines.put_back(line, clean=False)
             if isinstance(error, REDIS_ERRORS):
+                if self._enough(error):
+                    raise_clear(error)
                 return again
             raise
+        patience, sent_at = self._connection.patience, time.monotonic()
 
         def finish() -> Any:
             clean = False
             try:
+                if patience is not None and not line.can_read(max(0.0, sent_at + patience - time.monotonic())):
+                    raise redis_errors.TimeoutError(f"no answer within {patience:g} s")
                 reply = line.read_response()
                 clean = True
                 return reply
             except ResponseError:
                 clean = True
-            except REDIS_ERRORS:
-                pass
+            except REDIS_ERRORS as error:
+                if self._enough(error):
+                    raise_clear(error)
             finally:
                 lines.put_back(line, clean=clean)
             return again()
 
         return finish
 
+    def _enough(self, error: Exception) -> bool:
+        """Whether the caller is in a hurry and has waited already."""
+        return self._connection.patience is not None and isinstance(error, redis_errors.TimeoutError)
+
     def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
         """The part of the command that is the same in every call of a script on a shard, in the wire's own form.
 
-        Twenty-six keys take redis-py longer to pack than the rest of a schedule() takes altogether.
+        Twenty-seven keys take redis-py longer to pack than the rest of a schedule() takes altogether.
         """
         known = self._heads.get((sha, keys[0], arguments))
         if known is None:

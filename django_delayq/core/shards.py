@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 from . import layout as layouts
 from . import rules
 from .chunks import CHUNK
-from .frames import BrokenJob, pack_settlement, pack_touch, unpack_batch, unpack_leases
+from .frames import BrokenJob, pack_settlement, pack_touch, take_u8, unpack_batch, unpack_leases
 from .job import Job, Settlement, bury, expire
 from .keys import Shard, number_of
 from .layout import Layout
+from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
 _TICK: Final = struct.Struct("<dddBB")
+_LOADS: Final = struct.Struct("<IIdId")
 
 
 @dataclass(slots=True)
@@ -54,6 +56,15 @@ class Tick:
     next_deadline_ms: float | None
     expired: bool
     held_back: bool
+    #: random, from the first tick of the shard: another one than before means that Redis lost it; b"" of a tombstone
+    born: bytes = b""
+    #: of Redis
+    run_id: str = ""
+    #: marks that wait to be taken (:mod:`.settled`)
+    settled: int = 0
+    #: number of entries, and the score of the newest (µs; 0 if there is none)
+    failed: tuple[int, int] = (0, 0)
+    morgue: tuple[int, int] = (0, 0)
 
 
 def new_request() -> bytes:
@@ -206,10 +217,31 @@ class Shards:
         """
         frame = self.call("tick", number, b"1" if hold else b"0")
         now_us, due, deadline, expired, held_back = _TICK.unpack_from(frame)
-        if not rules.are_kept(self, number, frame[_TICK.size :]):
+        born, at = take_u8(frame, _TICK.size)
+        run_id, at = take_u8(frame, at)
+        settled, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
+        if not rules.are_kept(self, number, frame[at + _LOADS.size :]):
             rules.restore(self)
         return Tick(now_us / 1000, None if due < 0 else due // 1000, None if deadline < 0 else deadline,
-                    bool(expired), bool(held_back))  # fmt: skip
+                    bool(expired), bool(held_back), born, run_id.decode(), settled, (failed, int(failed_us)),
+                    (morgue, int(morgue_us)))  # fmt: skip
+
+    def settled(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
+        """Marks of a shard (:mod:`.settled`).
+
+        Args:
+            number: the shard.
+            forget: marks that were dealt with; one that is another by now stays.
+            limit: how many others are told at most.
+
+        Returns:
+            Marks in no order, chosen by lot where there are more.
+        """
+        some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
+        while rest:
+            self.call("settled", number, pack_marks(some), 0, request=b"")
+            some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
+        return unpack_marks(self.call("settled", number, pack_marks(some), limit, request=b""))
 
     def expired(self, number: int, limit: int = CHUNK) -> list[Job]:
         """Jobs of a shard whose lease ran out; none during a reaper hold. Settle them with ``guard="expired"``."""

@@ -40,7 +40,11 @@ class Task:
         func: the function itself.
         options: its policy.
         is_async: whether ``func`` is an ``async def``.
+        listener: called with the name of an event and what belongs to it, for each run of its jobs (the events of
+            ``worker.Hooks.notify``); None for a task that need not know.
     """
+
+    listener: Callable[..., None] | None = None
 
     def __init__(self, func: Callable[..., Any], *, name: str, options: TaskOptions | None = None) -> None:
         if not callable(func):

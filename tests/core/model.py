@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from django_delayq.core.job import STARTED, STOPPING, SUSPECT, Job, NewJob, Payload, Settlement
+from django_delayq.core.job import STARTED, STOPPING, SUSPECT, Job, NewJob, Payload, Settlement, is_durable
 
 Due = tuple[float, float]
 
@@ -83,10 +85,12 @@ class Grave:
 
 
 def better(old: Item, new: Item, policy: str) -> Item:
-    """Which of two equal payloads stays."""
+    """Which of two equal payloads stays. It bears the durable key of the other, if it has none of its own."""
     a, b = float(old.payload.score), float(new.payload.score)
     wins = {"min": b < a, "max": b > a, "first": False, "last": True}[policy]
-    return new if wins else old
+    stays, goes = (new, old) if wins else (old, new)
+    inherits = is_durable(goes.payload.key) and not is_durable(stays.payload.key)
+    return replace(stays, payload=replace(stays.payload, key=goes.payload.key)) if inherits else stays
 
 
 def add(items: dict[bytes, Item], new: Item, policy: str = "min") -> None:
@@ -114,8 +118,11 @@ class ModelShard:
         self.queue, self.number, self.lease_ms = queue, number, lease_ms
         self.lives: dict[str, Live] = {}
         self.graves: dict[tuple[str, bytes], Grave] = {}
+        #: durable key -> how its generation ended
+        self.marks: dict[bytes, str] = {}
         self.counters: dict[str, int] = {}
         self.clock_us = self.token = self.hold_ms = 0
+        self.seen_before = (0, 0)
         self.arrivals = itertools.count(1)
 
     # -- time --------------------------------------------------------------------------------------------------------
@@ -123,6 +130,7 @@ class ModelShard:
     def see(self, us: int, *, keep: bool = True) -> int:
         """Now, ms: stands still while the clock is behind by less than a lease; a larger step arms the reaper hold."""
         hold_ms = self.hold_ms
+        self.seen_before = self.clock_us, self.hold_ms
         if self.clock_us - us > self.lease_ms * 1000:
             hold_ms = us // 1000 + self.lease_ms
         else:
@@ -139,14 +147,69 @@ class ModelShard:
         if by:
             self.counters[name] = self.counters.get(name, 0) + by
 
+    # -- marks -------------------------------------------------------------------------------------------------------
+
+    def durable(self) -> dict[bytes, str]:
+        """Where every durable generation or payload is: live or buried."""
+
+        def found(place: str, content: Content, items: Iterable[Item]) -> Iterator[tuple[bytes, str]]:
+            for key in [item.payload.key for item in items] if content.merged else [content.key]:
+                if is_durable(key):
+                    yield key, place
+
+        places: dict[bytes, str] = {}
+        for grave in self.graves.values():
+            places.update(found("buried", grave.content, grave.items))
+        for live in self.lives.values():
+            places.update(found("live", live.content, (*live.waiting.values(), *live.running.values())))
+            if live.gate and not live.content.merged:
+                places.update(found("live", live.gate[1], ()))
+        return places
+
+    @contextmanager
+    def marking(self) -> Iterator[dict[bytes, str]]:
+        """What is nowhere any more behind the block is done; what has changed its place is marked with the new one.
+
+        What comes in in the block is to be put into the dictionary.
+        """
+        before = self.durable()
+        yield before
+        after = self.durable()
+        for key, place in before.items():
+            if after.get(key) != place:
+                self.marks[key] = after.get(key, "done")
+
+    def knows(self, key: bytes) -> bool:
+        return key in self.marks or key in self.durable()
+
+    def forget(self, key: bytes, end: str) -> None:
+        if self.marks.get(key) == end:
+            del self.marks[key]
+
     # -- schedule ----------------------------------------------------------------------------------------------------
 
-    def schedule(self, news: list[NewJob]) -> list[str]:
-        outcomes = [self._schedule(new) for new in news]
+    def schedule(self, news: list[NewJob], *, late: bool = False) -> list[str]:
+        outcomes = ["late" if late else self._ask_for(new) for new in news]
+        idle = outcomes.count("late") + outcomes.count("known")
+        if idle == len(outcomes):
+            self.clock_us, self.hold_ms = self.seen_before
         self.count("created", outcomes.count("created"))
         self.count("refused", outcomes.count("full"))
-        self.count("changed", len(outcomes) - outcomes.count("created") - outcomes.count("full"))
+        self.count("changed", len(outcomes) - outcomes.count("created") - outcomes.count("full") - idle)
         return outcomes
+
+    def _ask_for(self, new: NewJob) -> str:
+        key = new.payload.key if new.payload else new.key
+        if not is_durable(key):
+            return self._schedule_marking(new, ())
+        return "known" if self.knows(key) else self._schedule_marking(new, (key,))
+
+    def _schedule_marking(self, new: NewJob, keys: Iterable[bytes]) -> str:
+        with self.marking() as before:
+            outcome = self._schedule(new)
+            if outcome in ("created", "merged", "replaced", "gated"):
+                before.update(dict.fromkeys(keys, "live"))
+        return outcome
 
     def _schedule(self, new: NewJob) -> str:
         content = Content(new.key, new.task, new.payload is not None, new.args, new.options, new.priority)
@@ -247,7 +310,8 @@ class ModelShard:
     # -- settle ------------------------------------------------------------------------------------------------------
 
     def settle(self, settlements: list[Settlement]) -> list[bool]:
-        answers = [self._settle(settlement) for settlement in settlements]
+        with self.marking():
+            answers = [self._settle(settlement) for settlement in settlements]
         self.count("late", answers.count(False))
         return answers
 
@@ -318,6 +382,7 @@ class ModelShard:
     def _try_rest(self, s: Settlement, live: Live) -> None:
         """The other payloads of the run are a generation of their own, united with what was gated, due now."""
         key = hashlib.sha1(live.content.key).digest()[:16]
+        key = bytes((key[0] & 0x7F,)) + key[1:]
         self._unite(s, live)
         self.lives[s.job.id] = Live(replace(live.content, key=key), self.at(self.now_ms), waiting=live.waiting)
 
@@ -347,6 +412,10 @@ class ModelShard:
         return "stopping" if live.flags & STOPPING else "held"
 
     def cancel(self, ident: str, task: str) -> str:
+        with self.marking():
+            return self._cancel(ident, task)
+
+    def _cancel(self, ident: str, task: str) -> str:
         live = self.lives.get(ident)
         if live is None:
             return ""
@@ -384,6 +453,11 @@ class ModelShard:
         name = self.grave_of(ident, key)
         if name is None:
             return ""
+        with self.marking():
+            return self._kick(name, delay_ms, replacing)
+
+    def _kick(self, name: tuple[str, bytes], delay_ms: int, replacing: bool) -> str:
+        ident = name[0]
         grave, live = self.graves[name], self.lives.get(ident)
         content = grave.content
         if live and ((live.content.task, live.content.merged) != (content.task, content.merged)
@@ -410,7 +484,8 @@ class ModelShard:
         name = self.grave_of(ident, key)
         if name is None:
             return "0"
-        del self.graves[name]
+        with self.marking():
+            del self.graves[name]
         self.count("discarded")
         return "1"
 
@@ -445,6 +520,7 @@ class ModelShard:
             "failed": [(ident, self.lives[ident].failures, ms) for (ms, _), ident in failed],
             "morgue": [(name, due[0]) for due, name in buried],
             "graves": {name: self._seen_grave(grave) for name, grave in self.graves.items()},
+            "marks": dict(self.marks),
             "counters": dict(self.counters),
             "token": self.token,
             "hold_ms": self.hold_ms,

@@ -37,6 +37,8 @@ class Stage:
         self.queue: Queue = broker.queue(name, shards=shards)
         self.us = T0 * 1000
         self.clock = clock
+        #: whether what is put in is durable from now on
+        self.durable = False
         self._set()
 
     def _set(self) -> None:
@@ -57,13 +59,15 @@ class Stage:
         """Schedule a plain job; ``at`` is in ms after T0."""
         if at is not None:
             options |= {"due_ms": T0 + at, "delay_ms": None}
+        if self.durable and options.get("payload") is None:
+            options.setdefault("key", new_key(durable=True))
         return self.queue.schedule(NewJob(ident, task, **options))
 
     def add(self, ident: str, data: bytes, score: str = "0", *, at: int | None = None, task: str = "sync",
             **options: Any) -> str:  # fmt: skip
         """Schedule a payload of a merged job."""
         options = {"on_conflict": "merge", "due_policy": "keep"} | options
-        return self.put(ident, at=at, task=task, payload=Payload(data, score, new_key()), **options)
+        return self.put(ident, at=at, task=task, payload=Payload(data, score, new_key(durable=self.durable)), **options)
 
     def batch(self, n: int = 100, *, worker: str = "w", number: int = 0, **options: Any) -> Batch:
         return self.queue.reserve(number, n, worker=worker, **options)
@@ -96,6 +100,15 @@ class Stage:
         job = next(job for job in self.take(number=self.queue.shard_of(ident)) if job.id == ident)
         assert self.buried(job)
         return job.key
+
+    def taken_marks(self) -> dict[bytes, str]:
+        """Takes all marks down: key -> end."""
+        taken: dict[bytes, str] = {}
+        for number in self.queue.numbers:
+            while marks := self.queue.settled(number):
+                taken |= {mark.key: mark.end for mark in marks}
+                self.queue.settled(number, marks, 0)
+        return taken
 
     # -- looks -------------------------------------------------------------------------------------------------------
 

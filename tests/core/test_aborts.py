@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq.core import bulk, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, release
+from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, is_durable, release
 from django_delayq.core.scripts import compose
 
 from .stage import Stage
@@ -53,7 +53,8 @@ def breaking_off(broker: Broker, name: str, at: int) -> None:
 
 
 def furnish(stage: Stage) -> Jobs:
-    """Plain and merged jobs in every state; the held ones with and without gated content."""
+    """Plain and merged jobs in every state, all durable; the held ones with and without gated content."""
+    stage.durable = True
     for ident in ("held", "gated", "stopped"):
         stage.put(ident, args=b"old")
     for job in stage.take():
@@ -84,6 +85,11 @@ def furnish(stage: Stage) -> Jobs:
     return jobs
 
 
+def ever(stage: Stage) -> set[bytes]:
+    live, buried = keys(stage)
+    return live | buried
+
+
 def contents(stage: Stage) -> set[tuple[str, str, bytes]]:
     """Everything that somebody asked for and that is still to be seen somewhere."""
     world = read_world(stage.queue, 0)
@@ -99,6 +105,29 @@ def contents(stage: Stage) -> set[tuple[str, str, bytes]]:
     return found
 
 
+def keys(stage: Stage) -> tuple[set[bytes], set[bytes]]:
+    """The durable keys of what lives, and of what lies in the morgue."""
+    world = read_world(stage.queue, 0)
+    live, buried = set(), set()
+    for one in world["lives"].values():
+        if one["content"].merged:
+            live |= {payload.key for payload in one["waiting"] + one["running"]}
+        else:
+            live |= {one["content"].key} | ({one["gate"][1].key} if one["gate"] else set())
+    for grave in world["graves"].values():
+        content = grave["content"]
+        buried |= {payload.key for payload in grave["payloads"]} if content.merged else {content.key}
+    return {key for key in live if is_durable(key)}, {key for key in buried if is_durable(key)}
+
+
+def assert_marks(stage: Stage) -> None:
+    """No mark says that a job has ended which lives, or that it lies in the morgue when it does not."""
+    live, buried = keys(stage)
+    marks = read_world(stage.queue, 0)["marks"]
+    assert not [key for key, end in marks.items() if end == "done" and key in live | buried]
+    assert not [key for key, end in marks.items() if end == "buried" and key in live - buried]
+
+
 def _settling(make: Callable[[Job], Any], *idents: str) -> Act:
     return lambda stage, jobs: stage.settle(*(make(jobs[ident]) for ident in idents))
 
@@ -108,7 +137,7 @@ SUPERSEDED = {("gated", "args", b"old")}
 HELD = ("held", "gated", "stopped", "mheld", "mgated", "mmany")
 ACTS: dict[str, tuple[str, Act]] = {
     "schedule a new job": ("schedule", lambda stage, _: stage.put("new", task="new task", priority=6)),
-    "schedule a fresh job": ("schedule_fresh", lambda stage, _: stage.put("fresh", at=2000, fresh=True)),
+    "schedule a fresh job": ("schedule_fresh", lambda stage, _: stage.put("fresh", at=2000, fresh=True, key=b"")),
     "schedule a new merged job": ("schedule", lambda stage, _: stage.add("new", b"p")),
     "replace a waiting job": ("schedule", lambda stage, _: stage.put("retrying", at=70, priority=0)),
     "replace a merged job": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", on_conflict="replace")),
@@ -165,9 +194,12 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
         return stage, furnish(stage)
 
     stage, jobs = scene()
-    before = contents(stage)
+    before, known = contents(stage), ever(stage)
     act(stage, jobs)
     fsck.assert_invariants(clocked)
+    assert_marks(stage)
+    done = {key for key, end in read_world(stage.queue, 0)["marks"].items() if end == "done"}
+    assert known - ever(stage) <= done, "whatever is gone is marked"
     lasting = (before & contents(stage)) - SUPERSEDED
     for at in range(1, 200):
         stage, jobs = scene()
@@ -182,6 +214,7 @@ def test_t09_a_script_that_breaks_off_loses_no_job(clocked: Broker, name: str) -
         fsck.check(clocked, repair=True)
         fsck.assert_invariants(clocked)
         assert lasting <= contents(stage), at
+        assert_marks(stage)
         stage.wait(200_000)
         stage.done(*stage.take())
         fsck.assert_invariants(clocked)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, events, fsck
+from django_delayq.core import bulk, events, fsck, mend
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, Settlement, ack, bury, fail, new_id, release
+from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail, new_id, new_key, release
 from django_delayq.core.queue import Queue
+from django_delayq.core.results import Record, Results
 from django_delayq.core.scripts import NAMES
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox
@@ -32,7 +33,7 @@ def scripts_called(broker: Broker) -> set[str]:
         names.add(name)
         return send(name, *args)
 
-    for verb in ("call", "begin"):
+    for verb in ("call", "begin", "loaded"):
         setattr(scripts, verb, partial(remember, getattr(scripts, verb)))
     return names
 
@@ -95,6 +96,8 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     fsck.assert_invariants(cluster_broker)
     for_operators(cluster_broker, queue)
     for_recurring_tasks(queue)
+    for_those_who_wait(queue)
+    for_those_who_ask(cluster_broker)
     reshard(cluster_broker, queue)
     fsck.assert_invariants(cluster_broker)
     assert called == set(NAMES), "each script was run at least once"
@@ -119,6 +122,8 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     assert bulk.run_all_now(queue)["moved"] >= 20
     assert bulk.cancel_all(queue)["cancelled"] >= 20
     into("fail")
+    for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
+        assert mend.retry_failed(queue, view.job.shard, [(view.id, view.job.key)], delay_ms=90_000) == ["retried"]
     assert bulk.kill_failed(queue) == {"killed": 30}
     into("fail")
     assert bulk.delete_failed(queue) == {"deleted": 30}
@@ -140,6 +145,43 @@ def for_recurring_tasks(queue: Queue) -> None:
     assert queue.schedule_tick(new, 1000) == "fired"
     assert queue.last_tick("tick") == 1000
     assert queue.cancel("tick") == "cancelled"
+
+
+def for_those_who_ask(broker: Broker) -> None:
+    """Records of results, each on its own node."""
+    records = Results(broker)
+    for ident in ("a", "b", "c", "d", "e"):
+        records.create(ident, b"head", 60_000)
+        assert records.read(ident) == Record(b"head")
+
+
+def for_those_who_wait(queue: Queue) -> None:
+    """Durable jobs, plain and merged, on every shard: sent twice, ended, heard of."""
+    keys = {f"durable-{n}": new_key(durable=True) for n in range(30)}
+    news = [
+        NewJob(ident, "work", key=key) if n % 2 else NewJob(ident, "sync", payload=Payload(b"p", "1", key))
+        for n, (ident, key) in enumerate(keys.items())
+    ]
+    late = queue.broker.now_ms() - 60_000
+    assert queue.schedule_many(news, not_after_ms=late) == ["late"] * 30
+    assert queue.schedule_many(news, not_after_ms=late + 120_000) == ["created"] * 30
+    assert queue.schedule_many(news) == ["known"] * 30
+    assert queue.knows(list(keys.items())) == [True] * 30
+    held = [job for number in range(SHARDS) for job in queue.reserve(number, 50, worker="w").jobs]
+    ends = {job.id: "buried" if place % 2 else "done" for place, job in enumerate(held)}
+    makers = (lambda job: ack(job, 1, 2), lambda job: bury(job, 1, 2, reason="why"))
+    assert all(queue.settle([makers[place % 2](job) for place, job in enumerate(held)]))
+    heard = {}
+    for number in range(SHARDS):
+        marks = queue.settled(number)
+        assert queue.tick(number).settled == len(marks)
+        heard |= {mark.key: mark.end for mark in marks}
+        assert queue.settled(number, marks) == []
+    assert heard == {keys[ident]: end for ident, end in ends.items()}
+    assert [known for known in queue.knows(list(keys.items())) if known] == [True] * 15, "those in the morgue"
+    bulk.discard_all(queue)
+    for number in range(SHARDS):
+        queue.settled(number, queue.settled(number), 0)
 
 
 def reshard(broker: Broker, queue: Queue) -> None:

@@ -87,6 +87,14 @@ def _orphan_window(stage: Stage) -> None:
     stage.broker.client.rpush(stage.key("window"), b"r" * 24)
 
 
+def _mark_of_nobody(stage: Stage) -> None:
+    stage.broker.client.hset(stage.key("settled"), b"\x7f" * 16, b"\1" * 9)
+
+
+def _mark_of_nothing(stage: Stage) -> None:
+    stage.broker.client.hset(stage.key("settled"), b"\xff" * 16, b"\4" * 9)
+
+
 DAMAGES: dict[str, tuple[Damage, str, set[str]]] = {
     "a waiting job without its place": (_zset("due.2", "failed"), "body without place", set()),
     "a merged job without its place": (_zset("due.4", "merged"), "body without place", set()),
@@ -109,6 +117,8 @@ DAMAGES: dict[str, tuple[Damage, str, set[str]]] = {
     "a grave without its id": (_first("morgue_id"), "grave without index", set()),
     "a grave without its record": (_first("grave"), "grave without record", {"buried"}),
     "a reply outside of the window": (_orphan_reply, "remembered replies", set()),
+    "a mark of nobody": (_mark_of_nobody, "mark without durable key", set()),
+    "a mark that says nothing": (_mark_of_nothing, "mark without durable key", set()),
     "a place in the window without a reply": (_orphan_window, "remembered replies", set()),
 }
 

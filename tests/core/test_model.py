@@ -22,8 +22,9 @@ from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import Connection
 from django_delayq.core.errors import IdTaken, QueueFull
-from django_delayq.core.frames import unpack_batch
-from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.frames import digest, unpack_batch
+from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, is_durable, release
+from django_delayq.core.settled import Mark
 from django_delayq.core.shards import Batch
 
 from .model import Live, ModelShard
@@ -68,6 +69,7 @@ def new_jobs(draw: Any) -> NewJob:
         max_payloads=draw(st.sampled_from([1, 2, 3, 10_000, 10_000])),
         reset_retries=draw(st.booleans()),
         payload=payload,
+        key=draw(st.sampled_from([b"", DURABLE])),
     )  # fmt: skip
 
 
@@ -156,6 +158,8 @@ class Lives(RuleBasedStateMachine):
         self.numbers = itertools.count(1)
         self.handed: list[Job] = []
         self.calls: list[Call] = []
+        self.sent: list[NewJob] = []
+        self.told: list[Mark] = []
         scripts = self.broker.scripts
         self._send = type(scripts).call.__get__(scripts)
         self._begin = type(scripts).begin.__get__(scripts)
@@ -167,7 +171,11 @@ class Lives(RuleBasedStateMachine):
 
     def fresh(self) -> bytes:
         """A generation key; not by chance, so that a life can be repeated."""
-        return next(self.numbers).to_bytes(16, "big")
+        return self.asked_for(b"")
+
+    def asked_for(self, durable: bytes) -> bytes:
+        """The same, durable if a key is given that is."""
+        return (next(self.numbers) | is_durable(durable) << 127).to_bytes(16, "big")
 
     def set_clock(self) -> None:
         for number in range(SHARDS):
@@ -189,6 +197,8 @@ class Lives(RuleBasedStateMachine):
         return remembered
 
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
+        if script == "schedule" and not reply.strip(b"kl"):
+            return  # not remembered, and another answer later
         if args[0] and script not in ("leases", "tick", "layout") and reply is not None:
             number = int(keys[0].split(b"}")[0].split(b".")[-1])
             self.calls.append(Call(script, keys, args, number, reply, self.model[number].now_ms))
@@ -251,28 +261,42 @@ class Lives(RuleBasedStateMachine):
     # -- schedule ----------------------------------------------------------------------------------------------------
 
     def keyed(self, new: NewJob) -> NewJob:
-        new.key = self.fresh()
         if new.payload:
-            new.payload.key = self.fresh()
+            new.payload.key = self.asked_for(new.key)
+            new.key = self.fresh()
+        else:
+            new.key = self.asked_for(new.key)
+        if new.durable:
+            self.sent.append(replace(new, payload=new.payload and replace(new.payload)))
         return new
 
-    @act(anytime, new=new_jobs(), fresh=st.booleans())
-    def schedule(self, new: NewJob, fresh: bool) -> None:
+    @act(anytime, new=new_jobs(), fresh=st.booleans(), late=st.integers(0, 11).map(lambda n: n == 0))
+    def schedule(self, new: NewJob, fresh: bool, late: bool) -> None:
+        self.send(self.keyed(new), fresh, late)
+
+    @act(lambda self: self.sent, which=st.integers(0, 5), late=st.booleans())
+    def send_a_durable_job_once_more(self, which: int, late: bool) -> None:
+        """Somebody else sends it, who did not hear that it was sent."""
+        new = self.sent[-1 - which % len(self.sent)]
+        self.send(replace(new, payload=new.payload and replace(new.payload)), False, late)
+
+    def send(self, new: NewJob, fresh: bool, late: bool) -> None:
         clock_us = self.model[self.real.shard_of(new.id)].clock_us
         shard = self.shard(new.id)
         # It may be said only when nothing lives under the id. The short script takes the time as it comes, and does
         # not remember it.
         new.fresh = fresh and new.id not in shard.lives and shard.now_us == self.us
-        expected = shard.schedule([self.keyed(new)])[0]
+        expected = shard.schedule([new], late=late)[0]
+        deadline = shard.now_ms - late if late or new.durable else None
         if expected in ("taken", "exists"):
             with pytest.raises(IdTaken, match="already lives" if expected == "exists" else "another task"):
-                self.real.schedule(new)
+                self.real.schedule(new, not_after_ms=deadline)
         elif expected == "full":
             with pytest.raises(QueueFull, match="max_payloads"):
-                self.real.schedule(new)
+                self.real.schedule(new, not_after_ms=deadline)
         else:
-            assert self.real.schedule(new) == expected
-            if self.calls[-1].script == "schedule_fresh":
+            assert self.real.schedule(new, not_after_ms=deadline) == expected
+            if self.calls and self.calls[-1].script == "schedule_fresh":
                 shard.clock_us = clock_us
 
     @act(lambda self: self.lives(), new=new_jobs(), which=st.integers(0, 2))
@@ -286,7 +310,7 @@ class Lives(RuleBasedStateMachine):
         new.payload = (new.payload or Payload(b"p", "0", b"")) if content.merged else None
         if new.payload is None and new.on_conflict == "merge":
             new.on_conflict = "replace"
-        self.schedule(new, fresh=False)
+        self.schedule(new, fresh=False, late=False)
 
     @act(anytime, news=st.lists(new_jobs(), min_size=1, max_size=3))
     def schedule_many(self, news: list[NewJob]) -> None:
@@ -378,6 +402,30 @@ class Lives(RuleBasedStateMachine):
         assert (tick.now_ms, tick.next_due_ms, tick.next_deadline_ms, tick.expired, tick.held_back) == expected
         if check:
             self.look()
+
+    @act(anytime, number=st.integers(0, SHARDS - 1), limit=st.sampled_from([250, 250, 1]), old=st.integers(0, 5))
+    def take_marks(self, number: int, limit: int, old: int) -> None:
+        """Of what is told half is taken down, and sometimes something that is another by now."""
+        shard = self.model[number]
+        told = self.real.settled(number, limit=limit)
+        assert len(told) == min(limit, len(shard.marks))
+        assert {mark.key: mark.end for mark in told}.items() <= shard.marks.items()
+        noted = [*told[::2], *self.told[-1 - old : len(self.told) - old]]
+        self.told += told
+        present = {mark.key: mark for mark in self.real.settled(number)}
+        rest = self.real.settled(number, noted)
+        for mark in noted:
+            if present.get(mark.key) == mark:
+                shard.forget(mark.key, mark.end)
+        assert {mark.key: mark.end for mark in rest} == shard.marks
+
+    @act(lambda self: self.sent, digests=st.booleans())
+    def ask_who_is_known(self, digests: bool) -> None:
+        sent = [(new, new.payload.key if new.payload else new.key) for new in self.sent]
+        pairs: list[Any] = [
+            (new.id, key, digest(new.payload.data)) if digests and new.payload else (new.id, key) for new, key in sent
+        ]
+        assert self.real.knows(pairs) == [self.model[self.real.shard_of(new.id)].knows(key) for new, key in sent]
 
     # -- callers and operators ---------------------------------------------------------------------------------------
 

@@ -62,8 +62,8 @@ def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None
         if "{" not in keys:
             numbers = map(int, re.findall(r"\d+", keys))
             named |= dict(zip(numbers, names.lower().split(", "), strict=True))
-    assert [named[number] for number in range(9, 26)] == list(SHARD_KEYS[8:])
-    assert named[26] == "wake"
+    assert [named[number] for number in range(9, 27)] == list(SHARD_KEYS[8:])
+    assert named[27] == "wake"
 
 
 def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -> None:

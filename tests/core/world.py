@@ -11,6 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.frames import take_u8, take_u16, take_u32, unpack_payload, unpack_state
 from django_delayq.core.job import Payload, unpack_body
 from django_delayq.core.queue import Queue
+from django_delayq.core.settled import unpack_marks
 
 from .model import Content
 
@@ -28,8 +29,9 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
             pipe.zrange(names[name], 0, -1, withscores=True)
         for name in ("body", "state", "gate", "payload", "grave", "count", "task"):
             pipe.hgetall(names[name])
+        pipe.hgetall(names["settled"])
         pipe.hmget(names["meta"], "token", "hold")
-        *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task, meta = (
+        *dues, lease, order, failed, failures, morgue, body, state, gate, payload, grave, count, task, settled, meta = (
             pipe.execute()
         )
     tasks = {struct.unpack("<H", name[1:])[0]: value.decode() for name, value in task.items() if name[:1] == b"\0"}
@@ -47,6 +49,7 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
         "failed": [(i.decode(), int(of_id[i]), s // 1000) for i, s in failed],
         "morgue": [((name[:-17].decode(), name[-16:]), s // 1000) for name, s in morgue],
         "graves": {(name[:-17].decode(), name[-16:]): _grave(record, tasks) for name, record in grave.items()},
+        "marks": {mark.key: mark.end for mark in unpack_marks(b"".join(key + mark for key, mark in settled.items()))},
         "counters": {name.decode(): int(value) for name, value in count.items()},
         "token": int(meta[0] or 0),
         "hold_ms": int(meta[1] or 0),

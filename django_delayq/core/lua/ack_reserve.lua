@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 ack entries (lib/settle); 5 limit
 -- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
 -- Events  succeeded
--- include keys clock begin sweep window body names state due wake bytes payload gate event settle acked reserve
+-- include keys clock begin sweep window settled body names state due wake bytes payload gate event settle acked reserve
 local seen = replay()
 if seen then
   local token, answers = string.match(seen, '^(%d+):(.*)$')

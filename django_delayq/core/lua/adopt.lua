@@ -5,7 +5,7 @@
 --         without its task's number unless it is broken; 8 the payloads of the grave
 -- Returns kicked, live (a live job of the id stands in the way) or v (a closed shard, and the id is not live here).
 -- Events  none
--- include keys clock begin sweep window body tasks state due wake bytes payload gate grave kick
+-- include keys clock begin sweep window settled body tasks state due wake bytes payload gate grave durable kick
 local seen = replay()
 if seen then
   return seen
@@ -20,6 +20,7 @@ end
 local reply = bring_back(id, body, ARGV[8], now_ms + tonumber(ARGV[4]), ARGV[5] == '1')
 if reply == 'kicked' then
   wake_if_earlier(before)
+  write_marks()
   remember(reply)
 end
 return reply

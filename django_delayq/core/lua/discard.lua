@@ -1,18 +1,25 @@
 #!lua flags=allow-oom
 -- Throws a job out of the morgue.
--- ARGV    3 id; 4 key (16 bytes, or '' = the youngest grave of the id)
+-- ARGV    3 id; 4 key (16 bytes, or '' = the youngest grave of the id); 5 '1' = it came back in another shard (adopt.lua)
 -- Returns '1', or '0' when there is no such grave.
 -- Events  none
--- include keys clock begin sweep window grave
+-- include keys clock begin sweep window settled body bytes payload grave
 local seen = replay()
 if seen then
   return seen
 end
 local grave = find_grave(ARGV[3], ARGV[4])
 if grave then
-  fill_in(grave)
+  if ARGV[5] == '1' then
+    -- It has not ended. A mark of its burial that nobody has taken so far must not be the last word here.
+    each_in_grave(grave, mark_live)
+    fill_in(grave)
+  else
+    throw_out(grave)
+  end
   count('discarded', 1)
 end
+write_marks()
 local reply = grave and '1' or '0'
 remember(reply)
 return reply

@@ -3,7 +3,7 @@
 -- ARGV    3 entries one after another: 'Bc0 id, Bc0 key' (16 bytes, or empty = the youngest grave of the id)
 -- Returns one letter for each: d(iscarded) or n(o such grave).
 -- Events  none
--- include keys clock begin sweep window grave
+-- include keys clock begin sweep window settled body bytes payload grave
 local seen = replay()
 if seen then
   return seen
@@ -14,12 +14,13 @@ while at <= #frame do
   id, key, at = struct.unpack('<Bc0Bc0', frame, at)
   local grave = find_grave(id, key)
   if grave then
-    fill_in(grave)
+    throw_out(grave)
     discarded = discarded + 1
   end
   answers[#answers + 1] = grave and 'd' or 'n'
 end
 count('discarded', discarded)
+write_marks()
 local reply = table.concat(answers)
 remember(reply)
 return reply

@@ -4,7 +4,7 @@
 --         6 fields of PAYLOAD one after another, 'I2c0' each
 -- Returns {violation, id, ...}.
 -- Events  none
--- include keys clock begin body state due wake bytes payload gate
+-- include keys clock begin settled body state due wake bytes payload gate
 local repair = ARGV[3] == '1'
 local findings = {}
 
@@ -97,7 +97,8 @@ local function check_gate(id, body, leased)
       if body and is_merged(body) then
         redis.call('HDEL', GATE, id)
       else
-        -- As at the end of every run that does not come back: the newer content takes its place.
+        -- As at the end of every run that does not come back: the newer content takes its place. Nothing says that the
+        -- older one is done, so if somebody waits for it he sends it again.
         leave_places(id)
         open_gate(id, gated)
       end
@@ -221,6 +222,7 @@ while at <= #ARGV[5] do
   examine_grave(grave)
 end
 if repair and #findings > 0 then
+  write_marks()
   keep_clock()
 end
 return findings

@@ -3,7 +3,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  expired; cancelled
--- include keys clock begin sweep window body state due wake bytes payload gate event settle
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event settle
 local seen = replay()
 if seen then
   return seen
@@ -13,11 +13,14 @@ return settle_all(ARGV[4], function(e, s)
   if ended then
     return ended
   end
+  if e.gated or #s.taken == 0 then
+    mark_run(e.id, s.taken)
+  end
   if e.gated then
     finish_payloads(e.id, s.taken, e.gated)
   elseif #s.taken > 0 then
     -- Also what was too much for this run: it is the same job, and as late.
-    drop_payloads(e.id)
+    drop_payloads(e.id, mark_payloads)
   end
   end_run(e.id, e.gated)
   emit_entry(e, 'expired')

@@ -4,7 +4,7 @@
 -- Returns kicked, live (a live job of the id stands in the way), '' (no such grave) or v
 --         (the shard is closed and the id not live here: it has to come back in another one).
 -- Events  none
--- include keys clock begin sweep window body state due wake bytes payload gate grave kick
+-- include keys clock begin sweep window settled body state due wake bytes payload gate grave durable kick
 local seen = replay()
 if seen then
   return seen
@@ -15,5 +15,6 @@ end
 local before = head()
 local reply = (kick(ARGV[3], ARGV[4], now_ms + tonumber(ARGV[5]), ARGV[6] == '1'))
 wake_if_earlier(before)
+write_marks()
 remember(reply)
 return reply

@@ -6,7 +6,7 @@
 -- Returns one letter for each: k(icked), l(ive: a live job of the id stands in the way), n(o such grave), v (lib/kick).
 --         Fewer letters than entries: the first ones had so many payloads that the others have to wait for another call.
 -- Events  none
--- include keys clock begin sweep window body state due wake bytes payload gate grave kick
+-- include keys clock begin sweep window settled body state due wake bytes payload gate grave durable kick
 local MOST_PAYLOADS = 1000
 
 local seen = replay()
@@ -31,6 +31,7 @@ while at <= #frame and back < MOST_PAYLOADS do
   end
 end
 wake_if_earlier(before)
+write_marks()
 local reply = table.concat(answers)
 remember(reply)
 return reply

@@ -3,7 +3,7 @@
 -- ARGV    3 id; 4 '' or what the piece before answered; 5 how many at most (250)
 -- Returns {what to ask for the next piece with, '' at the end; 'I4c0' payload record for each}.
 -- Events  none
--- include keys clock begin bytes payload
+-- include keys clock begin settled bytes payload
 local from, behind = range_of(ARGV[3])
 if ARGV[4] ~= '' then
   from = '(' .. ARGV[4]

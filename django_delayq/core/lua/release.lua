@@ -4,7 +4,7 @@
 --         priority that the job has from now on, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
--- include keys clock begin sweep window body state due wake bytes payload gate event settle
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event settle
 local seen = replay()
 if seen then
   return seen

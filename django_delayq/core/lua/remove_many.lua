@@ -6,7 +6,7 @@
 -- Returns one letter for each: d(one) or n(ot such a job now). Fewer letters than ids: the first ones had so many
 --         payloads that the others have to wait for another call.
 -- Events  bulk
--- include keys clock begin sweep window body state due wake bytes payload gate grave
+-- include keys clock begin sweep window settled body state due wake bytes payload gate grave
 local MOST_PAYLOADS = 1000
 
 local seen = replay()
@@ -58,8 +58,11 @@ local function drop(id, body)
   local dropped = 0
   if is_merged(body) then
     drop_payloads(id, function(fields)
+      mark_payloads(fields)
       dropped = dropped + #fields
     end)
+  else
+    mark_end(key_of(body), 'done')
   end
   return dropped
 end
@@ -99,6 +102,7 @@ if done > 0 then
   redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', done, 'created', 0,
     'verb', COUNTERS[verb])
 end
+write_marks()
 local reply = table.concat(answers)
 remember(reply)
 return reply

@@ -5,7 +5,7 @@
 -- Returns the batch (lib/reserve); sent again, the jobs that the first call handed out and that are still held. Or v: the
 --         wanted id is not live in this closed shard.
 -- Events  none
--- include keys clock begin sweep window body names state due wake bytes payload reserve
+-- include keys clock begin sweep window settled body names state due wake bytes payload reserve
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))

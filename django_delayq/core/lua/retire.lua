@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
 -- an old layout; and until the epoch ends, the counters, which do not change any more.
--- ARGV    3 '1' = whatever lies there; else only when no job and no grave does, and no call may be sent again any more
+-- ARGV    3 '1' = whatever lies there; else only when no job, no grave and no mark does, and no call may be sent again any
+--         more
 -- Returns '1', or '0' when it is too early.
 -- Events  none
 -- include keys clock begin sweep window rules
@@ -16,7 +17,7 @@ end
 
 local function is_empty()
   -- Structures that must not outlive the jobs are looked at too: fsck is to find them, not this script to hide them.
-  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE) > 0 then
+  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, SETTLED) > 0 then
     return false
   end
   local youngest = redis.call('LINDEX', WINDOW, -1)
@@ -26,7 +27,7 @@ end
 if ARGV[3] ~= '1' and not is_empty() then
   return '0'
 end
-for place = 1, 25 do
+for place = 1, 26 do
   if KEYS[place] ~= META and (KEYS[place] ~= COUNT or ARGV[3] == '1') then
     redis.call('UNLINK', KEYS[place])
   end
@@ -36,6 +37,6 @@ for _, field in ipairs(redis.call('HKEYS', META)) do
     redis.call('HDEL', META, field)
   end
 end
-redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened')
+redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable')
 redis.call('HSET', META, 'rules', struct.pack('<Bddd', CLOSING + ENDED, 0, 0, 0))
 return '1'

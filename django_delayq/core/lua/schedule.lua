@@ -7,13 +7,14 @@
 --           score policy 0 min 1 max 2 first 3 last; marks 1 = ms is a delay, 2 = keep the retry state,
 --           4 = merged: '<c16 digest><B payload policy><I4 max payloads><I4c0 payload record without arrival>' follows,
 --           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
---         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or nothing: for a single entry that must be put in once
---         for each tick
+--         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be put in once
+--         for each tick; 6 ms on this clock, or '': a call that comes later changes nothing
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull: the
 --         shard, or a merged job with its payloads),
---         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was there before).
+--         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was there before),
+--         k(nown: this very durable generation, or payload, was put in before), l(ate: the call came too late).
 -- Events  bulk
--- include keys clock begin sweep window body tasks due wake
+-- include keys clock begin sweep window settled body tasks due wake
 local MARK_DELAY, MARK_KEEP_RETRIES, MARK_MERGED, MARK_SCORE_IS_NOW = 1, 2, 4, 8
 local MERGE, REPLACE, IGNORE, ERROR = 0, 1, 2, 3
 local KEEP, EARLIEST, LATEST, INHERIT = 0, 2, 3, 4
@@ -31,6 +32,7 @@ local function read_entry(frame, at)
   if e.marks >= MARK_MERGED then
     e.digest, e.payload_policy, e.max_payloads, e.record, at = struct.unpack('<c16BI4I4c0', frame, at)
   end
+  e.key = e.record and string.sub(e.record, 9, 24) or string.sub(e.body, 2, 17)
   return e, at
 end
 
@@ -41,7 +43,7 @@ end
 -- Everything beyond a fresh plain job. Made only when it is met: making its functions would take longer than all the
 -- rest of a schedule() of one job.
 local function make_policies()
-  -- include state bytes payload gate
+  -- include state bytes payload gate durable known
 
   -- The record as PAYLOAD has it, with its arrival behind the sortable score.
   local function record_of(e)
@@ -146,6 +148,7 @@ local function make_policies()
       if e.conflict == MERGE then
         body = with_class_of(gated_body, e.body)
       end
+      mark_replaced(gated_body, e.body)
     end
     redis.call('HSET', GATE, e.id, pack_gate(due, body))
     return 'g'
@@ -162,7 +165,8 @@ local function make_policies()
     return 'm'
   end
 
-  local function replace_waiting(e, due)
+  local function replace_waiting(e, old, due)
+    mark_replaced(old, e.body)
     if e.marks % (2 * MARK_KEEP_RETRIES) < MARK_KEEP_RETRIES then
       redis.call('HDEL', STATE, e.id)
       forget_failures(e.id)
@@ -184,7 +188,7 @@ local function make_policies()
     if class_of(e.body) ~= class then
       redis.call('ZREM', DUE[class], e.id)
     end
-    return e.conflict == MERGE and merge_waiting(e, old, current, due) or replace_waiting(e, due)
+    return e.conflict == MERGE and merge_waiting(e, old, current, due) or replace_waiting(e, old, due)
   end
 
   local function change_live(e, old)
@@ -200,10 +204,14 @@ local function make_policies()
     return change_waiting(e, old)
   end
 
-  return put_payload_of, change_live
+  local function is_known_entry(e, old)
+    return is_known(e.id, e.key, e.digest or '', old)
+  end
+
+  return put_payload_of, change_live, is_known_entry, expect_durable_payloads
 end
 
-local put_payload_of, change_live
+local put_payload_of, change_live, is_known_entry, expect_durable_payloads
 local is_ruled = paused_in or max_length > 0
 
 -- Why nothing new may come in, or nil.
@@ -217,12 +225,17 @@ end
 
 local function schedule(e)
   local old = redis.call('HGET', BODY, e.id)
-  if closing and not old then
+  if (old or e.record or is_durable(e.key)) and not change_live then
+    put_payload_of, change_live, is_known_entry, expect_durable_payloads = make_policies()
+  end
+  if is_durable(e.key) and is_known_entry(e, old) then
+    return 'k' -- also in a closing shard, where such a job may lie in the morgue
+  elseif closing and not old then
     return 'v' -- before anything is written: this shard may be a tombstone
   end
   e.body = string.sub(e.body, 1, 1) .. task_code(e.task) .. string.sub(e.body, 2)
-  if (old or e.record) and not change_live then
-    put_payload_of, change_live = make_policies()
+  if e.record and is_durable(e.key) then
+    expect_durable_payloads()
   end
   if old then
     return paused_in and 'p' or change_live(e, old)
@@ -241,44 +254,54 @@ local function schedule(e)
 end
 
 -- The tick is remembered with the job, in one move: of all who fire it one puts it in.
-local tick = tonumber(ARGV[5])
+local tick, not_after = tonumber(ARGV[5]), tonumber(ARGV[6])
+local is_late = not_after and now_ms > not_after
 
 local function was_ticked(id)
   local last = tonumber(redis.call('HGET', META, 'tick:' .. id))
   return last and last >= tick
 end
 
+local function outcome_of(e)
+  if is_late then
+    return 'l'
+  end
+  return tick and was_ticked(e.id) and 'd' or schedule(e)
+end
+
 local before = head()
-local frame, outcomes, at, n, created, refused, moved, fired = ARGV[3], {}, 1, 0, 0, 0, 0, 0
+local frame, outcomes, at, n, created, refused, idle, fired = ARGV[3], {}, 1, 0, 0, 0, 0, 0
 while at <= #frame do
   local e
   e, at = read_entry(frame, at)
   n = n + 1
-  outcomes[n] = tick and was_ticked(e.id) and 'd' or schedule(e)
+  outcomes[n] = outcome_of(e)
   if outcomes[n] == 'c' then
     created = created + 1
-  elseif outcomes[n] == 'v' then
-    moved = moved + 1
+  elseif string.find('vkl', outcomes[n]) then
+    idle = idle + 1
   elseif outcomes[n] == 'd' then
     fired = fired + 1 -- somebody else was faster, which is no refusal
   elseif string.find('fp', outcomes[n]) then
     refused = refused + 1
   end
-  if tick and refused + moved + fired == 0 then
+  if tick and refused + idle + fired == 0 then
     redis.call('HSET', META, 'tick:' .. e.id, text(tick))
   end
 end
-if moved == n then
-  -- Not remembered: an old shard is asked before each new id goes elsewhere, and its answer can only be the same again.
+if idle == n then
+  -- Not remembered, since nothing was changed. An old shard is asked before each new id goes elsewhere, and its v can only
+  -- be the same again; what is known stays known while its sender may send it again, and what is late does not get earlier.
   return table.concat(outcomes)
 end
 count('created', created)
-count('changed', n - created - refused - moved - fired)
+count('changed', n - created - refused - idle - fired)
 count('refused', refused)
 if ARGV[4] == '1' then
   redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n, 'created', created)
 end
 wake_if_earlier(before)
+write_marks()
 local reply = table.concat(outcomes)
 remember(reply)
 return reply

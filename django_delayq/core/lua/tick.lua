@@ -2,11 +2,12 @@
 -- The dispatcher's look at a shard: wakes a consumer when due work waits, says when to look again, and arms the
 -- reaper hold after a restart of Redis (another run_id) or when the caller saw an outage; forgets old requests, and
 -- graves that are too many or too old.
--- ARGV    3 '1' = hold
--- Returns '<dddBB' now us, next due us (-1 none), next deadline ms (-1 none), 1 = leases ran out, 1 = reaper hold; and
---         the rules of the shard as they are stored, if it has any.
+-- ARGV    1 also what the shard is to be called from now on, if it was never looked at; 3 '1' = hold
+-- Returns '<dddBB' now us, next due us (-1 none), next deadline ms (-1 none), 1 = leases ran out, 1 = reaper hold;
+--         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
+--         and the rules of the shard as they are stored, if it has any.
 -- Events  none
--- include keys clock begin sweep window body due wake grave
+-- include keys clock begin sweep window settled body bytes due wake payload grave
 local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or ''
 local known = redis.call('HGET', META, 'run_id')
 if known ~= run_id then
@@ -15,17 +16,30 @@ end
 if ARGV[3] == '1' or (known and known ~= run_id) then
   hold_ms = now_ms + lease_ms
 end
-keep_clock()
+-- Another one than before means that the shard has lost what lay in it. The request id is as random as anything here.
+local born = redis.call('HGET', META, 'born')
+if not born and not ended then
+  born = request
+  redis.call('HSET', META, 'born', born)
+end
 sweep(redis.call('LLEN', WINDOW), 250)
 trim_graves(250)
+write_marks()
+keep_clock()
 
 -- Nobody has to look again for the sake of work that is paused.
 local next_due = not paused_out and head() or nil
 if next_due and math.floor(next_due / 1000) <= now_ms then
   wake()
 end
+local function newest(index)
+  local last = redis.call('ZRANGE', index, -1, -1, 'WITHSCORES')
+  return struct.pack('<I4d', redis.call('ZCARD', index), tonumber(last[2]) or 0)
+end
+
 local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local deadline = tonumber(first[2]) or -1
 local ran_out = deadline >= 0 and deadline <= now_ms
 return struct.pack('<dddBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0)
-  .. (meta[6] or '')
+  .. struct.pack('<Bc0Bc0I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', SETTLED))
+  .. newest(FAILED) .. newest(MORGUE) .. (meta[6] or '')

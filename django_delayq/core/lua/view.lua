@@ -5,7 +5,7 @@
 --         and '<I4' number of payloads; and '<d' now ms and the names of the tasks in front. Of fewer jobs than ids, when
 --         the first ones are large: the others have to be asked for in another call.
 -- Events  none
--- include keys clock begin bytes payload body names
+-- include keys clock begin settled bytes payload body names
 local REPLY_BYTES = 1024 * 1024
 
 local function view(id)

@@ -50,13 +50,16 @@ local function ack(frame)
     if states[i] then
       token, _, failures = struct.unpack('<ddI2', states[i])
     end
-    if token ~= tokens[i] or done[id] or (marks[i] >= MARK_EXPIRED and not has_run_out(id)) then
+    if token ~= tokens[i] or done[id] or (marks[i] % 4 >= MARK_EXPIRED and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
       local taken = marks[i] % 2 == MARK_MERGED and read_state(states[i]).taken or ''
+      if marks[i] >= MARK_DURABLE then
+        mark_run(id, taken)
+      end
       if gates[i] or left_some(taken) then
         redis.call('ZREM', LEASE, id)
         finish_run(id, taken, gates[i])
@@ -67,6 +70,7 @@ local function ack(frame)
     end
   end
   leave(leaving)
+  write_marks()
   count('acked', acked)
   count('late', #ids - acked)
   return table.concat(answers)

@@ -4,7 +4,7 @@ local request = ARGV[1]
 local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I4Bc0', ARGV[2])
 
 local now_us = server_us()
-local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules')
+local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules', 'durable')
 local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
 -- What somebody ordered for this shard (rule.lua); most shards have no rules.

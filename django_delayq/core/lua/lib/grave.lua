@@ -20,6 +20,48 @@ local function fill_in(grave)
   redis.call('HDEL', GRAVE, grave)
 end
 
+-- Calls `each(key)` for the generations that lie in a grave: the plain job, or the framed payloads.
+local function each_buried(body, payloads, each)
+  if not is_merged(body) then
+    return each(key_of(body))
+  elseif payloads == '' then
+    return
+  end
+  local n, at = struct.unpack('<I4', payloads)
+  for _ = 1, n do
+    local value
+    value, at = struct.unpack('<I4c0', payloads, at)
+    each(key_of_payload(value))
+  end
+end
+
+-- The same for a grave that is only known by name, which ends in the key of a plain job.
+local function each_in_grave(grave, each)
+  if not has_durable_payloads then
+    return each(string.sub(grave, -16))
+  end
+  local record = redis.call('HGET', GRAVE, grave)
+  if record then
+    local body, payloads = body_of_record(record)
+    each_buried(body, payloads, each)
+  end
+end
+
+-- At once: see lib/settled.
+local function mark_live(key)
+  if is_durable(key) then
+    redis.call('HSET', SETTLED, key, struct.pack('<Bd', 3, tonumber(score_at(now_ms))))
+  end
+end
+
+-- Nobody will bring it back any more.
+local function throw_out(grave)
+  each_in_grave(grave, function(key)
+    mark_end(key, 'done')
+  end)
+  fill_in(grave)
+end
+
 -- Drops the oldest graves, up to `most`, as far as they are too many or too old for the shard's rules.
 local function trim_graves(most)
   local excess = morgue_max > 0 and redis.call('ZCARD', MORGUE) - morgue_max or 0
@@ -32,7 +74,7 @@ local function trim_graves(most)
     if trimmed >= excess and not is_old then
       break
     end
-    fill_in(oldest[i])
+    throw_out(oldest[i])
     trimmed = trimmed + 1
   end
   count('trimmed', trimmed)
@@ -45,6 +87,9 @@ local function dig(id, body, s, e, payloads)
     #body, body) .. payloads)
   redis.call('ZADD', MORGUE_ID, 0, grave)
   redis.call('ZADD', MORGUE, buried, grave)
+  each_buried(body, payloads, function(key)
+    mark_end(key, 'buried')
+  end)
   -- More than one goes for each that comes, so that a morgue that is too large shrinks.
   trim_graves(2)
 end

@@ -6,6 +6,9 @@ local function put_back_payloads(id, frame, taken)
     local value
     value, at = struct.unpack('<I4c0', frame, at)
     if #value > 32 then
+      if is_durable(key_of_payload(value)) then
+        expect_durable_payloads()
+      end
       add_payload(id, digest_of(value), value, '0', taken)
     end
   end
@@ -14,12 +17,14 @@ end
 
 local function gate_behind_run(id, body, due)
   local gated = redis.call('HGET', GATE, id)
-  if gated and is_merged(body) then
+  if gated then
     local gated_due, gated_body = read_gate(gated)
-    redis.call('HSET', GATE, id, pack_gate(math.min(gated_due, due), gated_body))
-  else
-    redis.call('HSET', GATE, id, pack_gate(due, body))
+    mark_replaced(gated_body, body)
+    if is_merged(body) then
+      due, body = math.min(gated_due, due), gated_body
+    end
   end
+  redis.call('HSET', GATE, id, pack_gate(due, body))
 end
 
 local function make_live(id, body, due, old)
@@ -31,6 +36,8 @@ local function make_live(id, body, due, old)
     if is_merged(body) then
       -- What waits already is not put off.
       body, due = old, math.min(due, current or due)
+    else
+      mark_replaced(old, body)
     end
   end
   redis.call('HSET', BODY, id, body)
@@ -47,6 +54,7 @@ local function bring_back(id, body, payloads, ms, replace)
   elseif closing and not old then
     return 'v', 0
   end
+  each_buried(body, payloads, mark_live)
   local due = tonumber(score_at(ms))
   local reserved = redis.call('ZSCORE', LEASE, id)
   if merged then

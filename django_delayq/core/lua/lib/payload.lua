@@ -1,7 +1,7 @@
 -- Payloads of merged jobs. ORDER: id \0 sortable score (8) arrival (8) digest (16) slot (1), all score 0, so one id's
 -- payloads lie together in score order. PAYLOAD: id \0 digest slot -> sortable (8) arrival (8) key (16) Bc0 score text,
 -- data. Slot '1' holds an equal payload that came while its twin in slot '0' was in flight; where there is one, there is
--- gated content.
+-- gated content. Includes: bytes settled.
 -- `taken` (lib/state) tells what a run has in its hands: 32 bytes of each payload as they are in ORDER, sortable, arrival
 -- and digest, the first one first; and one byte more when the run left payloads behind.
 local TAKE_MOST, TAKE_BYTES, AT_ONCE, READ_AT_ONCE = 250, 4 * 1024 * 1024, 250, 25
@@ -18,6 +18,23 @@ end
 local function data_of(value)
   local _, at = struct.unpack('<Bc0', value, 33)
   return string.sub(value, at)
+end
+
+local function key_of_payload(value)
+  return string.sub(value, 17, 32)
+end
+
+-- The payloads in these fields are done; to be called before they go. A few are read at a time, because each may have a
+-- megabyte.
+local function mark_payloads(fields)
+  for first = 1, has_durable_payloads and #fields or 0, READ_AT_ONCE do
+    local last = math.min(first + READ_AT_ONCE - 1, #fields)
+    for _, value in ipairs(redis.call('HMGET', PAYLOAD, unpack(fields, first, last))) do
+      if value then
+        mark_end(key_of_payload(value), 'done')
+      end
+    end
+  end
 end
 
 local function field_of(id, digest, slot)
@@ -89,14 +106,26 @@ local function newer_wins(policy, old, new)
   return policy == '3'
 end
 
--- Puts a payload in where `twin` lies in its slot, which is the record of an equal one, or nothing.
+-- Puts a payload in where `twin` lies in its slot, which is the record of an equal one, or nothing. Of the two the one that
+-- stays bears the durable key of the other, unless it has one of its own.
 local function unite_payloads(id, digest, slot, value, policy, twin)
   if twin then
+    local stays, goes = value, twin
     if not newer_wins(policy, twin, value) then
+      stays, goes = twin, value
+    end
+    local own, other = key_of_payload(stays), key_of_payload(goes)
+    if is_durable(other) and not is_durable(own) then
+      stays = string.sub(stays, 1, 16) .. other .. string.sub(stays, 33)
+    elseif own ~= other then
+      mark_end(other, 'done')
+    end
+    if stays == twin then
       return
     end
-    -- Only its place: the new record takes the field, so that no moment is without one of the two.
+    -- Only its place: the record that stays takes the field, so that no moment is without one of the two.
     redis.call('ZREM', ORDER, member_of(id, twin, digest, slot))
+    value = stays
   end
   put_payload(id, digest, slot, value)
 end
@@ -168,11 +197,13 @@ local function take_payloads(id)
     table.concat(taken) .. (seen < #members and '+' or '')
 end
 
+-- These are done before their time: something newer came.
 local function drop_members(members)
   local fields = {}
   for i, member in ipairs(members) do
     fields[i] = field_of_member(member)
   end
+  mark_payloads(fields)
   remove_all('ZREM', ORDER, members)
   remove_all('HDEL', PAYLOAD, fields)
 end
@@ -195,10 +226,10 @@ local function drop_payloads(id, see)
   until #members < AT_ONCE
 end
 
--- Drops what came for an id while its run goes on: all but what that run has in its hands.
+-- Drops what came for an id while its run goes on: all but what that run has in its hands. They are done.
 local function drop_gated_payloads(id, taken)
   if taken == '' then
-    return drop_payloads(id)
+    return drop_payloads(id, mark_payloads)
   end
   local held, from, behind = {}, range_of(id)
   for _, member in ipairs((in_hand(id, taken))) do

@@ -4,8 +4,10 @@
 -- 'Bc0 outcome, reason, error class, I2c0 error'.
 -- Marks: 1 the run is a merged job's; 2 only if the lease is over; 4 the run may have killed its process; 8 it did;
 -- 16 bury only the first payload; 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
--- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2 only.
+-- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2, and 4 = the
+-- job's key, or one of its payloads', is durable.
 local MARK_MERGED, MARK_EXPIRED, MARK_SUSPECT, MARK_CRASH, MARK_OLDEST, MARK_INHERIT = 1, 2, 4, 8, 16, 32
+local MARK_DURABLE = 4
 local settler = ARGV[3]
 
 local function has_mark(entry, mark)
@@ -91,15 +93,30 @@ local function settle_all(frame, settle)
     count(counter, n)
   end
   wake_if_earlier(before)
+  write_marks()
   local reply = table.concat(answers)
   remember(reply)
   return reply
 end
 
+-- What a run had in its hands is done; to be called before it goes.
+local function mark_run(id, taken)
+  if #taken > 0 then
+    local _, fields = in_hand(id, taken)
+    mark_payloads(fields)
+    return
+  end
+  local body = redis.call('HGET', BODY, id) or ''
+  if not is_merged(body) then
+    mark_end(key_of(body), 'done')
+  end
+end
+
 -- What the run of a merged job leaves is a generation of its own, due now. Its key follows from the old one, so that
--- inbox and morgue take it for another job.
+-- inbox and morgue take it for another job; nobody waits for it, so it is not durable.
 local function put_rest(id, body, gated)
-  body = with_key(body, digest_of_bytes(key_of(body)))
+  local key = digest_of_bytes(key_of(body))
+  body = with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2))
   if gated then
     local _, gated_body = read_gate(gated)
     body = with_class_of(body, gated_body)
@@ -128,6 +145,7 @@ end
 -- A cancelled run does not come back, however it ended: answers its counter.
 local function stop(e, s)
   if has_flag(s, STOPPING) then
+    mark_run(e.id, s.taken)
     finish_payloads(e.id, s.taken, e.gated)
     end_run(e.id, e.gated)
     emit_entry(e, 'cancelled')
@@ -138,6 +156,7 @@ end
 -- Nor does that of a plain job, when newer content was gated behind it.
 local function give_way(e, s)
   if e.gated and #s.taken == 0 then
+    mark_run(e.id, s.taken)
     end_run(e.id, e.gated)
     emit_entry(e, e.outcome)
     return 'superseded'

@@ -1,0 +1,93 @@
+"""What a dispatcher learns of a shard by its look at it, for those who keep books outside Redis."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.core import bulk
+from django_delayq.core.epochs import Epochs
+from django_delayq.core.errors import QueueNotEmpty
+from django_delayq.core.queue import Queue
+
+from .epochs_stage import clocks, reshard
+from .stage import Stage
+from .world import unchanged
+
+
+def test_a_look_tells_how_much_failed_and_was_buried_and_when_last(stage: Stage) -> None:
+    tick = stage.queue.tick(0)
+    assert (tick.settled, tick.failed, tick.morgue) == (0, (0, 0), (0, 0))
+    stage.durable = True
+    for ident in ("a", "b", "c"):
+        stage.put(ident)
+    a, b, c = stage.take()
+    stage.failed(a, 60_000)
+    stage.wait(50)
+    stage.failed(b, 60_000)
+    stage.buried(c)
+    tick = stage.queue.tick(0)
+    assert tick.settled == 1
+    assert [(n, us // 1000 - stage.us // 1000) for n, us in (tick.failed, tick.morgue)] == [(2, 0), (1, 0)]
+    bulk.discard_all(stage.queue)
+    stage.taken_marks()
+    after = stage.queue.tick(0)
+    assert (after.settled, after.failed, after.morgue) == (0, tick.failed, (0, 0))
+
+
+def test_a_shard_that_lost_its_data_has_another_birth(stage: Stage) -> None:
+    stage.put("a")
+    born = stage.queue.tick(0).born
+    stage.wait(1000)
+    assert len(born) == 16
+    assert stage.queue.tick(0).born == born
+    run_id = stage.broker.client.info("server")["run_id"]
+    assert stage.queue.tick(0).run_id == run_id
+    stage.broker.client.flushdb()
+    stage.wait(0)
+    assert stage.queue.tick(0).born not in (born, b"")
+
+
+def test_a_look_at_a_tombstone_tells_nothing_and_leaves_nothing(stage: Stage) -> None:
+    stage.queue.tick(0)
+    reshard(stage, 2)
+    stage.wait(200_000)
+    assert stage.broker.epochs.retire("q") == [0]
+    with unchanged(stage.broker):
+        tick = stage.queue.tick(0)
+    assert (tick.born, tick.settled, tick.failed, tick.morgue) == (b"", 0, (0, 0), (0, 0))
+    assert not stage.broker.client.hexists(stage.broker.shard("q", 0).names["meta"], "born")
+
+
+def test_what_a_look_trims_out_of_the_morgue_is_marked(stage: Stage) -> None:
+    stage.durable = True
+    for ident in ("a", "b"):
+        stage.in_morgue(ident)
+    stage.taken_marks()
+    stage.queue.rule(0, morgue_max=1)
+    assert stage.queue.tick(0).settled == 1
+    assert list(stage.taken_marks().values()) == ["done"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_queue_is_not_deleted_as_long_as_somebody_waits_for_the_end_of_a_job(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row would never go, and the job would be sent once more, into a queue that comes back for it."""
+    stage.durable = True
+    stage.put("a")
+    stage.done(stage.take_one())
+    assert stage.broker.inspector.counts("q").marks == 1
+    with unchanged(stage.broker), pytest.raises(QueueNotEmpty, match="ends of 1 durable jobs"):
+        stage.broker.delete_queue("q")
+    clocks(stage, 1, 1)  # of the epoch in which the queue goes on
+    look, missed = Epochs._refuse_full, iter([True])
+
+    def refuse_full(epochs: Epochs, queue: Queue) -> None:
+        if not next(missed, False):
+            look(epochs, queue)
+
+    monkeypatch.setattr(Epochs, "_refuse_full", refuse_full)  # the job ends between the look and the closing
+    with pytest.raises(QueueNotEmpty, match="ends of 1 durable jobs"):
+        stage.broker.delete_queue("q")
+    stage.taken_marks()
+    assert stage.broker.delete_queue("q")

@@ -1,0 +1,102 @@
+"""What the outbox keeps of a job: all of it but its due time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_delayq.core.job import NewJob, Payload, Undecodable
+from django_delayq.core.options import CONFLICTS, DUE_POLICIES, PAYLOAD_POLICIES, SCORE_POLICIES
+from django_delayq.core.packed import pack_job, unpack_job
+
+texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=80)
+keys = st.binary(min_size=16, max_size=16)
+payloads = st.builds(Payload, st.binary(max_size=200), texts, keys)
+news = st.builds(
+    NewJob,
+    id=texts,
+    task=texts,
+    args=st.binary(max_size=200),
+    due_ms=st.none() | st.integers(),
+    delay_ms=st.none() | st.integers(),
+    priority=st.integers(0, 7),
+    options=st.binary(max_size=100),
+    key=st.just(b"") | keys,
+    on_conflict=st.sampled_from(CONFLICTS),
+    due_policy=st.sampled_from(DUE_POLICIES),
+    reset_retries=st.booleans(),
+    payload=st.none() | payloads,
+    score_policy=st.sampled_from(SCORE_POLICIES),
+    payloads=st.sampled_from(PAYLOAD_POLICIES),
+    max_payloads=st.integers(1, 1 << 32),
+    fresh=st.booleans(),
+)
+
+
+@given(news)
+def test_a_record_gives_back_all_of_a_job_but_its_due_time(new: NewJob) -> None:
+    assert unpack_job(pack_job(new)) == replace(new, due_ms=None, delay_ms=0)
+
+
+def test_every_field_of_a_job_is_kept() -> None:
+    # A field that is added to NewJob and forgotten in the record fails here, and below in the strategy.
+    other = NewJob(
+        "i", "t", b"a", 5, None, 1, b"{}", b"k" * 16, "error", "latest", False, Payload(b"d", "1", b"p" * 16), "max",
+        "last", 7, True,
+    )  # fmt: skip
+    usual = NewJob("", "")
+    assert [one.name for one in fields(NewJob) if getattr(other, one.name) == getattr(usual, one.name)] == []
+    assert unpack_job(pack_job(other)) == replace(other, due_ms=None, delay_ms=0)
+
+
+def test_the_bytes_of_the_first_version_are_read_for_ever() -> None:
+    stored = bytes.fromhex(
+        "01 01 07000000 6f726465722d35 02 0b000000 73686f702e63616e63656c 03 03000000 5b355d 04 01000000 31"
+        "06 10000000 80000000000000000000000000000001 0d 01000000 01"
+    )
+    key = b"\x80" + bytes(14) + b"\1"
+    assert unpack_job(stored) == NewJob("order-5", "shop.cancel", b"[5]", priority=1, key=key, fresh=True)
+    assert pack_job(unpack_job(stored)) == stored
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_job_or_undecodable_and_nothing_else(record: bytes) -> None:
+    for bytes_ in (record, b"\1" + record):
+        with suppress(Undecodable):
+            unpack_job(bytes_)
+
+
+@given(news, st.data())
+def test_a_record_that_was_cut_off_is_not_taken_for_another_job(new: NewJob, data: st.DataObject) -> None:
+    stored = pack_job(new)
+    cut = stored[: data.draw(st.integers(0, len(stored) - 1))]
+    try:
+        found = unpack_job(cut)
+    except Undecodable:
+        return
+    assert pack_job(found) == cut  # cut between two fields: what is left is a record of its own
+
+
+@pytest.mark.parametrize(
+    ("stored", "error"),
+    [
+        (b"", "an empty record is no job"),
+        (b"\x02", "record version 2 is not known here; was it written by a newer release"),
+        (b"\x01\x63\x00\x00\x00\x00", "field 99 of a record is not known here"),
+        (b"\x01\x01\x09\x00\x00\x00abc", "cut off inside a field"),
+        (b"\x01\x01\x09", "cut off between its fields"),
+        (b"\x01\x04\x01\x00\x00\x00x", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_record_is_said(stored: bytes, error: str) -> None:
+    with pytest.raises(Undecodable, match=error):
+        unpack_job(stored)
+
+
+def test_a_field_of_a_newer_release_that_may_be_overlooked_is() -> None:
+    stored = pack_job(NewJob("a", "t"))
+    assert unpack_job(stored + b"\xc8\x02\x00\x00\x00xx") == NewJob("a", "t")
