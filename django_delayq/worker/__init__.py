@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .changes import Changes
     from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, adopt, birth
     from .config import WorkerConfig
     from .current import CurrentJob, current_job
@@ -25,6 +26,7 @@ __all__ = [
     "EXIT_STUCK",
     "Birth",
     "Call",
+    "Changes",
     "CurrentJob",
     "Duty",
     "Hooks",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
+    "Changes": "changes",
     **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "Birth", "adopt", "birth"), "child"),
     "WorkerConfig": "config",
     **dict.fromkeys(("CurrentJob", "current_job"), "current"),

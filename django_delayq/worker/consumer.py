@@ -18,7 +18,9 @@ from django_delayq.core.job import Job
 
 from . import decision
 from .batch import Batcher
+from .changes import Changes
 from .config import WorkerConfig
+from .fitness import Fitness
 from .horizon import Horizon, Source
 from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
@@ -52,7 +54,8 @@ class Consumer:
     """Reserves, hands out, collects. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread."""
 
     def __init__(self, config: WorkerConfig, name: str, horizon: Horizon, slots: Slots, weather: Weather,
-                 waker: WakeThread | None, lease: float, registry: Registry) -> None:  # fmt: skip
+                 waker: WakeThread | None, lease: float, registry: Registry, changes: Changes | None = None,
+                 fitness: Fitness | None = None) -> None:  # fmt: skip
         #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` were taken
@@ -64,6 +67,7 @@ class Consumer:
         self._weather = weather
         self._waker = waker
         self._registry = registry
+        self._fitness = fitness or Fitness()
         self._batcher = Batcher(registry)
         horizon.welcome(self._size_up)
         self._lease = lease
@@ -72,7 +76,7 @@ class Consumer:
         self._accepted = 0
         self._collected = 0
         self._batches = 0  # of the runs in hand
-        self._settler = Settler(horizon, weather, lease)
+        self._settler = Settler(horizon, weather, lease, changes)
         self._strays = Strays(name, self._settler, horizon, registry)
         self._suspects: deque[Run] = deque()
         self._solo: Run | None = None
@@ -177,7 +181,7 @@ class Consumer:
 
     def _room(self, source: Source) -> int:
         """How many jobs of this shard fit in now."""
-        if self._stopping or self._suspects or self._solo is not None:
+        if self._stopping or self._suspects or self._solo is not None or self._fitness.until > time.monotonic():
             return 0
         waiting, pace = len(self._slots.inbox), source.pace
         room = pace.room(self._slots.free, waiting, self._prefetch)
@@ -188,6 +192,8 @@ class Consumer:
             room = min(room * pace.size, max(most, self._slots.free - waiting))
         if self._config.max_jobs is not None:
             room = min(room, self._config.max_jobs - self._accepted)
+        if self._fitness.in_doubt:
+            room = min(room, self._slots.free - waiting)
         return min(room, BATCH)
 
     # --- reserve
@@ -266,7 +272,8 @@ class Consumer:
             if run is self._solo:
                 self._solo = None
         for source, runs in fresh.items():
-            source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
+            if not self._fitness.in_doubt:
+                source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
             if self._batches:
                 self._batches -= sum([bool(run.members) for run in runs])
                 runs = [part for run in runs for part in run.parts]
@@ -333,7 +340,10 @@ class Consumer:
             until = now + _GLANCE
         if self._suspects:
             until = min(until, now + _GLANCE)
+        if self._fitness.until > now:
+            until = min(until, self._fitness.until)
         hungry = not self._stopping and not self._suspects and self._solo is None and slots.free > len(slots.inbox)
+        hungry = hungry and self._fitness.until <= now
         if hungry:
             until = min(until, self._safety_check(now), horizon.next_due_at())
         if slots.done or self._settler or (self._stopping and self._only_stuck_left()):

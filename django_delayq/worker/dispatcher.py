@@ -16,6 +16,7 @@ from django_delayq.core import layout as layouts
 from django_delayq.core.task import Registry
 
 from . import decision
+from .changes import Changes, What
 from .run import NEVER
 from .weather import Weather
 
@@ -54,6 +55,8 @@ class Beat:
     deadline_at: float = NEVER
     due_at: float = NEVER
     hold: bool = False
+    #: the last look
+    tick: Tick | None = None
 
 
 class Overdue(Protocol):
@@ -71,7 +74,8 @@ class Patrol:
     """
 
     def __init__(self, queues: Callable[[], Sequence[Queue]], registry: Registry, lease: float, heartbeat: float,
-                 weather: Weather, horizon: Overdue | None = None, *, pace: float = LOOK) -> None:  # fmt: skip
+                 weather: Weather, horizon: Overdue | None = None, *, pace: float = LOOK,
+                 changes: Changes | None = None) -> None:  # fmt: skip
         self._queues = queues
         self._registry = registry
         self._lease = lease
@@ -79,6 +83,7 @@ class Patrol:
         self._weather = weather
         self._horizon = horizon
         self._pace = pace
+        self._changes = changes or Changes()
         self._beats: list[Beat] = []
         self._outage_seen = weather.cleared_at
 
@@ -142,6 +147,7 @@ class Patrol:
         # The looks at a queue's shards are spread over the period by their first, not all at one moment.
         beat.look_at = now + self._period * (1.0 if beat.offset is not None else self._phase(beat))
         self._remember(beat, tick, now)
+        self._tell(beat, tick)
         offset = tick.now_ms / 1000 - now
         jumped = beat.offset is not None and abs(offset - beat.offset) > _JUMP
         beat.offset = offset
@@ -166,6 +172,22 @@ class Patrol:
             beat.deadline_at = now + _AGAIN  # expired: reaped right now, or held back
         if beat.due_at + OWN_CONSUMER <= now:
             beat.due_at = now + _AGAIN  # everybody is busy; the token lies there for the first who is not
+
+    def _tell(self, beat: Beat, tick: Tick) -> None:
+        """What is other than at the last look; of the first look nobody knows what is new."""
+        before, beat.tick = beat.tick, tick
+
+        def note(what: What) -> None:
+            self._changes.note(beat.queue.name, beat.shard, what)
+
+        if tick.settled:
+            note("settled")
+        if before is None or before.failed != tick.failed:
+            note("failed")
+        if before is None or before.morgue != tick.morgue:
+            note("morgue")
+        if before is not None and (before.born, before.run_id) != (tick.born, tick.run_id):
+            note("lost")
 
     def _reap(self, beat: Beat, now: float) -> None:
         queue = beat.queue

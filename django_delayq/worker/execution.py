@@ -28,6 +28,7 @@ from .current import running, view_of
 from .decision import Policy
 from .early import ack_early
 from .eventloop import EventLoop
+from .fitness import Fitness
 from .hooks import Hooks
 from .limits import Warden
 from .middleware import Middleware, compose
@@ -55,6 +56,8 @@ class Execution:
     ) -> None:
         #: set by the composition root, since the warden watches the slots that call this
         self.warden: Warden | None = None
+        #: whether jobs can begin here
+        self.fitness = Fitness()
         self._registry = registry
         self._hooks = hooks
         self._teller = Teller(hooks)
@@ -154,14 +157,16 @@ class Execution:
             self._hooks.before_job(run.job)
         except BaseException as error:
             logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
+            self.fitness.unfit()
             for part in run.live:
                 part.settlement = decision.not_prepared(part.job, self._policy_of(part), error)
             return False
+        self.fitness.fit()
         return True
 
     def _performed(self, run: Run, parts: tuple[Run, ...] = ()) -> None:
         hooks = self._hooks
-        if hooks.wants("job_started"):
+        if hooks.wants("job_started", run.task):
             for part in parts or (run,):
                 self._teller.notify("job_started", part)
         board, warden, policy = self._board, self.warden, run.policy
@@ -239,7 +244,7 @@ class Execution:
             self._teller.failed(run, run.settlement, error)
 
     def _succeeded(self, run: Run) -> None:
-        if self._hooks.wants("job_succeeded"):
+        if self._hooks.wants("job_succeeded", run.task):
             self._teller.notify("job_succeeded", run, seconds=run.ended - run.started)
 
     def _exhausted(self, run: Run, error: BaseException) -> None:

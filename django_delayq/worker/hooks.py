@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_delayq.core.job import Job
+from django_delayq.core.task import Task
 
 from .record import Formatter
 
@@ -14,7 +15,7 @@ from .record import Formatter
 def _nothing() -> None: ...
 
 
-def _deaf(event: str) -> bool:
+def _deaf(event: str, task: Task | None) -> bool:
     return False
 
 
@@ -41,13 +42,13 @@ class Hooks:
     before_job: Callable[[Job], None] | None = None
     #: after the handler, whatever it did, and before the ack. What it raises makes a returned run a failed one
     after_job: Callable[[Job], None] | None = None
-    #: whether anybody listens to an event: asked before anything is prepared for it
-    wants: Callable[[str], bool] = _deaf
+    #: whether anybody listens to an event of a task: asked before anything is prepared for it
+    wants: Callable[[str, Task | None], bool] = _deaf
     #: tell about an event; what it raises is logged
     notify: Callable[..., None] = _mute
     #: the stored form of what a handler raised; if it fails itself, the default form is stored
     format_error: Formatter | None = None
-    #: seconds until the next attempt after an error, with the number of earlier failures; None = by the task's back-off.
+    #: seconds until the next attempt after an error, with the number of earlier failures; None = by the back-off.
     #: What the task's own ``retry_for`` names is not asked about
     retry_delay: Callable[[BaseException, int], float | None] | None = None
     #: the very last call before the process ends although jobs still run (flush logs); there is little time left

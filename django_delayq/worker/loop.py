@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from django_delayq.core.faults import Backoff
 
@@ -21,6 +22,22 @@ class Duty(Protocol):
         """Do it once. Returns the seconds until the next time. What it raises is survived by its loop."""
 
 
+@runtime_checkable
+class Attached(Protocol):
+    """A duty that may want to be done sooner than it said."""
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        """``ring()`` ends the rest of its loop; any thread may call it. Called once, before the first turn."""
+
+
+@runtime_checkable
+class Closed(Protocol):
+    """A duty that holds something for its thread."""
+
+    def close(self) -> None:
+        """Called in the thread of its loop, after the last turn."""
+
+
 class Loop:
     """One thread for one duty. It ends only when it is told to."""
 
@@ -28,10 +45,14 @@ class Loop:
         self.name = name
         self._duty = duty
         self._weather = weather
+        #: a duty with a true ``silent`` does not ask Redis in each turn, so a good one says nothing about Redis
+        self._silent = bool(getattr(duty, "silent", False))
         self._bell = threading.Condition()
         self._rung = False
         self._closing = False
         self._thread = threading.Thread(target=self._live, name=f"delayq-{name}", daemon=True)
+        if isinstance(duty, Attached):
+            duty.attach(self.ring)
 
     def start(self) -> None:
         """Start the thread."""
@@ -55,7 +76,8 @@ class Loop:
         while not self._closing:
             try:
                 rest = self._duty.run()
-                self._weather.fine()
+                if not self._silent:
+                    self._weather.fine()
                 pause.reset()
             except Exception as error:
                 rest = pause.next(self._weather.storm(self.name, error))
@@ -64,3 +86,8 @@ class Loop:
                 while not (self._rung or self._closing) and (left := until - time.monotonic()) > 0:
                     self._bell.wait(min(left, 3600.0))
                 self._rung = False
+        if isinstance(self._duty, Closed):
+            try:
+                self._duty.close()
+            except Exception:
+                logger.exception("the end of %s failed", self.name)

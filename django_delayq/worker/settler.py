@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from django_delayq.core.faults import Backoff, Fault
-from django_delayq.core.job import Settlement
+from django_delayq.core.frames import waits_for_end
+from django_delayq.core.job import DURABLE, Settlement
 
+from .changes import Changes
 from .horizon import Horizon, Source
 from .run import NEVER, Run
 from .weather import Weather
@@ -25,7 +27,7 @@ _REMEMBERED: Final = 4
 class Settler:
     """What the fetch loop holds and what of it has ended. Belongs to the fetch loop's thread."""
 
-    def __init__(self, horizon: Horizon, weather: Weather, lease: float) -> None:
+    def __init__(self, horizon: Horizon, weather: Weather, lease: float, changes: Changes | None = None) -> None:
         #: every run in this process's hands, until it is settled; the heartbeat reads it too
         self.held: set[Run] = set()
         #: runs that left for good
@@ -40,6 +42,7 @@ class Settler:
         self._horizon = horizon
         self._weather = weather
         self._lease = lease
+        self._changes = changes or Changes()
         self._unsettled: dict[Source, list[Run]] = {}
 
     def __bool__(self) -> bool:
@@ -85,17 +88,30 @@ class Settler:
         now = time.monotonic()
         for run, settlement in zip(runs, settlements, strict=True):
             if settlement.verb not in ("ack", "record"):
+                self._tell(run)
                 self._horizon.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
 
     def account(self, runs: list[Run], counted: list[bool]) -> None:
         """Redis answered: these are out of our hands."""
         self.held.difference_update(runs)
         self.settled += len(runs)
+        for run in [run for run in runs if run.job.failures or run.job.key >= DURABLE or run.job.merged]:
+            self._tell(run)
         if not all(counted):
             for run, good in zip(runs, counted, strict=True):
                 if not good and not run.lost:
                     logger.warning("%s: the end of a run (%s) came too late, the lease was lost or the answer was",
                                    run.job.id, _outcome(run))  # fmt: skip
+
+    def _tell(self, run: Run) -> None:
+        """What outside Redis is to be put right because of this end."""
+        job, changes, verb = run.job, self._changes, run.settlement.verb if run.settlement is not None else ""
+        if verb not in ("release", "record") and waits_for_end(job):
+            changes.note(job.queue, job.shard, "settled")
+        if verb == "fail" or job.failures:
+            changes.note(job.queue, job.shard, "failed")
+        if verb == "bury":
+            changes.note(job.queue, job.shard, "morgue")
 
     def patiently(self, call: Callable[[], T], runs: list[Run]) -> T | None:
         """``call()``, again and again until it comes back.

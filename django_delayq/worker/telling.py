@@ -30,10 +30,10 @@ class Teller:
     def ended(self, run: Run, settlement: Settlement, error: BaseException | None) -> None:
         """The job did not simply succeed."""
         verb = settlement.verb
-        if verb in ("fail", "record") and self._hooks.wants("job_failed"):
+        if verb in ("fail", "record") and self._hooks.wants("job_failed", run.task):
             retry_in = (settlement.delay_ms or 0) / 1000 if verb == "fail" else None
             self.notify("job_failed", run, error=error, outcome=settlement.outcome, retry_in=retry_in)
-        elif verb == "bury" and self._hooks.wants("job_buried"):
+        elif verb == "bury" and self._hooks.wants("job_buried", run.task):
             self.notify("job_buried", run, error=error, reason=settlement.reason)
 
     def failed(self, run: Run, settlement: Settlement, error: BaseException) -> None:

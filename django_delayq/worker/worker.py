@@ -17,6 +17,7 @@ from django_delayq.core.faults import Backoff
 from django_delayq.core.task import Registry
 
 from .board import Board
+from .changes import Changes
 from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan
 from .config import WorkerConfig
 from .consumer import Consumer
@@ -51,7 +52,9 @@ class Worker:
     """One process's worth of worker. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
 
     Args:
-        duties: further housekeeping, by name; each gets a loop of its own.
+        duties: further housekeeping of a dispatcher, by name; each gets a loop of its own.
+        always: the same for every process, whether it has a dispatcher or not.
+        changes: where this process notes what has changed, for those duties.
         birth: what the supervisor told this process; None when it has none.
         board: where the supervisor looks for what this process runs.
         patience: seconds that a run gets to react to its time limit.
@@ -59,6 +62,7 @@ class Worker:
 
     def __init__(self, broker: Broker, registry: Registry, config: WorkerConfig, hooks: Hooks | None = None, *,
                  middlewares: Sequence[Middleware] = (), duties: dict[str, Duty] | None = None,
+                 always: dict[str, Duty] | None = None, changes: Changes | None = None,
                  birth: Birth | None = None, board: Board | None = None,
                  patience: float = PATIENCE) -> None:  # fmt: skip
         self.config = config
@@ -70,6 +74,8 @@ class Worker:
         self._hooks = hooks or Hooks()
         self._middlewares = middlewares
         self._extra = duties or {}
+        self._always = always or {}
+        self._changes = changes or Changes()
         self._birth = birth
         self._board = board
         self._patience = patience
@@ -152,8 +158,8 @@ class Worker:
         heartbeat = Heartbeat(self._broker, self.name, self.config.heartbeat, self.describe, self.consumer, self._slots,
                               self._look_around)  # fmt: skip
         self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
-        if self.config.dispatcher:
-            self._build_dispatcher()
+        duties = {**(self._dispatcher_duties() if self.config.dispatcher else {}), **self._always}
+        self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
         self._start_parts()
         logger.info(
             "worker %s started: pid %d, queues %s, %s%s", self.name, os.getpid(), ",".join(self._scope.names),
@@ -200,6 +206,11 @@ class Worker:
         self._scope.ignore(queue, now=self._horizon is not None)
         self._listen()
 
+    @property
+    def queues(self) -> Sequence[Queue]:
+        """Every queue that this process looks after, as far as it has heard."""
+        return self._scope.queues
+
     def _look_around(self) -> None:
         """Behind each announcement."""
         self._scope.heed()
@@ -232,13 +243,14 @@ class Worker:
         self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
         lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease,
-                                 self._registry)  # fmt: skip
+                                 self._registry, self._changes, execution.fitness)  # fmt: skip
 
-    def _build_dispatcher(self) -> None:
+    def _dispatcher_duties(self) -> dict[str, Duty]:
         lease = self._broker.lease_ms / 1000
         horizon = self._horizon if self.config.consumer else None
         scope = self._scope
-        patrol = Patrol(lambda: scope.queues, self._registry, lease, self.config.heartbeat, self.weather, horizon)
+        patrol = Patrol(lambda: scope.queues, self._registry, lease, self.config.heartbeat, self.weather, horizon,
+                        changes=self._changes)  # fmt: skip
         caretaker = Caretaker(self._broker, lambda: scope.queues)
         duties: dict[str, Duty] = {
             "patrol": patrol, "registrar": Registrar(self._broker, self.name), "caretaker": caretaker, **self._extra
@@ -246,7 +258,7 @@ class Worker:
         clockwork = Clockwork(self._broker, self._registry, self.config.timezone)
         if clockwork.works:
             duties["clockwork"] = clockwork
-        self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
+        return duties
 
     def _start_parts(self) -> None:
         """From the inside out: who is called stands before who calls."""

@@ -68,9 +68,9 @@ def put(broker: Broker, task: str, *args: Any, id: str = "", delay_ms: int = 0, 
 
 
 def put_payload(broker: Broker, task: str, id: str, payload: Any, *, score: float = 1, queue: str = "default",
-                **options: Any) -> str:  # fmt: skip
-    """Schedule a merged job; returns the outcome."""
-    new = NewJob(id, task, payload=Payload(encode(payload), str(score), new_key()),
+                key: bytes = b"", **options: Any) -> str:  # fmt: skip
+    """Schedule a merged job; returns the outcome. ``key``: that of the payload, if not a new one."""
+    new = NewJob(id, task, payload=Payload(encode(payload), str(score), key or new_key()),
                  **{"delay_ms": 0, "on_conflict": "merge", "due_policy": "keep", **options})  # fmt: skip
     return broker.queue(queue).schedule(new)
 

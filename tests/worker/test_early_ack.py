@@ -74,7 +74,9 @@ def test_a_failure_is_told_and_not_tried_again(broker: Broker, error: BaseExcept
         told.append((event, details.get("outcome"), details.get("retry_in")))
 
     put(broker, "work", id="x")
-    run_dry(broker, registry_of(work, ack="early", max_attempts=1), Hooks(wants=lambda event: True, notify=notify))
+    run_dry(
+        broker, registry_of(work, ack="early", max_attempts=1), Hooks(wants=lambda event, task: True, notify=notify)
+    )
     assert ran == [1] and places(broker) == {} and events(broker) == [("failed", "x")]
     assert told == [("job_started", None, None), ("job_failed", "failed", None)]
 

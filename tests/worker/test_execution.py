@@ -235,7 +235,7 @@ def test_events_are_prepared_only_for_listeners_and_may_fail() -> None:
     deaf = Hooks(notify=notify)
     execute(lambda: None, hooks=deaf)
     assert told == []
-    hooks = Hooks(notify=notify, wants=lambda event: True)
+    hooks = Hooks(notify=notify, wants=lambda event, task: True)
     assert execute(lambda: None, hooks=hooks).settlement.verb == "ack"  # type: ignore[union-attr]
     execute(raising(ValueError()), hooks=hooks, retry_in=lambda n: 5.0)
     execute(raising(Bury("no")), hooks=hooks)

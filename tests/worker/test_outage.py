@@ -222,4 +222,4 @@ def test_hooks_do_nothing_unless_told() -> None:
     hooks = Hooks()
     hooks.process_start()
     hooks.notify("job_started", job=None)
-    assert hooks.before_job is None and not hooks.wants("job_started")
+    assert hooks.before_job is None and not hooks.wants("job_started", None)

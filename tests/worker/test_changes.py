@@ -1,0 +1,215 @@
+"""News for those who keep books of the queues outside Redis: who notes what, and who is called."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import Connection
+from django_delayq.core.errors import Bury
+from django_delayq.core.job import ack, bury, fail, new_key
+from django_delayq.core.shards import Tick
+from django_delayq.core.task import Registry
+from django_delayq.worker.changes import Changes
+from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.loop import Loop
+from django_delayq.worker.weather import Weather
+
+from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
+
+HERE = {("default", 0)}
+
+
+def heard(changes: Changes) -> dict[str, set[tuple[str, int]]]:
+    """Everything that was noted so far; what is empty is left out."""
+    taken = {what: changes.take(what) for what in ("settled", "failed", "morgue", "lost")}  # type: ignore[arg-type]
+    return {what: places for what, places in taken.items() if places}
+
+
+# -- the mailbox -----------------------------------------------------------------------------------------------------
+
+
+def test_news_are_there_until_they_are_taken_and_ring_once() -> None:
+    changes, rings = Changes(), []
+    changes.note("a", 1, "failed")
+    changes.subscribe(lambda: rings.append("first"))
+    changes.subscribe(lambda: rings.append("second"))
+    changes.note("a", 1, "failed")
+    assert rings == [], "that was known before"
+    changes.note("a", 2, "failed")
+    changes.note("a", 1, "lost")
+    assert rings == ["first", "second"] * 2
+    assert changes.take("failed") == {("a", 1), ("a", 2)}
+    assert changes.take("failed") == set()
+    changes.note("a", 1, "failed")
+    assert heard(changes) == {"failed": {("a", 1)}, "lost": {("a", 1)}}
+    assert len(rings) == 6
+
+
+def test_a_subscriber_that_fails_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    changes, rings = Changes(), []
+    changes.subscribe(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    changes.subscribe(lambda: rings.append(1))
+    changes.note("a", 1, "lost")
+    assert rings == [1]
+    assert "subscriber" in caplog.text
+
+
+class Clerk:
+    """A duty that rests for ever, unless something is noted."""
+
+    def __init__(self, changes: Changes) -> None:
+        self.changes = changes
+        self.turns: list[set[tuple[str, int]]] = []
+        self.worked = threading.Semaphore(0)
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        self.changes.subscribe(ring)
+
+    def run(self) -> float:
+        self.turns.append(self.changes.take("settled"))
+        self.worked.release()
+        return 3600.0
+
+
+def test_a_duty_that_subscribed_is_done_again_at_once() -> None:
+    changes = Changes()
+    clerk = Clerk(changes)
+    loop = Loop("clerk", clerk, Weather())
+    loop.start()
+    assert clerk.worked.acquire(timeout=DEADLINE)
+    changes.note("a", 1, "settled")
+    assert clerk.worked.acquire(timeout=DEADLINE)
+    loop.close()
+    assert clerk.turns == [set(), {("a", 1)}]
+
+
+# -- who notes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_notes_how_durable_jobs_ended_and_what_failed(broker: Broker) -> None:
+    changes = Changes()
+
+    def work(how: str) -> None:
+        if how == "fail":
+            raise ValueError
+        if how == "bury":
+            raise Bury("why")
+
+    def news_of(how: str, *, durable: bool) -> dict[str, set[tuple[str, int]]]:
+        put(broker, "work", how, key=new_key(durable=durable))
+        with working(
+            broker, registry_of(work, retry_in=60), config(dispatcher=False, burst=True), changes=changes
+        ) as worker:
+            assert worker.done.wait(DEADLINE)
+        return heard(changes)
+
+    assert news_of("ack", durable=False) == {}
+    assert news_of("ack", durable=True) == {"settled": HERE}
+    assert news_of("fail", durable=False) == {"failed": HERE}
+    assert "failed" in news_of("fail", durable=True)
+    assert news_of("bury", durable=False) == {"morgue": HERE}
+    assert news_of("bury", durable=True) == {"morgue": HERE, "settled": HERE}
+
+
+def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
+    changes = Changes()
+
+    def sync(payloads: dict[str, list[object]]) -> None:
+        pass
+
+    def news(key: bytes) -> dict[str, set[tuple[str, int]]]:
+        put_payload(broker, "sync", "a", 1, key=key)
+        settings = config(dispatcher=False, burst=True)
+        with working(broker, registry_of(sync, merge=True), settings, changes=changes) as worker:
+            assert worker.done.wait(DEADLINE)
+        return heard(changes)
+
+    assert news(new_key()) == {}
+    assert news(new_key(durable=True)) == {"settled": HERE}
+
+
+@pytest.fixture
+def patrolled(connection: Connection, prefix: str) -> tuple[Broker, Patrol, Changes]:
+    broker, changes = Broker(connection, prefix=prefix), Changes()
+    queue = broker.queue("default")
+    return broker, Patrol(lambda: [queue], Registry(), 15.0, 5.0, Weather(), changes=changes), changes
+
+
+def look(patrol: Patrol, changes: Changes) -> dict[str, set[tuple[str, int]]]:
+    for beat in patrol._beats:
+        beat.look_at = beat.looked_at = 0.0
+    patrol.run()
+    return heard(changes)
+
+
+def test_a_look_notes_what_is_other_than_at_the_last_one(patrolled: tuple[Broker, Patrol, Changes]) -> None:
+    broker, patrol, changes = patrolled
+    queue = broker.queue("default")
+    assert look(patrol, changes) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
+    assert look(patrol, changes) == {}
+    for ident in ("a", "b", "c"):
+        put(broker, "work", id=ident, key=new_key(durable=True))
+    jobs = queue.reserve(0, 3, worker="w").jobs
+    assert look(patrol, changes) == {}
+    queue.settle([fail(jobs[0], 1, 2, delay_ms=0)])
+    assert look(patrol, changes) == {"failed": HERE}
+    assert look(patrol, changes) == {}
+    queue.settle([bury(jobs[1], 1, 2, reason="why"), ack(jobs[2], 1, 2)])
+    assert look(patrol, changes) == {"morgue": HERE, "settled": HERE}
+    assert look(patrol, changes) == {"settled": HERE}, "as long as nobody takes the marks"
+    queue.settled(0, queue.settled(0))
+    assert look(patrol, changes) == {}
+    queue.cancel("a")
+    assert look(patrol, changes) == {"failed": HERE, "settled": HERE}
+
+
+def test_a_look_notes_that_a_shard_lost_its_data(patrolled: tuple[Broker, Patrol, Changes]) -> None:
+    broker, patrol, changes = patrolled
+    look(patrol, changes)
+    broker.client.flushdb()
+    assert look(patrol, changes) == {"lost": HERE}
+    assert look(patrol, changes) == {}
+
+
+def test_a_look_notes_that_redis_was_started_anew(
+    patrolled: tuple[Broker, Patrol, Changes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have come back without its last seconds."""
+    broker, patrol, changes = patrolled
+    ticks = [Tick(0, None, None, False, False, b"born", run_id) for run_id in ("one", "one", "two")]
+    monkeypatch.setattr(broker.queue("default"), "tick", lambda *_, **__: ticks.pop(0))
+    look(patrol, changes)
+    assert look(patrol, changes) == {}
+    assert look(patrol, changes) == {"lost": HERE}
+
+
+# -- duties of every process -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dispatcher", [True, False])
+def test_some_duties_are_those_of_every_process_others_of_dispatchers(broker: Broker, dispatcher: bool) -> None:
+    changes = Changes()
+    everywhere, housekeeping = Clerk(changes), Clerk(changes)
+
+    def work() -> None:
+        pass
+
+    with working(broker, registry_of(work), config(dispatcher=dispatcher), changes=changes,
+                 always={"marks": everywhere}, duties={"relay": housekeeping}):  # fmt: skip
+        assert everywhere.worked.acquire(timeout=DEADLINE)
+        put(broker, "work", key=new_key(durable=True))
+        eventually(lambda: HERE in everywhere.turns or HERE in housekeeping.turns, "the news of the end")
+    assert bool(housekeeping.turns) == dispatcher
+
+
+def test_a_worker_without_books_needs_nothing_of_this(broker: Broker) -> None:
+    def work() -> None:
+        pass
+
+    put(broker, "work", key=new_key(durable=True))
+    run_dry(broker, registry_of(work))
+    assert [mark.end for mark in broker.queue("default").settled(0)] == ["done"]
