@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 
 from . import scheduling
 from .core.task import Task
-from .handle import Delay, JobHandle
+from .handle import Delay, JobHandle, Left
 from .transactions import OnCommit
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /,
 async def acancel(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
     queue: str | None = None, using_db: str | None = None,
-) -> Literal["cancelled", "stopping", False] | OnCommit:  # fmt: skip
+) -> Literal["cancelled", "stopping", False] | OnCommit | Left:  # fmt: skip
     """See :func:`django_delayq.cancel`."""
     return await sync_to_async(scheduling.cancel)(target, id, task=task, queue=queue, using_db=using_db)
 
@@ -49,7 +49,7 @@ async def areschedule(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, delay: Delay | None = None,
     at: datetime | float | None = None, task: Task | str | None = None, queue: str | None = None,
     using_db: str | None = None,
-) -> bool | OnCommit:  # fmt: skip
+) -> bool | OnCommit | Left:  # fmt: skip
     """See :func:`django_delayq.reschedule`."""
     return await sync_to_async(scheduling.reschedule)(
         target, id, delay=delay, at=at, task=task, queue=queue, using_db=using_db
@@ -59,7 +59,7 @@ async def areschedule(
 async def arun_now(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
     queue: str | None = None, using_db: str | None = None,
-) -> bool | OnCommit:  # fmt: skip
+) -> bool | OnCommit | Left:  # fmt: skip
     """See :func:`django_delayq.run_now`."""
     return await sync_to_async(scheduling.run_now)(target, id, task=task, queue=queue, using_db=using_db)
 

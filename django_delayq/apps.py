@@ -23,11 +23,14 @@ class DelayQConfig(AppConfig):
         from . import (
             checks,  # noqa: F401  # registers itself
             codectypes,
+            tasks_setting,
         )
         from .conf import conf_or_defaults
 
         codectypes.install_quietly()
-        autodiscover(conf_or_defaults().tasks_module)
+        from .repair import orders  # noqa: F401  # the task that carries orders out
+
+        tasks_setting.prepare(autodiscover(conf_or_defaults().tasks_module))
 
 
 def autodiscover(module_name: str) -> list[str]:

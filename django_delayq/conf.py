@@ -13,141 +13,23 @@ from django.core.signals import setting_changed
 
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
-from .core.keys import MAX_SHARDS
 from .core.options import TaskOptions
-from .values import choice, dotted_path, flag, number, queue_name, strings, whole
+from .sections import (
+    AdminConf,
+    EventsConf,
+    HooksConf,
+    InboxConf,
+    MirrorConf,
+    OutboxConf,
+    QueueConf,
+    WorkerConf,
+)
+from .values import dotted_path, flag, number, queue_name, strings, whole
 
 SETTING: Final = "DELAYQ"
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 T = TypeVar("T")
-SPLITTERS: Final = ("default", "rendezvous", "by_node")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueConf:
-    """One entry of ``DELAYQ["QUEUES"]``: how a queue is created. A queue that is not named has the defaults."""
-
-    #: parts of the queue, each in one Redis slot; Redis keeps the number that the queue was created with.
-    #: None = the number that a task of the queue names, else 1
-    shards: int | None = None
-    #: "python" = run by workers; "pull" = raw bytes for other consumers, workers never reserve from it
-    kind: str = "python"
-    #: how often workers visit it, compared with a queue of weight 1
-    weight: float = 1.0
-    #: most live jobs; one more is refused with QueueFull. Each shard takes its part of them. None = no limit
-    max_length: int | None = None
-    #: most jobs that its morgue keeps, the oldest go first; None = no limit
-    morgue_max: int | None = None
-    #: seconds that its morgue keeps a job; None = for ever
-    morgue_ttl: float | None = None
-    #: "strict" = a more urgent class always goes first; "weighted" = it goes first more often
-    priorities: str = "strict"
-
-    def __post_init__(self) -> None:
-        if self.shards is not None:
-            whole("shards", self.shards, 1, MAX_SHARDS)
-        number("weight", self.weight, 0.001)
-        choice("kind", self.kind, ("python", "pull"))
-        choice("priorities", self.priorities, ("strict", "weighted"))
-        for name in ("max_length", "morgue_max"):
-            if getattr(self, name) is not None:
-                whole(name, getattr(self, name), 1, 1 << 40)
-        if self.morgue_ttl is not None:
-            number("morgue_ttl", self.morgue_ttl, 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerConf:
-    """``DELAYQ["WORKER"]``: defaults of ``manage.py delayq_worker``; its options override them."""
-
-    #: processes that the supervisor keeps running
-    processes: int = 1
-    #: jobs that one process runs at the same time
-    threads: int = 5
-    #: queues to work on; None = every queue of kind "python"
-    queues: tuple[str, ...] | None = None
-    #: seconds that running jobs get to finish after SIGTERM
-    grace: float = 25.0
-    #: a process is replaced after so many jobs; None = never
-    max_jobs: int | None = None
-    #: a process is replaced when it uses more than so many MiB of memory; None = never
-    max_rss: int | None = None
-    #: also do the housekeeping (wake, reap) of the queues
-    dispatcher: bool = True
-    #: milliseconds of measured work that a process may hold beyond its free threads
-    prefetch_ms: float = 50.0
-    #: seconds between two renewals of the leases; three or more of them must fit into LEASE
-    heartbeat: float = 5.0
-    #: which of several queues with due work is next: "weighted", "seq" (in turn) or "lag" (longest overdue)
-    scheduler: str = "weighted"
-    #: order in which a process visits shards: "default", "rendezvous", "by_node" or the dotted path of a function
-    splitter: str = "default"
-    #: splitter "by_node": how many machines share the work
-    nodes: int = 1
-    #: splitter "by_node": which of them this one is, counted from 0
-    node: int = 0
-    #: seconds that a database connection is kept between jobs; None = leave Django's CONN_MAX_AGE alone
-    conn_max_age: float | None = 60.0
-    #: check a kept database connection before its first use by a job
-    conn_health_checks: bool = True
-
-    def __post_init__(self) -> None:
-        whole("processes", self.processes, 1, 1024)
-        whole("threads", self.threads, 1, 1024)
-        number("grace", self.grace, 0)
-        number("prefetch_ms", self.prefetch_ms, 0)
-        number("heartbeat", self.heartbeat, 0.01)
-        choice("scheduler", self.scheduler, ("weighted", "seq", "lag"))
-        if self.splitter not in SPLITTERS and "." not in str(self.splitter):
-            raise Misconfigured(
-                f"splitter must be {', '.join(SPLITTERS)} or the dotted path of a function, got {short(self.splitter)}"
-            )
-        whole("nodes", self.nodes, 1, 1 << 30)
-        whole("node", self.node, 0, 1 << 30)
-        for name in ("max_jobs", "max_rss"):
-            if getattr(self, name) is not None:
-                whole(name, getattr(self, name), 1, 1 << 40)
-        flag("dispatcher", self.dispatcher)
-        if self.conn_max_age is not None:
-            number("conn_max_age", self.conn_max_age, 0)
-        flag("conn_health_checks", self.conn_health_checks)
-        if self.queues is not None:
-            object.__setattr__(self, "queues", tuple(queue_name(name) for name in strings("queues", self.queues)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsConf:
-    """``DELAYQ["EVENTS"]``: the stream of finished attempts."""
-
-    #: entries kept per shard
-    cap: int = 10_000
-
-    def __post_init__(self) -> None:
-        whole("cap", self.cap, 0, 1 << 40)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HooksConf:
-    """``DELAYQ["HOOKS"]``: dotted paths of functions of the project that a worker calls."""
-
-    #: without arguments, in each worker process after Django is set up and before its first job; what it raises ends
-    #: the process
-    worker_init: str | None = None
-    #: without arguments, before a process ends although jobs still run in it (flush logs); there is little time left
-    last_words: str | None = None
-    #: with the exception of a failed run: what is stored of it. A text replaces its message, a dict adds fields, bytes
-    #: are stored as they are; if it fails itself, that is logged and the usual form is stored
-    format_error: str | None = None
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            if getattr(self, one.name) is not None:
-                dotted_path(one.name, getattr(self, one.name))
-
-    def paths(self) -> dict[str, str]:
-        """Those that are given, by name."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +58,14 @@ class Conf:
     codec_types: tuple[str, ...] = ()
     #: the stream of finished attempts
     events: EventsConf = EventsConf()
+    #: durable jobs between the database and Redis
+    outbox: OutboxConf = OutboxConf()
+    #: what @exactly_once remembers
+    inbox: InboxConf = InboxConf()
+    #: the pages of django.contrib.admin
+    admin: AdminConf = AdminConf()
+    #: the tables of failed jobs and of the morgue
+    mirror: MirrorConf = MirrorConf()
     #: name of the module (or package) that is looked for in every installed app
     tasks_module: str = "tasks"
     #: options that every @task begins with
@@ -346,7 +236,11 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
     "HOOKS": lambda value: _section(HooksConf, value, f"{SETTING}['HOOKS']"),
     "CONTEXT": _context,
     "CODEC_TYPES": _codec_types,
+    "ADMIN": lambda value: _section(AdminConf, value, f"{SETTING}['ADMIN']"),
     "EVENTS": lambda value: _section(EventsConf, value, f"{SETTING}['EVENTS']"),
+    "OUTBOX": lambda value: _section(OutboxConf, value, f"{SETTING}['OUTBOX']"),
+    "INBOX": lambda value: _section(InboxConf, value, f"{SETTING}['INBOX']"),
+    "MIRROR": lambda value: _section(MirrorConf, value, f"{SETTING}['MIRROR']"),
     "TASKS_MODULE": _tasks_module,
     "TASK_DEFAULTS": _task_defaults,
     "MAX_ARGS_BYTES": lambda value: whole(f"{SETTING}['MAX_ARGS_BYTES']", value, 1, 512 * 1024 * 1024),

@@ -18,6 +18,11 @@ from .core.task import registry, short, suggest
 
 _lock: Final = threading.Lock()
 _broker: DjangoBroker | None = None
+#: the same for those who are in a hurry
+_swift: DjangoBroker | None = None
+#: what tests put in the place of the process's broker, which is kept meanwhile; see :func:`stand_in`
+_stand_in: DjangoBroker | None = None
+_kept: DjangoBroker | None = None
 
 
 def broker() -> DjangoBroker:
@@ -32,6 +37,23 @@ def broker() -> DjangoBroker:
             if _broker is None:
                 _broker = make_broker(conf())
     return _broker
+
+
+def swift_broker() -> DjangoBroker:
+    """A broker of the same deployment that waits ``OUTBOX["budget"]`` for an answer, for what is sent after a commit.
+
+    Raises:
+        Misconfigured: see :func:`broker`.
+    """
+    global _swift
+    if _stand_in is not None:
+        return _stand_in
+    if _swift is None:
+        with _lock:
+            if _swift is None:
+                settings = conf()
+                _swift = make_broker(settings, make_connection(settings).hurried(settings.outbox.budget))
+    return _swift
 
 
 class DjangoBroker(Broker):
@@ -101,12 +123,31 @@ def other_shards(of: Broker) -> list[str]:
 
 
 def close_broker() -> None:
-    """Close the process's broker, if there is one; the next use makes a new one."""
-    global _broker
+    """Close the process's brokers, if there are any; the next use makes new ones."""
+    global _broker, _kept, _swift
     with _lock:
-        old, _broker = _broker, None
-    if old is not None:
-        old.connection.close()
+        swift, _swift = _swift, None
+        old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
+        _broker = _stand_in
+    for one in (old, swift):
+        if one is not None:
+            one.connection.close()
+
+
+def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
+    """For tests: from now on ``one`` is the process's broker, whatever the settings say; None = the real one again.
+
+    Returns:
+        What stood in until now.
+    """
+    global _broker, _kept, _stand_in
+    with _lock:
+        before = _stand_in
+        if before is None:
+            _kept = _broker
+        _stand_in = one
+        _broker, _kept = (_kept, None) if one is None else (one, _kept)
+    return before
 
 
 def is_current(one: Broker) -> bool:
@@ -114,10 +155,10 @@ def is_current(one: Broker) -> bool:
     return one is _broker
 
 
-def make_broker(settings: Conf) -> DjangoBroker:
-    """A broker of its own for ``settings``; the caller closes its connection."""
+def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:
+    """A broker of its own for ``settings``, over ``connection`` if given; the caller closes its connection."""
     return DjangoBroker(
-        make_connection(settings),
+        make_connection(settings) if connection is None else connection,
         prefix=settings.prefix,
         lease_ms=int(settings.lease * 1000),
         event_cap=settings.events.cap,

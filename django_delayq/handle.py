@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from asgiref.sync import sync_to_async
+from django.db import DEFAULT_DB_ALIAS
 
 from .core.task import Task
 from .transactions import OnCommit
 
+#: Redis is away; the database has it, and the relay will tell Redis
+Left = Literal["outbox"]
 Delay = float | timedelta
 
 
@@ -20,25 +23,38 @@ class JobHandle:
         id: its id, unique within its queue.
         queue: the queue's name.
         outcome: "created", "merged", "replaced", "ignored" or "gated" (it runs now, and the new content after that);
-            "on_commit" until an open transaction commits (for ever, if it rolls back); "not_sent" if Redis did not take
-            it after the commit.
+            "on_commit" until an open transaction commits (for ever, if it rolls back); "outbox" for a durable job that
+            is in the database and of which Redis has not heard yet, because the transaction is open, or because Redis
+            did not answer and the relay will tell it; "not_sent" if Redis did not take it after the commit.
         due: when it is due (aware datetime; for a ``delay`` by this machine's clock, Redis's clock decides).
         error: why it was not sent, else None.
         task: the task, None for raw bytes of a ``pull`` queue.
+        durable: whether it has a row in the database until it is done.
+        using_db: the database that was named at the call; its verbs wait for the transaction of the same one.
     """
 
-    __slots__ = ("_due_ms", "error", "id", "outcome", "queue", "task")
+    __slots__ = ("_due_ms", "durable", "error", "id", "outcome", "queue", "task", "using_db")
 
-    def __init__(self, id: str, queue: str, outcome: str, due_ms: int, task: Task | None = None) -> None:
+    def __init__(
+        self, id: str, queue: str, outcome: str, due_ms: int, task: Task | None = None, *, durable: bool = False,
+        using_db: str | None = None,
+    ) -> None:  # fmt: skip
         self.id = id
         self.queue = queue
         self.task = task
         self.outcome = outcome
         self.error: Exception | None = None
+        self.durable = durable
+        self.using_db = using_db
         self._due_ms = due_ms
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id} queue={self.queue} {self.outcome}>"
+
+    @property
+    def alias(self) -> str:
+        """The database whose transaction is waited for."""
+        return self.using_db or DEFAULT_DB_ALIAS
 
     @property
     def due(self) -> datetime:
@@ -59,32 +75,34 @@ class JobHandle:
         """:meth:`state` for coroutines."""
         return await sync_to_async(self.state)()
 
-    def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit:
+    def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
         """See :func:`django_delayq.cancel`."""
         from .scheduling import cancel
 
         return cancel(self)
 
-    async def acancel(self) -> Literal["cancelled", "stopping", False] | OnCommit:
+    async def acancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
         """See :func:`django_delayq.acancel`."""
         return await sync_to_async(self.cancel)()
 
-    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit:
+    def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit | Left:
         """See :func:`django_delayq.reschedule`."""
         from .scheduling import reschedule
 
         return reschedule(self, delay=delay, at=at)
 
-    async def areschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit:
+    async def areschedule(
+        self, *, delay: Delay | None = None, at: datetime | float | None = None
+    ) -> bool | OnCommit | Left:
         """See :func:`django_delayq.areschedule`."""
         return await sync_to_async(self.reschedule)(delay=delay, at=at)
 
-    def run_now(self) -> bool | OnCommit:
+    def run_now(self) -> bool | OnCommit | Left:
         """See :func:`django_delayq.run_now`."""
         from .scheduling import run_now
 
         return run_now(self)
 
-    async def arun_now(self) -> bool | OnCommit:
+    async def arun_now(self) -> bool | OnCommit | Left:
         """See :func:`django_delayq.arun_now`."""
         return await sync_to_async(self.run_now)()

@@ -28,11 +28,9 @@ JOB_OPTIONS: Final = (
 #: of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
 #: options of a schedule call
-OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "using_db")
-#: reserved names whose machinery comes with a later release
-LATER: Final = ("durable",)
+OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
 #: what most calls have; anything else is looked at apart
-COMMON: Final = frozenset(("delay", "at", "id", "queue", "using_db", "args", "kwargs"))
+COMMON: Final = frozenset(("delay", "at", "id", "queue", "durable", "using_db", "args", "kwargs"))
 #: bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
@@ -43,9 +41,8 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
     """Nothing, if all names are schedule options, and such as ``task`` has.
 
     Raises:
-        TypeError: an unknown one. InvalidJob: one that this release, or a task of this kind, has not.
+        TypeError: an unknown one. InvalidJob: one that a task of this kind has not.
     """
-    no_later_options(options)
     for name in options:
         if name not in OPTIONS:
             raise TypeError(
@@ -54,16 +51,6 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
             )
     if task is not None:
         check_kind(task, options)
-
-
-def no_later_options(named: Mapping[str, Any]) -> None:
-    """:class:`InvalidJob` if a reserved name is used that does nothing yet: never a silent promise."""
-    for name in LATER:
-        if name in named:
-            raise InvalidJob(
-                f"the option {name!r} is not available in this release. If it is an argument of your function, "
-                f"pass it as kwargs={{{name!r}: …}}"
-            )
 
 
 def check_kind(task: Task, options: Mapping[str, Any]) -> None:

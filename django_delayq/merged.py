@@ -17,7 +17,7 @@ from .joboptions import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, due
 from .newjob import NewJobs
 
 #: what most entries have; anything else is looked at apart
-_PLAIN: Final = frozenset(("id", "payload", "score", "delay", "at", "queue", "using_db"))
+_PLAIN: Final = frozenset(("id", "payload", "score", "delay", "at", "queue", "durable", "using_db"))
 _LONG_DELAY: Final = 86_400 * 365
 _SCORE_CHARS: Final = 255
 _BLOCK: Final = 256

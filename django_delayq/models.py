@@ -6,7 +6,6 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
@@ -117,7 +116,7 @@ class MirroredJob(JobName):
     payload_count = models.PositiveIntegerField(_("payloads"), default=0)
     #: its place in Redis's index, µs
     updated_us = models.BigIntegerField()
-    #: when Redis was last seen to have it
+    #: when it was copied
     seen_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -137,6 +136,7 @@ class FailedJob(MirroredJob):
             ("retry_failedjob", _("Can retry failed jobs")),
             ("edit_failedjob", _("Can retry failed jobs with other arguments")),
             ("discard_failedjob", _("Can discard failed jobs")),
+            ("bury_failedjob", _("Can bury failed jobs")),
         ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "job_id"], name="delayq_failed_job")]
         indexes: ClassVar = [
@@ -144,8 +144,10 @@ class FailedJob(MirroredJob):
             models.Index(fields=["queue", "failed_at"], name="delayq_failed_queue"),
             models.Index(fields=["task", "failed_at"], name="delayq_failed_task"),
             models.Index(fields=["error_class", "failed_at"], name="delayq_failed_error"),
-            models.Index(fields=["job_id"], name="delayq_failed_id"),
-            models.Index(fields=["seen_at"], name="delayq_failed_seen"),
+            models.Index(fields=["failures", "failed_at"], name="delayq_failed_attempt"),
+            # The operator class makes it serve "begins with" on PostgreSQL; other databases do not look at it.
+            models.Index(fields=["job_id"], name="delayq_failed_id", opclasses=["varchar_pattern_ops"]),
+            models.Index(fields=["queue", "shard", "updated_us"], name="delayq_failed_place"),
         ]
 
 
@@ -172,8 +174,10 @@ class MorgueJob(MirroredJob):
             models.Index(fields=["queue", "buried_at"], name="delayq_morgue_queue"),
             models.Index(fields=["task", "buried_at"], name="delayq_morgue_task"),
             models.Index(fields=["error_class", "buried_at"], name="delayq_morgue_error"),
-            models.Index(fields=["job_id"], name="delayq_morgue_id"),
-            models.Index(fields=["seen_at"], name="delayq_morgue_seen"),
+            models.Index(fields=["reason", "buried_at"], name="delayq_morgue_reason"),
+            models.Index(fields=["failures", "buried_at"], name="delayq_morgue_attempt"),
+            models.Index(fields=["job_id"], name="delayq_morgue_id", opclasses=["varchar_pattern_ops"]),
+            models.Index(fields=["queue", "shard", "updated_us"], name="delayq_morgue_place"),
         ]
 
 
@@ -220,10 +224,9 @@ class BulkAction(models.Model):
     #: the last row that was dealt with
     position = models.PositiveBigIntegerField(default=0)
     error = models.TextField(_("error"), blank=True)
-    ordered_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, verbose_name=_("ordered by"), null=True, blank=True, on_delete=models.SET_NULL,
-        related_name="+",
-    )  # fmt: skip
+    #: name of the person, and their primary key as text: no foreign key, because not every project has users
+    ordered_by = models.CharField(_("ordered by"), max_length=NAME_LENGTH, blank=True)
+    ordered_by_pk = models.CharField(max_length=NAME_LENGTH, blank=True, editable=False)
     created_at = models.DateTimeField(_("ordered"), db_default=Now())
     ended_at = models.DateTimeField(_("ended"), null=True)
 
@@ -231,7 +234,9 @@ class BulkAction(models.Model):
         verbose_name = _("bulk action")
         verbose_name_plural = _("bulk actions")
         default_permissions = ("view",)
+        permissions: ClassVar = [("stop_bulkaction", _("Can stop bulk actions"))]
         ordering: ClassVar = ["-created_at"]
+        indexes: ClassVar = [models.Index(fields=["created_at", "id"], name="delayq_bulk_at")]
 
     def __str__(self) -> str:
         return f"{self.action} {self.target}"

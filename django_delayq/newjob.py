@@ -12,7 +12,7 @@ from .core.inputs import check_id, short, suggest
 from .core.job import NewJob, new_id
 from .core.task import Task
 from .intercept import Chain, Scheduling, chain
-from .joboptions import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, no_later_options, queue_of
+from .joboptions import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, queue_of
 
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -121,8 +121,9 @@ class NewJobs:
             self._refuse_keys(entry)
 
     def _refuse_keys(self, entry: Mapping[str, Any]) -> None:
-        no_later_options(entry)
         check_kind(self.task, entry)
+        if "durable" in entry:
+            raise InvalidJob("durable is said of all jobs of one call: schedule_many(task, jobs, durable=True)")
         wrong = next(key for key in entry if key not in self.entry_keys)
         raise InvalidJob(f"unknown key {short(wrong)}.{suggest(str(wrong), self.entry_keys)}")
 

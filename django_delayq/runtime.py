@@ -8,20 +8,21 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
-from urllib.parse import urlsplit
 
 from django.conf import settings as django_settings
 from django.db import connections as databases
 from django.utils.autoreload import get_child_arguments
 
-from . import codectypes, connections, contextlinks, hygiene, signals
-from .conf import SETTING, SPLITTERS, Conf, conf
+from . import bookkeeping, codectypes, connections, contextlinks, hygiene, signals, tasks_setting
+from .conf import SETTING, Conf, conf
+from .core.connection import RedisConfig
 from .core.errors import Misconfigured, QueueUnavailable
 from .core.inputs import suggest
 from .core.job import Job
 from .core.task import Task, registry
 from .loading import load_function
-from .worker import Birth, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
+from .sections import SPLITTERS
+from .worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
 
 logger: Final = logging.getLogger(__name__)
 
@@ -89,13 +90,18 @@ def _before_job(settings: Conf) -> Callable[[Job], None]:
     return before_job
 
 
-def wants(event: str) -> bool:
-    """Whether the signal of that name has receivers."""
-    return bool(_SIGNALS[event].receivers)
+def wants(event: str, task: Task | None) -> bool:
+    """Whether the signal of that name has receivers, or the task hears of its own jobs."""
+    return bool(_SIGNALS[event].receivers) or (task is not None and task.listener is not None)
 
 
 def notify(event: str, *, job: Job, task: Task | None, **details: Any) -> None:
-    """Send the signal of that name."""
+    """Tell the task itself, if it listens, and send the signal of that name."""
+    if task is not None and task.listener is not None:
+        try:
+            task.listener(event, job=job, **details)
+        except Exception:
+            logger.exception("%s: the task %s failed to hear of %s", job.id, task.name, event)
     signals.emit(_SIGNALS[event], task, job=job, **details)
 
 
@@ -144,7 +150,7 @@ def default_queues(settings: Conf) -> tuple[str, ...]:
 
 def unknown_queues(names: Sequence[str], settings: Conf) -> list[str]:
     """Sentences about queues that no task, setting or job has: most often a misspelled ``--queues``."""
-    known = default_queues(settings)
+    known = (*default_queues(settings), *tasks_setting.queue_names())
     return [_why_unknown(name, known, settings) for name in names if name not in known]
 
 
@@ -172,15 +178,21 @@ def make_middlewares(settings: Conf) -> list[Middleware]:
 def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
     """A worker on the process's broker; ``told`` by its supervisor, if it has one."""
     settings = conf()
-    return Worker(
-        connections.broker(),
+    broker = connections.broker()
+    changes = Changes()
+    worker = Worker(
+        broker,
         registry,
         config,
         make_hooks(settings),
         middlewares=make_middlewares(settings),
+        duties=bookkeeping.duties(settings, broker, changes, lambda: worker.queues),
+        always=bookkeeping.always(settings, broker, changes),
+        changes=changes,
         birth=told,
         board=adopt(told) if told is not None else None,
     )
+    return worker
 
 
 def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
@@ -222,16 +234,9 @@ def redis_name(settings: Conf) -> str:
     redis = settings.redis
     if redis is None:
         return "embedded Redis"
-    if isinstance(redis, Mapping):
-        if "url" not in redis:
-            return "Redis Sentinel" if "sentinels" in redis else "Redis Cluster"
-        redis = str(redis["url"])
-    if "://" not in redis:
+    if isinstance(redis, str) and "://" not in redis:
         return f"Redis of the cache {redis!r}"
-    parts = urlsplit(redis)
-    place = parts.hostname or ""
-    port = f":{parts.port}" if parts.port else ""
-    return f"Redis {parts.scheme}://{place}{port}{parts.path}"
+    return f"Redis {RedisConfig.parse(redis).display_url}"
 
 
 def ensure_server() -> str:

@@ -7,32 +7,33 @@ after the commit (see :mod:`django_delayq.transactions`).
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import connections
 from .core.errors import InvalidJob
-from .core.inputs import check_id, check_queue_name, short, suggest
 from .core.job import NewJob
-from .core.task import Task, registry
-from .handle import Delay, JobHandle
+from .core.task import Task
+from .handle import Delay, JobHandle, Left
 from .intercept import Scheduling, chain
-from .joboptions import OPTIONS, check_option_names, due, due_ms_here, no_later_options
+from .joboptions import OPTIONS, check_option_names, due, due_ms_here
 from .merged import MergedJobs
 from .newjob import NewJobs, explicit
-from .signals import emit, job_cancelled, job_scheduled
-from .transactions import ON_COMMIT, OnCommit, What, in_transaction, log_refused, now_or_on_commit
+from .outbox import door, verbs
+from .sending import send, send_many, send_many_durable
+from .targets import find_job, find_task
+from .transactions import ON_COMMIT, OnCommit
 
 if TYPE_CHECKING:
+    from .connections import DjangoBroker
     from .core.inspector import JobView
 
 __all__ = [
     "JobHandle",
     "cancel",
     "check_option_names",
+    "find_task",
     "get_job",
     "reschedule",
     "run_now",
@@ -41,8 +42,6 @@ __all__ = [
     "schedule_many",
 ]
 
-#: jobs of schedule_many that are checked, then sent, together
-CHUNK: Final = 5_000
 #: outcome of a handle that a schedule middleware sees of an entry of schedule_many
 COLLECTED: Final = "collected"
 
@@ -77,14 +76,17 @@ def schedule(
         retry_in: its back-off, instead of the task's: seconds, ``timedelta``, a list of them or a preset's name.
         context: dict of JSON values that travels along (``current_job().context``). Of a merged job the context,
             ``max_attempts`` and ``retry_in`` of the call that began it count.
-        using_db: alias of the database whose transaction is waited for; default: the default one.
+        durable: keep the job in the database, too, until it is done: a row that is written in the caller's transaction
+            makes up for whatever happens to Redis. Default: as the task says, else as the queue does.
+        using_db: alias of the database whose transaction is waited for, and which gets the row; default: the default
+            one.
         args, kwargs: arguments of the function whose names clash with an option.
 
     Raises:
         TypeError: the function cannot be called with these arguments.
-        InvalidJob: something cannot be stored; nothing was.
-        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer. After a commit it is logged and signalled
-            instead.
+        InvalidJob: something cannot be stored; nothing was. Misconfigured: it is durable, and there is no outbox.
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer; for a durable job only the first, all else is
+            seen to by the relay. After a commit it is logged and signalled instead.
     """
     options: dict[str, Any] = {}
     if named:
@@ -119,24 +121,11 @@ def _maker(task: Task, options: Mapping[str, Any]) -> NewJobs:
 def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
     maker = _maker(task, options)
     job = maker.make(arguments, named, options)
-    using = options.get("using_db")
-    handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job), maker.task)
-    if not in_transaction(using):
-        handle.outcome = connections.queue(handle.queue).schedule(job)
-        _tell_scheduled(task, handle)
-        return handle
-    asked_at = time.monotonic()
-
-    def send() -> None:
-        _less_waited(job, asked_at)
-        handle.outcome = connections.queue(handle.queue).schedule(job)
-        _tell_scheduled(task, handle)
-
-    def failed(error: Exception) -> None:
-        handle.outcome = "not_sent"
-        handle.error = error
-
-    now_or_on_commit(send, What("schedule", handle.queue, job.id, task), using=using, failed=failed)
+    using, durable = options.get("using_db"), door.is_durable(task, options, maker.queue)
+    handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job), maker.task, durable=durable, using_db=using)
+    if durable:
+        door.check(using)
+    send(task, job, handle)
     return handle
 
 
@@ -147,13 +136,14 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
             on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context). Those of a merged task:
             ``{"id": 1, "payload": {…}, "score": 3}`` and the options. Read in chunks, so it may be endless.
-        options: options for all jobs; also ``queue`` and ``using_db``.
+        options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 
     Returns:
         Counts by outcome: created, merged, replaced, ignored, gated; and of those that were not stored: taken (the id
         belongs to another task), exists (``on_conflict="error"`` met a live job), full (the queue has reached its
         ``max_length``, or the id its ``max_payloads``), paused (it takes nothing new now), skipped (a schedule
-        middleware did not pass it on). In a transaction: on_commit; what is not stored after the commit is logged.
+        middleware did not pass it on). In a transaction: on_commit; what is not stored after the commit is logged. Of
+        durable jobs: outbox, if Redis has not heard of them yet.
 
     Raises:
         TypeError, InvalidJob: an entry is wrong; the message has its index. Chunks before it are stored already.
@@ -165,12 +155,9 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
     if "id" in options:
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
     maker = _maker(found, options)
-    using = options.get("using_db")
     made = maker.make_many(jobs, _collected)
-    if not in_transaction(using):
-        counts = connections.queue(maker.queue).count_many(made)
-    else:
-        counts = _many_on_commit(found, maker.queue, made, using)
+    way = send_many_durable if door.is_durable(found, options, maker.queue) else send_many
+    counts = way(found, maker.queue, made, options.get("using_db"))
     return counts | {"skipped": maker.skipped} if maker.skipped else counts
 
 
@@ -178,27 +165,10 @@ def _collected(job: NewJob, queue: str) -> JobHandle:
     return JobHandle(job.id, queue, COLLECTED, due_ms_here(job))
 
 
-def _many_on_commit(task: Task, queue: str, made: Iterator[NewJob], using: str | None) -> dict[str, int]:
-    """Check all now, send each chunk after the commit; what Redis does not take then is logged."""
-    what = What("schedule", queue, "", task)
-    counts: Counter[str] = Counter()
-    while chunk := list(islice(made, CHUNK)):
-        asked_at = time.monotonic()
-
-        def send(chunk: list[NewJob] = chunk, asked_at: float = asked_at) -> None:
-            for job in chunk:
-                _less_waited(job, asked_at)
-            log_refused(what, connections.queue(queue).count_many(chunk))
-
-        now_or_on_commit(send, what, using=using)
-        counts[ON_COMMIT] += len(chunk)
-    return dict(counts)
-
-
 def cancel(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
     queue: str | None = None, using_db: str | None = None,
-) -> Literal["cancelled", "stopping", False] | OnCommit:  # fmt: skip
+) -> Literal["cancelled", "stopping", False] | OnCommit | Left:  # fmt: skip
     """Take a job back.
 
     The job is named by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
@@ -207,63 +177,61 @@ def cancel(
     Returns:
         "cancelled": it was waiting and is gone. "stopping": it is running; its ``should_stop`` turns true at the next
         heartbeat and its failure will not be retried. False: there is no such live job. "on_commit" in a transaction.
+        "outbox": Redis is away, and the relay will cancel the durable job.
 
     Raises:
         IdTaken: the live job of this id belongs to another task than the one given.
         QueueUnavailable: Redis cannot be reached.
     """
-    place, job_id, found = _resolve(target, id, task, queue)
-
-    def send() -> Literal["cancelled", "stopping", False]:
-        live = connections.existing_queue(place)
-        outcome = live.cancel(job_id, task=_name(found)) if live is not None else ""
-        if outcome:
-            emit(job_cancelled, found, id=job_id, queue=place, outcome=outcome)
-        return "cancelled" if outcome == "cancelled" else "stopping" if outcome == "stopping" else False
-
-    return now_or_on_commit(send, What("cancel", place, job_id, found), using=using_db)
+    return verbs.cancel(find_job(target, id, task, queue, using_db))
 
 
 def reschedule(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, delay: Delay | None = None,
     at: datetime | float | None = None, task: Task | str | None = None, queue: str | None = None,
     using_db: str | None = None,
-) -> bool | OnCommit:  # fmt: skip
+) -> bool | OnCommit | Left:  # fmt: skip
     """Give a waiting job a new due time. The job is named as for :func:`cancel`.
 
     Returns:
-        Whether there was such a waiting job; "on_commit" in a transaction.
+        Whether there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is away and the relay will
+        move the durable job.
     """
     if delay is None and at is None:
         raise InvalidJob("reschedule needs delay= or at=")
-    place, job_id, found = _resolve(target, id, task, queue)
+    job = find_job(target, id, task, queue, using_db)
     due_ms, delay_ms = due(delay, at)
     asked_at = time.monotonic()
 
-    def send() -> bool:
-        left = None if delay_ms is None else _left(delay_ms, asked_at)
-        live = connections.existing_queue(place)
-        return live is not None and live.reschedule(job_id, due_ms=due_ms, delay_ms=left, task=_name(found))
+    def tell(broker: DjangoBroker) -> bool:
+        live = broker.existing(job.queue)
+        if live is None:
+            return False
+        # The due time is fixed at the call, so the wait for the commit is a part of the delay.
+        left = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - asked_at) * 1000))
+        return live.reschedule(job.id, due_ms=due_ms, delay_ms=left, task=job.task_name)
 
-    return now_or_on_commit(send, What("reschedule", place, job_id, found), using=using_db)
+    here = due_ms if due_ms is not None else int(time.time() * 1000) + (delay_ms or 0)
+    return verbs.move(job, "reschedule", here, tell)
 
 
 def run_now(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
     queue: str | None = None, using_db: str | None = None,
-) -> bool | OnCommit:  # fmt: skip
+) -> bool | OnCommit | Left:  # fmt: skip
     """Make a waiting job due at once. The job is named as for :func:`cancel`.
 
     Returns:
-        Whether there was such a waiting job; "on_commit" in a transaction.
+        Whether there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is away and the relay will
+        move the durable job.
     """
-    place, job_id, found = _resolve(target, id, task, queue)
+    job = find_job(target, id, task, queue, using_db)
 
-    def send() -> bool:
-        live = connections.existing_queue(place)
-        return live is not None and live.run_now(job_id, task=_name(found))
+    def tell(broker: DjangoBroker) -> bool:
+        live = broker.existing(job.queue)
+        return live is not None and live.run_now(job.id, task=job.task_name)
 
-    return now_or_on_commit(send, What("run_now", place, job_id, found), using=using_db)
+    return verbs.move(job, "run_now", int(time.time() * 1000), tell)
 
 
 def get_job(
@@ -274,82 +242,12 @@ def get_job(
 
     The job is named as for :func:`cancel`. Nothing is changed, and a transaction is not waited for.
     """
-    place, job_id, _ = _resolve(target, id, task, queue)
-    live = connections.existing_queue(place)
-    return None if live is None else connections.broker().inspector.get(place, job_id)
-
-
-def find_task(task: Task | str) -> Task:
-    """The registered task itself or of that name.
-
-    Raises:
-        InvalidJob: it is not a task; the message says what to do.
-    """
-    if isinstance(task, Task):
-        return task
-    if isinstance(task, str):
-        found = registry.get(task)
-        if found is None:
-            raise InvalidJob(f"no task is named {short(task)}.{suggest(task, registry.tasks)}")
-        return found
-    if callable(task):
-        name = getattr(task, "__qualname__", None) or short(task)
-        raise InvalidJob(f"{name} is not a task; put @task (from django_delayq import task) above it")
-    raise InvalidJob(f"expected a task or the name of one, got {short(task)}")
+    job = find_job(target, id, task, queue)
+    live = connections.existing_queue(job.queue)
+    return None if live is None else connections.broker().inspector.get(job.queue, job.id)
 
 
 def _split(named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``(the function's keyword arguments, options)``."""
-    no_later_options(named)
     options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named}
     return named, options
-
-
-def _resolve(
-    target: JobHandle | Task | str | None, id: str | int | None, task: Task | str | None, queue: str | None
-) -> tuple[str, str, Task | None]:
-    """``(queue, id, task)`` of the job that is meant."""
-    if isinstance(target, JobHandle):
-        if id is not None or task is not None or queue is not None:
-            raise TypeError("a handle says everything already: give it alone")
-        return target.queue, target.id, target.task
-    if target is not None and id is not None:
-        if task is not None:
-            raise TypeError("give the task once")
-        task = target
-    elif isinstance(target, Task):
-        raise InvalidJob(f"which job of {target.name}? Give its id= too")
-    elif target is not None:
-        id = target
-    if id is None:
-        raise InvalidJob("which job? Give a handle, or an id= with a task or queue=")
-    found = find_task(task) if task is not None else None
-    if queue is not None:
-        place = check_queue_name(queue)
-    elif found is not None:
-        place = found.options.queue
-    else:
-        from .conf import conf
-
-        place = conf().task_defaults.get("queue", "default")
-    return place, check_id(id), found
-
-
-def _name(task: Task | None) -> str:
-    """The name that a live job must have; "" = any, because a renamed task's jobs lie under the old name too."""
-    return "" if task is None or task.options.aliases else task.name
-
-
-def _less_waited(job: NewJob, asked_at: float) -> None:
-    if job.delay_ms:
-        job.delay_ms = _left(job.delay_ms, asked_at)
-
-
-def _left(delay_ms: int, asked_at: float) -> int:
-    """The due time is fixed at the call, so the wait for the commit is a part of the delay."""
-    return max(0, delay_ms - int((time.monotonic() - asked_at) * 1000))
-
-
-def _tell_scheduled(task: Task, handle: JobHandle) -> None:
-    if job_scheduled.receivers:
-        emit(job_scheduled, task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)

@@ -2,18 +2,31 @@
 
 Each verb is one ``transaction.on_commit`` callback, so that rolling back a savepoint drops exactly the verbs of that
 savepoint, and Django's own test helpers (``captureOnCommitCallbacks``) see them.
+
+Schedules that follow each other share a round trip all the same. The verbs of a transaction stand in a :class:`Line`.
+The first of them that Django calls after the commit takes along the next ones, as far as these are schedules too and
+are *sure* to be called; when Django comes to them they have been sent and do nothing. Sure is a verb whose callback can
+no longer be dropped: none of the savepoints that it depends on was rolled back, or can have been.
+
+* A verb depends on the savepoints that were open at its call. When one of them is closed, which is seen at the next
+  call, either its callback is gone with the savepoint, or it depends on the outer ones only.
+* A verb that is called after the commit tells that none of the savepoints that it depended on was rolled back since
+  its call; a later verb that depends on no others is sure.
+
+Callbacks that a test calls itself, inside its transaction, take nobody along.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 
 from .core.errors import InvalidJob
@@ -29,6 +42,9 @@ logger: Final = logging.getLogger("django_delayq.transactions")
 #: verbs of this process that could not be sent after their commit, by the class name of the error (jobs of
 #: schedule_many also by the outcome: taken, exists, full, paused)
 not_sent: Final[Counter[str]] = Counter()
+
+#: most verbs that share a round trip
+TOGETHER: Final = 250
 
 T = TypeVar("T")
 
@@ -71,14 +87,67 @@ def now_or_on_commit(
     """
     if not in_transaction(using):
         return send()
-    transaction.on_commit(partial(_send_late, send, what, failed), using=using, robust=True)
+    Late(send, what, failed).wait(using)
     return ON_COMMIT
 
 
-def _send_late(send: Callable[[], object], what: What, failed: Callable[[Exception], None] | None) -> None:
-    try:
-        send()
-    except Exception as error:
+class Late:
+    """A verb that waits for the commit. The testing kit finds these among Django's callbacks.
+
+    Attributes:
+        what: which verb on which job.
+        sent: whether the commit has come.
+        line: the verbs of its transaction.
+        place: which of them it is.
+        opened: the savepoints that were open at its call.
+        risk: those of them that may still be rolled back; None = one was.
+    """
+
+    __slots__ = ("_failed", "_send", "line", "opened", "place", "risk", "sent", "what")
+
+    line: Line
+    place: int
+    opened: frozenset[str]
+    risk: frozenset[str] | None
+
+    def __init__(
+        self, send: Callable[[], object], what: What, failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        self._send = send
+        self._failed = failed
+        self.what = what
+        self.sent = False
+
+    def wait(self, using: str | None) -> None:
+        """From now on it is called after the commit of the open transaction."""
+        connection = connections[using or DEFAULT_DB_ALIAS]
+        line = _lines.get(connection)
+        if line is None or not connection.run_on_commit:  # whatever stood there is committed, or gone
+            line = _lines[connection] = Line(connection)
+        line.append(self)
+        transaction.on_commit(self, using=using, robust=True)
+
+    def __call__(self) -> None:
+        if not self.sent:
+            batch = self.line.with_followers(self)
+            for late in batch:
+                late.sent = True
+            self.deliver(batch)
+
+    def travels_with(self, first: Late) -> bool:
+        """Whether both are sent by one :meth:`deliver` of ``first``."""
+        return False
+
+    def deliver(self, batch: Sequence[Any]) -> None:
+        """Sends the verbs of ``batch``, of which this is the first; raises nothing."""
+        try:
+            self._send()
+        except Exception as error:
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """It was not sent, and nobody is left to whom that could be raised."""
+        what = self.what
         not_sent[type(error).__name__] += 1
         logger.error(
             "%s of %s in queue %s was not sent after the commit: %s: %s",
@@ -89,9 +158,60 @@ def _send_late(send: Callable[[], object], what: What, failed: Callable[[Excepti
             error,
             extra={"verb": what.verb, "job_id": what.id, "queue": what.queue},
         )
-        if failed is not None:
-            failed(error)
+        if self._failed is not None:
+            self._failed(error)
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)
+
+
+class Line:
+    """The verbs of one transaction, in the order of their calls."""
+
+    __slots__ = ("_at_risk", "_connection", "_verbs")
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+        self._verbs: list[Late] = []
+        self._at_risk: dict[str, list[Late]] = {}
+
+    def append(self, late: Late) -> None:
+        """Another verb is called now."""
+        late.line, late.place = self, len(self._verbs)
+        late.opened = late.risk = frozenset(sid for sid in self._connection.savepoint_ids if sid is not None)
+        for sid in [sid for sid in self._at_risk if sid not in late.opened]:
+            self._closed(sid)
+        for sid in late.opened:
+            self._at_risk.setdefault(sid, []).append(late)
+        self._verbs.append(late)
+
+    def _closed(self, sid: str) -> None:
+        """A savepoint is not open any more: what became of the verbs that depended on it?"""
+        verbs = self._at_risk.pop(sid)
+        there = set()
+        waiting: list[Any] = self._connection.run_on_commit  # (savepoints, callback, robust)
+        for _, callback, _ in reversed(waiting):
+            if isinstance(callback, Late) and callback.line is self:
+                there.add(callback)
+                if callback.place <= verbs[0].place:
+                    break
+        for late in verbs:
+            if late.risk is not None:
+                late.risk = late.risk - {sid} if late in there else None
+
+    def with_followers(self, first: Late) -> list[Late]:
+        """The verb that is called, and those that are sent with it."""
+        batch = [first]
+        if self._connection.in_atomic_block:
+            return batch
+        for place in range(first.place + 1, min(first.place + TOGETHER, len(self._verbs))):
+            late = self._verbs[place]
+            sure = not late.sent and late.risk is not None and late.risk <= first.opened
+            if not (sure and late.travels_with(first)):
+                break
+            batch.append(late)
+        return batch
+
+
+_lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, Line]] = WeakKeyDictionary()
 
 
 #: outcomes of schedule_many by which a job is not stored

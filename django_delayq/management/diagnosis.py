@@ -13,11 +13,13 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
+from django_delayq.conf import conf
 from django_delayq.connections import other_shards
 from django_delayq.core.broker import OLDEST_SERVER, Broker
-from django_delayq.core.errors import DelayQError
+from django_delayq.core.errors import DelayQError, Misconfigured
 from django_delayq.core.scripts import NAMES, server_version
 from django_delayq.core.task import registry
+from django_delayq.outbox.stock import stock
 
 from .base import printable
 
@@ -29,6 +31,8 @@ SKEW: Final = 1.0
 SAMPLE: Final = 250
 #: seconds of silence after which a worker counts as gone
 SILENCE: Final = 30.0
+#: seconds that a durable job may wait to be sent before it is worth a warning
+WAITING: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +185,32 @@ def migrations() -> Iterator[Finding]:
 QUESTIONS: Final[tuple[Question, ...]] = (version, persistence, eviction, scripts, clock, tasks, shards, workers)
 
 
-def answers(broker: Callable[[], Broker], *, deploy: bool = False) -> Iterator[Finding]:
+def outbox(max_age: float | None) -> Iterator[Finding]:
+    """Do durable jobs get to Redis?"""
+    try:
+        kept = stock(conf().outbox.databases)
+    except Misconfigured:
+        return  # an answer of `settings`
+    if kept is None:
+        return
+    age = kept["oldest_waiting_seconds"] or 0.0
+    if age > (WAITING if max_age is None else max_age):
+        level: Level = "WARN" if max_age is None else "ERROR"
+        yield Finding(level, "outbox", f"a durable job has waited {age:.0f} s to be sent: is a dispatcher running?")
+    if kept["refused"]:
+        yield Finding("WARN", "outbox", f"{kept['refused']} durable jobs were refused: see the outbox in the admin")
+    if age <= (WAITING if max_age is None else max_age) and not kept["refused"]:
+        yield Finding("OK", "outbox", f"{kept['waiting']} durable jobs wait to be sent, {kept['sent']} are with Redis")
+
+
+def answers(
+    broker: Callable[[], Broker], *, deploy: bool = False, max_outbox_age: float | None = None
+) -> Iterator[Finding]:
     """All findings, in order; what makes later questions pointless ends the list of those that need Redis."""
     yield from settings(deploy=deploy)
     if connections[DEFAULT_DB_ALIAS].vendor != "unknown":
         yield from migrations()
+        yield from outbox(max_outbox_age)
     try:
         opened = broker()
         opened.now_ms()

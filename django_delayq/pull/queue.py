@@ -19,7 +19,8 @@ from ..core.job import NewJob, new_id
 from ..core.task import Task
 from ..core.times import delay_ms_of
 from ..handle import JobHandle
-from ..joboptions import JOB_OPTIONS, Rare, due, due_ms_here, no_later_options
+from ..joboptions import JOB_OPTIONS, Rare, due, due_ms_here
+from ..outbox import swift
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, What, in_transaction, now_or_on_commit
 from ..worker.run import NEVER
@@ -143,7 +144,8 @@ class Queue:
         def send() -> None:
             if late and new.delay_ms:  # the due time is fixed at the call
                 new.delay_ms = max(0, new.delay_ms - int((time.monotonic() - asked_at) * 1000))
-            handle.outcome = connections.queue(name).schedule(new)
+            ask = swift.ask if late else swift.patiently
+            handle.outcome = ask(lambda broker: broker.queue(name).schedule(new))
             emit(job_scheduled, None, id=handle.id, queue=name, outcome=handle.outcome, due=handle.due)
 
         def failed(error: Exception) -> None:
@@ -205,7 +207,6 @@ def _bytes_of(body: object) -> bytes:
 
 
 def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
-    no_later_options(options)
     for name in options:
         if name not in JOB_OPTIONS:
             raise TypeError(f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} "
@@ -221,7 +222,8 @@ def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
 def _check_kind(name: str, *, patiently: bool) -> None:
     """``patiently``: Redis may be away now, because the bytes are sent later; then the settings are believed."""
     try:
-        known = connections.existing_queue(name)
+        ask = swift.ask if patiently else swift.patiently
+        known = ask(lambda broker: broker.existing(name))
     except QueueUnavailable:
         if not patiently:
             raise

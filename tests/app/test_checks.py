@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +12,39 @@ from django.db import connections as databases
 from django_delayq import runtime, task
 from django_delayq.conf import conf
 from django_delayq.core.task import registry
+from django_delayq.outbox import door
 
 URL = "redis://localhost:6379/0"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 DJANGO_REDIS = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": URL}
 
 
-def found(*, deploy: bool = False) -> list[tuple[str, str]]:
-    return [(str(one.id), one.msg) for one in run_checks(tags=["delayq"], include_deployment_checks=deploy)]
+@pytest.fixture(autouse=True)
+def plain() -> Iterator[None]:
+    """No task that is registered here is durable."""
+    durable = [one for one in registry if one.options.durable]
+    for one in durable:
+        registry.remove(one)
+    yield
+    for one in durable:
+        registry.add(one)
+
+
+@pytest.fixture
+def durable() -> Iterator[None]:
+    """But this one."""
+
+    @task(name="checks.durable", durable=True)
+    def durable() -> None: ...
+
+    yield
+    registry.remove(durable)
+
+
+def found(*, deploy: bool = False, databases: list[str] | None = None) -> list[tuple[str, str]]:
+    told = run_checks(tags=["delayq"], include_deployment_checks=deploy, databases=databases)
+    assert all(one.hint for one in told), "each says what to do next"
+    return [(str(one.id), one.msg) for one in told]
 
 
 def test_a_worker_that_is_sent_to_a_pull_queue_is_told_why_it_finds_nothing(settings: Any) -> None:
@@ -54,7 +80,7 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
         ({"REDIS": URL, "HOOKS": {"last_words": "django_delayq.conf.SETTING"}}, {}, "delayq.E010", "not callable"),
         ({"REDIS": URL, "WORKER": {"splitter": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
         ({"REDIS": "default"}, {"default": DJANGO_REDIS}, "delayq.W001", r"cache.clear\(\)"),
-        ({"REDIS": URL, "WORKER": {"queues": ["ordres"]}}, {}, "delayq.W002", "'ordres', a queue of no task"),
+        ({"REDIS": URL, "WORKER": {"queues": ["ordres", "delayq"]}}, {}, "delayq.W002", "'ordres', a queue of no task"),
     ],
 )
 def test_a_wrong_setting_has_one_finding(
@@ -67,6 +93,15 @@ def test_a_wrong_setting_has_one_finding(
     assert said == ident
     with pytest.raises(AssertionError, match=text):
         raise AssertionError(message)
+
+
+def test_queues_that_a_backend_of_djangos_tasks_lists_are_known(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": URL, "WORKER": {"queues": ["mail", "delayq"]}}
+    settings.TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayQBackend", "QUEUES": ["mail"]}}
+    assert "delayq.W002" not in dict(found())
+    assert runtime.unknown_queues(("mail",), conf()) == []
+    settings.TASKS = {"default": {"BACKEND": "shop.Backend", "QUEUES": ["mail"]}}
+    assert "delayq.W002" in dict(found())
 
 
 def test_an_own_alias_of_django_redis_is_fine(settings: Any) -> None:
@@ -120,9 +155,93 @@ def test_a_pool_that_is_smaller_than_the_threads(settings: Any, monkeypatch: pyt
     assert "4 connections for the 8 threads" in text
 
 
-def test_passwords_over_the_network_want_tls(settings: Any) -> None:
-    settings.DELAYQ = {"REDIS": "redis://:secret@redis.example.com/0"}
+@pytest.mark.parametrize(
+    "redis",
+    [
+        "redis://:secret@redis.example.com/0",
+        {"URL": "redis://redis.example.com/0", "PASSWORD": "secret"},
+        {"SENTINELS": [["10.0.0.1", 26379]], "MASTER": "jobs", "SENTINEL_PASSWORD": "secret"},
+        {"CLUSTER": [["127.0.0.1", 6379], ["10.0.0.2", 6379]], "PASSWORD": "secret"},
+    ],
+)
+def test_passwords_over_the_network_want_tls(settings: Any, redis: Any) -> None:
+    settings.DELAYQ = {"REDIS": redis}
     ((ident, text),) = found(deploy=True)
     assert (ident, "secret" in text) == ("delayq.W102", False)
-    settings.DELAYQ = {"REDIS": "redis://:secret@localhost/0"}
+
+
+@pytest.mark.parametrize(
+    "redis",
+    [
+        "redis://:secret@localhost/0",
+        "rediss://:secret@redis.example.com/0",
+        "redis://redis.example.com/0",
+        "unix://:secret@/run/redis.sock",
+        {"CLUSTER": [["10.0.0.1", 6379]], "PASSWORD": "secret", "SSL": True},
+    ],
+)
+def test_passwords_that_nobody_can_listen_to_are_fine(settings: Any, redis: Any) -> None:
+    settings.DELAYQ = {"REDIS": redis}
     assert found(deploy=True) == []
+
+
+@pytest.mark.parametrize(
+    ("redis", "name"),
+    [
+        ("redis://:secret@10.0.0.1/2", "Redis redis://***@10.0.0.1:6379/2"),
+        ({"URL": "redis://10.0.0.1"}, "Redis redis://10.0.0.1:6379"),
+        ({"SENTINELS": [["10.0.0.1", 26379]], "MASTER": "jobs"}, "Redis sentinel://10.0.0.1:26379/jobs"),
+        ({"CLUSTER": [["10.0.0.1", 6379]]}, "Redis cluster://10.0.0.1:6379"),
+        ("jobs", "Redis of the cache 'jobs'"),
+        (None, "embedded Redis"),
+    ],
+)
+def test_a_worker_names_its_redis_without_the_password(settings: Any, redis: Any, name: str) -> None:
+    settings.DELAYQ = {"REDIS": redis}
+    assert runtime.redis_name(conf()) == name
+
+
+def test_durable_jobs_that_are_switched_off(settings: Any, durable: None) -> None:
+    settings.DELAYQ = {"REDIS": URL, "OUTBOX": {"enabled": False}}
+    ((ident, text),) = found()
+    assert (ident, "the task checks.durable has such" in text) == ("delayq.E013", True)
+    settings.DELAYQ = {"REDIS": URL}
+    assert found() == []
+
+
+def test_a_queue_that_is_durable_counts_too(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": URL, "OUTBOX": {"enabled": False}, "QUEUES": {"orders": {"durable": True}}}
+    ((ident, text),) = found()
+    assert (ident, "the queue 'orders' has such" in text) == ("delayq.E013", True)
+
+
+def test_an_outbox_in_a_database_that_is_not_there(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": URL, "OUTBOX": {"databases": ["defualt"]}}
+    ((ident, text),) = found()
+    assert (ident, "Did you mean 'default'?" in text) == ("delayq.E014", True)
+
+
+@pytest.mark.django_db
+def test_a_database_without_the_table_is_told_of_where_databases_may_be_asked(
+    settings: Any, durable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DELAYQ = {"REDIS": URL}
+    assert found(databases=["default"]) == []
+    monkeypatch.setattr(door, "has_table", lambda alias: False)
+    assert found() == [], "without --database nothing is asked"
+    ((ident, text),) = found(databases=["default"])
+    assert (ident, "'default' has no table" in text) == ("delayq.W004", True)
+
+
+def test_workers_that_leave_the_admins_orders_alone(settings: Any) -> None:
+    settings.DELAYQ = {"REDIS": URL, "WORKER": {"queues": ["default"]}}
+    ((ident, text),) = found()
+    assert (ident, "leaves out 'delayq'" in text) == ("delayq.W005", True)
+    settings.DELAYQ = {"REDIS": URL, "WORKER": {"queues": ["default", "delayq"]}}
+    assert found() == []
+
+
+def test_an_outbox_in_sqlite_is_no_good_in_production(settings: Any, durable: None) -> None:
+    settings.DELAYQ = {"REDIS": URL}
+    expected = ["delayq.W103"] if databases["default"].vendor == "sqlite" else []
+    assert [ident for ident, _ in found(deploy=True)] == expected

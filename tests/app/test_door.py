@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,3 +56,15 @@ def test_the_projects_own_logging_wins() -> None:
         assert package.handlers == [*before[0], own]
     finally:
         package.removeHandler(own)
+
+
+def test_a_project_without_users_and_without_the_admin_has_all_but_the_pages(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text(
+        "SECRET_KEY, USE_TZ = 'x', True\n"
+        "DELAYQ = {'REDIS': 'redis://127.0.0.1:1/0'}\n"
+        "INSTALLED_APPS = ['django_delayq']\n"
+        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "DJANGO_SETTINGS_MODULE": "bare"}
+    for command in ("check", "migrate"):
+        subprocess.run([sys.executable, "-W", "error", "-m", "django", command], env=env, check=True)

@@ -378,7 +378,7 @@ def test_a_put_has_the_options_of_a_job(feed: Queue) -> None:
     [
         ({"dellay": 5}, TypeError, "Did you mean 'delay'"),
         ({"payload": 5}, TypeError, "unknown option 'payload'"),
-        ({"durable": True}, InvalidJob, "durable"),
+        ({"durable": True}, TypeError, "unknown option 'durable'"),
         ({"on_conflict": "merge"}, InvalidJob, "merge"),
         ({"delay": 5, "at": 5}, InvalidJob, "delay"),
         ({"id": ""}, InvalidJob, "id must be"),

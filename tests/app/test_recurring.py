@@ -94,6 +94,7 @@ def test_a_dispatcher_without_consumer_fires_too(delayq: Broker) -> None:
         worker.stop(1.0)
 
 
+@pytest.mark.django_db
 def test_status_shows_recurring_tasks_with_their_ticks(delayq: Broker, settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
 
@@ -133,6 +134,7 @@ def fire(broker: Broker, name: str, *, tick_ms: int) -> None:
     assert broker.queue("default").schedule_tick(new, tick_ms) == "fired"
 
 
+@pytest.mark.django_db
 def test_status_without_recurring_tasks_says_nothing_of_them(delayq: Broker) -> None:
     assert json.loads(status("--json"))["recurring"] == []
     assert "recurring" not in status()

@@ -294,7 +294,7 @@ NAIVE = datetime(2030, 1, 1)
         ),
         (lambda: schedule(note, "x", reset_retries=1), InvalidJob, "reset_retries"),
         (lambda: schedule(note, "x", using_db="nowhere"), InvalidJob, "using_db='nowhere'"),
-        (lambda: schedule(note, "x", durable=True), InvalidJob, "'durable' is not available in this release"),
+        (lambda: schedule(note, "x", durable="yes"), InvalidJob, "durable must be True or False, got 'yes'"),
         (lambda: schedule(note, payload={}), InvalidJob, r"'payload' is for merged tasks.*kwargs=\{'payload'"),
         (lambda: schedule(note, "x", score=5), InvalidJob, "'score' is for merged tasks"),
         (lambda: schedule(note, "x", due_policy="inherit"), InvalidJob, "merged tasks"),

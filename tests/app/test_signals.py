@@ -96,4 +96,4 @@ def test_a_run_is_told_from_start_to_end(delayq: Broker, heard: list[tuple[str, 
 
 
 def test_nothing_is_wanted_while_nobody_listens() -> None:
-    assert not any(runtime.wants(name) for name in NAMES if name in runtime._SIGNALS)
+    assert not any(runtime.wants(name, None) for name in NAMES if name in runtime._SIGNALS)

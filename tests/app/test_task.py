@@ -250,4 +250,4 @@ def test_task_packages_of_installed_apps_are_found(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "main.py")],
         env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert answer.stdout.strip() == "['shop.cancel_order', 'shop.deep']", answer.stderr
+    assert answer.stdout.strip() == "['django_delayq.carry_out', 'shop.cancel_order', 'shop.deep']", answer.stderr

@@ -39,6 +39,7 @@ def in_morgue(broker: Broker, *ids: str) -> None:
 # --- status
 
 
+@pytest.mark.django_db(transaction=True)
 def test_status_counts_every_place(delayq: Broker) -> None:
     in_morgue(delayq, "dead")
     schedule(note, "later", delay=60)
@@ -57,6 +58,7 @@ def test_status_counts_every_place(delayq: Broker) -> None:
     assert (said["workers"], said["redis"]["mode"]) == ([], "standalone")
 
 
+@pytest.mark.django_db(transaction=True)
 def test_status_is_a_table_for_people(delayq: Broker) -> None:
     assert "No queue yet" in run("delayq_status")
     schedule(note, "later", delay=60)
@@ -68,6 +70,7 @@ def test_status_is_a_table_for_people(delayq: Broker) -> None:
     assert lines[6].split() == ["host:1:\\x1b[2J", "default", "2", "5", "0.0s", "ago"]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_rates_are_the_growth_of_counters(delayq: Broker) -> None:
     schedule(note, "1")
     before = snapshot(delayq)
@@ -198,7 +201,7 @@ def test_check_finds_a_healthy_deployment_healthy(redis_factory: Callable[..., R
     lines = run("delayq_check").splitlines()
     assert [line.split()[0] for line in lines] == ["OK"] * len(lines)
     assert {line.split()[1].rstrip(":") for line in lines} == {
-        "settings", "database", "connection", "version", "persistence",
+        "settings", "database", "outbox", "connection", "version", "persistence",
         "eviction", "scripts", "shards", "clock", "tasks", "workers",
     }  # fmt: skip
 

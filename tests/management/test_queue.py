@@ -132,6 +132,7 @@ def test_progress_is_shown_on_a_terminal_only(delayq: Broker) -> None:
 # --- delete
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_queue_with_jobs_is_deleted_only_by_force(delayq: Broker) -> None:
     schedule(note, "1", delay=60)
     with pytest.raises(CommandError, match="delete it with force"):
@@ -173,6 +174,7 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
     assert lines[2] == ["raw", "pull", "in", "3", "strict", "0", "-", "0", "-", "-"]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     schedule(note, "1")
     (queue,) = told("delayq_status")["queues"]
@@ -187,6 +189,7 @@ def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     assert lines[3].endswith("paused out, max_length 5, weighted")
 
 
+@pytest.mark.django_db
 def test_t46_commands_that_only_look_change_nothing(delayq: Broker) -> None:
     in_morgue(delayq, 2)
     schedule(note, "1", delay=60)

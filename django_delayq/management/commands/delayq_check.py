@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_delayq import connections
-from django_delayq.management.base import DelayQCommand
+from django_delayq.management.base import DelayQCommand, positive
 from django_delayq.management.diagnosis import answers
 
 
@@ -30,13 +30,17 @@ class Command(DelayQCommand):
             default="error",
             help="what makes the exit code 1 (default: error)",
         )
+        parser.add_argument(
+            "--max-outbox-age", type=positive(float, "a number of seconds"), metavar="SECONDS",
+            help="an error if a durable job has waited longer than this to be sent to Redis",
+        )  # fmt: skip
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
         """Ask, print, and fail if something is wrong."""
         styles = {"OK": self.style.SUCCESS, "WARN": self.style.WARNING, "ERROR": self.style.ERROR}
         found = []
-        for finding in answers(connections.broker, deploy=options["deploy"]):
+        for finding in answers(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"]):
             found.append(finding)
             if not options["json"]:
                 self.stdout.write(f"{styles[finding.level](finding.level.ljust(5))} {finding.what}: {finding.text}")

@@ -9,10 +9,12 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from django_delayq import connections
+from django_delayq.conf import conf
 from django_delayq.core import bulk, rules
 from django_delayq.core.inspector import INDEXES, SEARCHED, Counts, JobView
 from django_delayq.core.queue import Queue
 from django_delayq.management.base import DelayQCommand, duration, moment, positive, printable, table
+from django_delayq.outbox.retention import forget_queue
 
 #: action -> what it does, what it asks, and the verb
 BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
@@ -136,7 +138,11 @@ class Command(DelayQCommand):
         live = counts.delayed + counts.ready + counts.reserved
         what = f" with {live} jobs and {counts.morgue} in its morgue, for good" if force else ""
         self.confirm(f"Delete the queue {printable(queue.name)}{what}?", yes=yes)
-        self.print_counts({"deleted": int(queue.broker.delete_queue(queue.name, force=force))}, as_json=as_json)
+        counted = {"deleted": int(queue.broker.delete_queue(queue.name, force=force))}
+        forgotten = forget_queue(conf().outbox.databases, queue.name) if force else 0
+        if forgotten:
+            counted["outbox rows deleted"] = forgotten
+        self.print_counts(counted, as_json=as_json)
 
     def print_list(self, *, as_json: bool) -> None:
         """Every queue."""

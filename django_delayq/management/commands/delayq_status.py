@@ -12,11 +12,13 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from django_delayq import connections
+from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.inspector import Counts
 from django_delayq.core.rules import NOTHING_ORDERED, orders_of
 from django_delayq.core.task import registry
 from django_delayq.management.base import DelayQCommand, duration, moment, positive, printable, table
+from django_delayq.outbox.stock import Stock, stock
 from django_delayq.worker.recurring import works_of
 
 #: counters whose growth is shown as a rate
@@ -78,12 +80,14 @@ class Command(DelayQCommand):
 
 def snapshot(broker: Broker) -> dict[str, Any]:
     """The whole status as plain data."""
-    return {
+    status = {
         "queues": _queues(broker),
         "workers": _workers(broker),
         "recurring": _recurring(broker),
         "redis": _redis(broker.server_info()),
     }
+    kept = stock(conf().outbox.databases)
+    return status if kept is None else {**status, "outbox": kept}
 
 
 def _queues(broker: Broker) -> list[dict[str, Any]]:
@@ -176,6 +180,9 @@ def render(status: dict[str, Any]) -> list[str]:
         tail += (_ordered(queue),) if with_orders else ()
         rows.append((queue["name"], *(queue[place] for place in places), duration(queue["lag_seconds"]), *tail))
     lines += table(("queue", *places, "lag", *last), rows) if rows else ["No queue yet: nothing was ever scheduled."]
+    kept = status.get("outbox")
+    if kept is not None and any(kept.values()):
+        lines += ["", _render_outbox(kept)]
     lines += ["", *_render_workers(status["workers"])]
     return [*lines, "", *_render_recurring(status["recurring"])] if status["recurring"] else lines
 
@@ -185,6 +192,14 @@ def _ordered(queue: dict[str, Any]) -> str:
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue["paused"], "")
     limits = [name if value is True else f"{name} {value}" for name, value in queue["limits"].items()]
     return ", ".join(filter(None, (words, *limits)))
+
+
+def _render_outbox(kept: Stock) -> str:
+    """Durable jobs in the database, in one line."""
+    age = kept["oldest_waiting_seconds"]
+    since = "" if age is None else f" (for {duration(age)})"
+    return (f"outbox: {kept['waiting']} waiting{since}, {kept['sent']} sent, {kept['buried']} buried, "
+            f"{kept['refused']} refused")  # fmt: skip
 
 
 def _render_workers(workers: list[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,161 @@
+"""``manage.py delayq_reconcile``: bring the database and Redis into line now, not when it is their turn."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.core.management.base import CommandError
+
+from django_delayq import connections
+from django_delayq.conf import conf
+from django_delayq.connections import DjangoBroker
+from django_delayq.management.base import DelayQCommand, printable
+from django_delayq.mirror import rebuild
+from django_delayq.models import OutboxJob
+from django_delayq.outbox.claims import Outbox
+from django_delayq.outbox.marks import Marks, places
+from django_delayq.outbox.reconciler import Reconciler, Row
+from django_delayq.outbox.relay import Relay
+from django_delayq.outbox.rows import free
+from django_delayq.worker import Changes
+
+State = OutboxJob.State
+#: rows that are looked at together
+PAGE: Final = 500
+
+
+class Command(DelayQCommand):
+    """See ``help``."""
+
+    help = (
+        "Brings the database and Redis into line: durable jobs that wait or were lost (--outbox), the tables of failed "
+        "and buried jobs (--mirror), durable jobs whose grave was lost (--buried)."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The command line."""
+        parser.add_argument(
+            "--outbox", action="store_true",
+            help="send what waits, take down what has ended, send again what Redis has lost, however young it is",
+        )  # fmt: skip
+        parser.add_argument("--mirror", action="store_true", help="copy failed jobs and the morgue from Redis anew")
+        parser.add_argument(
+            "--buried", action="store_true", help="make jobs again of durable ones whose record in the morgue was lost"
+        )
+        parser.add_argument("--queue", help="only this queue (of --mirror and --buried)")
+        parser.add_argument("--id", action="append", default=[], dest="ids",
+                            help="only this job (of --buried); may be repeated")  # fmt: skip
+        parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be done")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def run(self, **options: Any) -> None:
+        """Do what was chosen, in this order."""
+        chosen = [name for name in ("outbox", "mirror", "buried") if options[name]]
+        if not chosen:
+            raise CommandError("what shall be reconciled? Give --outbox, --mirror or --buried, or several of them")
+        if options["ids"] and not options["buried"]:
+            raise CommandError("--id speaks of --buried")
+        if options["queue"] and chosen == ["outbox"]:
+            raise CommandError("--queue speaks of --mirror and --buried; the outbox is one for all queues")
+        broker = connections.broker()
+        told: dict[str, dict[str, int]] = {}
+        for name in chosen:
+            told[name] = getattr(self, name)(broker, options)
+            if not options["json"]:
+                words = [f"{count} {word}" for word, count in sorted(told[name].items()) if count]
+                self.stdout.write(f"{name}: {', '.join(words) or 'nothing to do'}")
+        if options["json"]:
+            self.print_json(told)
+
+    # --- the outbox
+
+    def outbox(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
+        """Every duty of the outbox until none has anything to do.
+
+        Returns:
+            By word: marks (ends taken down), kept (ends that wait, because somebody has the row in hand), lost (sent
+            again), waiting (dry run only), and the words of :class:`~django_delayq.outbox.relay.Verdict`.
+        """
+        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
+        counts: Counter[str] = Counter()
+        if options["dry_run"]:
+            counts["marks"] = sum(queue.tick(number).settled for queue in broker.queues() for number in queue.numbers)
+            for outbox in outboxes:
+                counts["waiting"] += outbox.rows.filter(state__in=OutboxJob.WAITING).count()
+                counts["lost"] += len(list(self._unknown(outbox, broker, State.SENT, options)))
+            return dict(counts)
+        marks = Marks(outboxes, broker, Changes())
+        for place in places(broker.queues()):
+            done, kept = marks.take_down(*place)
+            counts.update(marks=done, kept=kept)
+        for outbox in outboxes:
+            counts["lost"] += self._look_for_lost(Reconciler(conf(), outbox, broker, Changes()), outbox)
+            counts.update(self._relay(outbox, broker))
+        return dict(counts)
+
+    def _look_for_lost(self, reconciler: Reconciler, outbox: Outbox) -> int:
+        since, lost = outbox.now(), 0
+        while since is not None:
+            asked, missing = reconciler.look(since, at_once=True)
+            lost += missing
+            if not asked:
+                break
+        return lost
+
+    def _relay(self, outbox: Outbox, broker: DjangoBroker) -> Counter[str]:
+        relay = Relay(conf(), outbox, broker)
+        counts: Counter[str] = Counter()
+        while some := relay.turn():
+            counts.update(some)
+        return counts
+
+    # --- the mirror
+
+    def mirror(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
+        """Returns how many rows there are now, by place; in a dry run how many there would be."""
+        wanted = [options["queue"]] if options["queue"] else None
+        if not options["dry_run"]:
+            return rebuild(wanted)
+        counted = [one for one in broker.inspector.all_counts() if wanted is None or one.queue in wanted]
+        return {"failed": sum(one.failed for one in counted), "morgue": sum(one.morgue for one in counted)}
+
+    # --- graves that are lost
+
+    def buried(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
+        """Returns how many durable jobs have lost their grave, and how many of them are jobs again."""
+        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
+        lost = [list(self._unknown(outbox, broker, State.BURIED, options)) for outbox in outboxes]
+        count = sum(map(len, lost))
+        if options["dry_run"] or not count:
+            return {"lost": count}
+        first = next(row for rows in lost for row in rows)
+        self.confirm(
+            f"Redis has lost {count} jobs of its morgue ({printable(first.queue)}/{printable(first.job_id)} is one). "
+            "Make them jobs again, which run as soon as they are due?",
+            yes=options["yes"],
+        )
+        kicked: Counter[str] = Counter(lost=count)
+        for outbox, rows in zip(outboxes, lost, strict=True):
+            for start in range(0, len(rows), PAGE):
+                pks = [row.pk for row in rows[start : start + PAGE]]
+                mine = outbox.rows.filter(free(), pk__in=pks, state=State.BURIED)
+                kicked["unburied"] += mine.update(state=State.UNSENT)
+            kicked.update(self._relay(outbox, broker))
+        return dict(kicked)
+
+    def _unknown(self, outbox: Outbox, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
+        """Rows in a state of which Redis knows nothing."""
+        rows = outbox.rows.filter(state=state)
+        if options["queue"]:
+            rows = rows.filter(queue=options["queue"])
+        if options["ids"]:
+            rows = rows.filter(job_id__in=options["ids"])
+        reconciler, after = Reconciler(conf(), outbox, broker, Changes()), 0
+        while page := list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", "queue", "job_id", "key")[:PAGE]):
+            yield from reconciler.unknown([Row(pk, queue, ident, key.bytes) for pk, queue, ident, key in page])
+            after = page[-1][0]

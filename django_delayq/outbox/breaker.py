@@ -1,0 +1,60 @@
+"""Keeps a process from waiting for a dead Redis once in every request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+FIRST: Final = 1.0
+LONGEST: Final = 5.0
+
+logger: Final = logging.getLogger("django_delayq.outbox")
+
+
+class Breaker:
+    """Open = Redis did not answer a moment ago, do not ask it. Thread-safe.
+
+    It stays open for a second, doubled with every further failure up to five; then one caller may try, while the
+    others still do not. The first success closes it.
+    """
+
+    __slots__ = ("_lock", "_open_until", "_pause")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pause = 0.0
+        self._open_until = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether the last try failed."""
+        return self._pause > 0
+
+    def allows(self) -> bool:
+        """Whether the caller may ask Redis now; it then has to say how that went."""
+        if not self._pause:
+            return True
+        with self._lock:
+            now = time.monotonic()
+            if now < self._open_until:
+                return False
+            self._open_until = now + self._pause  # one tries, the others see it open
+            return True
+
+    def failed(self) -> None:
+        """Redis did not answer."""
+        with self._lock:
+            first = not self._pause
+            self._pause = min(LONGEST, self._pause * 2 or FIRST)
+            self._open_until = time.monotonic() + self._pause
+        if first:
+            logger.warning("Redis did not answer after a commit; for %g s it is not asked again by this process", FIRST)
+
+    def succeeded(self) -> None:
+        """Redis answered, whatever it said."""
+        if self._pause:
+            with self._lock:
+                self._pause = 0.0
+            logger.warning("Redis answers again")

@@ -1,0 +1,146 @@
+"""Which calls are durable, and what has to be right for that; and whether the outbox is in use here at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.conf import settings as django_settings
+from django.db import DEFAULT_DB_ALIAS, connections, router
+
+from ..conf import SETTING, Conf, conf
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import short
+from ..core.job import NewJob, new_key
+from ..core.task import Task, registry
+from ..joboptions import due_ms_here
+from ..transactions import in_transaction
+from . import rows
+
+#: databases in which the table was seen: (alias, name)
+_seen: Final[set[tuple[str, str]]] = set()
+#: the settings under which this process met durable jobs, and their queues
+_met: tuple[Conf, frozenset[str]] | None = None
+
+
+def is_durable(task: Task, options: Mapping[str, Any], queue: str) -> bool:
+    """Whether a call is durable: as it says itself, else as its task says, else as the queue does."""
+    said = options.get("durable")
+    if said is None:
+        said = task.options.durable
+    elif not isinstance(said, bool):
+        raise InvalidJob(f"durable must be True or False, got {short(said)}")
+    if said is None:
+        entry = conf().queues.get(queue)
+        return entry is not None and entry.durable
+    return said
+
+
+def check(using: str | None) -> str:
+    """The alias of the database whose outbox takes durable jobs of a call now.
+
+    Raises:
+        Misconfigured: there is no outbox. InvalidJob: the job would not belong to the caller's transaction.
+    """
+    alias, inside, settings = using or DEFAULT_DB_ALIAS, in_transaction(using), conf().outbox
+    if not settings.enabled:
+        raise Misconfigured(
+            f"durable jobs are switched off: set {SETTING}['OUTBOX']['enabled'] to True, or schedule without durable"
+        )
+    if alias not in settings.databases:
+        raise InvalidJob(
+            f"durable: the outbox of the database {alias!r} is not looked after; add {alias!r} to "
+            f"{SETTING}['OUTBOX']['databases'], or name another database: using_db={settings.databases[0]!r}"
+        )
+    if not has_table(alias):
+        raise Misconfigured(
+            f"durable jobs need the table {rows.table(alias).model._meta.db_table} in the database {alias!r}: "
+            f"run manage.py migrate --database {alias}"
+        )
+    if not inside:
+        elsewhere = [other.alias for other in connections.all(initialized_only=True) if other.in_atomic_block]
+        if elsewhere:
+            raise InvalidJob(
+                f"durable: a transaction is open on the database {elsewhere[0]!r}, but the job would be stored in "
+                f"{alias!r}, outside of it: give using_db={elsewhere[0]!r}, or schedule it outside of the transaction"
+            )
+        if not connections[alias].get_autocommit():
+            raise InvalidJob(
+                "durable: autocommit is off and no atomic block is open, so the commit would not be noticed; use "
+                "transaction.atomic()"
+            )
+    return alias
+
+
+def has_table(alias: str) -> bool:
+    """Whether the database has the outbox's table; it is looked for until it was seen once."""
+    connection = connections[alias]
+    known = (alias, str(connection.settings_dict["NAME"]))
+    if known not in _seen:
+        model = rows.table(alias).model
+        if not router.allow_migrate_model(alias, model):
+            return False
+        if model._meta.db_table not in connection.introspection.table_names():
+            return False
+        _seen.add(known)
+    return True
+
+
+def declared(settings: Conf) -> list[str]:
+    """Which tasks and queues have durable jobs, in words."""
+    tasks = [f"the task {task.name}" for task in registry if task.options.durable]
+    return tasks + [f"the queue {name!r}" for name, entry in settings.queues.items() if entry.durable]
+
+
+def make_durable(new: NewJob, queue: str) -> int | None:
+    """Gives a job of ``queue`` the key that makes it durable, and its due time on this machine's clock.
+
+    Returns:
+        The delay that it had, ms; None if it had none.
+    """
+    global _met
+    settings = conf()
+    if _met is None or _met[0] is not settings:
+        _met = settings, frozenset((queue,))
+    elif queue not in _met[1]:
+        _met = settings, _met[1] | {queue}
+    delay_ms = new.delay_ms if new.due_ms is None else None
+    new.due_ms, new.delay_ms = due_ms_here(new), None
+    if new.payload is None:
+        new.key = new_key(durable=True)
+    else:
+        new.payload.key = new_key(durable=True)
+    return delay_ms
+
+
+def know(met: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]] | None:
+    """For tests: where durable jobs were met is another thing from now on.
+
+    Returns:
+        What was known until now.
+    """
+    global _met
+    before, _met = _met, met
+    return before
+
+
+def in_use(alias: str, queue: str, task: Task | None) -> bool:
+    """Whether a job of this queue and task may have rows, as far as is known here.
+
+    Where durable jobs are not to be expected no verb asks the database: not every process that cancels a job has one.
+    """
+    settings = conf()
+    if not settings.outbox.enabled or alias not in settings.outbox.databases:
+        return False
+    return (
+        "OUTBOX" in getattr(django_settings, SETTING, ())
+        or settings.queue(queue).durable
+        or (_met is not None and _met[0] is settings and queue in _met[1])
+        or _declared(queue, task)
+    ) and has_table(alias)
+
+
+def _declared(queue: str, task: Task | None) -> bool:
+    if task is not None:
+        return bool(task.options.durable)
+    return any(one.options.durable and one.options.queue == queue for one in registry)

@@ -1,0 +1,66 @@
+"""What lies in the outboxes, for people and monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from django.db import connections
+from django.db.models import Count, F
+from django.db.models.functions import Now
+from django.db.utils import Error as DatabaseError
+
+from .rows import table
+
+
+class Stock(TypedDict):
+    """Numbers of rows, and for how many seconds the oldest one waits to be sent (None: none does)."""
+
+    waiting: int
+    sent: int
+    buried: int
+    refused: int
+    oldest_waiting_seconds: float | None
+
+
+def stock(aliases: Sequence[str]) -> Stock | None:
+    """What lies in the outboxes of some databases; None where there is no such table, or no database to ask."""
+    found = [one for one in map(_of, aliases) if one is not None]
+    if not found:
+        return None
+    ages = [one["oldest_waiting_seconds"] for one in found if one["oldest_waiting_seconds"] is not None]
+    return Stock(
+        waiting=sum(one["waiting"] for one in found),
+        sent=sum(one["sent"] for one in found),
+        buried=sum(one["buried"] for one in found),
+        refused=sum(one["refused"] for one in found),
+        oldest_waiting_seconds=max(ages, default=None),
+    )
+
+
+def is_there(alias: str) -> bool:
+    """Whether a database has an outbox."""
+    if alias not in connections or connections[alias].vendor == "unknown":
+        return False
+    return table(alias).model._meta.db_table in connections[alias].introspection.table_names()
+
+
+def _of(alias: str) -> Stock | None:
+    rows = table(alias)
+    states = rows.model.State
+    try:
+        if not is_there(alias):
+            return None
+        counts = dict(rows.order_by().values_list("state").annotate(n=Count("pk")))
+        # Of those that were sent before and are to be told something new nobody knows since when.
+        never = rows.filter(state=states.UNSENT, sent_at=None)
+        age = never.annotate(age=Now() - F("created_at")).order_by("pk").values_list("age", flat=True).first()
+    except DatabaseError:
+        return None
+    return Stock(
+        waiting=sum(counts.get(state, 0) for state in rows.model.WAITING),
+        sent=counts.get(states.SENT, 0),
+        buried=counts.get(states.BURIED, 0),
+        refused=counts.get(states.REFUSED, 0),
+        oldest_waiting_seconds=None if age is None else round(max(0.0, age.total_seconds()), 3),
+    )

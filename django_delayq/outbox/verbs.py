@@ -1,0 +1,165 @@
+"""cancel, reschedule and run_now: first the rows, in the caller's transaction, then Redis.
+
+So a cancelled job stays cancelled even if Redis is away or loses everything, and a sender that has the row in hand
+finds out when it is done. A job without rows is Redis's alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError
+
+from ..core.errors import DelayQError, IdTaken, QueueUnavailable
+from ..core.task import Task
+from ..handle import Left
+from ..signals import emit, job_cancelled
+from ..transactions import OnCommit, What, in_transaction, now_or_on_commit
+from . import door, rows, swift
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    from ..connections import DjangoBroker
+    from ..models import OutboxJob
+
+Cancelled = Literal["cancelled", "stopping", False]
+A = TypeVar("A")
+R = TypeVar("R")
+
+logger: Final = logging.getLogger("django_delayq.outbox")
+
+
+class TooLate(DelayQError):
+    """The claim on the rows was over before Redis could be told."""
+
+
+@dataclass(slots=True)
+class Target:
+    """Which job is meant.
+
+    Attributes:
+        queue, id: its name.
+        task: the task, if it was given; ``task_name`` is the name that it must have, "" = any.
+        using: the database whose transaction is waited for.
+        durable: it is known to have a row.
+        found: keys of its rows, and whether they were not sent yet.
+    """
+
+    queue: str
+    id: str
+    task: Task | None
+    task_name: str
+    using: str | None
+    durable: bool = False
+    found: dict[uuid.UUID, bool] = field(default_factory=dict)
+
+    @property
+    def alias(self) -> str:
+        """Its database."""
+        return self.using or DEFAULT_DB_ALIAS
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a row was caught before it was sent."""
+        return any(self.found.values())
+
+    def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
+        """Changes its rows, if it has any; whether it has."""
+        if self.durable or door.in_use(self.alias, self.queue, self.task):
+            there = rows.of_job(self.alias, self.queue, self.id, self.task_name)
+            self.found = rows.look(there)
+            if self.found:
+                change(there.filter(key__in=list(self.found)))
+        return bool(self.found)
+
+    def what(self, verb: str) -> What:
+        """For the log."""
+        return What(verb, self.queue, self.id, self.task)
+
+
+def cancel(target: Target) -> Cancelled | OnCommit | Left:
+    """See :func:`django_delayq.cancel`."""
+
+    token = uuid.uuid4()
+
+    def tell(broker: DjangoBroker) -> str:
+        live = broker.existing(target.queue)
+        if live is None:
+            return ""
+        if not target.found:
+            return live.cancel(target.id, task=target.task_name)
+        # Who sleeps from here on must not cancel what is scheduled under this id later.
+        until = swift.deadline(broker, lambda: rows.claim_cancelled(target.alias, token, list(target.found)))
+        answer = live.cancel(target.id, task=target.task_name, not_after_ms=until)
+        if answer == "late":
+            swift.haste(broker).clock.forget()
+            raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
+        return answer
+
+    def heard(answer: str) -> Cancelled:
+        outcome: Cancelled = "cancelled" if answer == "cancelled" else "stopping" if answer == "stopping" else False
+        if target.unsent:
+            outcome = outcome or "cancelled"
+        if outcome:
+            emit(job_cancelled, target.task, id=target.id, queue=target.queue, outcome=outcome)
+        return outcome
+
+    in_transaction(target.using)  # refuses an unknown alias
+    target.change(rows.take_back)
+    return _tell(target, "cancel", tell, heard, lambda: rows.told_cancelled(target.alias, token, list(target.found)))
+
+
+def move(target: Target, verb: str, due_ms: int, tell: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
+    """Another due time, for :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
+
+    Arguments:
+        due_ms: by this machine's clock, Unix ms.
+        tell: tells Redis.
+    """
+    in_transaction(target.using)
+    target.change(lambda there: rows.move(there, due_ms))
+
+    def heard(answer: bool) -> bool:
+        return answer or target.unsent
+
+    return _tell(target, verb, tell, heard, lambda: rows.told_moved(target.alias, list(target.found), due_ms))
+
+
+def _tell(
+    target: Target, verb: str, tell: Callable[[DjangoBroker], A], heard: Callable[[A], R], note: Callable[[], None]
+) -> R | OnCommit | Left:
+    """Tells Redis, now or after the commit, and notes in the rows that it was told.
+
+    Arguments:
+        heard: makes the caller's answer of Redis's.
+    """
+    patiently = not (target.found or in_transaction(target.using))
+
+    def send() -> R | Left:
+        try:
+            answer = swift.patiently(tell) if patiently else swift.ask(tell, kept=bool(target.found))
+        except IdTaken:
+            _note(target, note)  # none of ours lives there
+            raise
+        except (QueueUnavailable, DatabaseError, TooLate) as error:
+            if not target.found:
+                raise
+            logger.info("%s of %s in queue %s is left to the relay: %s", verb, target.id, target.queue, error)
+            return "outbox"
+        _note(target, note)
+        return heard(answer)
+
+    return now_or_on_commit(send, target.what(verb), using=target.using)
+
+
+def _note(target: Target, note: Callable[[], None]) -> None:
+    if target.found:
+        try:
+            note()
+        except DatabaseError as error:
+            logger.warning("the outbox of database %s is left to the relay: %s", target.alias, error)

@@ -1,0 +1,132 @@
+"""How a checked job gets to Redis: at once, after the commit, or by way of the outbox."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from . import connections
+from .core.job import NewJob
+from .core.task import Task
+from .handle import JobHandle
+from .outbox import door, rows, swift
+from .outbox.swift import OUTBOX, Outgoing
+from .signals import emit, job_scheduled
+from .transactions import ON_COMMIT, Late, What, in_transaction, log_refused, now_or_on_commit
+
+#: jobs of schedule_many that are checked, then sent, together
+CHUNK: Final = 5_000
+
+
+def send(task: Task, new: NewJob, handle: JobHandle) -> None:
+    """Sends one job; the handle tells how that went.
+
+    Raises:
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer, when it is not asked after a commit; of a
+            durable job IdTaken only, because the relay takes care of everything else.
+    """
+    late = in_transaction(handle.using_db)
+    if not (late or handle.durable):
+        handle.outcome = connections.queue(handle.queue).schedule(new)
+    else:
+        outgoing = _outgoing(handle.queue, new, durable=handle.durable)
+        if handle.durable:
+            handle.outcome = OUTBOX
+            rows.insert(handle.alias, handle.queue, [new])
+        if late:
+            LateJob(task, handle, outgoing).wait(handle.using_db)
+            return
+        (result,) = swift.send(handle.alias, [outgoing])
+        if result.error is not None:
+            handle.outcome, handle.error = "not_sent", result.error
+            raise result.error
+        handle.outcome = result.outcome
+    _tell_scheduled(task, handle)
+
+
+def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None) -> dict[str, int]:
+    """Sends jobs without rows; counts by outcome."""
+    if not in_transaction(using):
+        return connections.queue(queue).count_many(news)
+    what = What("schedule", queue, "", task)
+    counts: Counter[str] = Counter()
+    while chunk := [Outgoing(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
+
+        def deliver(outgoing: Sequence[Outgoing] = chunk) -> None:
+            ready = [one.packed(None) for one in outgoing]
+            log_refused(what, swift.ask(lambda broker: broker.queue(queue).count_many(ready)))
+
+        now_or_on_commit(deliver, what, using=using)
+        counts[ON_COMMIT] += len(chunk)
+    return dict(counts)
+
+
+def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str | None) -> dict[str, int]:
+    """Writes a row for each of the jobs and sends them; counts by outcome."""
+    alias = door.check(using)
+    what = What("schedule", queue, "", task)
+    counts: Counter[str] = Counter()
+    for chunk in rows.chunks(news, CHUNK):
+        outgoing = [_outgoing(queue, new, durable=True) for new in chunk]
+        rows.insert(alias, queue, chunk)
+        if not in_transaction(using):
+            counts += Counter(result.outcome for result in swift.send(alias, outgoing))
+            continue
+
+        def deliver(outgoing: Sequence[Outgoing] = outgoing) -> None:
+            log_refused(what, Counter(result.outcome for result in swift.send(alias, outgoing)))
+
+        now_or_on_commit(deliver, what, using=using)
+        counts[OUTBOX] += len(chunk)
+    return dict(counts)
+
+
+class LateJob(Late):
+    """One schedule call that waits for the commit."""
+
+    __slots__ = ("_handle", "_outgoing", "_task")
+
+    def __init__(self, task: Task, handle: JobHandle, outgoing: Outgoing) -> None:
+        super().__init__(_nothing, What("schedule", handle.queue, handle.id, task))
+        self._task = task
+        self._handle = handle
+        self._outgoing = outgoing
+
+    def travels_with(self, first: Late) -> bool:
+        return isinstance(first, LateJob)
+
+    def deliver(self, batch: Sequence[LateJob]) -> None:
+        """What one of them meets does not hinder the others."""
+        results = swift.send(self._handle.alias, [late._outgoing for late in batch])
+        for late, result in zip(batch, results, strict=True):
+            late._heard(result)
+
+    def _heard(self, result: swift.Result) -> None:
+        if result.error is not None:
+            self.failed(result.error)
+            return
+        self._handle.outcome = result.outcome
+        _tell_scheduled(self._task, self._handle)
+
+    def failed(self, error: Exception) -> None:
+        self._handle.outcome, self._handle.error = "not_sent", error
+        super().failed(error)
+
+
+def _outgoing(queue: str, new: NewJob, *, durable: bool) -> Outgoing:
+    if not durable:
+        return Outgoing(queue, new, time.monotonic())
+    delay_ms = door.make_durable(new, queue)
+    return Outgoing(queue, new, time.monotonic(), delay_ms, rows.key_of(new), new.due_ms)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _tell_scheduled(task: Task, handle: JobHandle) -> None:
+    if job_scheduled.receivers and handle.outcome != OUTBOX:
+        emit(job_scheduled, task, id=handle.id, queue=handle.queue, outcome=handle.outcome, due=handle.due)

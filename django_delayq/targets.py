@@ -1,0 +1,68 @@
+"""Which task, and which job, a caller means."""
+
+from __future__ import annotations
+
+from .conf import conf
+from .core.errors import InvalidJob
+from .core.inputs import check_id, check_queue_name, short, suggest
+from .core.task import Task, registry
+from .handle import JobHandle
+from .outbox.verbs import Target
+
+
+def find_task(task: Task | str) -> Task:
+    """The registered task itself or of that name.
+
+    Raises:
+        InvalidJob: it is not a task; the message says what to do.
+    """
+    if isinstance(task, Task):
+        return task
+    if isinstance(task, str):
+        found = registry.get(task)
+        if found is None:
+            raise InvalidJob(f"no task is named {short(task)}.{suggest(task, registry.tasks)}")
+        return found
+    if callable(task):
+        name = getattr(task, "__qualname__", None) or short(task)
+        raise InvalidJob(f"{name} is not a task; put @task (from django_delayq import task) above it")
+    raise InvalidJob(f"expected a task or the name of one, got {short(task)}")
+
+
+def find_job(
+    target: JobHandle | Task | str | None, id: str | int | None, task: Task | str | None, queue: str | None,
+    using_db: str | None = None,
+) -> Target:  # fmt: skip
+    """The job that is meant by the arguments of :func:`django_delayq.cancel`.
+
+    Raises:
+        TypeError: it is named twice. InvalidJob: it is not named, or by something that is no name.
+    """
+    if isinstance(target, JobHandle):
+        if id is not None or task is not None or queue is not None:
+            raise TypeError("a handle says everything already: give it alone")
+        using_db = using_db or target.using_db
+        return Target(target.queue, target.id, target.task, _name(target.task), using_db, target.durable)
+    if target is not None and id is not None:
+        if task is not None:
+            raise TypeError("give the task once")
+        task = target
+    elif isinstance(target, Task):
+        raise InvalidJob(f"which job of {target.name}? Give its id= too")
+    elif target is not None:
+        id = target
+    if id is None:
+        raise InvalidJob("which job? Give a handle, or an id= with a task or queue=")
+    found = find_task(task) if task is not None else None
+    if queue is not None:
+        place = check_queue_name(queue)
+    elif found is not None:
+        place = found.options.queue
+    else:
+        place = conf().task_defaults.get("queue", "default")
+    return Target(place, check_id(id), found, _name(found), using_db)
+
+
+def _name(task: Task | None) -> str:
+    """The name that a live job must have; "" = any, because a renamed task's jobs lie under the old name too."""
+    return "" if task is None or task.options.aliases else task.name

@@ -1,0 +1,130 @@
+"""The outbox as a scene: rows as a process left them that died behind its commit, and the duties that find them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import F
+from django.db.models.functions import Now
+
+from django_delayq.conf import Conf, conf
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.codec import encode, encode_args
+from django_delayq.core.job import NewJob, Payload, ack, bury, new_id, new_key
+from django_delayq.core.packed import pack_job
+from django_delayq.models import OutboxJob
+from django_delayq.outbox.claims import Outbox
+from django_delayq.outbox.marks import Marks, places
+from django_delayq.outbox.reconciler import Reconciler
+from django_delayq.outbox.relay import Relay
+from django_delayq.worker import Changes
+
+QUEUE = "orders"
+TASK = "depot.note"
+State = OutboxJob.State
+
+
+class Stage:
+    """One database's outbox, one Redis."""
+
+    def __init__(self, broker: DjangoBroker, alias: str = "default", **outbox: Any) -> None:
+        self.broker = broker
+        self.alias = alias
+        settings = conf()
+        self.settings: Conf = replace(settings, outbox=replace(settings.outbox, **outbox))
+        self.changes = Changes()
+
+    # --- what is there
+
+    def write(self, ident: str = "", *, queue: str = QUEUE, task: str = TASK, due_ms: int = 0, payload: Any = None,
+              state: str = State.UNSENT, record: bytes | None = None, **options: Any) -> OutboxJob:  # fmt: skip
+        """A row; due now unless ``due_ms`` is given. ``payload``: of a merged job."""
+        key = new_key(durable=True)
+        ident = ident or new_id()
+        if payload is None:
+            new = NewJob(ident, task, encode_args(["x"], {}), key=key, **options)
+        else:
+            merged: dict[str, Any] = {"on_conflict": "merge", "due_policy": "keep", **options}
+            new = NewJob(ident, task, payload=Payload(encode(payload), "1", key), **merged)
+        row = OutboxJob(key=uuid.UUID(bytes=key), queue=queue, job_id=ident, task=task, state=state,
+                        due_ms=due_ms or int(self.broker.now_ms()),
+                        record=pack_job(new) if record is None else record)  # fmt: skip
+        row.save(using=self.alias, force_insert=True)
+        return row
+
+    def sent(self, *args: Any, **options: Any) -> OutboxJob:
+        """A row whose job is with Redis."""
+        row = self.write(*args, **options)
+        assert self.relay().turn() == {"sent": 1}
+        row.refresh_from_db(using=self.alias)
+        return row
+
+    def rows(self) -> dict[str, str]:
+        """State by id of the job."""
+        return dict(self.table.order_by("id").values_list("job_id", "state"))
+
+    @property
+    def table(self) -> Any:
+        return OutboxJob.objects.using(self.alias)
+
+    def waiting(self, queue: str = QUEUE) -> list[str]:
+        """Ids of the jobs in Redis, in the order of their due times."""
+        return [view.id for view in self.broker.inspector.page(queue, "waiting", limit=1000).jobs]
+
+    def count(self, queue: str = QUEUE) -> int:
+        counts = self.broker.inspector.counts(queue)
+        return counts.ready + counts.delayed
+
+    # --- time passes
+
+    def age(self, seconds: float, *fields: str) -> None:
+        """All rows are so much older."""
+        names = fields or ("created_at", "sent_at", "checked_at", "claimed_until")
+        self.table.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
+
+    def hold(self, row: OutboxJob, seconds: float = 60.0) -> None:
+        """Somebody else has the row in his hands."""
+        self.table.filter(pk=row.pk).update(claim=uuid.uuid4(), claimed_until=Now() + timedelta(seconds=seconds))
+
+    # --- who works
+
+    def outbox(self) -> Outbox:
+        return Outbox(self.alias)
+
+    def relay(self) -> Relay:
+        return Relay(self.settings, self.outbox(), self.broker)
+
+    def marks(self) -> Marks:
+        return Marks([self.outbox()], self.broker, self.changes)
+
+    def reconciler(self) -> Reconciler:
+        return Reconciler(self.settings, self.outbox(), self.broker, self.changes)
+
+    def take_down(self) -> tuple[int, int]:
+        """All marks of all shards: how many, and how many had to wait."""
+        marks = self.marks()
+        found = [marks.take_down(*place) for place in places(self.broker.queues())]
+        return sum(one for one, _ in found), sum(other for _, other in found)
+
+    def marked(self) -> list[str]:
+        """Ends that wait to be taken down."""
+        return sorted(mark.end for queue in self.broker.queues() for number in queue.numbers
+                      for mark in queue.settled(number))  # fmt: skip
+
+    def finish(self, ident: str, queue: str = QUEUE) -> None:
+        """A worker runs the job and acknowledges it."""
+        (job,) = self.broker.queue(queue).reserve_id(ident, worker="w").jobs
+        assert self.broker.queue(queue).settle([ack(job, 0, 0)]) == [True]
+
+    def bury(self, ident: str, queue: str = QUEUE) -> None:
+        """A worker runs the job and gives it up."""
+        (job,) = self.broker.queue(queue).reserve_id(ident, worker="w").jobs
+        assert self.broker.queue(queue).settle([bury(job, 0, 0, reason="exhausted")]) == [True]
+
+    def lose_everything(self) -> None:
+        """FLUSHALL; then the next look of a worker around, which puts the queues back."""
+        self.broker.client.flushall()
+        self.broker.served((), every=True)

@@ -1,0 +1,53 @@
+"""One turn of a relay in a process of its own, which may die at a step: ``python -m tests.app.relay_program STEP``.
+
+Steps: claimed, told, marked (the row is changed, but not committed), committed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import django
+
+django.setup()
+
+from django_delayq import conf, connections  # noqa: E402
+from django_delayq.outbox.claims import Hand, Outbox  # noqa: E402
+from django_delayq.outbox.relay import Relay, Verdict  # noqa: E402
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(Relay):
+    """A relay that dies behind a step."""
+
+    step = ""
+
+    def _tell_all(self, hand: Hand) -> Any:
+        if self.step == "claimed":
+            die()
+        yield from super()._tell_all(hand)
+        if self.step == "told":
+            die()
+
+    def _write(self, hand: Hand, verdict: Verdict, pks: list[int]) -> None:
+        super()._write(hand, verdict, pks)
+        if self.step == "marked":
+            die()
+
+    def _settle(self, hand: Hand, verdicts: dict[int, Verdict]) -> None:
+        super()._settle(hand, verdicts)
+        if self.step == "committed":
+            die()
+
+
+if __name__ == "__main__":
+    Mortal.step = sys.argv[1]
+    relay = Mortal(conf.conf(), Outbox("default"), connections.broker())
+    while relay.run() == 0.0:
+        pass

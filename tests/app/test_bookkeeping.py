@@ -1,0 +1,229 @@
+"""Duties in the database: their trouble is their own, and a deployment without durable jobs pays nothing for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.db.models import F
+from django.db.utils import OperationalError, ProgrammingError
+
+from django_delayq import bookkeeping
+from django_delayq.bookkeeping import LONG_REST, UNMIGRATED, WithDatabase
+from django_delayq.conf import conf
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.models import InboxEntry, OutboxJob
+from django_delayq.outbox.retention import EVERY, Retention
+from django_delayq.worker import Changes
+from django_delayq.worker.loop import Loop
+from django_delayq.worker.weather import Weather
+
+from .outbox_stage import Stage, State
+
+
+class Errand:
+    """A duty that does what it is told, in turn."""
+
+    def __init__(self, *turns: Callable[[], float]) -> None:
+        self.turns = list(turns)
+        self.done = threading.Event()
+
+    def run(self) -> float:
+        try:
+            return self.turns.pop(0)()
+        finally:
+            if not self.turns:
+                self.turns.append(lambda: 3600.0)
+                self.done.set()
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """A duty closes the connections of its thread, so it gets one."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    (answer,) = found
+    return answer
+
+
+def ask(rest: float) -> Callable[[], float]:
+    """A turn that uses the database."""
+
+    def turn() -> float:
+        OutboxJob.objects.exists()
+        return rest
+
+    return turn
+
+
+def fail(error: Exception) -> Callable[[], float]:
+    def turn() -> float:
+        raise error
+
+    return turn
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_is_kept_through_short_rests_and_given_back_for_long_ones() -> None:
+    def work() -> list[bool]:
+        duty = WithDatabase("errand", Errand(ask(1.0), ask(LONG_REST + 1)), ["default"])
+        held = []
+        for _ in range(2):
+            duty.run()
+            held.append(connection.connection is not None)
+        return held
+
+    assert in_thread(work) == [True, False]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_is_gone_is_told_once_and_redis_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    weather = Weather()
+    gone = OperationalError("the server closed the connection")
+    errand = Errand(*[fail(gone)] * 3, ask(3600.0))
+    loop = Loop("errand", WithDatabase("errand", errand, ["default"]), weather)
+    with caplog.at_level(logging.INFO):
+        loop.start()
+        assert errand.done.wait(20)
+        loop.close(10)
+    told = [record.message for record in caplog.records]
+    assert told == [
+        "errand cannot work with the database, and goes on trying: OperationalError: the server closed the connection",
+        "errand works with the database again",
+    ]
+    assert weather.lasting() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_good_turn_says_nothing_about_redis() -> None:
+    weather = Weather()
+    weather.storm("patrol", QueueUnavailable("gone"))
+    errand = Errand(ask(3600.0))
+    loop = Loop("errand", WithDatabase("errand", errand, ["default"]), weather)
+    loop.start()
+    assert errand.done.wait(20)
+    loop.close(10)
+    assert weather.lasting() > 0, "that Redis is back has to be seen by somebody who asked it"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_loop_that_ends_closes_the_connection_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    errand = Errand(ask(1.0), ask(1.0))
+    duty = WithDatabase("errand", errand, ["default"])
+    held: list[bool] = []
+    close = duty.close
+
+    def listen() -> None:
+        held.append(connection.connection is not None)
+        close()
+        held.append(connection.connection is not None)
+
+    monkeypatch.setattr(duty, "close", listen)
+    loop = Loop("errand", duty, Weather())
+    loop.start()
+    loop.ring()
+    assert errand.done.wait(20)
+    loop.close(10)
+    assert held == [True, False]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("durable", "level"), [(["the task x"], "WARNING"), ([], "INFO")])
+def test_missing_tables_are_told_once_by_all_duties_and_looked_for_seldom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, durable: list[str], level: str
+) -> None:
+    caplog.set_level("INFO", "django_delayq.bookkeeping")
+    monkeypatch.setattr(bookkeeping, "declared", lambda settings: durable)
+    monkeypatch.setattr(bookkeeping, "_told", set())
+    monkeypatch.setattr(OutboxJob._meta, "db_table", "no_such_table")
+
+    def work() -> list[float]:
+        turn = fail(ProgrammingError("no such table: no_such_table"))
+        return [WithDatabase(name, Errand(turn), ["default"]).run() for name in ("relay", "marks")]
+
+    assert in_thread(work) == [UNMIGRATED, UNMIGRATED]
+    (record,) = caplog.records
+    assert "no table no_such_table (default); run manage.py migrate" in record.message
+    assert record.levelname == level, "who has no durable jobs may do without the tables"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_trouble_with_redis_is_the_loops_business() -> None:
+    duty = WithDatabase("errand", Errand(fail(QueueUnavailable("gone"))), ["default"])
+
+    def work() -> str:
+        with pytest.raises(QueueUnavailable):
+            duty.run()
+        return "raised"
+
+    assert in_thread(work) == "raised"
+
+
+def test_each_database_with_an_outbox_has_its_own_duties_and_all_share_the_marks(
+    delayq: DjangoBroker, settings: Any
+) -> None:
+    changes = Changes()
+    names = bookkeeping.duties(conf(), delayq, changes, list).keys()
+    assert names == {"relay", "reconciler", "retention", "mirror"}
+    assert bookkeeping.always(conf(), delayq, changes).keys() == {"marks"}
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"databases": ["default", "nowhere"]}}
+    assert bookkeeping.duties(conf(), delayq, changes, list).keys() == names, "a database that is not there"
+
+
+def test_every_reader_of_changes_hears_of_a_loss() -> None:
+    changes = Changes()
+    first, second = changes.branch("lost"), changes.branch("lost", "settled")
+    rung: list[str] = []
+    first.subscribe(lambda: rung.append("first"))
+    second.subscribe(lambda: rung.append("second"))
+    changes.note("orders", 0, "lost")
+    changes.note("orders", 1, "settled")
+    assert rung == ["first", "second", "second"]
+    assert first.take("lost") == second.take("lost") == {("orders", 0)}
+    assert (first.take("settled"), second.take("settled")) == (set(), {("orders", 1)})
+    changes.note("orders", 0, "lost")
+    assert first.take("lost") == {("orders", 0)}, "although nobody took it from the root"
+
+
+@pytest.mark.django_db
+def test_refused_rows_and_entries_of_the_inbox_are_forgotten_when_they_are_old(
+    delayq: DjangoBroker, settings: Any
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"keep_days": 2}, "INBOX": {"keep_days": 5}}
+    stage = Stage(delayq)
+    for ident, state in (("old", State.REFUSED), ("sent", State.SENT), ("unsent", State.UNSENT)):
+        stage.write(ident, state=state)
+    for day in range(8):
+        InboxEntry.objects.create(key=uuid.uuid4(), queue="q", job_id=str(day), task="t")
+    for entry in InboxEntry.objects.all():
+        InboxEntry.objects.filter(pk=entry.pk).update(created_at=F("created_at") - timedelta(days=int(entry.job_id)))
+    stage.age(3 * 86_400, "created_at")
+    stage.write("young", state=State.REFUSED)
+    assert Retention(conf(), "default").run() == EVERY
+    assert stage.rows() == {"sent": State.SENT, "unsent": State.UNSENT, "young": State.REFUSED}
+    assert sorted(InboxEntry.objects.values_list("job_id", flat=True)) == list("01234")
+
+
+@pytest.mark.django_db
+def test_old_entries_go_in_batches(delayq: DjangoBroker) -> None:
+    InboxEntry.objects.bulk_create(
+        InboxEntry(key=uuid.uuid4(), queue="q", job_id=str(number), task="t") for number in range(1_203)
+    )
+    InboxEntry.objects.update(created_at=F("created_at") - timedelta(days=31))
+    Retention(conf(), "default").run()
+    assert not InboxEntry.objects.exists()

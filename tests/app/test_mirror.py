@@ -1,0 +1,413 @@
+"""The mirrors: what Redis has of failed and buried jobs, and nothing else, is in the tables."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection as database
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq.conf import load
+from django_delayq.core import layout as layouts
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.job import NewJob, Payload, ack, new_key
+from django_delayq.mirror import duty, rebuild
+from django_delayq.mirror import shadow as shadows
+from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
+from django_delayq.worker.changes import Changes
+
+from .mirror_stage import Trouble, finish, tables
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def trouble(delayq: Broker) -> Trouble:
+    """One queue with three shards."""
+    return Trouble(delayq, shards=3)
+
+
+def test_a_failed_job_and_a_buried_one_are_rows_with_all_that_people_ask_for(trouble: Trouble) -> None:
+    trouble.fail("one", priority=2, options=b'{"context":{"trace":"t"}}')
+    trouble.fail("one")
+    trouble.bury("two", task="deeds.rest", args=b"")
+    before = datetime.now(UTC)
+    trouble.copied()
+    one, two = FailedJob.objects.get(), MorgueJob.objects.get()
+    view = trouble.broker.inspector.get("q", "one")
+    assert view is not None
+    assert (one.queue, one.job_id, one.task, one.key.bytes) == ("q", "one", "deeds.note", view.job.key)
+    assert (one.priority, one.merged, one.failures, one.crashes, one.payload_count) == (2, False, 2, 0, 0)
+    assert (one.error_class, one.error_message, one.error_traceback) == ("shop.GatewayDown", "no answer", "line 1")
+    assert (bytes(one.args or b""), bytes(one.options)) == (b'["x"]', b'{"context":{"trace":"t"}}')
+    assert one.due_at == datetime.fromtimestamp(view.due_ms / 1000, UTC)
+    assert one.shard == trouble.queue.shard_of("one")
+    assert timedelta(0) <= before - one.failed_at < timedelta(seconds=30)
+    assert (two.reason, two.outcome, two.error_class, two.failures) == ("exhausted", "exhausted", "shop.GatewayDown", 1)
+    assert timedelta(0) <= before - two.buried_at < timedelta(seconds=30)
+    assert before - timedelta(seconds=30) < two.seen_at
+
+
+def test_what_left_redis_in_whatever_way_leaves_the_tables(trouble: Trouble) -> None:
+    trouble.fail("succeeds", "cancelled", "replaced", "buried", "stays")
+    trouble.bury("kicked", "discarded", "remains")
+    mirror = trouble.mirror()
+    assert [len(rows) for rows in trouble.copied(mirror).values()] == [5, 3]
+    queue = trouble.queue
+    queue.settle([ack(job, 1, 2) for job in trouble.take("succeeds")])
+    queue.cancel("cancelled")
+    trouble.put("replaced")
+    trouble.bury("buried")
+    queue.kick("kicked")
+    queue.discard("discarded")
+    trouble.note()
+    assert trouble.copied(mirror) == {"failed": ["stays x1"], "morgue": ["buried exhausted", "remains exhausted"]}
+
+
+def test_a_job_that_fails_again_is_one_row_with_its_last_error(trouble: Trouble) -> None:
+    mirror = trouble.mirror()
+    trouble.fail("one")
+    trouble.copied(mirror)
+    first = FailedJob.objects.get()
+    trouble.fail("one", error=b'{"class":"Other","message":"second"}')
+    trouble.note()
+    assert trouble.copied(mirror) == {"failed": ["one x2"], "morgue": []}
+    second = FailedJob.objects.get()
+    assert (second.pk, second.error_class, second.error_traceback) == (first.pk, "Other", "")
+    assert second.updated_us > first.updated_us
+
+
+def test_graves_of_several_generations_of_an_id_are_rows_of_their_own(trouble: Trouble) -> None:
+    trouble.bury("one")
+    trouble.bury("one", reason="poison")
+    trouble.fail("one")
+    assert trouble.copied() == {"failed": ["one x1"], "morgue": ["one exhausted", "one poison"]}
+
+
+def test_a_merged_job_has_the_number_of_its_payloads(trouble: Trouble) -> None:
+    news = [NewJob("m", "deeds.sync", on_conflict="merge", payload=Payload(b"%d" % n, str(n), new_key()))
+            for n in range(3)]  # fmt: skip
+    trouble.queue.schedule_many(news)
+    trouble.fail("m")
+    trouble.copied()
+    row = FailedJob.objects.get()
+    assert (row.merged, row.payload_count, row.args) == (True, 3, b"")
+
+
+def test_arguments_that_are_too_large_are_not_kept_twice(trouble: Trouble) -> None:
+    trouble.fail("large", args=b'["' + b"x" * 65_536 + b'"]')
+    trouble.fail("fits", args=b'["' + b"x" * 65_532 + b'"]')
+    trouble.copied()
+    assert FailedJob.objects.get(job_id="large").args is None
+    assert len(bytes(FailedJob.objects.get(job_id="fits").args or b"")) == 65_536
+
+
+# -- when ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_mirror_asks_neither_redis_nor_the_database(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble.fail("one")
+    mirror = trouble.mirror()
+    trouble.copied(mirror)
+    monkeypatch.setattr(mirror, "_next_turn", 0.0)
+    commands = trouble.broker.server_info()["total_commands_processed"]
+    with CaptureQueriesContext(database) as queries:
+        rests = [mirror.run() for _ in range(5)]
+    assert trouble.broker.server_info()["total_commands_processed"] - commands <= 2
+    assert len(queries) == 0
+    assert all(rest > 0 for rest in rests)
+
+
+def test_the_loop_is_rung_and_what_failed_is_a_row_at_once(trouble: Trouble) -> None:
+    mirror, rung = trouble.mirror(), threading.Event()
+    mirror.attach(rung.set)
+    finish(mirror)
+    mirror._next_turn = 0.0
+    trouble.fail("one")
+    trouble.changes.note("q", trouble.queue.shard_of("one"), "failed")
+    assert rung.is_set()
+    mirror.run()
+    assert tables() == {"failed": ["one x1"], "morgue": []}
+
+
+def test_without_any_word_a_full_look_finds_everything(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = trouble.mirror()
+    trouble.fail("one", "two")
+    trouble.copied(mirror)
+    trouble.fail("three")
+    trouble.queue.cancel("one")
+    assert trouble.copied(mirror)["failed"] == ["one x1", "two x1"]
+    monkeypatch.setattr(mirror, "_next_full", 0.0)
+    assert trouble.copied(mirror)["failed"] == ["three x1", "two x1"]
+
+
+def test_a_storm_of_failures_is_copied_in_turns_with_pauses(trouble: Trouble) -> None:
+    mirror = trouble.mirror()
+    finish(mirror)
+    mirror._next_turn = 0.0
+    trouble.fail("one")
+    trouble.note()
+    rest = mirror.run()
+    trouble.note()
+    assert 0 < mirror.run() <= duty._PACE
+    assert 0 < rest <= duty.FULL_LOOK
+
+
+def test_a_turn_ends_in_time_and_a_large_shard_keeps_no_other_waiting(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = Trouble(delayq), Trouble(delayq, name="small")
+    large.bury(*map(str, range(600)))
+    small.bury("one")
+    monkeypatch.setattr(duty, "_TURN", 0.0)
+    mirror = large.mirror(queues=[large.queue, small.queue])
+    assert mirror.run() == 0.0
+    counts = [MorgueJob.objects.filter(queue=name).count() for name in ("q", "small")]
+    assert counts == [250, 1]
+    assert len(large.copied(mirror)["morgue"]) == 601
+
+
+# -- pages and cursors -----------------------------------------------------------------------------------------------
+
+
+def test_many_rows_are_copied_in_pages_and_a_second_mirror_begins_behind_them(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = Trouble(delayq)
+    trouble.fail(*map(str, range(600)))
+    asked: list[bytes] = []
+    call = trouble.queue.call
+
+    def spy(script: str, number: int, *args: Any, **options: Any) -> Any:
+        if script == "page":
+            asked.append(args[3])
+        return call(script, number, *args, **options)
+
+    monkeypatch.setattr(trouble.queue, "call", spy)
+    assert len(trouble.copied()["failed"]) == 600
+    assert (len(asked), asked[0]) == (3, b"")
+    cursor = MirrorCursor.objects.get(place="failed")
+    asked.clear()
+    trouble.copied(trouble.mirror(changes=Changes()))
+    assert asked == [b"%d" % (int(cursor.score) // 1000 * 1000 - 1)]
+
+
+def test_a_mirror_that_was_killed_between_two_pages_is_continued(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = Trouble(delayq)
+    trouble.fail(*map(str, range(600)))
+    monkeypatch.setattr(duty, "_TURN", 0.0)
+    trouble.mirror().run()
+    assert FailedJob.objects.count() == 250
+    assert len(trouble.copied()["failed"]) == 600
+
+
+def test_an_error_on_the_way_is_no_reason_to_forget_what_was_wanted(
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = trouble.mirror()
+    finish(mirror)
+    trouble.fail("one")
+    trouble.note()
+    mirror._next_turn = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(shadows, "store", _broken)
+        with pytest.raises(ConnectionError):
+            mirror.run()
+    assert trouble.copied(mirror) == {"failed": ["one x1"], "morgue": []}
+
+
+def _broken(*args: object) -> None:
+    raise ConnectionError("the database went away")
+
+
+def test_two_mirrors_at_once_make_the_same_rows_once(delayq: Broker) -> None:
+    trouble = Trouble(delayq, shards=2)
+    trouble.fail(*[f"f{n}" for n in range(120)])
+    trouble.bury(*[f"m{n}" for n in range(120)])
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                finish(trouble.mirror(changes=Changes()))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            database.close()
+
+    def stir() -> None:
+        for n in range(0, 120, 2):
+            trouble.queue.cancel(f"f{n}")
+            trouble.queue.kick(f"m{n}")
+
+    threads = [threading.Thread(target=target) for target in (work, work, stir)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    world = trouble.copied(trouble.mirror(changes=Changes()))
+    assert world["failed"] == sorted(f"f{n} x1" for n in range(1, 120, 2))
+    assert world["morgue"] == sorted(f"m{n} exhausted" for n in range(1, 120, 2))
+
+
+def test_a_failure_behind_the_cursor_in_time_is_found_by_counting(trouble: Trouble) -> None:
+    """A clock that was set back, or a replica whose clock lags, gives scores that lie before the cursor."""
+    trouble.fail("old", "now")
+    mirror = trouble.mirror()
+    trouble.copied(mirror)
+    trouble.fail("late")
+    number = trouble.queue.shard_of("late")
+    key = trouble.queue.shard(number).names["failed"]
+    trouble.broker.client.zadd(key, {"late": 1_600_000_000_000_000})
+    trouble.note()
+    assert trouble.copied(mirror)["failed"] == ["late x1", "now x1", "old x1"]
+    assert FailedJob.objects.get(job_id="late").updated_us == 1_600_000_000_000_000
+
+
+def test_one_row_of_many_that_is_wrong_is_found_without_reading_the_jobs(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = Trouble(delayq)
+    trouble.fail(*map(str, range(1200)))
+    mirror = trouble.mirror()
+    trouble.copied(mirror)
+    trouble.queue.cancel("700")
+    views: list[int] = []
+    inspect = trouble.broker.inspector.views
+
+    def spy(queue: Any, number: int, place: str, members: Any) -> Any:
+        views.append(len(members))
+        return inspect(queue, number, place, members)
+
+    monkeypatch.setattr(trouble.broker.inspector, "views", spy)
+    trouble.note()
+    assert len(trouble.copied(mirror)["failed"]) == 1199
+    assert not FailedJob.objects.filter(job_id="700").exists()
+    assert sum(views) == 0
+
+
+# -- the queues ------------------------------------------------------------------------------------------------------
+
+
+def test_flushall_empties_the_tables_and_what_fails_later_is_copied(redis_client: Any, trouble: Trouble) -> None:
+    trouble.fail("one", "two")
+    trouble.bury("three")
+    mirror = trouble.mirror()
+    trouble.copied(mirror)
+    redis_client.flushall()
+    trouble.fail("two", "four")
+    trouble.note()
+    assert trouble.copied(mirror) == {"failed": ["four x1", "two x1"], "morgue": []}
+
+
+def test_rows_follow_a_queue_through_a_change_of_its_shards(trouble: Trouble) -> None:
+    trouble.fail(*[f"f{n}" for n in range(20)])
+    trouble.bury(*[f"m{n}" for n in range(20)])
+    mirror = trouble.mirror()
+    trouble.copied(mirror)
+    trouble.broker.reshard("q", 5)
+    trouble.fail("f1", "g1", "g2")
+    trouble.queue.cancel("f2")
+    trouble.queue.kick("m1")
+    trouble.bury("m2")
+    trouble.note()
+    world = trouble.copied(mirror)
+    assert world["failed"] == sorted(["f1 x2", "g1 x1", "g2 x1", "f0 x1", *[f"f{n} x1" for n in range(3, 20)]])
+    assert world["morgue"] == sorted(["m0 exhausted", "m2 exhausted", *[f"m{n} exhausted" for n in range(2, 20)]])
+    for n in range(20):
+        trouble.queue.cancel(f"f{n}")
+        trouble.queue.discard(f"m{n}")
+    trouble.queue.discard("m2")
+    trouble.queue.cancel("m1")
+    # What the caretaker does when nobody sends a call to the old epoch again any more.
+    trouble.broker.change_layout("q", lambda layout: layouts.without_epoch(layout, 0))
+    world = trouble.copied(mirror)
+    assert world == {"failed": ["g1 x1", "g2 x1"], "morgue": []}
+    assert set(MirrorCursor.objects.values_list("shard", flat=True)) <= set(trouble.queue.numbers)
+
+
+def test_a_deleted_queue_loses_its_rows_and_others_keep_theirs(trouble: Trouble) -> None:
+    other = Trouble(trouble.broker, name="other")
+    other.fail("kept")
+    trouble.fail("one")
+    trouble.bury("two")
+    both = trouble.mirror(queues=[trouble.queue, other.queue])
+    trouble.copied(both)
+    mirror = trouble.mirror(changes=Changes())
+    finish(mirror)
+    trouble.broker.delete_queue("q", force=True)
+    assert trouble.copied(mirror) == {"failed": ["kept x1"], "morgue": []}
+    assert set(MirrorCursor.objects.values_list("queue", flat=True)) <= {"other"}
+
+
+def test_rebuild_makes_the_tables_anew(trouble: Trouble) -> None:
+    trouble.fail("one", "two")
+    trouble.bury("three")
+    other = Trouble(trouble.broker, name="other")
+    other.fail("four")
+    wrong = {"task": "?", "key": uuid.uuid4(), "shard": 7, "priority": 4, "failures": 1, "crashes": 0,
+             "due_at": datetime.now(UTC), "updated_us": 1}  # fmt: skip
+    FailedJob.objects.create(queue="gone", job_id="ghost", failed_at=datetime.now(UTC), **wrong)
+    FailedJob.objects.create(queue="q", job_id="ghost", failed_at=datetime.now(UTC), **wrong)
+    assert rebuild(["q"]) == {"failed": 2, "morgue": 1}
+    assert tables()["failed"] == ["ghost x1", "one x1", "two x1"]
+    assert rebuild() == {"failed": 3, "morgue": 1}
+    assert tables() == {"failed": ["four x1", "one x1", "two x1"], "morgue": ["three exhausted"]}
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keep(settings: Any, delayq: Broker) -> Callable[..., Trouble]:
+    """``keep(max_rows=…, keep_days=…)``: a queue whose mirror is limited."""
+
+    def limited(shards: int = 1, **limits: Any) -> Trouble:
+        from django_delayq import connections
+
+        settings.DELAYQ = {**settings.DELAYQ, "MIRROR": limits}
+        return Trouble(connections.broker(), shards=shards)
+
+    return limited
+
+
+def test_of_too_many_rows_the_newest_are_kept(keep: Callable[..., Trouble]) -> None:
+    trouble = keep(max_rows=10)
+    trouble.bury(*[f"m{n:02}" for n in range(30)])
+    mirror = trouble.mirror()
+    assert trouble.copied(mirror)["morgue"] == [f"m{n} exhausted" for n in range(20, 30)]
+    trouble.bury("m30")
+    trouble.note()
+    assert trouble.copied(mirror)["morgue"] == [f"m{n} exhausted" for n in range(21, 31)]
+    trouble.queue.discard("m25")
+    trouble.note()
+    assert trouble.copied(mirror)["morgue"] == sorted(f"m{n} exhausted" for n in range(20, 31) if n != 25)
+
+
+def test_what_is_too_old_for_the_tables_stays_in_redis_only(keep: Callable[..., Trouble]) -> None:
+    trouble = keep(keep_days=30)
+    trouble.bury("old", "new")
+    key = trouble.queue.shard(0).names["morgue"]
+    (old,) = [member for member in trouble.broker.client.zrange(key, 0, -1) if member.startswith(b"old\0")]
+    mirror = trouble.mirror()
+    assert len(trouble.copied(mirror)["morgue"]) == 2
+    day_us = 86_400_000_000
+    trouble.broker.client.zincrby(key, -31 * day_us, old)
+    trouble.note()
+    assert trouble.copied(mirror)["morgue"] == ["new exhausted"]
+    assert trouble.state("old") == "morgue"
+
+
+@pytest.mark.parametrize("wrong", [{"keep_days": 0}, {"max_rows": 0}, {"max_rows": "many"}, {"keep": 3}], ids=str)
+def test_limits_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Misconfigured, match="MIRROR"):
+        load({"MIRROR": wrong})

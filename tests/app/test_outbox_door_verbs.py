@@ -1,0 +1,266 @@
+"""cancel, reschedule and run_now of durable jobs: the rows first, then Redis."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from django.db import transaction
+from django.db.models.functions import Now
+
+from django_delayq import IdTaken, cancel, connections, reschedule, run_now, schedule, signals, task
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.broker import Broker
+from django_delayq.core.queue import Queue
+from django_delayq.core.task import registry
+from django_delayq.models import OutboxJob
+from django_delayq.outbox import door, rows
+
+from .deeds import keyed, note, rest
+from .outbox_stage import Stage
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def there() -> list[tuple[str, str]]:
+    return list(OutboxJob.objects.order_by("pk").values_list("job_id", "state"))
+
+
+def stored(broker: Broker, queue: str = "default") -> dict[str, int]:
+    """Id -> seconds until it is due."""
+    jobs = broker.inspector.page(queue, "waiting", limit=1000).jobs
+    return {job.id: round((job.due_ms - broker.now_ms()) / 1000) for job in jobs}
+
+
+@pytest.fixture
+def unsent(delayq: Broker) -> Iterator[None]:
+    """What is scheduled in the test's first part waits for the relay."""
+    delayq.queue("default")
+    delayq.pause("default", "in")
+    schedule(note, "x", id="a", delay=60, durable=True)
+    delayq.resume("default", "in")
+    assert (there(), stored(delayq)) == ([("a", "unsent")], {})
+    yield
+
+
+@pytest.fixture
+def no_durable_tasks() -> Iterator[None]:
+    """No task that is registered here is durable by itself."""
+    durable = [one for one in registry if one.options.durable]
+    for one in durable:
+        registry.remove(one)
+    yield
+    for one in durable:
+        registry.add(one)
+
+
+def in_hand_of_somebody_else() -> None:
+    OutboxJob.objects.update(claim=uuid.uuid4(), claimed_until=Now() + timedelta(seconds=60))
+
+
+def test_a_cancelled_job_is_gone_from_both(delayq: Broker) -> None:
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    schedule(note, "x", id="b", delay=60, durable=True)
+    assert handle.cancel() == "cancelled"
+    assert cancel(note, id="b") == "cancelled"
+    assert (there(), stored(delayq), handle.cancel()) == ([], {}, False)
+
+
+def test_in_a_transaction_the_row_is_marked_at_once_and_redis_is_told_after_the_commit(delayq: Broker) -> None:
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    with suppress(ZeroDivisionError), transaction.atomic():
+        assert (handle.cancel(), there(), stored(delayq)) == ("on_commit", [("a", "cancelled")], {"a": 60})
+        raise ZeroDivisionError
+    assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 60})
+    with transaction.atomic():
+        assert handle.cancel() == "on_commit"
+    assert (there(), stored(delayq)) == ([], {})
+
+
+def test_an_unsent_row_is_cancelled_although_redis_never_heard_of_it(delayq: Broker, unsent: None) -> None:
+    heard: list[str] = []
+
+    def receiver(**said: Any) -> None:
+        heard.append(said["outcome"])
+
+    signals.job_cancelled.connect(receiver)
+    try:
+        assert cancel(note, id="a") == "cancelled"
+    finally:
+        signals.job_cancelled.disconnect(receiver)
+    assert (there(), stored(delayq), heard) == ([], {}, ["cancelled"])
+
+
+def test_a_running_job_is_stopped_and_needs_no_row_any_more(delayq: Broker) -> None:
+    handle = schedule(note, "x", id="a", durable=True)
+    delayq.queue("default").reserve_id("a", worker="w")
+    assert (handle.cancel(), there()) == ("stopping", [])
+
+
+def test_an_unsent_row_that_is_rescheduled_is_sent_with_the_new_time(delayq: Broker, unsent: None) -> None:
+    assert reschedule(note, id="a", delay=600) is True
+    row = OutboxJob.objects.get()
+    assert (row.state, round(row.due_ms / 1000 - time.time())) == ("unsent", 600)
+    assert run_now(note, id="a") is True
+    row.refresh_from_db()
+    assert (row.state, round(row.due_ms / 1000 - time.time())) == ("unsent", 0)
+
+
+def test_a_sent_job_that_is_rescheduled_is_moved_in_both(delayq: Broker) -> None:
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    assert handle.reschedule(delay=600) is True
+    assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 600})
+    with transaction.atomic():
+        assert handle.run_now() == "on_commit"
+        assert (there(), stored(delayq)) == ([("a", "moved")], {"a": 600})
+    assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 0})
+    assert abs(OutboxJob.objects.get().due_ms / 1000 - time.time()) < 5
+
+
+def test_verbs_of_one_transaction_follow_each_other(delayq: Broker) -> None:
+    with transaction.atomic():
+        first = schedule(note, "x", id="a", delay=60, durable=True)
+        first.reschedule(delay=600)
+        gone = schedule(note, "x", id="b", delay=60, durable=True)
+        gone.cancel()
+        again = schedule(note, "x", id="b", delay=120, durable=True)
+    assert [handle.outcome for handle in (first, gone, again)] == ["created", "ignored", "created"]
+    assert (there(), stored(delayq)) == ([("a", "sent"), ("b", "sent")], {"a": 600, "b": 120})
+
+
+def test_a_row_in_somebody_elses_hand_is_told_to_redis_and_left_to_the_relay(delayq: Broker, unsent: None) -> None:
+    in_hand_of_somebody_else()
+    assert reschedule(note, id="a", delay=600) is True
+    assert there() == [("a", "moved")], "who has it in hand may have sent it with the old time"
+    OutboxJob.objects.update(state="unsent")
+    assert cancel(note, id="a") == "cancelled"
+    assert there() == [("a", "cancelled")]
+
+
+def while_on_its_way(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], object]) -> None:
+    """``deed`` happens between the claim of the next job and its arrival."""
+    real = Queue.schedule_many
+
+    def schedule_many(queue: Queue, *args: Any, **options: Any) -> list[str]:
+        monkeypatch.undo()
+        deed()
+        return real(queue, *args, **options)
+
+    monkeypatch.setattr(Queue, "schedule_many", schedule_many)
+
+
+def test_a_cancel_wins_over_a_sender_in_flight(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    while_on_its_way(monkeypatch, lambda: cancel(note, id="a"))
+    schedule(note, "x", id="a", delay=60, durable=True)
+    assert (there(), stored(delayq)) == ([], {})
+
+
+def test_a_reschedule_wins_over_a_sender_in_flight(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    while_on_its_way(monkeypatch, lambda: reschedule(note, id="a", delay=600))
+    schedule(note, "x", id="a", delay=60, durable=True)
+    assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 600})
+
+
+def test_a_sender_that_slept_past_its_claim_changes_nothing(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was decided about the row meanwhile (here: cancelled and told, so deleted) stands."""
+
+    def sleep_and_be_cancelled() -> None:
+        OutboxJob.objects.update(claimed_until=Now() - timedelta(seconds=1))
+        assert cancel(note, id="a") == "cancelled"
+        assert there() == []
+
+    monkeypatch.setattr(rows, "CLAIM", -1.0)  # the deadline is in the past
+    while_on_its_way_keep = Queue.schedule_many
+    done: list[bool] = []
+
+    def schedule_many(queue: Queue, *args: Any, **options: Any) -> list[str]:
+        if not done:
+            done.append(True)
+            sleep_and_be_cancelled()
+        return while_on_its_way_keep(queue, *args, **options)
+
+    monkeypatch.setattr(Queue, "schedule_many", schedule_many)
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    assert (handle.outcome, there(), stored(delayq)) == ("outbox", [], {})
+
+
+def test_who_cancels_and_sleeps_takes_nothing_that_came_later(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the commit and the word to Redis; meanwhile the relay tells it, and the id is scheduled again."""
+    schedule(note, "old", id="a", delay=60, durable=True)
+    stage, awake = Stage(cast(DjangoBroker, delayq)), Queue.cancel
+
+    def asleep(queue: Queue, *args: Any, **options: Any) -> str:
+        monkeypatch.undo()
+        schedule(note, "new", id="a", delay=60, durable=True)
+        assert there() == [("a", "cancelled"), ("a", "unsent")], "nobody else tells it as long as the claim lasts"
+        stage.age(3, "claimed_until")
+        assert sum(stage.relay().turn().values()) == 2
+        return awake(queue, *args, **options)
+
+    monkeypatch.setattr(rows, "CLAIM", 0.25)  # no longer than the margin: the deadline is now
+    monkeypatch.setattr(Queue, "cancel", asleep)
+    assert cancel(note, id="a") == "outbox"
+    stage.take_down()
+    assert there() == [("a", "sent")]
+    assert [job.job.args for job in delayq.inspector.page("default", "waiting").jobs] == [b'["new"]']
+
+
+def test_an_id_of_another_task_is_left_alone(delayq: Broker) -> None:
+    schedule(note, "x", id="a", delay=60, durable=True)
+    with pytest.raises(IdTaken):
+        cancel(keyed, id="a")
+    with pytest.raises(IdTaken):
+        reschedule(keyed, id="a", delay=5)
+    assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 60})
+    assert cancel("a", queue="default") == "cancelled"
+
+
+@pytest.mark.django_db(transaction=False)
+def test_where_the_outbox_is_not_in_use_no_verb_asks_the_database(
+    delayq: Broker, no_durable_tasks: None, django_assert_num_queries: Any
+) -> None:
+    with django_assert_num_queries(0):
+        connections.close_broker()
+        handle = schedule(rest, id="a", delay=60)
+        handle.run_now()
+        handle.cancel()
+        assert not door.in_use("default", "naps", rest)
+
+
+@pytest.mark.parametrize(
+    "settings_of", [{"OUTBOX": {}}, {"QUEUES": {"default": {"durable": True}}}], ids=["outbox", "queue"]
+)
+def test_the_outbox_is_in_use_when_the_settings_say_so(
+    delayq: Broker, settings: Any, settings_of: dict[str, Any]
+) -> None:
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    settings.DELAYQ = {**settings.DELAYQ, **settings_of}  # another process, which never met a durable job
+    assert cancel(note, id="a") == "cancelled"
+    assert there() == []
+    assert handle.cancel() is False
+
+
+def test_a_durable_task_speaks_for_its_own_jobs_and_queue(delayq: Broker) -> None:
+    kept = task(name="test.kept", queue="kept", durable=True)(lambda: None)
+    try:
+        assert door.in_use("default", "elsewhere", kept)
+        assert door.in_use("default", "kept", None)
+        assert not door.in_use("default", "kept", rest)
+        assert not door.in_use("default", "elsewhere", None)
+        assert not door.in_use("another database", "kept", kept)
+    finally:
+        registry.remove(kept)
+
+
+def test_a_handle_knows_that_its_job_is_durable(delayq: Broker, no_durable_tasks: None, settings: Any) -> None:
+    handle = schedule(note, "x", id="a", delay=60, durable=True)
+    settings.DELAYQ = {**settings.DELAYQ}
+    assert not door.in_use("default", "default", note)
+    assert (handle.cancel(), there()) == ("cancelled", [])

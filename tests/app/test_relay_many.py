@@ -1,0 +1,247 @@
+"""Several relays at once, relays that die, relays that sleep: each job is there once, in the order of its id."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.db.utils import OperationalError
+
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.job import NewJob
+from django_delayq.core.queue import Queue
+from django_delayq.outbox import claims
+from django_delayq.outbox import relay as module
+from tests.support.postgres_box import PostgresDatabase
+
+from .outbox_stage import QUEUE, Stage, State
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def stage(delayq: DjangoBroker) -> Stage:
+    return Stage(delayq, batch=7)
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes, str]]:
+    """(id, key, outcome) of everything that was offered to Redis, in order."""
+    found: list[tuple[str, bytes, str]] = []
+    lock = threading.Lock()
+    schedule_many = Queue.schedule_many
+
+    def listen(self: Queue, news: Any, **options: Any) -> list[str]:
+        jobs: list[NewJob] = list(news)
+        outcomes = schedule_many(self, jobs, **options)
+        with lock:
+            found.extend((job.id, job.key, outcome) for job, outcome in zip(jobs, outcomes, strict=True))
+        return outcomes
+
+    monkeypatch.setattr(Queue, "schedule_many", listen)
+    return found
+
+
+def together(stage: Stage, relays: int, work: Callable[[], bool]) -> None:
+    """So many threads relay until ``work()`` says that nothing is left."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        relay = stage.relay()
+        try:
+            while work():
+                try:
+                    relay.turn()
+                except OperationalError:
+                    if connection.vendor != "sqlite":  # there it may be locked for once, and the loop goes on
+                        raise
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run) for _ in range(relays)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("relays", [2, 4])
+def test_g10_several_relays_send_each_job_once(
+    stage: Stage, offered: list[tuple[str, bytes, str]], relays: int
+) -> None:
+    rows = [stage.write(f"order-{number}") for number in range(120)]
+    together(stage, relays, lambda: stage.table.filter(state=State.UNSENT).exists())
+    assert Counter(ident for ident, _, _ in offered) == {row.job_id: 1 for row in rows}
+    assert {outcome for _, _, outcome in offered} == {"created"}
+    assert stage.count() == 120
+    assert set(stage.rows().values()) == {State.SENT}
+
+
+@pytest.mark.parametrize("relays", [2, 4])
+def test_g10_several_relays_keep_the_order_of_each_id(
+    stage: Stage, offered: list[tuple[str, bytes, str]], relays: int
+) -> None:
+    wanted: dict[str, list[bytes]] = {}
+    for number in range(120):
+        row = stage.write(f"order-{number % 9}")
+        wanted.setdefault(row.job_id, []).append(row.key.bytes)
+    together(stage, relays, lambda: stage.table.filter(state=State.UNSENT).exists())
+    for ident, keys in wanted.items():
+        assert [key for other, key, _ in offered if other == ident] == keys
+        view = stage.broker.inspector.get(QUEUE, ident)
+        assert view is not None
+        assert view.job.key == keys[-1]
+    assert stage.count() == 9
+    stage.take_down()
+    assert stage.table.count() == 9
+
+
+@contextmanager
+def locked(stage: Stage, pk: int) -> Iterator[Callable[[], None]]:
+    """A transaction of somebody else holds the row, until the function is called or the block ends."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            stage.table.select_for_update().get(pk=pk)
+            held.set()
+            done.wait(20)
+        connections.close_all()
+
+    thread = threading.Thread(target=hold)
+
+    def release() -> None:
+        done.set()
+        thread.join(10)
+
+    thread.start()
+    try:
+        assert held.wait(10)
+        yield release
+    finally:
+        release()
+
+
+def test_g10_a_row_that_a_transaction_has_locked_is_not_waited_for(stage: Stage) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has one lock for all")
+    row = stage.write("locked")
+    stage.write("free")
+    with locked(stage, row.pk):
+        assert stage.relay().turn() == {"sent": 1}
+        assert stage.waiting() == ["free"]
+    assert stage.relay().turn() == {"sent": 1}
+
+
+def test_g10_a_row_that_another_relay_locks_for_a_moment_is_settled_after_it(
+    stage: Stage, offered: list[tuple[str, bytes, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite has one lock for all")
+    row = stage.write("order-5")
+    relay = stage.relay()
+    hand = relay._outbox.claim(10, stage.broker)
+    verdicts = dict(relay._tell_all(hand))
+    with locked(stage, row.pk) as release:
+        monkeypatch.setattr(module.time, "sleep", lambda seconds: release() if seconds else None)
+        relay._settle(hand, verdicts)
+        monkeypatch.undo()
+    assert stage.rows() == {"order-5": State.SENT}
+    assert [outcome for _, _, outcome in offered] == ["created"]
+
+
+@pytest.fixture
+def relay_env(manage_env: dict[str, str]) -> dict[str, str]:
+    """Of a process that sees this test's database."""
+    told = connection.settings_dict
+    if connection.vendor == "sqlite":
+        url = f"sqlite:///{told['NAME']}"
+    else:
+        url = PostgresDatabase(told["HOST"], int(told["PORT"] or 5432), told["USER"], told["NAME"]).url
+    return {**manage_env, "DELAYQ_TEST_DB": url}
+
+
+@pytest.mark.parametrize("step", ["claimed", "told", "marked", "committed"])
+def test_g7_g8_a_relay_is_killed_behind_a_step_and_each_job_is_there_once(
+    stage: Stage, spawn: Callable[..., Any], relay_env: dict[str, str], step: str
+) -> None:
+    stage.sent("doomed", queue="others")
+    stage.table.update(state=State.CANCELLED)
+    plain = [stage.write(f"order-{number}") for number in range(20)]
+    stage.write("7", payload={"n": 1}, queue="crm")
+    process = spawn(sys.executable, "-m", "tests.app.relay_program", step, env=relay_env)
+    assert process.wait(30) == -9
+    stage.age(claims.CLAIM + 1, "claimed_until")
+    relay = stage.relay()
+    while relay.turn():
+        pass
+    stage.take_down()
+    assert sorted(stage.waiting()) == sorted(row.job_id for row in plain)
+    assert stage.count("others") == 0
+    view = stage.broker.inspector.get("crm", "7")
+    assert view is not None
+    assert view.payload_count == 1
+    assert stage.rows() == {**dict.fromkeys((row.job_id for row in plain), State.SENT), "7": State.SENT}
+
+
+def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "CLAIM", 0.3)
+    monkeypatch.setattr(claims, "TELLING", 0.25)
+    row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
+    stage.table.update(state=State.MOVED, due_ms=row.due_ms + 60_000)
+    stage.write("order-5")
+    sleeper = stage.relay()
+    hand = sleeper._outbox.claim(10, stage.broker)
+    assert len(hand.rows) == 2
+    while stage.broker.now_ms() < hand.deadline_ms or hand.held:
+        time.sleep(0.01)  # it sleeps: the length of its claim
+    while not stage.outbox().waiting.exists():
+        time.sleep(0.01)
+    monkeypatch.undo()
+    assert stage.relay().turn() == {"sent": 2}
+    stage.finish("order-5")
+    stage.broker.queue(QUEUE).reschedule("moved", delay_ms=5_000)
+    before = stage.broker.inspector.get(QUEUE, "moved")
+    assert before is not None
+    verdicts = dict(sleeper._tell_all(hand))
+    sleeper._settle(hand, verdicts)
+    assert {verdict.word for verdict in verdicts.values()} == {"free"}
+    after = stage.broker.inspector.get(QUEUE, "moved")
+    assert after is not None
+    assert after.due_ms == before.due_ms
+    assert stage.waiting() == ["moved"]
+    assert stage.rows() == {"moved": State.SENT, "order-5": State.SENT}
+    assert stage.take_down() == (1, 0)
+    assert stage.rows() == {"moved": State.SENT}
+
+
+def test_a_database_that_goes_away_behind_the_telling_costs_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        stage.write(f"order-{number}")
+    relay = stage.relay()
+
+    def gone(*_: Any) -> None:
+        raise OperationalError("the server closed the connection")
+
+    monkeypatch.setattr(relay, "_write", gone)
+    with pytest.raises(OperationalError):
+        relay.turn()
+    monkeypatch.undo()
+    assert set(stage.rows().values()) == {State.UNSENT}
+    assert stage.count() == 5
+    stage.age(claims.CLAIM + 1, "claimed_until")
+    assert stage.relay().turn() == {"sent": 5}
+    assert stage.count() == 5

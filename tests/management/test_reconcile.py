@@ -1,0 +1,175 @@
+"""delayq_reconcile, and what delayq_status, delayq_check and delayq_queue say of durable jobs."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq.connections import DjangoBroker
+from django_delayq.models import MorgueJob
+from tests.app.outbox_stage import QUEUE, Stage, State
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def stage(delayq: DjangoBroker) -> Stage:
+    return Stage(delayq)
+
+
+def run(command: str, *arguments: str) -> str:
+    out = StringIO()
+    call_command(command, *arguments, stdout=out, stderr=StringIO(), no_color=True)
+    return out.getvalue()
+
+
+def told(command: str, *arguments: str) -> Any:
+    return json.loads(run(command, *arguments, "--json"))
+
+
+def somewhat_of_everything(stage: Stage) -> None:
+    """One lost job, one that has ended, two that were never sent."""
+    stage.sent("lost")
+    stage.lose_everything()
+    stage.sent("ended")
+    stage.finish("ended")
+    stage.write("never-1")
+    stage.write("never-2")
+
+
+def test_the_outbox_is_brought_into_line_whatever_the_age(stage: Stage) -> None:
+    somewhat_of_everything(stage)
+    assert told("delayq_reconcile", "--outbox") == {"outbox": {"marks": 1, "kept": 0, "lost": 1, "sent": 3}}
+    assert stage.rows() == {"lost": State.SENT, "never-1": State.SENT, "never-2": State.SENT}
+    assert sorted(stage.waiting()) == ["lost", "never-1", "never-2"]
+    assert run("delayq_reconcile", "--outbox").strip() == "outbox: nothing to do"
+
+
+def test_a_dry_run_tells_and_changes_nothing(stage: Stage) -> None:
+    somewhat_of_everything(stage)
+    before = stage.rows()
+    for queue in stage.broker.queues():
+        for number in queue.numbers:
+            queue.tick(number)
+    assert told("delayq_reconcile", "--outbox", "--mirror", "--buried", "--dry-run") == {
+        "outbox": {"marks": 1, "waiting": 2, "lost": 1}, "mirror": {"failed": 0, "morgue": 0}, "buried": {"lost": 0}
+    }  # fmt: skip
+    assert (stage.rows(), stage.marked(), stage.waiting()) == (before, ["done"], [])
+
+
+def test_the_mirror_is_rebuilt(stage: Stage) -> None:
+    stage.sent("dead")
+    stage.bury("dead")
+    stage.sent("far", queue="others")
+    stage.bury("far", "others")
+    assert told("delayq_reconcile", "--mirror", "--dry-run") == {"mirror": {"failed": 0, "morgue": 2}}
+    assert MorgueJob.objects.count() == 0
+    assert run("delayq_reconcile", "--mirror", "--queue", QUEUE).strip() == "mirror: 1 morgue"
+    assert [row.job_id for row in MorgueJob.objects.all()] == ["dead"]
+    assert told("delayq_reconcile", "--mirror") == {"mirror": {"failed": 0, "morgue": 2}}
+
+
+def graves(stage: Stage) -> None:
+    """Three durable jobs in the morgue; two of them are lost with it."""
+    for ident in ("a", "b"):
+        stage.sent(ident)
+        stage.bury(ident)
+    stage.take_down()
+    stage.lose_everything()
+    stage.sent("there")
+    stage.bury("there")
+    stage.take_down()
+    assert set(stage.rows().values()) == {State.BURIED}
+
+
+def test_what_lost_its_grave_is_made_a_job_again_if_somebody_says_so(stage: Stage) -> None:
+    graves(stage)
+    with pytest.raises(CommandError, match=r"Redis has lost 2 jobs of its morgue .* repeat the command with --yes"):
+        run("delayq_reconcile", "--buried")
+    assert stage.count() == 0
+    assert told("delayq_reconcile", "--buried", "--id", "b", "--yes") == {
+        "buried": {"lost": 1, "unburied": 1, "sent": 1}
+    }  # fmt: skip
+    assert stage.waiting() == ["b"]
+    assert told("delayq_reconcile", "--buried", "--queue", "others", "--yes") == {"buried": {"lost": 0}}
+    assert run("delayq_reconcile", "--buried", "--yes").strip() == "buried: 1 lost, 1 sent, 1 unburied"
+    assert stage.rows() == {"a": State.SENT, "b": State.SENT, "there": State.BURIED}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "what shall be reconciled"),
+        (["--outbox", "--id", "x"], "--id speaks of --buried"),
+        (["--outbox", "--queue", "x"], "--queue speaks of"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(stage: Stage, arguments: list[str], complaint: str) -> None:
+    with pytest.raises(CommandError, match=complaint):
+        run("delayq_reconcile", *arguments)
+
+
+# --- status and check
+
+
+def test_the_status_tells_of_the_outbox(stage: Stage) -> None:
+    nothing = {"waiting": 0, "sent": 0, "buried": 0, "refused": 0, "oldest_waiting_seconds": None}
+    assert told("delayq_status")["outbox"] == nothing
+    assert "outbox" not in run("delayq_status")
+    for state in (State.SENT, State.BURIED, State.REFUSED, State.MOVED, State.UNSENT):
+        stage.write(state=state)
+    stage.age(90, "created_at")
+    found = told("delayq_status")["outbox"]
+    assert 90 <= found.pop("oldest_waiting_seconds") < 120
+    assert found == {"waiting": 2, "sent": 1, "buried": 1, "refused": 1}
+    assert "outbox: 2 waiting (for 1m3" in run("delayq_status")
+    assert "1 sent, 1 buried, 1 refused" in run("delayq_status")
+
+
+def test_the_check_complains_of_jobs_that_are_not_sent(stage: Stage) -> None:
+    def outbox(*arguments: str) -> list[tuple[str, str]]:
+        try:
+            text = run("delayq_check", *arguments)
+        except CommandError as error:
+            pytest.fail(str(error))
+        return [(line[:5].strip(), line.partition("outbox: ")[2]) for line in text.splitlines() if "outbox: " in line]
+
+    stage.write()
+    assert outbox() == [("OK", "1 durable jobs wait to be sent, 0 are with Redis")]
+    stage.age(90, "created_at")
+    assert outbox("--max-outbox-age", "300")[0][0] == "OK"
+    with pytest.raises(CommandError, match="1 errors"):
+        run("delayq_check", "--max-outbox-age", "30")
+    stage.age(600, "created_at")
+    assert outbox()[0][0] == "WARN"
+    stage.table.update(state=State.REFUSED)
+    assert outbox() == [("WARN", "1 durable jobs were refused: see the outbox in the admin")]
+
+
+def test_what_was_sent_long_ago_and_is_moved_now_does_not_count_as_waiting_since_then(stage: Stage) -> None:
+    stage.sent("order-5")
+    stage.table.update(state=State.MOVED)
+    stage.age(3600, "created_at")
+    assert told("delayq_status")["outbox"]["oldest_waiting_seconds"] is None
+
+
+# --- queues that are deleted
+
+
+def test_a_queue_that_is_deleted_with_its_jobs_takes_their_rows_along(stage: Stage) -> None:
+    stage.sent("order-5")
+    stage.sent("other", queue="others")
+    stage.write("order-6")
+    assert told("delayq_queue", "delete", QUEUE, "--force", "--yes") == {"deleted": 1, "outbox rows deleted": 2}
+    assert stage.rows() == {"other": State.SENT}
+
+
+def test_an_empty_queue_that_is_deleted_leaves_the_outbox_alone(stage: Stage) -> None:
+    stage.broker.queue(QUEUE)
+    row = stage.write("order-6")
+    assert told("delayq_queue", "delete", QUEUE, "--yes") == {"deleted": 1}
+    assert stage.table.filter(pk=row.pk).exists()
