@@ -1,0 +1,44 @@
+"""The mirrors from the ground up, for whom they do not please: ``manage.py delayq_reconcile --mirror``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from .. import connections
+from ..conf import conf
+from .duty import delete_rows
+from .review import review
+from .rows import FAILED, MORGUE
+from .shadow import Shadow, cursors_of, table
+
+
+def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
+    """Forgets cursors and rows, and copies all that Redis has. Dispatchers may go on meanwhile.
+
+    Args:
+        queues: names of queues; None = all, those that are no more among them.
+
+    Returns:
+        How many rows there are now, by place (``failed``, ``morgue``).
+
+    Raises:
+        QueueUnavailable: Redis cannot be reached. What was copied before stays.
+    """
+    broker = connections.broker()
+    live = {queue.name: queue for queue in broker.queues()}
+    wanted = None if queues is None else set(queues)
+    counts: Counter[str] = Counter({FAILED.name: 0, MORGUE.name: 0})
+    for place in (FAILED, MORGUE):
+        rows, cursors = table(place), cursors_of(place)
+        names = {*rows.order_by().values_list("queue", "shard").distinct(), *cursors.values_list("queue", "shard")}
+        for name, number in sorted(names):
+            if wanted is None or name in wanted:
+                delete_rows((name, number, place.name))
+        for name in live if wanted is None else wanted & live.keys():
+            for number in live[name].numbers:
+                shadow = Shadow(conf().mirror, live[name], number, place)
+                for _ in (*shadow.copy(), *review(shadow)):
+                    pass
+                counts[place.name] += shadow.rows.count()
+    return dict(counts)

@@ -1,0 +1,63 @@
+"""Rows as Redis has their jobs now: what an action changed is seen at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .. import connections
+from ..core.chunks import CHUNK
+from ..core.queue import Queue
+from .index import Index
+from .rows import Entry, Place, Row, member_of, place_of, store
+from .shadow import AT_ONCE, database_of, table
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one place of one shard; ``queue`` is None if the deployment has it no more."""
+
+    place: Place
+    queue: Queue | None
+    number: int
+    rows: Sequence[Row]
+
+    @property
+    def index(self) -> Index | None:
+        """What the rows are copies of."""
+        return None if self.queue is None else Index(self.queue, self.number, self.place)
+
+
+def grouped(rows: Iterable[Row]) -> list[Group]:
+    """Rows by place, queue and shard."""
+    found: defaultdict[tuple[type[Row], str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        found[type(row), row.queue, row.shard].append(row)
+    broker = connections.broker()
+    queues = {name: broker.known_queue(name) for name in sorted({name for _, name, _ in found})}
+    return [Group(place_of(model), queues[name], number, mine) for (model, name, number), mine in found.items()]
+
+
+def refresh(group: Group) -> None:
+    """Makes these rows what Redis has now; those of jobs that are not there any more are deleted."""
+    for start in range(0, len(group.rows), CHUNK):
+        _refresh(group.place, group.index, group.rows[start : start + CHUNK])
+
+
+def _refresh(place: Place, index: Index | None, rows: Sequence[Row]) -> None:
+    if index is None:
+        remove(place, rows)
+        return
+    scores = index.scores([member_of(row) for row in rows])
+    entries = [Entry(member_of(row), score) for row, score in zip(rows, scores, strict=True) if score is not None]
+    fresh = index.rows(entries)
+    store(place, fresh, database_of(place))
+    kept = {place.named(row) for row in fresh}
+    remove(place, [row for row in rows if place.named(row) not in kept])
+
+
+def remove(place: Place, rows: Sequence[Row]) -> None:
+    """Deletes rows of jobs that are not there any more."""
+    for start in range(0, len(rows), AT_ONCE):
+        table(place).filter(pk__in=[row.pk for row in rows[start : start + AT_ONCE]]).delete()

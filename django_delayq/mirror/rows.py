@@ -1,0 +1,190 @@
+"""From a job in Redis to a row. Whatever lies there becomes a row that every database accepts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connections
+from django.utils import timezone
+
+from ..core.job import MAX_ID_BYTES
+from ..core.views import JobView
+from ..models import NAME_LENGTH, FailedJob, MorgueJob
+
+Model: TypeAlias = type[FailedJob] | type[MorgueJob]
+Row: TypeAlias = FailedJob | MorgueJob
+
+#: larger arguments are not kept twice
+MOST_ARGS: Final = 64 * 1024
+MOST_TEXT: Final = 64 * 1024
+KEY_BYTES: Final = 16
+#: beyond it a double is no exact number any more, and so no score that the scripts wrote
+LAST_SCORE: Final = 1 << 53
+#: the last day of the calendar begins, in every time zone
+_LATEST: Final = 253_402_128_000
+_NO_KEY: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A member of an index, with its score (µs)."""
+
+    member: bytes
+    score: int
+
+    @property
+    def name(self) -> tuple[str, UUID]:
+        """``(id, key)`` of the row; no key where the index has ids only."""
+        ident, key = split(self.member)
+        return text(ident, NAME_LENGTH), key
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One of the two indexes, and the table that it is copied to."""
+
+    name: str
+    model: Model
+    #: what names a row
+    unique: tuple[str, ...]
+    #: the field with the moment of the failure or burial
+    moment: str
+
+    def named(self, row: Row) -> tuple[Any, ...]:
+        """What names a row within its queue: the id, and in the morgue the key too."""
+        return tuple(getattr(row, name) for name in self.unique[1:])
+
+
+FAILED: Final = Place("failed", FailedJob, ("queue", "job_id"), "failed_at")
+MORGUE: Final = Place("morgue", MorgueJob, ("queue", "job_id", "key"), "buried_at")
+PLACES: Final = {place.name: place for place in (FAILED, MORGUE)}
+
+
+def place_of(model: Model) -> Place:
+    """The place that a table is the copy of."""
+    return MORGUE if issubclass(model, MorgueJob) else FAILED
+
+
+def split(member: bytes) -> tuple[bytes, UUID]:
+    """Id and key of a member of either index; one of the failed index is an id and has no key."""
+    ident, zero, key = member.partition(b"\0")
+    if not zero:
+        return ident, _NO_KEY
+    return ident, UUID(bytes=key[:KEY_BYTES].ljust(KEY_BYTES, b"\0"))
+
+
+def member_of(row: Row) -> bytes:
+    """The member of the index that a row is the copy of."""
+    ident = row.job_id.encode()
+    return ident + b"\0" + row.key.bytes if isinstance(row, MorgueJob) else ident
+
+
+def is_readable(member: bytes) -> bool:
+    """Whether it names a job that can be asked for: an id in UTF-8, and behind it a whole key or none."""
+    ident, zero, key = member.partition(b"\0")
+    if not 0 < len(ident) <= MAX_ID_BYTES or (zero and len(key) != KEY_BYTES):
+        return False
+    try:
+        ident.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def row_of(place: Place, view: JobView, score: int) -> Row:
+    """The row of a job as it was seen."""
+    job, error = view.job, _error_of(view)
+    fields: dict[str, Any] = {
+        "task": text(job.task, NAME_LENGTH),
+        "key": UUID(bytes=job.key[:KEY_BYTES].ljust(KEY_BYTES, b"\0")),
+        "priority": job.priority,
+        "merged": job.merged,
+        "failures": job.failures,
+        "crashes": job.crashes,
+        "due_at": moment(job.due_ms),
+        "error_class": text(view.error_class or error.get("class", ""), NAME_LENGTH),
+        "error_message": text(error.get("message", "")),
+        "error_traceback": text(error.get("traceback", "")),
+        "args": job.args if len(job.args) <= MOST_ARGS else None,
+        "options": job.options_json,
+        "payload_count": view.payload_count,
+    }
+    if place is MORGUE:
+        fields |= {"reason": text(view.reason, NAME_LENGTH), "outcome": text(view.outcome, NAME_LENGTH)}
+    return _made(place, job.queue, job.shard, text(job.id, NAME_LENGTH), score, fields)
+
+
+def _error_of(view: JobView) -> dict[str, Any]:
+    try:
+        return view.error
+    except RecursionError:
+        return {"message": view.job.error}
+
+
+def broken_row(place: Place, queue: str, shard: int, entry: Entry, why: str) -> Row:
+    """The row of what cannot be read: nothing but its name is known, and what is wrong."""
+    ident, key = entry.name
+    fields: dict[str, Any] = {
+        "key": key, "priority": 0, "failures": 0, "crashes": 0, "due_at": moment(0), "error_class": "Undecodable",
+        "error_message": text(why),
+    }  # fmt: skip
+    return _made(place, queue, shard, ident, entry.score, fields)
+
+
+def _made(place: Place, queue: str, shard: int, ident: str, score: int, fields: dict[str, Any]) -> Row:
+    fields[place.moment] = moment(score / 1000)
+    return place.model(queue=queue, shard=shard, job_id=ident, updated_us=score, seen_at=timezone.now(), **fields)
+
+
+def store(place: Place, rows: Iterable[Row], using: str) -> None:
+    """Puts rows in, or in the places of those of the same names, in one statement."""
+    # In one order everywhere, so that two that store the same rows wait for each other and do not block each other.
+    ordered = sorted(rows, key=lambda row: (row.job_id, row.key))
+    if ordered:
+        manager: Any = place.model._default_manager.using(using)
+        manager.bulk_create(ordered, update_conflicts=True, unique_fields=unique_fields(place.unique, using),
+                            update_fields=_changing(place))  # fmt: skip
+
+
+def unique_fields(names: Sequence[str], using: str) -> list[str] | None:
+    """What decides whether a row is there already; MySQL cannot be told, it looks at every unique index."""
+    return list(names) if connections[using].features.supports_update_conflicts_with_target else None
+
+
+def _changing(place: Place) -> list[str]:
+    fixed = {"id", *place.unique}
+    return [field.name for field in place.model._meta.concrete_fields if field.name not in fixed]
+
+
+def text(value: object, most: int = MOST_TEXT) -> str:
+    """Any text as every database takes it: no zero characters, no halves of surrogate pairs; both stay visible."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    elif not isinstance(value, str):
+        value = "" if value is None else str(value)
+    if not value.isascii():
+        value = value.encode(errors="backslashreplace").decode()
+    return value.replace("\0", "\u2400")[:most]
+
+
+def moment(ms: float) -> datetime:
+    """Unix ms as the project's databases take it; what no calendar has becomes the nearest day that it has."""
+    seconds = 0.0 if math.isnan(ms) else min(max(ms / 1000, 0.0), _LATEST)
+    zone: tzinfo = UTC if settings.USE_TZ else timezone.get_default_timezone()
+    found = datetime.fromtimestamp(seconds, zone)
+    return found if settings.USE_TZ else found.replace(tzinfo=None)
+
+
+def score_of(score: bytes | float) -> int:
+    """A score as Redis gives it, in µs; one that none of the scripts wrote becomes the nearest that fits."""
+    try:
+        number = float(score)
+    except ValueError:
+        return 0
+    return 0 if math.isnan(number) else int(min(max(number, -LAST_SCORE), LAST_SCORE))

@@ -1,0 +1,184 @@
+"""One index of one shard and its copy in the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.db import router, transaction
+
+from ..core.chunks import CHUNK
+from ..core.queue import Queue
+from ..models import MirrorCursor
+from ..sections import MirrorConf
+from .index import Index
+from .rows import LAST_SCORE, Entry, Place, Row, score_of, store, unique_fields
+
+#: seconds between two counts of one index, which are longer where counting takes long
+_COUNT_AGAIN: Final = 2.0
+_COUNT_SHARE: Final = 20
+#: rows that one statement deletes
+AT_ONCE: Final = 1000
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which scores the table has, both ends included."""
+
+    low: int
+    high: int
+
+
+def database_of(place: Place) -> str:
+    """Alias of the database that has the table."""
+    alias: str = router.db_for_write(place.model)
+    return alias
+
+
+def table(place: Place) -> Any:
+    """The rows of a place."""
+    return place.model._default_manager.using(database_of(place))
+
+
+def cursors_of(place: Place) -> Any:
+    """The cursors of a place, in the database of its table."""
+    return MirrorCursor._default_manager.using(database_of(place)).filter(place=place.name)
+
+
+class Shadow:
+    """Copies one index. Its steps are generators: whoever drives them may stop between two, or give up for ever."""
+
+    def __init__(self, settings: MirrorConf, queue: Queue, number: int, place: Place) -> None:
+        self.queue = queue
+        self.number = number
+        self.place = place
+        self.index = Index(queue, number, place)
+        self.using = database_of(place)
+        self._settings = settings
+        #: on ``time.monotonic()``: when counting the rows is worth it again
+        self.count_at = 0.0
+
+    @property
+    def rows(self) -> Any:
+        """The rows of this shard."""
+        return table(self.place).filter(queue=self.queue.name, shard=self.number)
+
+    def within(self, scope: Scope) -> Any:
+        """The rows of this shard whose scores are in ``scope``."""
+        return self.rows.filter(updated_us__gte=scope.low, updated_us__lte=scope.high)
+
+    def scope(self) -> Scope:
+        """What is kept of it: not what is too old, nor what has too many newer ones before it."""
+        low = 0
+        if self._settings.keep_days is not None:
+            low = int((time.time() * 1000 - self._settings.keep_days * _DAY_MS) * 1000)
+        share = -(-self._settings.max_rows // max(1, self.queue.shards))
+        first = self.index.newest(share - 1)
+        return Scope(low if first is None else max(low, first), LAST_SCORE)
+
+    # -- copying -----------------------------------------------------------------------------------------------------
+
+    def copy(self) -> Iterator[None]:
+        """Copies what lies behind the cursor, a page in each step."""
+        cursor = self._cursor()
+        score, member = self._begin(cursor)
+        while True:
+            page = self.index.behind(score, member)
+            rows = self.missing([Entry(each, score_of(at)) for each, at in page])
+            if page and page[-1] != cursor:
+                with transaction.atomic(using=self.using):
+                    store(self.place, rows, self.using)
+                    self._set_cursor(*page[-1])
+            elif rows:
+                store(self.place, rows, self.using)
+            if len(page) < CHUNK:
+                return
+            member, score = page[-1]
+            yield
+
+    def missing(self, entries: list[Entry]) -> list[Row]:
+        """Rows of those entries that the table does not have as they are."""
+        new = self._unknown(entries)
+        return self.index.rows(new) if new else []
+
+    def _unknown(self, entries: list[Entry]) -> list[Entry]:
+        if not entries:
+            return []
+        scores = [entry.score for entry in entries]
+        known = set(self.named(self.within(Scope(min(scores), max(scores)))))
+        return [entry for entry in entries if (*self.name_of(entry), entry.score) not in known]
+
+    def name_of(self, entry: Entry) -> tuple[Any, ...]:
+        """What names the row of an entry within its queue."""
+        return entry.name[: len(self.place.unique) - 1]
+
+    def named(self, rows: Any) -> Iterator[tuple[Any, ...]]:
+        """The names of rows, each with its score."""
+        found: Iterator[tuple[Any, ...]] = rows.values_list(*self.place.unique[1:], "updated_us").iterator()
+        return found
+
+    # -- the cursor --------------------------------------------------------------------------------------------------
+
+    @property
+    def _cursors(self) -> Any:
+        return cursors_of(self.place).filter(queue=self.queue.name, shard=self.number)
+
+    def _cursor(self) -> tuple[bytes, bytes] | None:
+        """Member and score of the last entry that was copied."""
+        for cursor in self._cursors:
+            return bytes(cursor.member), cursor.score.encode()
+        return None
+
+    def _begin(self, cursor: tuple[bytes, bytes] | None) -> tuple[bytes, bytes]:
+        """Where copying begins: a ms before the cursor, because places within one ms are not given in their order."""
+        low = self.scope().low - 1
+        if cursor is not None:
+            low = max(low, score_of(cursor[1]) // 1000 * 1000 - 1)
+        return (b"%d" % low, b"") if low > 0 else (b"", b"")
+
+    def _set_cursor(self, member: bytes, score: bytes) -> None:
+        cursor = MirrorCursor(queue=self.queue.name, shard=self.number, place=self.place.name, score=score.decode(),
+                              member=member)  # fmt: skip
+        cursors_of(self.place).bulk_create([cursor], update_conflicts=True, update_fields=["score", "member"],
+                            unique_fields=unique_fields(("queue", "shard", "place"), self.using))  # fmt: skip
+
+    def forget_cursor(self) -> None:
+        """Copying begins anew the next time."""
+        self._cursors.delete()
+
+    # -- counting and deleting ---------------------------------------------------------------------------------------
+
+    def count(self, scope: Scope) -> tuple[int, int]:
+        """Entries in Redis and rows in the table, in ``scope``."""
+        return self.index.count(scope.low, scope.high), self.within(scope).count()
+
+    def agrees(self, scope: Scope) -> bool:
+        """Whether the table has as many rows as the index has entries. Counting takes its time, so it is not asked for
+        again before :attr:`count_at`."""
+        began_at = time.monotonic()
+        parts = self.parts(scope) if scope.low > 0 else [scope]
+        counts = [self.count(part) for part in parts]
+        now = time.monotonic()
+        self.count_at = now + max(_COUNT_AGAIN, _COUNT_SHARE * (now - began_at))
+        return all(here == there for here, there in counts)
+
+    def parts(self, scope: Scope) -> list[Scope]:
+        """What has to be counted by itself: what lies before the first row, and the rest.
+
+        Where only so many rows are kept, one that has to go is one that has to come, and the sum is always the same.
+        """
+        first = self.within(scope).order_by("updated_us").values_list("updated_us", flat=True).first()
+        if first is None or first == scope.low:
+            return [scope]
+        return [Scope(scope.low, first - 1), Scope(first, scope.high)]
+
+    def delete(self, rows: Any) -> Iterator[None]:
+        """Deletes rows, some in each step."""
+        keys = list(rows.values_list("pk", flat=True)[:AT_ONCE])
+        while keys:
+            rows.filter(pk__in=keys).delete()
+            yield
+            keys = list(rows.values_list("pk", flat=True)[:AT_ONCE])

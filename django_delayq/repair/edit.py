@@ -1,0 +1,229 @@
+"""Another try with other arguments.
+
+The new content is put in as a new generation of the same id before the old one is taken out, so that whoever dies in
+between loses nothing: at worst both are there, and a person sees it.
+
+A failed job is first taken in hand, as a worker would: so no worker can begin it meanwhile, and the new content waits
+behind it. When the hand is taken off, what was gated comes live, with fresh counters. Should this process die before
+that, the lease runs out, with the same effect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import transaction
+
+from ..conf import conf
+from ..core import codec
+from ..core import layout as layouts
+from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
+from ..core.job import Job, NewJob, Payload, ack, is_durable, new_key, release
+from ..core.queue import Queue
+from ..core.task import Task, registry
+from ..core.views import JobView
+from ..merged import score_text
+from ..mirror.refresh import Group, grouped, refresh
+from ..mirror.rows import MORGUE, Entry, Row, member_of
+from ..outbox import rows as outbox
+from .actions import delay_ms_of_action
+
+#: of a job with more, no worker has all in its hands, so neither has who edits
+MOST_PAYLOADS: Final = 250
+_HOLD_MS: Final = 15_000
+_TRIES: Final = 3
+
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+Scored = Sequence[tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """What was asked for, and about which job."""
+
+    queue: Queue
+    view: JobView
+    news: list[NewJob]
+
+
+def retry_edited(row: Row, *, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
+                 payloads: Scored | None = None, delay: timedelta | float | None = None) -> str:  # fmt: skip
+    """Tries a job again with other arguments; its context, options and priority stay, its failures are forgotten.
+
+    Args:
+        row: of either mirror.
+        args, kwargs: what the function of a plain task is called with.
+        payloads: (value, score) of each payload of a merged job; score None = now.
+        delay: how long from now it waits, ``timedelta`` or seconds; None = due now.
+
+    Returns:
+        retried, live, running or gone.
+
+    Raises:
+        TypeError: the task cannot be called with these arguments.
+        InvalidJob: they cannot be stored, or nobody knows how the job's task is called.
+        QueueFull, QueuePaused, QueueUnavailable: Redis's answer; the job stays as it is.
+    """
+    (group,) = grouped([row])
+    delay_ms = delay_ms_of_action(delay) or 0
+    try:
+        for _ in range(_TRIES):
+            view = _look(group, row)
+            if view is None or group.queue is None:
+                return "gone"
+            if view.state == "reserved":
+                return "running"
+            edit = _Edit(group.queue, view, _news(group.queue, view, args, kwargs, payloads, delay_ms))
+            done = _dig_up(edit) if group.place is MORGUE else _replace(edit)
+            if done:
+                return done
+        return "running"
+    finally:
+        refresh(group)
+
+
+def _look(group: Group, row: Row) -> JobView | None:
+    """The very generation that the row speaks of, as Redis has it now."""
+    member = member_of(row)
+    for view, _ in group.index.views({member: Entry(member, 0)}) if group.index is not None else ():
+        if isinstance(view, str) or view.job.key != row.key.bytes:
+            continue
+        if view.state == "morgue" or view.job.failures:
+            return view
+    return None
+
+
+# -- what is put in --------------------------------------------------------------------------------------------------
+
+
+def _news(queue: Queue, view: JobView, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,
+          payloads: Scored | None, delay_ms: int) -> list[NewJob]:  # fmt: skip
+    job, task = view.job, registry.get(view.job.task)
+    if not job.task or queue.kind == "pull":
+        raise InvalidJob(f"{job.id}: nobody here knows how its arguments are written; put a new job in, and discard "
+                         f"this one")  # fmt: skip
+    if job.merged != (payloads is not None) or (job.merged and (args is not None or kwargs is not None)):
+        wanted = "merged job: give payloads" if job.merged else "plain job: give args, kwargs"
+        raise TypeError(f"{job.id} is a {wanted}")
+    common = NewJob(job.id, job.task, delay_ms=delay_ms, priority=job.priority, options=_lasting(job, queue))
+    if payloads is None:
+        return [_plain(common, job, task, tuple(args or ()), dict(kwargs or {}))]
+    if not payloads:
+        raise InvalidJob(f"{job.id}: a merged job has a payload at least; discard it if there is nothing to do")
+    if view.payload_count > MOST_PAYLOADS or len(payloads) > MOST_PAYLOADS:
+        raise InvalidJob(f"{job.id}: at most {MOST_PAYLOADS} payloads can be edited; retry it as it is")
+    return [_merged(common, view, task, value, score) for value, score in payloads]
+
+
+def _plain(common: NewJob, job: Job, task: Task | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+    if task is not None:
+        task.bind(args, kwargs)
+    common.args = codec.encode_args(args, kwargs, limit=conf().max_args_bytes)
+    common.key = new_key(durable=is_durable(job.key))
+    return common
+
+
+def _merged(common: NewJob, view: JobView, task: Task | None, value: Any, score: Any) -> NewJob:
+    data = codec.encode(value, limit=conf().max_args_bytes)
+    durable = any(is_durable(payload.key) for payload in view.payloads)
+    made = NewJob(common.id, common.task, delay_ms=common.delay_ms, priority=common.priority, options=common.options,
+                  key=new_key(), on_conflict="merge", due_policy="earliest",
+                  payload=Payload(data, "" if score is None else score_text(score),
+                                  new_key(durable=durable)))  # fmt: skip
+    if task is not None and task.options.merge:
+        made.score_policy, made.payloads = task.options.score_policy, task.options.payloads
+        made.max_payloads = task.options.max_payloads or 1
+    return made
+
+
+def _lasting(job: Job, queue: Queue) -> bytes:
+    """The options of the old generation, but for a moment of expiry that has passed: a person wants it to run."""
+    if not job.has_expired(queue.broker.now_ms()):
+        return job.options_json
+    options = {name: value for name, value in job.options.items() if not name.startswith("expires")}
+    return json.dumps(options, sort_keys=True, separators=(",", ":")).encode() if options else b""
+
+
+# -- how it is put in ------------------------------------------------------------------------------------------------
+
+
+def _dig_up(edit: _Edit) -> str:
+    """The new one first, then the grave goes."""
+    queue, job = edit.queue, edit.view.job
+    for new in edit.news:
+        new.on_conflict = "error" if new.payload is None else "merge"
+    try:
+        _put(edit)
+    except IdTaken:
+        return "live"
+    queue.discard(job.id, key=job.key)
+    return "retried"
+
+
+def _replace(edit: _Edit) -> str:
+    """Behind the old one, which is in our hands; or in its place where no worker can take it. "" = look again."""
+    queue, job = edit.queue, edit.view.job
+    is_paused = bool(int(queue.layout.get("paused", 0)) & layouts.PAUSED_OUT)
+    if is_paused and job.merged:
+        raise InvalidJob(f"queue {queue.name!r} is paused, so nobody can take the old payloads out; resume it first")
+    if is_paused or job.has_expired(queue.broker.now_ms()):
+        _put(edit)
+        return "retried"
+    worker = f"edit:{os.getpid()}"
+    held = queue.reserve_id(job.id, worker=worker, ttr_ms=_HOLD_MS, early=True).jobs
+    if not held:
+        return ""
+    (mine,) = held
+    if mine.key != job.key:
+        queue.settle([release(mine)])
+        return ""
+    try:
+        _put(edit)
+    except BaseException:
+        queue.settle([release(mine)])
+        raise
+    queue.settle([ack(mine, 0, 0, event=False) if job.merged else release(mine)])
+    return "retried"
+
+
+def _put(edit: _Edit) -> None:
+    """Puts the new generation in, durably if the old one was."""
+    queue, news = edit.queue, edit.news
+    alias = _alias_of(edit) if any(is_durable(new.key if new.payload is None else new.payload.key)
+                                   for new in news) else ""  # fmt: skip
+    if alias:
+        for new in news:
+            new.due_ms, new.delay_ms = int(queue.broker.now_ms()) + (new.delay_ms or 0), None
+        with transaction.atomic(using=alias):
+            # What Redis may refuse pushes nobody out: the old generation's row goes with its mark.
+            outbox.insert(alias, queue.name, news, supersede=False)
+    try:
+        for new, outcome in zip(news, queue.schedule_many(news), strict=True):
+            _check(new, outcome, queue)
+    except Exception:
+        if alias:
+            outbox.table(alias).filter(key__in=[outbox.key_of(new) for new in news]).delete()
+        raise
+
+
+def _check(new: NewJob, outcome: str, queue: Queue) -> None:
+    if outcome in ("taken", "exists"):
+        raise IdTaken(f"a live job with id {new.id!r} stands in the way; wait for its end, or cancel it")
+    if outcome == "paused":
+        raise QueuePaused(f"queue {queue.name!r} is paused for new jobs; resume it, or try again later")
+    if outcome == "full":
+        raise QueueFull(f"queue {queue.name!r}, or id {new.id!r}, has no room; let the workers catch up")
+
+
+def _alias_of(edit: _Edit) -> str:
+    """The database that has the rows of the old generation; that of new ones if none has."""
+    job = edit.view.job
+    for alias in conf().outbox.databases:
+        if outbox.table(alias).filter(queue=edit.queue.name, job_id=job.id).exists():
+            return alias
+    return conf().outbox.databases[0]

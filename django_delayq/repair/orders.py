@@ -1,0 +1,158 @@
+"""Actions on any number of jobs: stored as an order, carried out by a worker, piece by piece.
+
+After each piece the order remembers how far it is. So another worker goes on where one was killed, a person sees the
+progress and can stop it, and what came after the order was given is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import router, transaction
+from django.db.models import Max
+from django.db.models.functions import Now
+
+from ..conf import conf
+from ..core.codec import decode_args
+from ..core.errors import InvalidJob, Release
+from ..core.job import Job
+from ..decorators import task
+from ..mirror.rows import PLACES, Model, Row, place_of
+from ..models import NAME_LENGTH, BulkAction
+from ..scheduling import schedule
+from ..worker.current import current_job
+from . import actions
+from .actions import delay_ms_of_action
+from .selection import matching, storable
+
+logger: Final = logging.getLogger(__name__)
+State = BulkAction.State
+
+#: name and queue of the task that carries orders out; some worker has to serve that queue
+TASK: Final = "django_delayq.carry_out"
+QUEUE: Final = "delayq"
+PIECE: Final = 250
+_TARGETS: Final = {place.model.__name__: place for place in PLACES.values()}
+_WAITING: Final = (State.WAITING, State.RUNNING)
+
+
+def _retry(rows: Sequence[Row], options: Mapping[str, Any]) -> Counter[str]:
+    return actions.retry(rows, delay=options.get("delay"))
+
+
+_VERBS: Final[dict[str, Callable[[Sequence[Row], Mapping[str, Any]], Counter[str]]]] = {
+    "retry": _retry,
+    "discard": lambda rows, options: actions.discard(rows),
+    "bury": lambda rows, options: actions.bury(rows),
+}
+
+
+def order(action: str, model: Model, filters: Mapping[str, Any], *, user: Any = None,
+          delay: timedelta | float | None = None, total: int | None = None) -> BulkAction:  # fmt: skip
+    """Orders something for all jobs that match now. A worker begins with it after the commit.
+
+    Args:
+        action: retry, discard or (failed jobs) bury.
+        model: FailedJob or MorgueJob.
+        filters: see :func:`matching`.
+        user: who orders it.
+        delay: of retry.
+        total: how many they are, if that was counted already.
+
+    Raises:
+        InvalidJob: an unknown action or filter, or a delay that cannot be meant.
+    """
+    if action not in _VERBS or (action == "bury" and model.__name__ != "FailedJob"):
+        raise InvalidJob(f"{action!r} is nothing that can be ordered for {model.__name__}; use retry, discard, or bury "
+                         f"for failed jobs")  # fmt: skip
+    delay_ms = delay_ms_of_action(delay)
+    rows = matching(model, filters)
+    last = rows.order_by().aggregate(last=Max("pk"))["last"] or 0
+    options = {"until": last, **({"delay": delay_ms / 1000} if delay_ms is not None else {})}
+    using = router.db_for_write(BulkAction)
+    with transaction.atomic(using=using):
+        made = BulkAction._default_manager.using(using).create(
+            action=action, target=place_of(model).model.__name__, filters=storable(filters), options=options,
+            total=rows.count() if total is None else total, ordered_by="" if user is None else str(user)[:NAME_LENGTH],
+            ordered_by_pk="" if user is None else str(user.pk),
+        )  # fmt: skip
+        schedule(carry_out, str(made.pk), id=f"order-{made.pk}", using_db=using, durable=_is_durable(using))
+    return made
+
+
+def _is_durable(using: str) -> bool:
+    """An order outlives Redis where the project lets jobs do so."""
+    outbox = conf().outbox
+    return outbox.enabled and using in outbox.databases
+
+
+def stop(ordered: BulkAction) -> bool:
+    """Ends an order before its next piece; what is done is done.
+
+    Returns:
+        False: it had ended already.
+    """
+    using = router.db_for_write(BulkAction)
+    waiting = BulkAction._default_manager.using(using).filter(pk=ordered.pk, state__in=_WAITING)
+    return waiting.update(state=State.STOPPED, ended_at=Now()) > 0
+
+
+def _given_up(job: Job, error: BaseException) -> None:
+    """The attempts are used up: nobody will go on with the order."""
+    args, _ = decode_args(job.args)
+    _orders().filter(pk=args[0], state__in=_WAITING).update(state=State.FAILED, ended_at=Now(), error=_words(error))
+
+
+@task(name=TASK, queue=QUEUE, max_attempts=10, retry_in=10, crash_limit=10, timeout=None, max_lease=None,
+      on_exhausted=_given_up, retry_for=None, give_up_on=(), ack="late", expires=None)  # fmt: skip
+def carry_out(pk: str) -> dict[str, int]:
+    """Works through an order from where it stands. Returns how many jobs came to what."""
+    ordered = _orders().filter(pk=pk).first()
+    if ordered is None:
+        logger.warning("the order %s is not there any more", pk)
+        return {}
+    while ordered.state in _WAITING:
+        job = current_job()
+        if job is not None and job.should_stop:
+            raise Release("this process ends; another one goes on with the order")
+        try:
+            ended = _do_piece(ordered)
+        except Exception as error:
+            _orders().filter(pk=pk).update(error=_words(error))
+            raise
+        ordered = _orders().get(pk=pk)
+        if ended:
+            break
+    return dict(ordered.counts)
+
+
+def _do_piece(ordered: BulkAction) -> bool:
+    """One piece; whether it was the last one."""
+    place = _TARGETS[ordered.target]
+    rows = matching(place.model, ordered.filters)
+    piece = list(rows.filter(pk__gt=ordered.position, pk__lte=ordered.options["until"]).order_by("pk")[:PIECE])
+    counts = Counter(ordered.counts)
+    if piece:
+        counts += _VERBS[ordered.action](piece, ordered.options)
+    progress: dict[str, Any] = {"counts": dict(counts), "done": ordered.done + len(piece), "error": ""}
+    if piece:
+        progress["position"] = piece[-1].pk
+    ended = len(piece) < PIECE
+    state: dict[str, Any] = {"state": State.DONE, "ended_at": Now()} if ended else {"state": State.RUNNING}
+    # Unless another worker went on with it, because this one was thought dead; or somebody stopped it meanwhile.
+    here = _orders().filter(pk=ordered.pk, position=ordered.position)
+    if not here.filter(state__in=_WAITING).update(**progress, **state):
+        here.update(**progress)
+    return ended
+
+
+def _orders() -> Any:
+    return BulkAction._default_manager.using(router.db_for_write(BulkAction))
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:10_000]
