@@ -1,5 +1,5 @@
 # make demo      the example shop with its worker, on servers of its own; Ctrl-C ends all (PORT=8001: another port)
-# make test      every test; the servers it needs are started by the tests
+# make test      every test; the servers it needs are started by the tests (Chromium for the admin's: .ci/browser)
 # make check     style, types, import contracts, migrations, the built package
 # make test-all  the tests on every other supported Python found on this machine
 # make test-long also the long campaigns
@@ -45,8 +45,9 @@ $(VENV)/.demo: pyproject.toml .ci/venv
 	PYTHON=$(PYTHON) .ci/venv $(VENV) .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml .ci/venv
+$(VENV)/.dev: pyproject.toml .ci/venv .ci/browser
 	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[dev]'
+	.ci/browser
 	@touch $@
 
 bench: $(VENV)/.dev
@@ -54,5 +55,5 @@ bench: $(VENV)/.dev
 
 clean:
 	rm -rf .venv .venv-* build dist .bench .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*
-	rm -rf .demo example_project/.delayq example_project/*.sqlite3*
+	rm -rf .artefacts .demo example_project/.delayq example_project/*.sqlite3*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,161 @@
+"""What all pages over tables share: they are read-only, paged by key, and look the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import django
+from django.contrib import admin, messages
+from django.contrib.admin import helpers
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import ShowFacets
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import ValidationError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from .paging import KeysetChangeList
+
+if TYPE_CHECKING:
+    from django.db.models import Model, QuerySet
+
+    Base = admin.ModelAdmin[Any]
+else:
+    Base = admin.ModelAdmin
+
+__all__ = ["Base", "ReadOnlyAdmin", "fields_of"]
+
+
+def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...]:
+    """All fields of fieldsets: all of them are read-only."""
+    return tuple(name for _title, fieldset in fieldsets for name in fieldset["fields"])
+
+
+class ReadOnlyAdmin(Base):
+    """Rows to look at; what is done with them is done by actions."""
+
+    #: the indexed column by which lists are ordered and paged
+    keyset: ClassVar[str] = "pk"
+    #: what one row, and many of them, are called behind a number; None = as the model says
+    one: Any = None
+    many: Any = None
+    list_per_page = 100
+    list_max_show_all = 0
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    actions_selection_counter = True
+
+    def __init__(self, model: Any, admin_site: Any) -> None:
+        super().__init__(model, admin_site)
+        self.one = self.one or self.opts.verbose_name
+        self.many = self.many or self.opts.verbose_name_plural
+
+    class Media:
+        css: ClassVar = {"all": ("django_delayq/admin.css",)}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody adds rows by hand."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody changes rows by hand."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Nobody deletes rows by hand."""
+        return False
+
+    def may(self, request: HttpRequest, verb: str) -> bool:
+        """Whether the user has the permission ``<verb>_<model>`` of this app, and may see the model at all."""
+        name = f"{self.opts.app_label}.{verb}_{self.opts.model_name}"
+        user: Any = request.user
+        return bool(self.has_view_permission(request) and user.has_perm(name))
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Nothing but our filters: by any other condition on a column what is hidden in it could be guessed, and who
+        carries an order out for all that match would not know of it."""
+        return lookup in {getattr(one, "parameter_name", None) for one in self.list_filter}
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
+        """The paged one."""
+        return KeysetChangeList
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The change list; an action finds it at the request."""
+        found = super().get_changelist_instance(request)
+        request.delayq_changelist = found  # type: ignore[attr-defined]
+        return found
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """With our words for many rows."""
+        return super().changelist_view(request, {**(extra_context or {}), "module_name": str(self.many)})
+
+    def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """What a list reads of its rows."""
+        return rows
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """The row of an address; None for what is no key at all."""
+        try:
+            return super().get_object(request, object_id, from_field)
+        except (ValidationError, ValueError, OverflowError):
+            return None
+
+    def object_or_404(self, request: HttpRequest, object_id: str) -> Any:
+        """The row of an address.
+
+        Raises:
+            Http404: there is none.
+        """
+        found = self.get_object(request, unquote(object_id))
+        if found is None:
+            raise Http404(f"there is no {self.opts.verbose_name} {object_id[:100]!r} (any more)")
+        return found
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
+        """As usual, but what is no key is refused instead of failing."""
+        key: Any = self.opts.pk
+        try:
+            for value in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME):
+                key.to_python(value)
+        except (ValidationError, ValueError):
+            self.message_user(request, _("The selection could not be read. Nothing was done."), messages.ERROR)
+            return None
+        return super().response_action(request, queryset, *args, **kwargs)
+
+    def note(self, request: HttpRequest, rows: Sequence[Model], flag: int, message: str) -> None:
+        """Writes into the admin's log who did what to these rows."""
+        user: Any = request.user
+        if rows:
+            manager: Any = LogEntry.objects
+            manager.log_actions(user_id=user.pk, queryset=rows, action_flag=flag, change_message=message)
+
+    # -- pages of our own --------------------------------------------------------------------------------------------
+
+    def address(self, page: str, *args: object) -> str:
+        """The address of a page of this model: changelist, change, or one of ours."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def render(self, request: HttpRequest, template: str, title: object, context: Mapping[str, Any],
+               *, status: int = 200) -> HttpResponse:  # fmt: skip
+        """A page of ours, with everything that the admin's own templates want."""
+        request.current_app = self.admin_site.name
+        full = {
+            **self.admin_site.each_context(request), **self.page_context(), "title": title, "subtitle": None,
+            "opts": self.opts, "media": self.media, "is_popup": False, "has_view_permission": True, **context,
+        }  # fmt: skip
+        return TemplateResponse(request, f"admin/django_delayq/{template}", full, status=status)
+
+    def page_context(self) -> dict[str, Any]:
+        """What our templates need on every page."""
+        return {
+            # From Django 6.1 on breadcrumbs are a list.
+            "delayq_crumbs_as_list": django.VERSION >= (6, 1),
+            "delayq_app": capfirst(self.opts.app_config.verbose_name),
+            "delayq_list_url": self.address("changelist"),
+        }

@@ -1,0 +1,179 @@
+"""Bulk actions: what was ordered for many jobs, how far it is, and the button that stops it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse, HttpResponseRedirect
+from django.urls import path
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+from django.views.decorators.http import require_POST
+
+from .. import repair
+from ..models import BulkAction, FailedJob, MorgueJob
+from . import shown
+from .base import ReadOnlyAdmin
+from .deeds import phrases
+from .filters import StateFilter
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+    from django.http import HttpRequest
+    from django.utils.safestring import SafeString
+
+__all__ = ["BulkActionAdmin"]
+
+_KINDS: Final = {"done": "good", "failed": "bad", "stopped": "late"}
+_NAMES: Final = {model.__name__: model._meta.verbose_name_plural for model in (FailedJob, MorgueJob)}
+_SIGNS: Final = {"": "=", "exact": "=", "gte": "≥", "lte": "≤", "gt": ">", "lt": "<", "startswith": "…"}
+_WORDS: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
+
+
+class BulkActionAdmin(ReadOnlyAdmin):
+    """Orders for many jobs. Whoever gave one may see and stop it; others need the permissions."""
+
+    keyset = "created_at"
+    ordering = ("-created_at",)
+    change_form_template = "admin/django_delayq/bulk.html"
+    list_display = ("what", "status", "progress", "ordered_by", "ordered")
+    list_display_links = ("what",)
+    list_filter = (StateFilter,)
+    sortable_by = ("ordered",)
+    fieldsets: ClassVar = [
+        (None, {"fields": ("what", "which", "delay", "ordered_by", "ordered", "ended", "error")}),
+    ]
+    readonly_fields = ("what", "which", "delay", "ordered_by", "ordered", "ended", "error")
+
+    class Media:
+        js: ClassVar = ("django_delayq/progress.js",)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """``view_bulkaction``, or it is one's own."""
+        return super().has_view_permission(request, obj) or self._is_own(request, obj)
+
+    def has_stop_permission(self, request: HttpRequest, obj: BulkAction) -> bool:
+        """``stop_bulkaction``, or it is one's own."""
+        return self.may(request, "stop") or self._is_own(request, obj)
+
+    def _is_own(self, request: HttpRequest, obj: Model | None) -> bool:
+        return isinstance(obj, BulkAction) and bool(obj.ordered_by_pk) and obj.ordered_by_pk == str(request.user.pk)
+
+    def get_urls(self) -> list[Any]:
+        """With the part that tells how far it is, and the button."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        view = self.admin_site.admin_view
+        return [
+            path("<path:object_id>/progress/", view(self.progress_view), name=f"{name}_progress"),
+            path("<path:object_id>/stop/", view(require_POST(self.stop_view)), name=f"{name}_stop"),
+            *super().get_urls(),
+        ]
+
+    # -- pages -------------------------------------------------------------------------------------------------------
+
+    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "",
+                    extra_context: dict[str, Any] | None = None) -> HttpResponse:  # fmt: skip
+        """The order, and how far it is."""
+        order = self.get_object(request, unquote(object_id))
+        extra = {**(extra_context or {}), **self.page_context()}
+        if order is not None and self.has_view_permission(request, order):
+            extra |= {"title": self.what(order), "subtitle": None, **self._progress_of(request, order)}
+        return super().change_view(request, object_id, form_url, extra)
+
+    def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The part of the page that changes, for the script that fetches it again and again."""
+        order = self.object_or_404(request, object_id)
+        if not self.has_view_permission(request, order):
+            raise PermissionDenied
+        response = self.render(request, "includes/progress.html", "", self._progress_of(request, order))
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Stops it before its next piece; what is done is done."""
+        order = self.object_or_404(request, object_id)
+        if not (self.has_view_permission(request, order) and self.has_stop_permission(request, order)):
+            raise PermissionDenied
+        if repair.stop(order):
+            self.note(request, [order], CHANGE, gettext("Stopped."))
+            self.message_user(request, gettext("It stops after the piece that is under way."), messages.SUCCESS)
+        else:
+            self.message_user(request, gettext("It had ended already."), messages.WARNING)
+        return HttpResponseRedirect(self.address("change", order.pk))
+
+    def _progress_of(self, request: HttpRequest, order: BulkAction) -> dict[str, Any]:
+        ended = order.state in (order.State.DONE, order.State.STOPPED, order.State.FAILED)
+        return {
+            "order": order, "ended": ended, "status": self.status(order), "share": _share(order),
+            "outcomes": phrases(order.counts if isinstance(order.counts, dict) else {}),
+            "number_done": shown.number(order.done), "number_total": shown.number(order.total),
+            "may_stop": not ended and self.has_stop_permission(request, order),
+            "stop_url": self.address("stop", order.pk), "progress_url": self.address("progress", order.pk),
+        }  # fmt: skip
+
+    # -- columns -----------------------------------------------------------------------------------------------------
+
+    @admin.display(description=_("order"))
+    def what(self, row: BulkAction) -> str:
+        """What, and how many."""
+        return gettext("%(deed)s %(number)s jobs") % {
+            "deed": _WORDS.get(row.action, row.action), "number": shown.number(row.total)}  # fmt: skip
+
+    @admin.display(description=_("state"))
+    def status(self, row: BulkAction) -> SafeString:
+        """Waiting, running, or how it ended."""
+        return shown.badge(row.get_state_display(), _KINDS.get(row.state, ""))
+
+    @admin.display(description=_("progress"))
+    def progress(self, row: BulkAction) -> SafeString:
+        """A bar."""
+        return format_html(
+            '<progress class="delayq-bar" max="100" value="{}"></progress> {} %', _share(row), _share(row)
+        )
+
+    @admin.display(description=_("of"))
+    def which(self, row: BulkAction) -> SafeString | str:
+        """What they were filtered by."""
+        words = _NAMES.get(row.target, row.target)
+        filters = row.filters if isinstance(row.filters, dict) else {}
+        lines = [_condition(name, value) for name, value in shown.mask().value(filters).items()]
+        return format_html("{}{}", words, format_html_join("", "<br>{}", ((line,) for line in lines)))
+
+    @admin.display(description=_("delay"))
+    def delay(self, row: BulkAction) -> str:
+        """How long from then on."""
+        found = row.options.get("delay") if isinstance(row.options, dict) else None
+        return f"{found:g} s" if isinstance(found, (int, float)) else "–"
+
+    @admin.display(description=_("ordered"), ordering="created_at")
+    def ordered(self, row: BulkAction) -> SafeString | str:
+        """How long ago."""
+        return shown.ago(row.created_at)
+
+    @admin.display(description=_("ended"))
+    def ended(self, row: BulkAction) -> SafeString | str:
+        """How long ago."""
+        return shown.ago(row.ended_at)
+
+
+def _condition(name: str, value: Any) -> str:
+    """A filter in words: "queue = orders", "buried_at ≤ 2030-01-31 12:00:00 UTC"."""
+    field, _sep, lookup = name.partition("__")
+    try:
+        moment = parse_datetime(value) if isinstance(value, str) and field.endswith("_at") else None
+    except ValueError:
+        moment = None
+    return f"{field} {_SIGNS.get(lookup, lookup)} {value if moment is None else shown.exact(moment)}"
+
+
+def _share(row: BulkAction) -> int:
+    """Percent done."""
+    if row.state == row.State.DONE:
+        return 100
+    return min(100, row.done * 100 // row.total) if row.total else 0

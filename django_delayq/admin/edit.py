@@ -1,0 +1,154 @@
+"""Retrying one job with other content: a form over what Redis has at this moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpResponse, HttpResponseRedirect
+from django.urls import path
+from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext as _
+
+from .. import repair
+from ..core import codec
+from ..core.errors import DelayQError, InvalidJob
+from ..core.job import Payload, Undecodable
+from ..core.views import JobView
+from ..repair.edit import MOST_PAYLOADS
+from . import shown
+from .deeds import DeedsMixin, told
+from .forms import CallForm, EditForm, PayloadsForm
+from .redis_look import Look, look_at
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+__all__ = ["EditMixin"]
+
+#: more than this is not for a form
+_MOST_BYTES: Final = 200_000
+
+
+class EditMixin(DeedsMixin):
+    """Adds the page ``<key>/edit/``."""
+
+    def get_urls(self) -> list[Any]:
+        """With the page that edits, before the one that catches every address."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_edit"
+        mine = path("<path:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=name)
+        return [mine, *super().get_urls()]
+
+    def has_edit_permission(self, request: HttpRequest) -> bool:
+        """``edit_<model>``."""
+        return self.may(request, "edit")
+
+    def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """The form, and what comes of it.
+
+        Raises:
+            PermissionDenied: the user may not edit jobs.
+        """
+        if not self.has_edit_permission(request):
+            raise PermissionDenied
+        row = self.object_or_404(request, object_id)
+        look = look_at(row, most=MOST_PAYLOADS + 1)
+        refusal = _refusal(look)
+        if refusal or look.view is None:
+            self.message_user(request, refusal, messages.ERROR)
+            return HttpResponseRedirect(self.address("change", row.pk))
+        form = _form(look.view, look.payloads, row.task, request.POST if request.method == "POST" else None)
+        if request.method == "POST" and form.is_valid():
+            outcomes = self._retry(request, row, form)
+            if outcomes is not None:
+                level, words = told(outcomes)
+                self.message_user(request, words, level)
+                return HttpResponseRedirect(self.address("changelist"))
+        context = {"form": form, "row": row, "original": row, "look": look, "back": self.address("change", row.pk)}
+        return self.render(request, "edit.html", _("Retry with other content"), context)
+
+    def _retry(self, request: HttpRequest, row: Any, form: EditForm) -> dict[str, int] | None:
+        """Does it; None if the form has to be shown again."""
+        data = form.cleaned_data
+        try:
+            if isinstance(form, PayloadsForm):
+                payloads = [(_value(entry["payload"]), str(entry["score"])) for entry in data["payloads"]]
+                outcome = repair.retry_edited(row, payloads=payloads, delay=data["seconds"] or None)
+            else:
+                args, kwargs = _value(data["args"]), _value(data["kwargs"])
+                outcome = repair.retry_edited(row, args=args, kwargs=kwargs, delay=data["seconds"] or None)
+        except (InvalidJob, Undecodable, TypeError, ValueError) as error:
+            form.add_error(None, ValidationError(str(error)))
+            return None
+        except DelayQError as error:
+            form.add_error(None, ValidationError(_("Redis could not do it: %(error)s") % {"error": error}))
+            return None
+        self.note(request, [row], CHANGE, f"{_('Retry with other content')}: {outcome}")
+        return {outcome: 1}
+
+
+def _value(edited: Any) -> Any:
+    """What a handler is to get: tags become what they stand for.
+
+    Raises:
+        Undecodable: a tag that is none.
+        ValueError: it is nested too deep.
+    """
+    try:
+        return codec.decode(json.dumps(edited).encode())
+    except RecursionError:
+        raise ValueError(_("This is nested too deep.")) from None
+
+
+def _refusal(look: Look) -> str:
+    """Why there is nothing to edit; empty if there is."""
+    if look.view is None:
+        return _("There is nothing to edit: %(state)s.") % {"state": look.words}
+    if look.view.state == "reserved":
+        return _("It is running now. Wait until that run has ended.")
+    if look.total > MOST_PAYLOADS:
+        return _("It has %(n)d payloads, which is too much for a form.") % {"n": look.total}
+    size = len(look.view.job.args) + sum(len(payload.data) for payload in look.payloads)
+    if size > _MOST_BYTES:
+        return _("Its content takes %(n)d bytes, which is too much for a form.") % {"n": size}
+    try:
+        if look.view.job.merged:
+            for payload in look.payloads:
+                shown.loaded(payload.data)
+        else:
+            shown.split_call(look.view.job.args)
+    except ValueError:
+        return _("What is stored is no JSON, so there is no form for it.")
+    return ""
+
+
+def _form(view: JobView, payloads: Sequence[Payload], task: str, posted: Any) -> EditForm:
+    version = _version(view.job.args, payloads)
+    if view.job.merged:
+        entries = [{"score": _score(payload), "payload": shown.loaded(payload.data)} for payload in payloads]
+        return PayloadsForm(posted, payloads=entries, mask=shown.mask(), version=version)
+    call = shown.split_call(view.job.args)
+    return CallForm(posted, call=call, names=shown.argument_names(task), mask=shown.mask(), version=version)
+
+
+def _score(payload: Payload) -> Any:
+    """A score as a number, or as the caller's own text of it where a number would not be the same."""
+    for kind in (int, float):
+        try:
+            number = kind(payload.score)
+        except ValueError:
+            continue
+        if str(number) == payload.score:
+            return number
+    return payload.score
+
+
+def _version(args: bytes, payloads: Sequence[Payload]) -> str:
+    """Tells one content from another, and nothing else about it: it stands in the page."""
+    parts = [args, *(payload.score.encode() + b"\0" + payload.data for payload in payloads)]
+    framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return salted_hmac("django_delayq.admin.edit", framed, algorithm="sha256").hexdigest()[:32]

@@ -1,0 +1,92 @@
+"""Failed jobs: those that wait for their next attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from ..conf import conf
+from . import shown
+from .base import fields_of
+from .deeds import BURY, DISCARD, RETRY_IN, RETRY_NOW
+from .filters import AgeFilter, AttemptFilter, value_filter
+from .mirrored import MirroredAdmin
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
+
+    from ..models import FailedJob
+
+__all__ = ["FailedJobAdmin"]
+
+
+class FailedJobAdmin(MirroredAdmin):
+    """Mirror of the failed jobs."""
+
+    keyset = "failed_at"
+    ordering = ("-failed_at",)
+    list_display = ("job", "queue", "trouble", "attempts", "when")
+    list_filter = (value_filter("queue", _("queue")), value_filter("task", _("task")),
+                   value_filter("error_class", _("error class")), AttemptFilter, AgeFilter.of("failed_at"))  # fmt: skip
+    sortable_by = ("when",)
+    actions = ("retry_now", "retry_in", "bury", "discard")
+    deeds = (RETRY_NOW, RETRY_IN, BURY, DISCARD)
+    fieldsets: ClassVar[Any] = (
+        (_("What"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
+        (_("When"), {"fields": ("failed", "next_attempt", "attempts")}),
+        (_("Why"), {"fields": ("error_class", "message", "traceback")}),
+        (_("With what"), {"fields": ("arguments", "payloads", "context", "own_options")}),
+    )
+    readonly_fields = fields_of(fieldsets)
+
+    @admin.display(description=_("failed, next"), ordering="failed_at")
+    def when(self, row: FailedJob) -> SafeString:
+        """How long ago, and below it when it is due again."""
+        return format_html("<div>{}</div> {}", self.failed(row), self.next_attempt(row))
+
+    @admin.display(description=_("failed"))
+    def failed(self, row: FailedJob) -> SafeString | str:
+        """How long ago."""
+        return shown.ago(row.failed_at)
+
+    @admin.display(description=_("next attempt"))
+    def next_attempt(self, row: FailedJob) -> SafeString | str:
+        """When it is due again."""
+        return shown.until(row.due_at, late_after=conf().admin.late_after)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """``retry_failedjob``."""
+        return self.may(request, "retry")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """``discard_failedjob``."""
+        return self.may(request, "discard")
+
+    def has_bury_permission(self, request: HttpRequest) -> bool:
+        """``bury_failedjob``."""
+        return self.may(request, "bury")
+
+    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
+    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Due at once."""
+        return self.perform(request, rows, RETRY_NOW)
+
+    @admin.action(permissions=["retry"], description=RETRY_IN.title)
+    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Due after a while."""
+        return self.perform(request, rows, RETRY_IN)
+
+    @admin.action(permissions=["bury"], description=BURY.title)
+    def bury(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """To the morgue."""
+        return self.perform(request, rows, BURY)
+
+    @admin.action(permissions=["discard"], description=DISCARD.title)
+    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Gone for good."""
+        return self.perform(request, rows, DISCARD)

@@ -1,0 +1,163 @@
+"""The forms: when to retry, and with what."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any, Final
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from ..masking import HIDDEN, Mask, MaskError
+
+__all__ = ["CallForm", "DelayForm", "PayloadsForm"]
+
+_UNITS: Final = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
+_LONGEST: Final = 10 * 365 * 86_400
+_WIDE: Final = {"cols": 90, "spellcheck": "false", "class": "vLargeTextField delayq-json"}
+
+
+class DelayForm(forms.Form):
+    """How long from now."""
+
+    delay = forms.IntegerField(label=_("Retry in"), min_value=0, initial=10)
+    unit = forms.ChoiceField(
+        label=_("Unit"), initial="minutes",
+        choices=[("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))],
+    )  # fmt: skip
+
+    def clean(self) -> dict[str, Any]:
+        """Both together are a span of at most ten years."""
+        data = super().clean() or {}
+        if "delay" in data and "unit" in data:
+            seconds = data["delay"] * _UNITS[data["unit"]]
+            if seconds > _LONGEST:
+                raise forms.ValidationError(_("That is more than ten years ahead."))
+            data["seconds"] = seconds
+        return data
+
+    @property
+    def span(self) -> timedelta:
+        """The delay of a valid form."""
+        return timedelta(seconds=self.cleaned_data["seconds"])
+
+
+class JSONText(forms.CharField):
+    """JSON of one kind, as a person writes it; tags like ``{"$dt": …}`` stay as they are.
+
+    Args:
+        kind: dict or list.
+        stored: what is in Redis: hidden parts of the text mean its parts.
+        names: names of the items, for the mask.
+    """
+
+    widget = forms.Textarea(attrs=_WIDE)
+
+    def __init__(self, *, kind: type, stored: Any, mask: Mask, names: list[str] | None = None, **options: Any) -> None:
+        self._kind = kind
+        self._stored = stored
+        self._mask = mask
+        self._names = names or []
+        text = self._text()
+        super().__init__(required=False, strip=True, initial=text, **options)
+        self.widget.attrs["rows"] = min(24, max(3, text.count("\n") + 2))
+
+    def _shown(self) -> Any:
+        if self._kind is list:
+            return self._mask.arguments(self._stored, {}, self._names)[0]
+        return self._mask.value(self._stored)
+
+    def _text(self) -> str:
+        return json.dumps(self._shown(), ensure_ascii=False, indent=2)
+
+    def clean(self, value: Any) -> Any:
+        """The value, with what is hidden put back."""
+        text = super().clean(value) or json.dumps(self._kind())
+        try:
+            edited = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(_("This is no JSON: %(error)s") % {"error": error}) from None
+        if not isinstance(edited, self._kind):
+            wanted = _("a list […]") if self._kind is list else _("an object {…}")
+            raise forms.ValidationError(_("This has to be %(wanted)s.") % {"wanted": wanted})
+        try:
+            if self._kind is list:
+                return self._mask.restored_arguments(edited, self._stored, self._names)
+            return self._mask.restored(edited, self._stored)
+        except MaskError:
+            raise forms.ValidationError(
+                _("“%(hidden)s” stands for a value that is not shown. It can only stay where it was, or be replaced.")
+                % {"hidden": HIDDEN}
+            ) from None
+        except RecursionError:
+            raise forms.ValidationError(_("This is nested too deep.")) from None
+
+
+class EditForm(DelayForm):
+    """Other content for one job. ``version`` tells whether the job was changed by somebody else meanwhile."""
+
+    version = forms.CharField(widget=forms.HiddenInput, required=False)
+    field_order = ("args", "kwargs", "payloads", "delay", "unit", "version")
+
+    def __init__(self, *args: Any, version: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._version = version
+        self.fields["version"].initial = version
+        self.fields["delay"].initial = 0
+
+    def clean_version(self) -> str:
+        """The job still has the content that the person saw."""
+        if self.cleaned_data["version"] != self._version:
+            raise forms.ValidationError(
+                _("The job was changed meanwhile. Open this page again, and look at its new content.")
+            )
+        return self._version
+
+
+class CallForm(EditForm):
+    """Other arguments."""
+
+    def __init__(self, *args: Any, call: tuple[list[Any], dict[str, Any]], names: list[str], mask: Mask,
+                 **options: Any) -> None:  # fmt: skip
+        super().__init__(*args, **options)
+        positional, named = call
+        self.fields["args"] = JSONText(
+            kind=list, stored=positional, mask=mask, names=names, label=_("Arguments"),
+            help_text=_("A JSON list: %(names)s") % {"names": ", ".join(names) or "…"},
+        )  # fmt: skip
+        self.fields["kwargs"] = JSONText(
+            kind=dict, stored=named, mask=mask, label=_("Named arguments"), help_text=_("A JSON object.")
+        )
+        self.order_fields(self.field_order)
+
+
+class PayloadsForm(EditForm):
+    """Other payloads."""
+
+    def __init__(self, *args: Any, payloads: list[dict[str, Any]], mask: Mask, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["payloads"] = JSONText(
+            kind=list, stored=payloads, mask=mask, label=_("Payloads"),
+            help_text=_('A JSON list of objects {"score": …, "payload": …}; the lowest score is handled first.'),
+        )  # fmt: skip
+        self.order_fields(self.field_order)
+
+    def clean_payloads(self) -> list[dict[str, Any]]:
+        """Each has a score that is a number, and a payload."""
+        found: list[dict[str, Any]] = self.cleaned_data["payloads"]
+        if not found:
+            raise forms.ValidationError(_("A merged job needs at least one payload. To drop the job, discard it."))
+        for place, entry in enumerate(found, 1):
+            if not isinstance(entry, dict) or entry.keys() != {"score", "payload"} or not _is_number(entry["score"]):
+                raise forms.ValidationError(
+                    _('Entry %(place)d has to be {"score": a number, "payload": …}.') % {"place": place}
+                )
+        return found
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and abs(float(value)) < float("inf")
+    except (TypeError, ValueError, OverflowError):
+        return False

@@ -1,0 +1,318 @@
+"""The job browser: the jobs as Redis has them now, and the buttons to run, move or cancel one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.sites import AdminSite
+from django.contrib.admin.utils import unquote
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils import timezone
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+import django_delayq
+
+from .. import connections
+from ..core.errors import InvalidJob
+from ..core.inputs import short
+from ..core.views import JobView
+from ..models import LiveJob
+from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, Listing, Wish, browse, count_at, look_for
+from .looks import JobLook, payload_look
+from .redis_pages import RedisPages
+from .words import moment
+
+__all__ = ["LiveJobAdmin", "register"]
+
+LIMITS: Final = (20, 50, 100, 250)
+PAYLOADS: Final = 50
+GRAVES: Final = 20
+PLACE_NAMES: Final = {
+    "waiting": gettext_lazy("Waiting"),
+    "reserved": gettext_lazy("Reserved"),
+    "gated": gettext_lazy("Gated"),
+    "failed": gettext_lazy("Failed"),
+    "morgue": gettext_lazy("Morgue"),
+}
+ORDER_NAMES: Final = {
+    "due": gettext_lazy("due"),
+    "deadline": gettext_lazy("end of lease"),
+    "updated": gettext_lazy("last change"),
+    "failures": gettext_lazy("failures"),
+    "id": gettext_lazy("id"),
+}
+_UNITS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+class RescheduleForm(forms.Form):
+    """When a waiting job is to be due."""
+
+    delay = forms.FloatField(label=gettext_lazy("In"), min_value=0, required=False)
+    unit = forms.ChoiceField(
+        label=gettext_lazy("unit"),
+        choices=[("s", gettext_lazy("seconds")), ("min", gettext_lazy("minutes")), ("h", gettext_lazy("hours")),
+                 ("d", gettext_lazy("days"))],
+        initial="min", required=False,
+    )  # fmt: skip
+    at = forms.DateTimeField(
+        label=gettext_lazy("Or at"), required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+    )  # fmt: skip
+
+    def clean(self) -> dict[str, Any]:
+        """Exactly one of both."""
+        given = super().clean() or {}
+        if not self.errors and (given.get("delay") is None) == (given.get("at") is None):
+            raise forms.ValidationError(_("Say either how long from now, or at which moment."))
+        return given
+
+    @property
+    def when(self) -> dict[str, Any]:
+        """As ``reschedule`` takes it."""
+        given = self.cleaned_data
+        if given["delay"] is not None:
+            return {"delay": given["delay"] * _UNITS[given["unit"] or "s"]}
+        at = given["at"]
+        return {"at": at if timezone.is_aware(at) else at.timestamp()}
+
+
+class LiveJobAdmin(RedisPages):
+    """The pages of :class:`LiveJob`."""
+
+    def pages(self) -> list[URLPattern]:
+        """List, job, and a page for each verb."""
+        one = "<path:object_id>/"
+        both = "GET HEAD POST"
+        return [
+            self.page("", self.list_view, "changelist"),
+            self.page(f"{one}change/", self.job_view, "change"),
+            self.page(f"{one}run/", self.run_view, "run", verb="run", methods="POST"),
+            self.page(f"{one}reschedule/", self.reschedule_view, "reschedule", verb="run", methods=both),
+            self.page(f"{one}cancel/", self.cancel_view, "cancel", verb="cancel", methods=both),
+        ]
+
+    # -- the list ----------------------------------------------------------------------------------------------------
+
+    def list_view(self, request: HttpRequest) -> HttpResponse:
+        """A page of jobs, or what a search found."""
+        broker = connections.broker()
+        counts = broker.inspector.all_counts()
+        wish = wish_of(request)
+        try:
+            listing = look_for(broker, wish, counts) if wish.text else browse(broker, wish, counts)
+        except InvalidJob as error:
+            messages.warning(request, str(error))
+            listing = Listing()
+        now_ms = broker.now_ms()
+        mine = [one for one in counts if wish.queue in ("", one.queue)]
+        chosen = wish.by or PLACES[wish.place][0]
+        context = {
+            "wish": wish,
+            "listing": listing,
+            "looks": self.looks(listing.jobs, now_ms),
+            "now": moment(now_ms, now_ms),
+            "queues": [(one.queue, self.link(wish, queue=one.queue)) for one in counts],
+            "queue_url": self.url_of("queueentry", "change", wish.queue) if wish.queue else "",
+            "tabs": [
+                (place, name, sum(count_at(one, place) for one in mine),
+                 self.link(wish, place=place, by="", reverse=None)) for place, name in PLACE_NAMES.items()
+            ],
+            "orders": [
+                (ORDER_NAMES[by], by == chosen,
+                 self.link(wish, by=by, reverse=not wish.reverse if by == chosen else None))
+                for by in PLACES[wish.place]
+            ],
+            "next_url": self.link(wish, cursor=listing.cursor) if listing.cursor else "",
+            "first_url": self.link(wish) if wish.cursor else "",
+            "patience": PATIENCE,
+            "limits": [(limit, self.link(wish, limit=limit)) for limit in LIMITS],
+        }  # fmt: skip
+        trail = [(wish.queue, "")] if wish.queue else []
+        return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
+
+    def looks(self, views: Sequence[JobView], now_ms: float) -> list[JobLook]:
+        """The jobs for the template, all as of one moment."""
+        lease_ms = connections.broker().lease_ms
+        return [JobLook(view, now_ms, lease_ms) for view in views]
+
+    def link(self, wish: Wish, **other: Any) -> str:
+        """The list with another wish; it begins at its first page unless a cursor is given."""
+        words = {"queue": wish.queue, "place": wish.place, "by": wish.by, "limit": wish.limit, "q": wish.text,
+                 "reverse": wish.reverse, "cursor": "", **other}  # fmt: skip
+        if "place" in other:
+            words["q"] = ""
+        if words["reverse"] is not None:
+            words["reverse"] = int(words["reverse"])
+        if words["limit"] == USUAL_LIMIT:
+            words["limit"] = ""
+        given = {name: value for name, value in words.items() if value not in ("", None)}
+        return f"{self.url('changelist')}?{urlencode(given)}"
+
+    # -- one job -----------------------------------------------------------------------------------------------------
+
+    def job_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Everything that Redis knows of an id."""
+        queue, ident = name_of(object_id)
+        broker = connections.broker()
+        graves = sorted(broker.inspector.graves(queue, ident), key=lambda one: one.buried_ms or 0, reverse=True)
+        view = broker.inspector.get(queue, ident)
+        if view is None:
+            return self.gone(request, queue, ident)
+        others = graves if view.state != "morgue" else [one for one in graves if one.job.key != view.job.key]
+        now_ms = broker.now_ms()
+        look, *earlier = self.looks([view, *others[:GRAVES]], now_ms)
+        page = whole_number(request.GET.get("payloads", ""), 1)
+        payloads = view.payloads if view.state == "morgue" else broker.inspector.payloads(queue, ident)
+        begin = (page - 1) * PAYLOADS
+        page_of = islice(payloads if view.job.merged else (), begin, begin + PAYLOADS)
+        context = {
+            "look": look,
+            "now": moment(now_ms, now_ms),
+            "payloads": [payload_look(one) for one in page_of],
+            "payloads_begin": begin,
+            "payloads_next": page + 1 if begin + PAYLOADS < view.payload_count else 0,
+            "payloads_before": page - 1,
+            "graves": earlier,
+            "graves_left_out": max(0, len(others) - GRAVES),
+            "morgue_url": self.url_of("morguejob", "changelist"),
+            "list_url": self.link(Wish(queue=queue), place=place_of(view)),
+            "may_run": self.may(request, "run") and can_move(view),
+            "may_cancel": self.may(request, "cancel") and view.state != "morgue",
+            **{f"{verb}_url": self.url(verb, look.name) for verb in ("run", "reschedule", "cancel")},
+        }
+        trail = [(queue, self.link(Wish(queue=queue))), (ident, "")]
+        return self.render(request, "live_job", ident, context, trail=trail)
+
+    def gone(self, request: HttpRequest, queue: str, ident: str) -> HttpResponse:
+        """There is no such job; which is the usual end of every job."""
+        context = {"queue": queue, "ident": ident, "list_url": self.link(Wish(queue=queue))}
+        trail = [(queue, context["list_url"]), (ident, "")]
+        return self.render(request, "live_gone", ident, context, trail=trail, status=404)
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Make it due now."""
+        queue, ident = name_of(object_id)
+
+        def act() -> str:
+            moved = django_delayq.run_now(id=ident, queue=queue)
+            self.note(request, f"{queue}/{ident}", "run now" if moved else "run now: it was not waiting")
+            return self.told(request, moved, _("It is due now."))
+
+        self.try_to(request, act)
+        return self.back(self.url("change", f"{queue}/{ident}"))
+
+    def reschedule_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask when, then move it."""
+        queue, ident = name_of(object_id)
+        form = RescheduleForm(request.POST if request.method == "POST" else None)
+        if request.method == "POST" and form.is_valid():
+
+            def act() -> str:
+                moved = django_delayq.reschedule(id=ident, queue=queue, **form.when)
+                self.note(request, f"{queue}/{ident}", "rescheduled" if moved else "reschedule: it was not waiting")
+                return self.told(request, moved, _("It is due at another time now."))
+
+            if self.try_to(request, act):
+                return self.back(self.url("change", f"{queue}/{ident}"))
+        return self.ask(request, "live_reschedule", _("Reschedule"), queue, ident, form=form)
+
+    def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask whether, then cancel it."""
+        queue, ident = name_of(object_id)
+        if request.method != "POST":
+            return self.ask(request, "live_cancel", _("Cancel"), queue, ident)
+
+        def act() -> str:
+            outcome = django_delayq.cancel(id=ident, queue=queue)
+            self.note(request, f"{queue}/{ident}", f"cancel: {outcome or 'no such live job'}")
+            if outcome == "cancelled":
+                return _("It was waiting, and is gone.")
+            if outcome == "stopping":
+                messages.warning(request, _("It is running: marked to stop. Its handler hears of it at the next "
+                                            "heartbeat, and if it fails it is not tried again."))  # fmt: skip
+                return ""
+            return self.told(request, outcome, "")
+
+        self.try_to(request, act)
+        return self.back(self.url("change", f"{queue}/{ident}"))
+
+    def told(self, request: HttpRequest, outcome: object, done: str) -> str:
+        """The truth about an outcome; ``done`` if it was done."""
+        if outcome == "on_commit":
+            return _("It is told to Redis when the transaction of this request is committed.")
+        if outcome == "outbox":
+            messages.warning(request, _("Redis does not answer now. It is noted in the outbox, and Redis is told "
+                                        "as soon as it answers."))  # fmt: skip
+            return ""
+        if outcome:
+            return done
+        messages.warning(request, _("Nothing was done: no job waits under this id now. It has begun, has ended or was "
+                                    "cancelled meanwhile."))  # fmt: skip
+        return ""
+
+    def ask(self, request: HttpRequest, template: str, title: str, queue: str, ident: str, **more: Any) -> HttpResponse:
+        """A page that asks before something is done; it shows what it would be done to."""
+        broker = connections.broker()
+        view = broker.inspector.get(queue, ident)
+        if view is None or view.state == "morgue":
+            return self.gone(request, queue, ident)
+        look = self.looks([view], broker.now_ms())[0]
+        job_url = self.url("change", look.name)
+        trail = [(queue, self.link(Wish(queue=queue))), (ident, job_url), (title, "")]
+        return self.render(request, template, title, {"look": look, "job_url": job_url, **more}, trail=trail)
+
+
+def wish_of(request: HttpRequest) -> Wish:
+    """What the address asks for; what makes no sense is left out."""
+    asked = request.GET
+    place = asked.get("place", "")
+    place = place if place in PLACES else "waiting"
+    by = asked.get("by", "")
+    reverse = asked.get("reverse", "")
+    return Wish(
+        queue=asked.get("queue", "")[:255],
+        place=place,
+        by=by if by in PLACES[place] else "",
+        reverse=reverse == "1" if reverse in ("0", "1") else place in LATEST_FIRST,
+        cursor=asked.get("cursor", "")[:2000],
+        limit=min(max(whole_number(asked.get("limit", ""), USUAL_LIMIT), 1), LIMITS[-1]),
+        text=asked.get("q", "").strip()[:255],
+    )
+
+
+def name_of(object_id: str) -> tuple[str, str]:
+    """``(queue, id)`` of an address."""
+    queue, slash, ident = unquote(object_id).partition("/")
+    if not slash or not ident or "\0" in ident or len(ident.encode(errors="replace")) > 255:
+        raise Http404(f"{short(object_id)} names no job")
+    return queue, ident
+
+
+def whole_number(text: str, default: int) -> int:
+    """A number from an address, if it is one."""
+    return int(text) if text.isdecimal() and len(text) < 7 and int(text) else default
+
+
+def can_move(view: JobView) -> bool:
+    """Whether something of it waits."""
+    return view.state in ("delayed", "ready") or view.gated_due_ms is not None
+
+
+def place_of(view: JobView) -> str:
+    """The place in whose list it stands."""
+    return {"reserved": "reserved", "morgue": "morgue"}.get(view.state, "waiting")
+
+
+def register(site: AdminSite) -> None:
+    """Give a site these pages."""
+    site.register(LiveJob, LiveJobAdmin)

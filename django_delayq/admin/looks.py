@@ -1,0 +1,240 @@
+"""A job as the pages over Redis show it: in words, with what is secret hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, pgettext
+
+from ..conf import conf
+from ..core.job import STARTED, STOPPING, Job, Payload
+from ..core.task import registry
+from ..core.views import JobView
+from . import shown
+from .words import When, duration, moment
+
+__all__ = ["Argument", "Content", "JobLook", "PayloadLook", "payload_look", "state_word"]
+
+#: bytes of arguments that a list takes apart; of longer ones it says how long they are
+_SHORT: Final = 10_000
+#: characters of the arguments that a list shows
+_LINE: Final = 100
+
+
+def state_word(state: str) -> str:
+    """A state for people."""
+    return {
+        "delayed": pgettext("state of a job", "delayed"),
+        "ready": pgettext("state of a job", "ready"),
+        "reserved": pgettext("state of a job", "reserved"),
+        "morgue": pgettext("state of a job", "in the morgue"),
+    }.get(state, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument, option or word of context; ``text`` has what is secret hidden."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a job carries."""
+
+    arguments: list[Argument] = field(default_factory=list)
+    options: list[Argument] = field(default_factory=list)
+    context: list[Argument] = field(default_factory=list)
+    #: why the stored bytes cannot be read; then they are the only argument
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadLook:
+    """One payload of a merged job."""
+
+    score: str
+    text: str
+
+
+class JobLook:
+    """One job for the templates. ``now_ms`` is Redis's time of the look."""
+
+    def __init__(self, view: JobView, now_ms: float, lease_ms: float) -> None:
+        self.view = view
+        self.job = view.job
+        self.now_ms = now_ms
+        self.lease_ms = lease_ms
+
+    # -- where it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Queue and id: what the address of its page is made of."""
+        return f"{self.job.queue}/{self.view.id}"
+
+    @property
+    def state(self) -> str:
+        """In words."""
+        return state_word(self.view.state)
+
+    @property
+    def due(self) -> When | None:
+        """When it is, or was, due."""
+        return moment(self.view.due_ms, self.now_ms)
+
+    @property
+    def late(self) -> bool:
+        """It waits although its time has come, for longer than one need bear."""
+        overdue = self.now_ms - self.view.due_ms
+        return self.view.state == "ready" and overdue > conf().admin.late_after * 1000
+
+    @property
+    def gated(self) -> When | None:
+        """When the content that waits for the end of the run is due."""
+        return moment(self.view.gated_due_ms, self.now_ms)
+
+    @property
+    def since(self) -> When | None:
+        """When it was handed to its worker: the fencing token is that moment in µs, unless many came at once."""
+        return moment(self.job.token / 1000, self.now_ms) if self.view.state == "reserved" else None
+
+    @property
+    def started(self) -> bool:
+        """The handler has begun, as far as the worker's heartbeat told."""
+        return bool(self.job.flags & STARTED)
+
+    @property
+    def stopping(self) -> bool:
+        """Somebody cancelled it while it runs."""
+        return bool(self.job.flags & STOPPING)
+
+    @property
+    def lease(self) -> When | None:
+        """When the lease ends, unless the worker renews it."""
+        return moment(self.view.deadline_ms, self.now_ms)
+
+    @property
+    def lease_left(self) -> str:
+        """Seconds, for the bar."""
+        return f"{max(0.0, (self.view.deadline_ms or 0) - self.now_ms) / 1000:.1f}"
+
+    @property
+    def lease_whole(self) -> str:
+        """Seconds of a whole lease."""
+        return f"{self.lease_ms / 1000:g}"
+
+    @property
+    def buried(self) -> When | None:
+        """When it came into the morgue."""
+        return moment(self.view.buried_ms, self.now_ms)
+
+    @property
+    def failed(self) -> When | None:
+        """When it failed last."""
+        return moment(self.job.failed_at_ms, self.now_ms) if self.job.failed_at_ms else None
+
+    @property
+    def overdue(self) -> str:
+        """By how much it is late, in words."""
+        return duration((self.now_ms - self.view.due_ms) / 1000)
+
+    @property
+    def known(self) -> bool:
+        """Whether this process knows the task."""
+        return registry.get(self.job.task) is not None
+
+    # -- what is in it -----------------------------------------------------------------------------------------------
+
+    @property
+    def error_class(self) -> str:
+        """Class of the last error."""
+        return str(self.view.error.get("class") or self.view.error_class or "")
+
+    @property
+    def error_message(self) -> str:
+        """What the last error said."""
+        return shown.mask().text(str(self.view.error.get("message") or ""))
+
+    @property
+    def error_line(self) -> str:
+        """The last error in one line."""
+        first = next(iter(self.error_message.splitlines()), "")
+        return ": ".join(filter(None, (self.error_class, first)))
+
+    @property
+    def traceback(self) -> str:
+        """Where the last error came from."""
+        return shown.mask().traceback(str(self.view.error.get("traceback") or ""))
+
+    @property
+    def error_rest(self) -> list[Argument]:
+        """What else the project keeps of an error."""
+        rest = {name: value for name, value in self.view.error.items() if name not in ("class", "message", "traceback")}
+        return _arguments(rest)
+
+    @cached_property
+    def content(self) -> Content:
+        """What it carries now."""
+        return self.content_of(self.job)
+
+    @cached_property
+    def gated_content(self) -> Content | None:
+        """What takes its place when the run ends."""
+        return None if self.view.gated is None else self.content_of(self.view.gated)
+
+    def content_of(self, job: Job) -> Content:
+        """Arguments, options and context of a generation."""
+        try:
+            options = job.options
+            if not isinstance(options, dict):
+                raise ValueError(options)
+        except (ValueError, RecursionError):
+            return Content(self._arguments_of(job)[0], [Argument("", shown.raw(job.options_json))])
+        context = options.pop("context", {})
+        arguments, damage = self._arguments_of(job)
+        return Content(arguments, _arguments(options), _arguments(context) if isinstance(context, dict) else [], damage)
+
+    def _arguments_of(self, job: Job) -> tuple[list[Argument], str]:
+        if job.merged:
+            return [], ""
+        try:
+            rows = shown.call_rows(job.task, job.args)
+        except ValueError:
+            words = _("This is not written as the arguments of a task are, so it is shown as it is stored.")
+            return [Argument("", shown.json_text(job.args))], words
+        return [Argument(name, shown.pretty(value)) for name, value in rows], ""
+
+    @property
+    def history(self) -> Mapping[str, int]:
+        """What became of this generation so far."""
+        return self.view.history
+
+    @property
+    def summary(self) -> str:
+        """The arguments in one line."""
+        if self.job.merged:
+            number = self.view.payload_count
+            return ngettext("%(n)d payload", "%(n)d payloads", number) % {"n": number}
+        stored = self.job.args
+        if len(stored) > _SHORT:
+            return _("%(n)s bytes") % {"n": shown.number(len(stored))}
+        try:
+            words = ", ".join(f"{name}={shown.brief(value)}" for name, value in shown.call_rows(self.job.task, stored))
+        except ValueError:
+            words = " ".join(shown.json_text(stored).split())
+        return words if len(words) <= _LINE else f"{words[:_LINE]}…"
+
+
+def _arguments(values: Mapping[str, Any]) -> list[Argument]:
+    return [Argument(name, shown.pretty(value)) for name, value in shown.mask().value(values).items()]
+
+
+def payload_look(payload: Payload) -> PayloadLook:
+    """A payload with its score."""
+    return PayloadLook(payload.score, shown.json_text(payload.data))

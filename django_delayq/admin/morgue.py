@@ -1,0 +1,99 @@
+"""The morgue: jobs that nobody tries again unless a person says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from django.contrib import admin
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from . import shown
+from .base import fields_of
+from .deeds import DISCARD
+from .deeds import RETRY_IN as LATER
+from .deeds import RETRY_NOW as NOW
+from .filters import AgeFilter, AttemptFilter, value_filter
+from .mirrored import MirroredAdmin
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
+
+    from ..models import MorgueJob
+
+__all__ = ["MorgueJobAdmin"]
+
+RETRY_NOW: Final = replace(
+    NOW, effect=_("They leave the morgue and are run by the next free worker. They begin anew: with all attempts.")
+)
+RETRY_IN: Final = replace(
+    LATER, effect=_("They leave the morgue and become due after the delay. They begin anew: with all attempts.")
+)
+
+
+class MorgueJobAdmin(MirroredAdmin):
+    """Mirror of the morgue."""
+
+    keyset = "buried_at"
+    ordering = ("-buried_at",)
+    many = _("jobs in the morgue")
+    list_display = ("job", "queue", "trouble", "attempts", "when")
+    list_filter = (value_filter("queue", _("queue")), value_filter("task", _("task")),
+                   value_filter("reason", _("reason")), value_filter("error_class", _("error class")),
+                   AttemptFilter, AgeFilter.of("buried_at"))  # fmt: skip
+    sortable_by = ("when",)
+    actions = ("retry_now", "retry_in", "discard")
+    deeds = (RETRY_NOW, RETRY_IN, DISCARD)
+    fieldsets: ClassVar[Any] = (
+        (_("What"), {"fields": ("job", "task", "place", "priority", "kind", "generation")}),
+        (_("When"), {"fields": ("buried", "was_due", "attempts")}),
+        (_("Why"), {"fields": ("why", "outcome", "error_class", "message", "traceback")}),
+        (_("With what"), {"fields": ("arguments", "payloads", "context", "own_options")}),
+    )
+    readonly_fields = fields_of(fieldsets)
+
+    @admin.display(description=_("buried"), ordering="buried_at")
+    def when(self, row: MorgueJob) -> SafeString:
+        """Why it was buried, and how long ago."""
+        return format_html("<div>{}</div> {}", self.why(row), self.buried(row))
+
+    @admin.display(description=_("buried"))
+    def buried(self, row: MorgueJob) -> SafeString | str:
+        """How long ago."""
+        return shown.ago(row.buried_at)
+
+    @admin.display(description=_("was due"))
+    def was_due(self, row: MorgueJob) -> SafeString | str:
+        """When it should have run."""
+        return shown.ago(row.due_at)
+
+    @admin.display(description=_("reason"))
+    def why(self, row: MorgueJob) -> SafeString:
+        """Why it lies there."""
+        return shown.badge(row.reason or row.outcome or "–", "bad" if row.reason == "poison" else "")
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """``retry_morguejob``."""
+        return self.may(request, "retry")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """``discard_morguejob``."""
+        return self.may(request, "discard")
+
+    @admin.action(permissions=["retry"], description=RETRY_NOW.title)
+    def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Due at once, with a clean history."""
+        return self.perform(request, rows, RETRY_NOW)
+
+    @admin.action(permissions=["retry"], description=RETRY_IN.title)
+    def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Due after a while, with a clean history."""
+        return self.perform(request, rows, RETRY_IN)
+
+    @admin.action(permissions=["discard"], description=DISCARD.title)
+    def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
+        """Gone for good."""
+        return self.perform(request, rows, DISCARD)

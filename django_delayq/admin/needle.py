@@ -1,0 +1,98 @@
+"""Whether a text stands in what a person may read of a job. What is hidden is not searched, or it could be guessed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from . import shown
+
+if TYPE_CHECKING:
+    from ..core.job import Job
+    from ..core.views import JobView
+
+__all__ = ["GaveUp", "Needle"]
+
+
+class GaveUp(Exception):
+    """The search took too long."""
+
+
+class Needle:
+    """Looks into jobs, in large and small letters, until the time is over.
+
+    Args:
+        text: what is looked for; stored JSON is written without spaces (``"order":5``).
+        give_up: moment of ``time.monotonic()`` after which a look raises :class:`GaveUp`.
+    """
+
+    def __init__(self, text: str, give_up: float) -> None:
+        self._text = text.casefold()
+        self._give_up = give_up
+        self.looked_at = 0
+
+    def __call__(self, view: JobView) -> bool:
+        self.hurry()
+        self.looked_at += 1
+        return any(self._is_in(text) for text in _plain(view)) or any(self._is_in(text) for text in self._masked(view))
+
+    def hurry(self) -> None:
+        """Ends the search if it is time.
+
+        Raises:
+            GaveUp: it is.
+        """
+        if time.monotonic() > self._give_up:
+            raise GaveUp
+
+    def _is_in(self, text: str) -> bool:
+        return self._text in text.casefold()
+
+    def _masked(self, view: JobView) -> Iterator[str]:
+        """Stored values in which the text stands, with what is hidden taken out: a mask takes its time."""
+        mask = shown.mask()
+        for job in filter(None, (view.job, view.gated)):
+            if self._is_in(_read(job.args)):
+                yield _call(job)
+            if self._is_in(_read(job.options_json)):
+                yield _json(job.options_json)
+        for payload in view.payloads:
+            if self._is_in(_read(payload.data)):
+                yield _json(payload.data)
+        error = dict(view.error)
+        traceback = str(error.pop("traceback", ""))
+        if self._is_in(traceback):
+            yield mask.traceback(traceback)
+        if self._is_in(_dump(error)):
+            yield _dump(mask.value(error))
+
+
+def _plain(view: JobView) -> Iterator[str]:
+    """What is never hidden."""
+    yield from (view.id, view.job.task, view.job.worker, view.reason, view.error_class)
+
+
+def _call(job: Job) -> str:
+    if job.merged:
+        return ""
+    try:
+        return _dump(dict(shown.call_rows(job.task, job.args)))
+    except ValueError:
+        return _json(job.args)
+
+
+def _json(data: bytes) -> str:
+    try:
+        return _dump(shown.mask().value(shown.loaded(data)))
+    except ValueError:
+        return shown.mask().text(_read(data))
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read(data: bytes) -> str:
+    return data.decode(errors="replace")

@@ -1,0 +1,248 @@
+"""The queue pages: what lies in each queue, who serves it, and the buttons to pause, hurry or empty it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.sites import AdminSite
+from django.contrib.admin.utils import unquote
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from .. import connections
+from ..core import bulk
+from ..core.inputs import short
+from ..core.keys import MAX_SHARDS
+from ..core.queue import Queue
+from ..core.rules import DIRECTIONS
+from ..core.sweep import Progress
+from ..models import QueueEntry
+from .queue_looks import QueueLook, workers_of
+from .redis_pages import RedisPages
+from .words import moment
+
+__all__ = ["QueueEntryAdmin", "register"]
+
+#: seconds after which a sweep over a queue ends; pressed again it goes on
+LONGEST_SWEEP: Final = 20.0
+#: shards whose numbers are shown one by one
+MOST_SHARDS: Final = 64
+
+
+class PurgeForm(forms.Form):
+    """The queue's name, typed, so that nobody empties the wrong one."""
+
+    typed = forms.CharField(label=gettext_lazy("Name of the queue"), required=True, strip=True,
+                            widget=forms.TextInput(attrs={"autocomplete": "off"}))  # fmt: skip
+    morgue = forms.BooleanField(label=gettext_lazy("also throw away everything in its morgue"), required=False)
+
+    def __init__(self, *args: Any, queue: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._queue = queue
+
+    def clean_typed(self) -> str:
+        """It has to be the very name."""
+        typed: str = self.cleaned_data["typed"]
+        if typed != self._queue:
+            raise forms.ValidationError(_("This is not the name of the queue. Nothing was done."))
+        return typed
+
+
+class QueueEntryAdmin(RedisPages):
+    """The pages of :class:`QueueEntry`."""
+
+    def pages(self) -> list[URLPattern]:
+        """List, queue, and an address for each verb."""
+        one = "<path:object_id>/"
+        both = "GET HEAD POST"
+        return [
+            self.page("", self.list_view, "changelist"),
+            self.page(f"{one}change/", self.queue_view, "change"),
+            self.page(f"{one}pause/", self.pause_view, "pause", verb="pause", methods="POST"),
+            self.page(f"{one}resume/", self.resume_view, "resume", verb="pause", methods="POST"),
+            self.page(f"{one}run/", self.run_view, "run", verb="run", methods=both),
+            self.page(f"{one}purge/", self.purge_view, "purge", verb="purge", methods=both),
+        ]
+
+    # -- looks -------------------------------------------------------------------------------------------------------
+
+    def list_view(self, request: HttpRequest) -> HttpResponse:
+        """All queues."""
+        broker = connections.broker()
+        queues = {queue.name: queue for queue in broker.queues()}
+        counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
+        looks = [QueueLook(queues[one.queue], one) for one in counts]
+        now_ms = broker.now_ms()
+        places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+        context = {
+            "looks": looks,
+            "totals": [sum(getattr(one, place) for one in counts) for place in places],
+            "workers": workers_of(broker, now_ms),
+            "now": moment(now_ms, now_ms),
+            "jobs_url": self.url_of("livejob", "changelist"),
+        }
+        return self.render(request, "queue_list", capfirst(str(self.opts.verbose_name_plural)), context)
+
+    def queue_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """One queue."""
+        queue = found(object_id)
+        broker, inspector = queue.broker, queue.broker.inspector
+        look = QueueLook(queue, inspector.counts(queue.name))
+        now_ms = broker.now_ms()
+        numbers = queue.numbers[-MOST_SHARDS:]
+        context = {
+            "look": look,
+            "now": moment(now_ms, now_ms),
+            "shards": [
+                (*divmod(number, MAX_SHARDS), number, inspector.count_shards(queue, [number])) for number in numbers
+            ],
+            "shards_left_out": len(queue.numbers) - len(numbers),
+            "workers": workers_of(broker, now_ms, queue.name),
+            "jobs": [(name, number, self.jobs_url(queue.name, place)) for name, number, place in (
+                (_("delayed"), look.counts.delayed, "waiting"), (_("ready"), look.counts.ready, "waiting"),
+                (_("reserved"), look.counts.reserved, "reserved"), (_("gated"), look.counts.gated, "gated"),
+                (_("failed"), look.counts.failed, "failed"), (_("in the morgue"), look.counts.morgue, "morgue"))],
+            "directions": [("out", _("Pause workers")), ("in", _("Pause new jobs")), ("both", _("Pause both"))],
+            "may_pause": self.may(request, "pause"),
+            "may_run": self.may(request, "run"),
+            "may_purge": self.may(request, "purge"),
+            **{f"{verb}_url": self.url(verb, queue.name) for verb in ("pause", "resume", "run", "purge")},
+        }  # fmt: skip
+        return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
+
+    def jobs_url(self, queue: str, place: str) -> str:
+        """Where its jobs are shown; "" if the site does not show them."""
+        base = self.url_of("livejob", "changelist")
+        return f"{base}?{urlencode({'queue': queue, 'place': place})}" if base else ""
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Pause it for new jobs, for workers, or for both."""
+        queue = found(object_id)
+        direction = request.POST.get("direction", "")
+        if direction not in DIRECTIONS:
+            messages.error(request, _("Pause what? Choose new jobs, workers or both."))
+        else:
+            queue.broker.pause(queue.name, direction)
+            self.note(request, queue.name, f"pause {direction}")
+            said = {
+                "in": _("Paused for new jobs: schedule() is refused; what waits goes on."),
+                "out": _("Paused for workers: nothing is started; what runs goes on to its end."),
+                "both": _("Paused: new jobs are refused and nothing is started; what runs goes on to its end."),
+            }
+            messages.success(request, said[direction])
+        return self.back(self.url("change", queue.name))
+
+    def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """End every pause."""
+        queue = found(object_id)
+        queue.broker.resume(queue.name)
+        self.note(request, queue.name, "resume")
+        messages.success(request, _("It is not paused any more."))
+        return self.back(self.url("change", queue.name))
+
+    def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Make all that waits due now."""
+        queue = found(object_id)
+        if request.method != "POST":
+            return self.ask(request, "queue_run", _("Run all now"), queue)
+        sweep = Sweep()
+        counts = sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
+        self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
+        if sweep.over:
+            self.tell_unfinished(request, sweep)
+        else:
+            moved = counts.get("moved", 0)
+            messages.success(request, ngettext("%d job is due now.", "%d jobs are due now.", moved) % moved)
+        return self.back(self.url("change", queue.name))
+
+    def purge_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Cancel all that waits, and throw its morgue away if that is wanted too."""
+        queue = found(object_id)
+        form = PurgeForm(request.POST if request.method == "POST" else None, queue=queue.name)
+        if request.method != "POST" or not form.is_valid():
+            return self.ask(request, "queue_purge", _("Purge"), queue, form=form)
+        sweep = Sweep()
+        counts = sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
+        if form.cleaned_data["morgue"]:
+            counts |= sweep.run(lambda progress: bulk.discard_all(queue, progress=progress))
+        self.note(request, queue.name, f"purge: {counts or sweep.seen}")
+        cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
+        if sweep.over:
+            self.tell_unfinished(request, sweep)
+        else:
+            said = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
+            if form.cleaned_data["morgue"]:
+                said += " " + ngettext("%d job was thrown out of the morgue.", "%d jobs were thrown out of the morgue.",
+                                       discarded) % discarded  # fmt: skip
+            messages.success(request, said)
+        return self.back(self.url("change", queue.name))
+
+    def tell_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
+        """It was too much for one request."""
+        words = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{LONGEST_SWEEP:g}"}
+        messages.warning(request, _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were dealt with. Press "
+                                    "again to go on.") % words)  # fmt: skip
+
+    def ask(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
+        """A page that asks, with the numbers that are at stake."""
+        look = QueueLook(queue, queue.broker.inspector.counts(queue.name))
+        context = {"look": look, "queue_url": self.url("change", queue.name), **more}
+        trail = [(queue.name, context["queue_url"]), (title, "")]
+        return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
+
+
+class Sweep:
+    """Work on a whole queue, ended when it takes longer than a request may. All calls share the time."""
+
+    class _Over(Exception):
+        pass
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._give_up = time.monotonic() + (LONGEST_SWEEP if seconds is None else seconds)
+        self.seen = self.total = 0
+        self.over = False
+
+    def run(self, act: Callable[[Progress], dict[str, int]]) -> dict[str, int]:
+        """What came of it; nothing if it was ended, then ``over`` is true and ``seen`` tells how far it came."""
+        if self.over:
+            return {}
+        before = self.seen, self.total
+
+        def progress(seen: int, total: int) -> None:
+            self.seen, self.total = before[0] + seen, before[1] + total
+            if seen < total and time.monotonic() > self._give_up:
+                raise self._Over
+
+        try:
+            return act(progress)
+        except self._Over:
+            self.over = True
+            return {}
+
+
+def found(object_id: str) -> Queue:
+    """The queue of an address.
+
+    Raises:
+        Http404: there is none.
+    """
+    name = unquote(object_id)
+    queue = connections.existing_queue(name)
+    if queue is None:
+        raise Http404(f"there is no queue {short(name)}")
+    return queue
+
+
+def register(site: AdminSite) -> None:
+    """Give a site these pages."""
+    site.register(QueueEntry, QueueEntryAdmin)

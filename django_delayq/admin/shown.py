@@ -1,0 +1,295 @@
+"""Stored values as people see them: times in words, arguments as JSON without secrets, tracebacks with their frames.
+
+Whatever comes from a job goes through ``format_html`` or ``format_html_join``, so none of it becomes markup.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..conf import conf
+from ..core.job import Payload
+from ..core.task import registry
+from ..masking import Mask
+
+__all__ = [
+    "ago", "argument_names", "badge", "brief", "call_rows", "call_table", "error_line", "exact", "from_ms", "in_words",
+    "json_pre", "json_text", "loaded", "mapping_table", "mask", "number", "payload_table", "pre", "pretty",
+    "project_frame", "raw", "split_call", "traceback_html", "until",
+]  # fmt: skip
+
+#: a value that is shown is cut after so many characters
+LONGEST: Final = 20_000
+#: payloads of one job that are shown
+MOST_PAYLOADS: Final = 100
+_NOTHING: Final = "–"
+_FRAME: Final = re.compile(r'\s*File "(?P<file>[^"\n]*)", line \d+, in ')
+_FOREIGN: Final = re.compile(
+    r"[/\\](site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]django_delayq[/\\]"
+)
+
+
+def mask() -> Mask:
+    """The mask of the settings."""
+    return _mask(conf().admin.sensitive)
+
+
+@lru_cache(maxsize=4)
+def _mask(words: tuple[str, ...]) -> Mask:
+    return Mask(words)
+
+
+# --- times
+
+
+def from_ms(ms: float | None) -> datetime | None:
+    """A moment from Unix ms; None for none, and for what is no moment."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1000, UTC) if ms else None
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment if moment is None or settings.USE_TZ else timezone.make_naive(moment)
+
+
+def exact(moment: datetime) -> str:
+    """Date and time to the second, in the reader's time zone."""
+    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    return f"{date_format(local, 'Y-m-d H:i:s')} {local.tzname() or ''}".strip()
+
+
+def in_words(span: timedelta) -> str:
+    """A span in its largest unit: "5 seconds", "3 hours"."""
+    seconds = max(0, int(span.total_seconds()))
+    if seconds < 60:
+        return ngettext("%(n)d second", "%(n)d seconds", seconds) % {"n": seconds}
+    start = timezone.now()
+    return timesince(start - span, start, depth=1)
+
+
+def _time(moment: datetime, words: str) -> SafeString:
+    tag = '<time class="delayq-time" datetime="{}" title="{}">{}</time>'
+    return format_html(tag, moment.isoformat(), exact(moment), words)
+
+
+def ago(moment: datetime | None) -> SafeString | str:
+    """ "3 minutes ago", with the exact time as its title."""
+    if moment is None:
+        return _NOTHING
+    return _time(moment, _("%(span)s ago") % {"span": in_words(timezone.now() - moment)})
+
+
+def until(moment: datetime | None, *, late_after: float | None = None) -> SafeString | str:
+    """ "in 3 minutes", or "due" since when; with a flag when it is overdue for more than ``late_after`` seconds."""
+    if moment is None:
+        return _NOTHING
+    rest = moment - timezone.now()
+    if rest > timedelta(0):
+        return _time(moment, _("in %(span)s") % {"span": in_words(rest)})
+    words = _time(moment, _("due for %(span)s") % {"span": in_words(-rest)})
+    if late_after is not None and -rest.total_seconds() > late_after:
+        return format_html("{} {}", words, badge(_("late"), "late"))
+    return words
+
+
+def badge(words: object, kind: str = "") -> SafeString:
+    """A word in a coloured box; ``kind`` is late, bad, good or nothing."""
+    return format_html('<span class="delayq-badge delayq-{}">{}</span>', kind or "plain", words)
+
+
+# --- values
+
+
+def number(value: int) -> str:
+    """A number with its thousands apart."""
+    return str(number_format(value, force_grouping=True))
+
+
+def pretty(value: Any) -> str:
+    """A value (what JSON can hold) over several lines; cut when it is very long."""
+    text = json.dumps(_readable(value), ensure_ascii=False, indent=2)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "\n" + _("… cut; %(n)d characters in all") % {
+        "n": len(text)}  # fmt: skip
+
+
+def brief(value: Any) -> str:
+    """The same in one line."""
+    return json.dumps(_readable(value), ensure_ascii=False)
+
+
+def _readable(value: Any) -> Any:
+    """Without the tags of what JSON has no form for, where they say nothing to a reader."""
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((key, inner),) = value.items()
+            if key in ("$dt", "$d", "$t", "$dec", "$uuid"):
+                return inner
+            if key == "$td" and isinstance(inner, int) and abs(inner) < 10**17:
+                return str(timedelta(microseconds=inner))
+        return {key: _readable(item) for key, item in value.items()}
+    return [_readable(item) for item in value] if isinstance(value, list) else value
+
+
+def loaded(data: bytes) -> Any:
+    """Stored JSON as it is, tags included.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def raw(data: bytes) -> str:
+    """Bytes that are no JSON, as far as they are a text."""
+    text = data[:LONGEST].decode(errors="backslashreplace")
+    return mask().text(
+        "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
+    )
+
+
+def pre(text: str) -> SafeString:
+    """A text as it is, in a box."""
+    return format_html('<pre class="delayq-pre">{}</pre>', text)
+
+
+def json_text(data: bytes) -> str:
+    """Stored JSON, masked, over several lines; other bytes as a text."""
+    try:
+        return pretty(mask().value(loaded(data)))
+    except ValueError:
+        return raw(data)
+
+
+def json_pre(data: bytes) -> SafeString:
+    """The same in a box."""
+    return pre(json_text(data))
+
+
+def argument_names(task: str) -> list[str]:
+    """The names of a task's positional arguments, as far as this process knows the task."""
+    known = registry.get(task)
+    if known is None:
+        return []
+    try:
+        parameters = inspect.signature(known.func).parameters
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in parameters.items() if parameter.kind in kinds]
+
+
+def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and named arguments of encoded ones, tags included.
+
+    Raises:
+        ValueError: they are none.
+    """
+    value = loaded(stored) if stored else []
+    if isinstance(value, list):
+        return value, {}
+    if isinstance(value, dict) and value.keys() <= {"a", "k"}:
+        args, kwargs = value.get("a", []), value.get("k", {})
+        if isinstance(args, list) and isinstance(kwargs, dict):
+            return args, kwargs
+    raise ValueError("these are no arguments")
+
+
+def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
+    """Name and value of each argument of a call, masked.
+
+    Raises:
+        ValueError: these are no arguments.
+    """
+    args, kwargs = split_call(stored)
+    names = argument_names(task)
+    shown_args, shown_kwargs = mask().arguments(args, kwargs, names)
+    labels = [names[place] if place < len(names) else f"#{place + 1}" for place in range(len(args))]
+    return [*zip(labels, shown_args, strict=True), *shown_kwargs.items()]
+
+
+def call_table(task: str, stored: bytes) -> SafeString | str:
+    """The arguments of a call, one row for each, masked."""
+    try:
+        rows = call_rows(task, stored)
+    except ValueError:
+        return json_pre(stored)
+    return _table((), [(label, pre(pretty(value))) for label, value in rows]) if rows else _("none")
+
+
+def payload_table(payloads: Iterable[Payload], total: int) -> SafeString | str:
+    """Payloads in the order of their scores; the first of them, if there are very many."""
+    rows = [(payload.score, json_pre(payload.data)) for payload in payloads]
+    if not rows:
+        return _("none")
+    table = _table((_("score"), _("payload")), rows)
+    if total <= len(rows):
+        return table
+    more = ngettext("and %(n)d more", "and %(n)d more", total - len(rows)) % {"n": total - len(rows)}
+    return format_html('{}<p class="delayq-note">{}</p>', table, more)
+
+
+def mapping_table(values: Mapping[str, Any]) -> SafeString:
+    """Names and values, one row for each."""
+    return _table((), [(name, value if isinstance(value, SafeString) else pre(pretty(value)))
+                       for name, value in values.items()])  # fmt: skip
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[object, object]]) -> SafeString:
+    top = format_html("<thead><tr>{}</tr></thead>", format_html_join("", "<th>{}</th>", ((word,) for word in head)))
+    body = format_html_join("", "<tr><th>{}</th><td>{}</td></tr>", rows)
+    return format_html('<table class="delayq-table">{}<tbody>{}</tbody></table>', top if head else "", body)
+
+
+# --- errors
+
+
+def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
+    """The class of an error and the first line of its message; more of it is the title."""
+    if not kind and not message:
+        return _NOTHING
+    message = mask().text(message)
+    first = message.strip().split("\n", 1)[0]
+    short = first if len(first) <= most else f"{first[: most - 1]}…"
+    name = kind.rpartition(".")[2] or kind
+    return format_html('<span class="delayq-error" title="{}"><b>{}</b> {}</span>',
+                       f"{kind}: {message}" if kind else message, name, short)  # fmt: skip
+
+
+def project_frame(line: str) -> bool | None:
+    """Whether a line of a traceback opens a frame of the project (of a library: False); None if it opens none."""
+    found = _FRAME.match(line)
+    return None if found is None else _FOREIGN.search(found["file"]) is None
+
+
+def traceback_html(text: str) -> SafeString | str:
+    """A traceback; the frames of the project stand out from those of libraries."""
+    if not text:
+        return _NOTHING
+    spans: list[tuple[str, str]] = []
+    kind = "said"
+    for line in mask().traceback(text.rstrip()).split("\n"):
+        own = project_frame(line)
+        if own is not None:
+            kind = "own" if own else "foreign"
+        elif not line.startswith("    "):
+            kind = "said"
+        spans.append((kind, line))
+    return format_html('<pre class="delayq-pre delayq-traceback">{}</pre>',
+                       format_html_join("\n", '<span class="delayq-{}">{}</span>', spans))  # fmt: skip

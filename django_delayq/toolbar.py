@@ -1,0 +1,254 @@
+"""A panel for django-debug-toolbar: the jobs that a request scheduled, and what it asked of Redis.
+
+Add it to the toolbar's panels::
+
+    DEBUG_TOOLBAR_PANELS = [*debug_toolbar.settings.PANELS_DEFAULTS, "django_delayq.toolbar.JobsPanel"]
+
+Nothing else imports this module, so the toolbar is needed by nobody who does not use it. While the toolbar is loaded,
+the verbs and the calls of scripts go through a wrapper that looks whether a request with this panel is under way.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from asgiref.local import Local
+from debug_toolbar.panels import Panel
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from . import scheduling
+from .core.errors import InvalidJob
+from .core.scripts import Scripts
+from .handle import JobHandle
+from .outbox import verbs
+from .transactions import in_transaction
+
+__all__ = ["JobsPanel"]
+
+_here: Final = str(Path(__file__).resolve().parent)
+_current: Final = Local()
+#: what runs coroutines; what stands there says nothing of who called
+_MACHINERY: Final = ("/django/core/handlers/", "/threading.py", "/concurrent/futures/", "/asyncio/")
+
+
+class JobsPanel(Panel):
+    """The jobs of the request."""
+
+    is_async = True
+    template = "django_delayq/toolbar.html"
+    nav_title = _("Jobs")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._calls: list[Call] = []
+        self._trips: list[tuple[str, float, bool]] = []
+
+    @classmethod
+    def ready(cls) -> None:
+        """Wrap the verbs, once."""
+        if not getattr(scheduling, "_watched_by_toolbar", False):
+            scheduling._watched_by_toolbar = True  # type: ignore[attr-defined]
+            _wrap_verbs()
+
+    @property
+    def _stats(self) -> dict[str, Any]:
+        untyped: Any = self
+        known: dict[str, Any] = untyped.get_stats()
+        return known
+
+    @property
+    def nav_subtitle(self) -> str:
+        """Under the panel's name in the side bar."""
+        stats = self._stats
+        trips = stats.get("trips", 0)
+        words = ngettext("%(trips)d call of Redis in %(ms).1f ms", "%(trips)d calls of Redis in %(ms).1f ms", trips)
+        return words % {"trips": trips, "ms": stats.get("ms", 0.0)} if trips else ""
+
+    @property
+    def title(self) -> str:
+        """Above the panel, with the number of jobs."""
+        jobs: int = self._stats.get("jobs", 0)
+        return str(ngettext("%d job scheduled", "%d jobs scheduled", jobs) % jobs)
+
+    def enable_instrumentation(self) -> None:
+        """From now on the calls of this request are ours."""
+        _current.panel = self
+
+    def disable_instrumentation(self) -> None:
+        """The request is over."""
+        _current.panel = None
+
+    def generate_stats(self, request: HttpRequest, response: HttpResponse) -> None:
+        """What the template shows; by now the outcomes behind commits are known too."""
+        untyped: Any = self
+        shown = [call.shown() for call in self._calls]
+        by_verb: dict[str, list[float]] = {}
+        for verb, seconds, _failed in self._trips:
+            by_verb.setdefault(verb, []).append(seconds)
+        untyped.record_stats({
+            "calls": shown,
+            "jobs": sum(call["jobs"] for call in shown),
+            "trips": len(self._trips),
+            "ms": sum(seconds for _verb, seconds, _failed in self._trips) * 1000,
+            "failed_trips": sum(failed for _verb, _seconds, failed in self._trips),
+            "scripts": [{"name": verb, "number": len(times), "ms": sum(times) * 1000}
+                        for verb, times in sorted(by_verb.items())],
+        })  # fmt: skip
+
+    def generate_server_timing(self, request: HttpRequest, response: HttpResponse) -> None:
+        """For the browser's own tools."""
+        untyped: Any = self
+        untyped.record_server_timing(
+            "redis_time", f"Redis: {self._stats.get('trips', 0)} calls", self._stats.get("ms", 0.0)
+        )
+
+    # -- what is told to it ------------------------------------------------------------------------------------------
+
+    def began(self, call: Call) -> None:
+        """A verb is called."""
+        self._calls.append(call)
+
+    def asked(self, verb: str, seconds: float, failed: bool) -> None:
+        """Redis was asked."""
+        self._trips.append((verb, seconds, failed))
+
+
+class Call:
+    """One call of a verb."""
+
+    def __init__(self, verb: str, task: str, queue: str, ident: str, using: str | None) -> None:
+        self.verb = verb
+        self.task = task
+        self.queue = queue
+        self.id = ident
+        self.where = _caller()
+        self.in_transaction = _is_in_transaction(using)
+        self.result: Any = None
+        self.error = ""
+        self.ms = 0.0
+
+    def shown(self) -> dict[str, Any]:
+        """Plain values for the template, as they are at the end of the request."""
+        handle = self.result if isinstance(self.result, JobHandle) else None
+        result = self.error or (handle.outcome if handle else self.result)
+        if isinstance(result, dict):
+            jobs = sum(number for outcome, number in result.items() if outcome not in ("full", "paused", "skipped"))
+            outcome = ", ".join(f"{number} {word}" for word, number in result.items())
+        else:
+            jobs, outcome = int(handle is not None and not self.error), str(result)
+        return {
+            "verb": self.verb,
+            "task": self.task,
+            "queue": handle.queue if handle else self.queue,
+            "id": handle.id if handle else self.id,
+            "due": handle.due.isoformat(timespec="seconds") if handle else "",
+            "durable": bool(handle and handle.durable),
+            "error": f"{type(handle.error).__name__}: {handle.error}" if handle and handle.error else "",
+            "outcome": outcome,
+            "in_transaction": self.in_transaction,
+            "where": self.where,
+            "ms": self.ms,
+            "jobs": jobs,
+        }
+
+
+def _caller() -> str:
+    """The innermost line of code outside of this package; "" for a coroutine, which is on nobody's stack."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    name = frame.f_code.co_filename
+    return "" if any(part in name for part in _MACHINERY) else f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.startswith((_here, "<")) or "/asgiref/" in filename or filename.endswith("/contextlib.py")
+
+
+def _is_in_transaction(using: str | None) -> bool:
+    try:
+        return in_transaction(using)
+    except InvalidJob:  # the verb itself will say what is wrong with the alias
+        return False
+
+
+def _panel() -> JobsPanel | None:
+    return getattr(_current, "panel", None)
+
+
+def _watched(act: Callable[..., Any], describe: Callable[..., Call]) -> Callable[..., Any]:
+    """``act``, telling the request's panel of the call."""
+
+    @functools.wraps(act)
+    def watched(*args: Any, **named: Any) -> Any:
+        panel = _panel()
+        if panel is None:
+            return act(*args, **named)
+        call = describe(*args, **named)
+        panel.began(call)
+        began_at = time.perf_counter()
+        try:
+            call.result = act(*args, **named)
+        except Exception as error:
+            call.error = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            call.ms = (time.perf_counter() - began_at) * 1000
+        return call.result
+
+    return watched
+
+
+def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a script, telling the request's panel how long it took."""
+
+    @functools.wraps(act)
+    def timed(self: Scripts, name: str, *args: Any) -> Any:
+        panel = _panel()
+        if panel is None:
+            return act(self, name, *args)
+        failed = True
+        began_at = time.perf_counter()
+        try:
+            reply = act(self, name, *args)
+            failed = False
+            return reply
+        finally:
+            panel.asked(name, time.perf_counter() - began_at, failed)
+
+    return timed
+
+
+def _wrap_verbs() -> None:
+    """Put the wrappers where the verbs are looked up at each call."""
+
+    def schedule(task: Any, arguments: Any, named: Any, options: Any) -> Call:
+        return Call("schedule", task.name, task.options.queue, "", options.get("using_db"))
+
+    def many(task: Any, queue: str, made: Any, using: str | None) -> Call:
+        return Call("schedule_many", task.name, queue, "", using)
+
+    def cancel(job: Any) -> Call:
+        return Call("cancel", _name_of(job.task), job.queue, job.id, job.using)
+
+    def move(job: Any, verb: str, *_rest: Any) -> Call:
+        return Call(verb, _name_of(job.task), job.queue, job.id, job.using)
+
+    patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
+        (scheduling, "_schedule", schedule), (scheduling, "send_many", many),
+        (scheduling, "send_many_durable", many), (verbs, "cancel", cancel), (verbs, "move", move),
+    )  # fmt: skip
+    for module, name, describe in patches:
+        setattr(module, name, _watched(getattr(module, name), describe))
+    Scripts.call = _timed(Scripts.call)  # type: ignore[method-assign]
+
+
+def _name_of(task: Any) -> str:
+    return "" if task is None else str(task.name)

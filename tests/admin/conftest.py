@@ -1,0 +1,78 @@
+"""What tests of the admin may ask for.
+
+    browser      a real browser, logged out, on the live site with its static files; see tests/support/browser.py.
+                 After the test its console has to be empty (``browser.forgive(pattern)`` for what is meant to fail)
+    staff        ``staff("view_livejob", "cancel_livejob")``: a user of the admin with just these permissions
+
+Without Chromium the tests that use ``browser`` are skipped, with ``CI=true`` they fail. On PostgreSQL they are left
+out: the pages are the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pytest_django.live_server_helper import LiveServer
+
+from tests.support.browser import Browser, BrowserBox, find_programs
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def browser_box() -> Iterator[BrowserBox]:
+    """The run's browser."""
+    programs = find_programs()
+    if isinstance(programs, str):
+        if os.environ.get("CI") == "true":
+            pytest.fail(programs)
+        pytest.skip(programs)
+    with BrowserBox(programs) as box:
+        yield box
+
+
+@pytest.fixture(scope="session")
+def live_server(django_db_setup: None) -> Iterator[LiveServer]:
+    """pytest-django's, but made after the test database: before, it would take ours for one in memory, to be shared."""
+    server = LiveServer("127.0.0.1")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def browser(browser_box: BrowserBox, delayq: Any, live_server: LiveServer) -> Iterator[Browser]:
+    """The browser on the live site."""
+    opened = Browser(browser_box, live_server.url)
+    yield opened
+    said = opened.console()
+    opened.driver.get("about:blank")  # no request of this page's may meet the next test
+    assert not said, "the browser's console is not empty:\n" + "\n".join(said)
+
+
+@pytest.fixture
+def staff(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes users of the admin with just the permissions named."""
+    request.getfixturevalue("transactional_db" if "live_server" in request.fixturenames else "db")
+    from django.contrib.auth.models import Permission, User
+
+    def make(*permissions: str, superuser: bool = False) -> User:
+        user = User.objects.create_user(f"staff{next(_numbers)}", is_staff=True, is_superuser=superuser)
+        found = list(Permission.objects.filter(codename__in=permissions, content_type__app_label="django_delayq"))
+        assert len(found) == len(permissions), f"not all of {permissions} are permissions"
+        user.user_permissions.set(found)
+        return user
+
+    return make
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("DELAYQ_TEST_DB", "sqlite").startswith("sqlite"):
+        return
+    left_out = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]

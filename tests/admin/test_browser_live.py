@@ -1,0 +1,193 @@
+"""The pages over Redis in a real browser: what counts on by itself, what is pressed, and how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import ack
+from tests.admin.support import TRACEBACK, Yard, every_place
+from tests.support.browser import Browser
+
+JOBS = "/admin/django_delayq/livejob/"
+QUEUES = "/admin/django_delayq/queueentry/"
+TASKS = ("shop.cancel_order", "shop.remind", "shop.send_newsletter", "shop.check_payment")
+
+
+@pytest.fixture
+def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
+    """The browser of a person who may do everything."""
+    browser.login(staff(superuser=True))
+    return browser
+
+
+def lively(broker: Broker) -> Yard:
+    """A morning's work, for pictures."""
+    yard = every_place(broker)
+    for number in range(14):
+        yard.put(f"order-{1000 + number}", 1000 + number, task=TASKS[number % 4], delay_ms=45_000 * (number + 1) ** 2,
+                 context={"trace": f"4bf92f{number}"})  # fmt: skip
+    now_ms = int(broker.now_ms())
+    for number in range(3):
+        yard.put(f"order-{990 + number}", 990 + number, due_ms=now_ms - 90_000 * number, delay_ms=None)
+    crm = Yard(broker, "crm", shards=4)
+    for number in range(12):
+        crm.add(f"customer-{number % 5}", {"name": "Ada", "email": "ada@example.com", "token": "t"}, str(number))
+    mail = Yard(broker, "mail", worker="worker-7@mail-3:4121")
+    for number in range(6):
+        mail.put(f"mail-{number}", f"customer-{number}@example.com", task="shop.send_newsletter")
+    jobs = mail.take(started=True)
+    for number, job in enumerate(jobs[:3]):
+        mail.failed(job, delay_ms=20_000 * (number + 1), message="connection refused by smtp.example.com:587",
+                    **{"class": "ConnectionRefusedError"})  # fmt: skip
+    mail.queue.settle([ack(jobs[3], 1, 2)])
+    mail.put("mail-4", "changed@example.com", task="shop.send_newsletter", delay_ms=30_000)
+    broker.pause("mail", "in")
+    broker.limit("orders", max_length=10_000, morgue_ttl_ms=30 * 86_400_000)
+    for number in range(2):
+        broker.announce(f"worker-{number}@app-1:21{number}7", {
+            "host": "app-1", "queues": ["orders", "crm"], "threads": 8, "running": 2 + number, "dispatcher": not number,
+        })  # fmt: skip
+    return yard
+
+
+def both_looks(browser: Browser, name: str) -> None:
+    for theme in ("light", "dark"):
+        browser.theme(theme)
+        browser.screenshot(f"{name}-{theme}")
+    browser.theme("light")
+
+
+def test_the_list_of_jobs_counts_on_and_leads_to_a_job(operator: Browser, delayq: Broker) -> None:
+    lively(delayq)
+    operator.open(f"{JOBS}?queue=orders")
+    first = operator.text("#result_list time")
+    assert first.startswith("3 min")
+    assert first.endswith(" ago")
+    operator.until(lambda: operator.text("#result_list time") != first, what="the words that count on")
+    operator.open(JOBS)
+    both_looks(operator, "live-waiting")
+    operator.click(".dq-tabs a[href*='place=reserved']")
+    before = float(operator.attribute("progress", "value"))
+    assert 0 < before <= 15
+    operator.until(lambda: float(operator.attribute("progress", "value")) < before, what="the countdown")
+    both_looks(operator, "live-reserved")
+    operator.fill("q", "order-1003")
+    operator.click("Search")
+    assert [row[0] for row in operator.rows()] == ["order-1003"]
+    operator.click("order-1003")
+    assert "4bf92f3" in operator.text("#content-main")
+
+
+def test_a_job_is_moved_run_and_cancelled_by_its_buttons(operator: Browser, delayq: Broker) -> None:
+    yard = lively(delayq)
+    operator.open(f"{JOBS}orders_2Forder-1002/change/")
+    operator.click("Reschedule…")
+    operator.fill("delay", "2")
+    operator.fill("unit", "h")
+    both_looks(operator, "live-reschedule")
+    operator.click("Reschedule")
+    assert "It is due at another time now." in operator.text(".messagelist")
+    assert operator.text("#dq-live").count("in 1 h 59 min") + operator.text("#dq-live").count("in 2 h") == 1
+    operator.click("Run now")
+    assert "It is due now." in operator.text(".messagelist")
+    operator.click("Cancel…")
+    both_looks(operator, "live-cancel")
+    operator.forgive("404")  # the page of the job that is gone
+    operator.click("Yes, cancel it")
+    assert "It was waiting, and is gone." in operator.text(".messagelist")
+    assert "Redis has no live job of this id in orders now." in operator.text()
+    assert yard.queue.broker.inspector.get("orders", "order-1002") is None
+
+
+def test_a_page_refreshes_itself_if_that_is_wanted(operator: Browser, delayq: Broker) -> None:
+    yard = every_place(delayq)
+    operator.open(f"{JOBS}?queue=orders")
+    assert not operator.find("#dq-auto").is_selected()
+    yard.put("brand-new", delay_ms=1_000_000)
+    operator.click("#dq-auto")
+    operator.until(lambda: "brand-new" in operator.text("#dq-live"), what="the new job")
+    operator.open(QUEUES)
+    assert operator.find("#dq-auto").is_selected()
+    yard.put("another", delay_ms=1_000_000)
+    operator.until(lambda: operator.all(".dq-rate"), what="the rate of the counter")
+    assert operator.text(".dq-rate").endswith("/s")
+
+
+def test_pages_work_without_scripts(operator: Browser, delayq: Broker) -> None:
+    yard = every_place(delayq)
+    operator.scripts(run=False)
+    operator.open(f"{JOBS}?queue=orders")
+    assert not operator.all("#dq-auto")[0].is_displayed()
+    yard.put("brand-new", delay_ms=1_000)
+    operator.click("Refresh")
+    assert "brand-new" in operator.text("#dq-live")
+    operator.click("delayed")
+    operator.click("Run now")
+    assert "It is due now." in operator.text(".messagelist")
+
+
+def test_pictures_of_jobs(operator: Browser, delayq: Broker) -> None:
+    yard = lively(delayq)
+    yard.put("order-2000", {"items": [{"sku": "tea-1", "count": 2}], "password": "x"}, context={"trace": "1"})
+    for job in yard.take():
+        if job.id == "order-2000":
+            yard.failed(job, message="out of tea\nsecond line", traceback=TRACEBACK.replace("no", "out of tea"))
+    for name, address in {
+        "live-failed": "?place=failed", "live-morgue": "?place=morgue", "live-gated": "?place=gated",
+        "live-search": "?q=ada", "job-failed": "orders_2Forder-2000/change/", "job-gated": "orders_2Fgated/change/",
+        "job-payloads": "crm_2Fcustomer-1/change/", "job-morgue": "orders_2Fburied/change/",
+    }.items():  # fmt: skip
+        operator.open(JOBS + address)
+        both_looks(operator, name)
+    operator.size(400, 800)
+    operator.open(f"{JOBS}?place=reserved")
+    operator.screenshot("live-reserved-narrow")
+    width = operator.run("return document.documentElement.scrollWidth")
+    assert width <= 400, f"the page is {width} px wide"
+
+
+def test_a_queue_is_paused_resumed_and_purged_by_its_buttons(operator: Browser, delayq: Broker) -> None:
+    lively(delayq)
+    operator.open(QUEUES)
+    both_looks(operator, "queues")
+    operator.click("orders")
+    both_looks(operator, "queue")
+    operator.click("Pause workers")
+    assert "paused for workers" in operator.text("h1")
+    operator.click("Resume")
+    assert "paused" not in operator.text("h1")
+    operator.click("Run all now…")
+    both_looks(operator, "queue-run")
+    operator.click("Yes, run all now")
+    assert "jobs are due now." in operator.text(".messagelist")
+    operator.click("Purge…")
+    operator.fill("typed", "ordners")
+    operator.click("Yes, purge it")
+    assert "This is not the name of the queue." in operator.text(".errorlist")
+    both_looks(operator, "queue-purge")
+    operator.fill("typed", "orders")
+    operator.click("Yes, purge it")
+    assert "waiting jobs were cancelled." in operator.text(".messagelist")
+    assert delayq.inspector.counts("orders").delayed == 0
+
+
+def test_a_page_says_kindly_that_redis_is_gone(
+    operator: Browser, delayq: Broker, settings: Any, redis_factory: Callable[..., Any]
+) -> None:
+    from django_delayq import connections
+
+    operator.forgive("503")
+    connections.close_broker()
+    here = settings.DELAYQ
+    settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
+    operator.open(JOBS)
+    assert "Redis cannot be reached just now" in operator.text()
+    both_looks(operator, "unavailable")
+    connections.close_broker()
+    settings.DELAYQ = here
+    operator.click("Try again")
+    assert "Nothing here." in operator.text()

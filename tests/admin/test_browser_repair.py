@@ -1,0 +1,165 @@
+"""What a person does about failed jobs, in a real browser; each step is kept as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_delayq import mirror
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import decode_args, encode_args
+from django_delayq.models import BulkAction, FailedJob, MorgueJob
+from django_delayq.repair import orders
+from tests.admin.mirrors import BASE, FAILED, MORGUE, TRACEBACK, buried_jobs, failed_row
+from tests.admin.support import Yard
+from tests.app import deeds  # noqa: F401  # registers its tasks
+from tests.support.browser import Browser
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def person(browser: Browser, staff: Callable[..., Any]) -> Any:
+    user = staff(superuser=True)
+    browser.login(user)
+    return user
+
+
+def a_bad_night(broker: Broker) -> None:
+    """Failed jobs of several queues, as a shop has them."""
+    yard = Yard(broker, "orders")
+    for n in range(6):
+        yard.put(f"order-{1040 + n}", 1040 + n, task="shop.cancel_order", context={"trace": f"t-{n}"})
+    payments = Yard(broker, "payments", worker="web-1:2291")
+    for n in range(3):
+        payments.put(f"payment-{77 + n}", raw=encode_args((77 + n,), {"card_number": "4111 1111 1111 1111"}),
+                     task="shop.check_payment")  # fmt: skip
+    for job in yard.take():
+        yard.failed(job, delay_ms=240_000, message="gateway answered 503: token=abc123", traceback=TRACEBACK,
+                    **{"class": "shop.gateway.GatewayDown"})  # fmt: skip
+    for job in payments.take():
+        payments.failed(job, delay_ms=3_600_000, message="the bank did not answer within 10 s", traceback=TRACEBACK,
+                        **{"class": "TimeoutError"})  # fmt: skip
+    mirror.rebuild()
+
+
+def both_themes(browser: Browser, name: str) -> None:
+    browser.screenshot(name)
+    browser.theme("dark")
+    browser.screenshot(f"{name}-dark")
+    browser.theme("light")
+
+
+def test_failed_jobs_are_filtered_chosen_and_retried_later(delayq: Broker, browser: Browser, person: Any) -> None:
+    a_bad_night(delayq)
+    failed_row("order-7", ago=timedelta(days=8), crashes=1).save()
+    FailedJob.objects.filter(job_id="order-7").update(due_at="2026-01-01T00:00:00+00:00")
+    browser.open(FAILED)
+    both_themes(browser, "failed-list")
+    browser.click("payments")
+    wanted = ["payment-79", "payment-78", "payment-77"]
+    browser.until(lambda: [row[1] for row in browser.rows()] == wanted, what="the filtered list")
+    boxes = browser.all("#result_list input.action-select")
+    boxes[0].click()
+    boxes[2].click()
+    browser.fill("action", "Retry in…")
+    browser.screenshot("failed-selected")
+    browser.click("button[name=index]")
+    assert "2 jobs" in browser.text(".delayq-confirm")
+    both_themes(browser, "failed-retry-in")
+    browser.fill("delay", "45")
+    browser.fill("unit", "minutes")
+    browser.click("input[type=submit].default")
+    assert browser.text(".messagelist") == "2 jobs will be retried."
+    assert browser.path == f"{FAILED}?queue=payments"
+    browser.screenshot("failed-retried")
+    now_ms = delayq.now_ms()
+    away = {
+        view.id: round((view.due_ms - now_ms) / 60_000) for view in delayq.inspector.page("payments", "waiting").jobs
+    }
+    assert away == {"payment-77": 45, "payment-78": 60, "payment-79": 45}
+
+
+def test_the_page_of_a_job_explains_it(delayq: Broker, browser: Browser, person: Any) -> None:
+    a_bad_night(delayq)
+    browser.open(f"{FAILED}?queue=payments")
+    browser.click("payment-78")
+    text = browser.text(".delayq-job")
+    assert "waits for its next attempt" in text and "••••••" in text and "4111" not in text
+    both_themes(browser, "failed-job")
+    browser.size(420, 900)
+    browser.screenshot("failed-job-narrow")
+
+
+def test_everything_that_matches_is_discarded_in_the_background(
+    delayq: Broker, browser: Browser, person: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "ADMIN": {"bulk_threshold": 20}}
+    buried_jobs(delayq, 100, queue="crm", task="deeds.rest", mark="a")
+    buried_jobs(delayq, 30, queue="crm", task="deeds.rest", mark="b")
+    buried_jobs(delayq, 3, queue="orders", mark="c")
+    browser.open(f"{MORGUE}?queue=crm")
+    assert "130 jobs in the morgue" in browser.text(".paginator")
+    browser.click("#action-toggle")
+    browser.click("Select all 130 jobs in the morgue")
+    browser.fill("action", "Discard")
+    browser.click("button[name=index]")
+    assert "All 130 jobs" in browser.text(".delayq-confirm")
+    both_themes(browser, "morgue-discard")
+    browser.click("input[type=submit].default")
+    order = browser.until(BulkAction.objects.first, what="the order")
+    browser.until(lambda: browser.path == f"{BASE}bulkaction/{order.pk}/change/", what="its page")
+    assert "0 of 130" in browser.text("#delayq-progress")
+    browser.screenshot("bulk-waiting")
+
+    monkeypatch.setattr(orders, "PIECE", 70)
+    assert not orders._do_piece(order)
+    browser.until(lambda: "70 of 130" in browser.text("#delayq-progress"), what="the first piece")
+    both_themes(browser, "bulk-running")
+    monkeypatch.undo()
+    orders.carry_out(str(order.pk))
+    browser.until(lambda: "130 of 130" in browser.text("#delayq-progress"), what="the end")
+    browser.screenshot("bulk-done")
+    assert not browser.all("#delayq-progress form")
+    browser.open(f"{BASE}bulkaction/")
+    browser.screenshot("bulk-list")
+    assert MorgueJob.objects.count() == 3
+
+
+def test_an_order_is_stopped_by_its_button(delayq: Broker, browser: Browser, person: Any) -> None:
+    made = BulkAction.objects.create(action="discard", target="MorgueJob", total=900, done=300, state="running")
+    browser.open(f"{BASE}bulkaction/{made.pk}/change/")
+    browser.click("Stop it")
+    assert "It stops after the piece" in browser.text(".messagelist")
+    assert "stopped" in browser.text("#delayq-progress")
+
+
+def test_without_scripts_the_page_of_an_order_is_there_too(delayq: Broker, browser: Browser, person: Any) -> None:
+    made = BulkAction.objects.create(action="retry", target="MorgueJob", total=900, done=450, state="running")
+    browser.scripts(run=False)
+    browser.open(f"{BASE}bulkaction/{made.pk}/change/")
+    assert "450 of 900" in browser.text("#delayq-progress")
+
+
+def test_a_job_is_run_with_other_content(delayq: Broker, browser: Browser, person: Any) -> None:
+    yard = Yard(delayq, "orders")
+    yard.put("note-5", raw=encode_args(("Helo",), {"times": 2}), task="deeds.note")
+    yard.buried(yard.take_one(), message="the spelling is wrong")
+    mirror.rebuild()
+    browser.open(MORGUE)
+    browser.screenshot("morgue-list")
+    browser.click("note-5")
+    both_themes(browser, "morgue-job")
+    browser.click("Retry with other content…")
+    browser.fill("args", "[Hello")
+    browser.click("input[type=submit].default")
+    assert "This is no JSON" in browser.text(".errorlist")
+    both_themes(browser, "edit-refused")
+    browser.fill("args", '["Hello"]')
+    browser.click("input[type=submit].default")
+    assert browser.text(".messagelist") == "1 job will be retried."
+    (job,) = yard.take()
+    assert (job.id, decode_args(job.args)) == ("note-5", (["Hello"], {"times": 2}))

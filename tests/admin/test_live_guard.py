@@ -1,0 +1,215 @@
+"""Who may do what on the pages over Redis, what hostile text becomes there, and what they say when Redis is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from itertools import chain
+from typing import Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.test import Client
+
+from django_delayq import connections
+from django_delayq.admin import browse
+from django_delayq.core.broker import Broker
+from tests.admin.support import Yard, every_place, tags_of
+
+BASE = "/admin/django_delayq"
+JOB, QUEUE = quote("orders/delayed"), quote("orders")
+#: address -> (method, permissions that it needs)
+PAGES = {
+    f"{BASE}/livejob/": ("get", {"view_livejob"}),
+    f"{BASE}/livejob/{JOB}/change/": ("get", {"view_livejob"}),
+    f"{BASE}/livejob/{JOB}/run/": ("post", {"view_livejob", "run_livejob"}),
+    f"{BASE}/livejob/{JOB}/reschedule/": ("post", {"view_livejob", "run_livejob"}),
+    f"{BASE}/livejob/{JOB}/cancel/": ("post", {"view_livejob", "cancel_livejob"}),
+    f"{BASE}/queueentry/": ("get", {"view_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/change/": ("get", {"view_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/pause/": ("post", {"view_queueentry", "pause_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/resume/": ("post", {"view_queueentry", "pause_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/run/": ("post", {"view_queueentry", "run_queueentry"}),
+    f"{BASE}/queueentry/{QUEUE}/purge/": ("post", {"view_queueentry", "purge_queueentry"}),
+}
+PERMISSIONS = sorted({one for _, needed in PAGES.values() for one in needed})
+SAID = {"direction": "both", "typed": "orders", "delay": "1", "unit": "h"}
+
+
+def world(broker: Broker) -> Any:
+    queue = connections.existing_queue("orders")
+    assert queue is not None
+    layout = broker.read_layout("orders")[1]
+    return layout, [(place, [(view.id, view.due_ms, view.state, view.job.flags) for view in
+                             broker.inspector.page("orders", place).jobs])
+                    for place in ("waiting", "reserved", "failed", "morgue")]  # fmt: skip
+
+
+def ask(client: Client, address: str) -> Any:
+    return getattr(client, PAGES[address][0])(address, SAID if PAGES[address][0] == "post" else {})
+
+
+def test_every_page_and_button_is_in_this_matrix() -> None:
+    from django.contrib import admin
+
+    from django_delayq.models import LiveJob, QueueEntry
+
+    known = {str(one.name) for model in (LiveJob, QueueEntry) for one in admin.site.get_model_admin(model).get_urls()}
+    parts = [address.strip("/").split("/") for address in PAGES]
+    listed = {f"django_delayq_{one[2]}_{one[4] if len(one) > 4 else 'changelist'}" for one in parts}
+    assert listed == known
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("address", PAGES)
+def test_without_a_login_there_is_only_the_login(delayq: Broker, client: Client, address: str) -> None:
+    every_place(delayq)
+    before = world(delayq)
+    answer = ask(client, address)
+    assert (answer.status_code, answer.url.partition("?")[0]) == (302, "/admin/login/")
+    assert world(delayq) == before
+
+
+@pytest.mark.django_db
+def test_a_login_that_is_not_staff_gets_nowhere(delayq: Broker, client: Client, django_user_model: Any) -> None:
+    every_place(delayq)
+    before = world(delayq)
+    client.force_login(django_user_model.objects.create_user("customer"))
+    assert {ask(client, address).status_code for address in PAGES} == {302}
+    assert world(delayq) == before
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("held", [(), *((one,) for one in PERMISSIONS),
+                                  *(("view_livejob", one) for one in ("run_livejob", "cancel_livejob")),
+                                  *(("view_queueentry", one) for one in PERMISSIONS if one.endswith("_queueentry"))],
+                         ids="+".join)  # fmt: skip
+def test_each_permission_opens_its_own_pages_and_no_other(
+    delayq: Broker, client: Client, staff: Callable[..., Any], held: tuple[str, ...]
+) -> None:
+    every_place(delayq)
+    client.force_login(staff(*dict.fromkeys(held)))
+    for address, (_, needed) in PAGES.items():
+        before = world(delayq)
+        answer = ask(client, address)
+        if needed <= set(held):
+            assert answer.status_code in (200, 302), address
+        else:
+            assert answer.status_code == 403, address
+            assert world(delayq) == before
+
+
+@pytest.mark.django_db
+def test_who_may_only_look_sees_no_buttons(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
+    every_place(delayq)
+    client.force_login(staff("view_livejob", "view_queueentry"))
+    for address in (f"{BASE}/livejob/{JOB}/change/", f"{BASE}/queueentry/{QUEUE}/change/"):
+        main = client.get(address).content.decode().partition('id="content-main"')[2]
+        assert "<form" not in main
+        assert 'class="button' not in main
+
+
+@pytest.mark.django_db
+def test_the_menu_has_only_what_one_may_see(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
+    client.force_login(staff("view_queueentry"))
+    page = client.get("/admin/").content.decode()
+    assert f"{BASE}/queueentry/" in page
+    assert f"{BASE}/livejob/" not in page
+
+
+@pytest.mark.django_db
+def test_a_button_is_pressed_and_not_followed(delayq: Broker, admin_client: Client) -> None:
+    every_place(delayq)
+    for address in (f"{BASE}/livejob/{JOB}/run/", f"{BASE}/queueentry/{QUEUE}/pause/"):
+        assert admin_client.get(address).status_code == 405
+
+
+# -- hostile text ------------------------------------------------------------------------------------------------------
+
+EVIL = [
+    '"><script>alert(1)</script>',
+    "'><img src=x onerror=alert(1)>",
+    "</script><svg/onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{ 7331 }}{% now 'Y' %}{{7331|add:7331}}",
+    "</textarea></title><iframe src=//evil>",
+    "%s %(id)s {0} {id.__class__}",
+]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("evil", EVIL)
+def test_stored_text_never_becomes_html(delayq: Broker, admin_client: Client, evil: str) -> None:
+    plain = Yard(delayq, "orders", worker="worker")
+    every_place(delayq)
+    usual = {"progress", "pre", "code", "tfoot"}.union(
+        *(tags_of(admin_client.get(address).content) for address in [*lists("orders"), *pages_of("delayed", "orders")])
+    )
+    queue = evil.replace("/", "")[:60]  # a slash is in no name that the package itself gives a queue
+    yard = Yard(delayq, queue, worker=evil)
+    for name in (f"{evil}r", f"{evil}f", f"{evil}b"):
+        yard.put(name, {evil: [evil]}, task=evil, context={evil: evil})
+    jobs = yard.take()
+    yard.put(f"{evil}r", evil, task=evil, delay_ms=1_000_000)
+    for job in jobs:
+        if job.id.endswith("f"):
+            yard.failed(job, message=evil, traceback=evil, **{"class": evil, evil: evil})
+        elif job.id.endswith("b"):
+            yard.buried(job, reason=evil, message=evil, traceback=evil, **{"class": evil})
+    yard.put(f"{evil}d", evil, delay_ms=900_000, task=evil)
+    yard.add(f"{evil}m", {evil: evil}, delay_ms=900_000, task=evil)
+    plain.put("raw", raw=evil.encode(), delay_ms=900_000, task=evil)
+    delayq.announce(evil, {"queues": [queue], "host": evil, "running": evil, "threads": evil})
+    idents = [f"{evil}{letter}" for letter in "rfbdm"]
+    for address in [*lists(queue), *chain(*(pages_of(ident, queue) for ident in idents))]:
+        answer = admin_client.get(address)
+        assert answer.status_code == 200, address
+        page = answer.content.decode()
+        assert set(tags_of(answer.content)) <= usual
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "14662" not in page
+        assert escape(evil if "/livejob/" in address else queue)[:20] in page, address
+    for address in (f"{BASE}/livejob/", f"{BASE}/livejob/{quote(f'{evil}/{evil}')}/change/"):
+        for word in ("q", "queue", "place", "by", "cursor", "payloads"):
+            tags_of(admin_client.get(address, {word: evil}).content)
+
+
+def lists(queue: str) -> list[str]:
+    pages = ("change", "run", "purge")
+    return [f"{BASE}/livejob/", f"{BASE}/queueentry/", *(f"{BASE}/livejob/?place={place}" for place in browse.PLACES),
+            *(f"{BASE}/queueentry/{quote(queue)}/{page}/" for page in pages)]  # fmt: skip
+
+
+def pages_of(ident: str, queue: str) -> list[str]:
+    asking = ("cancel", "reschedule") if ident[-1] in "dm" else ()
+    return [f"{BASE}/livejob/{quote(f'{queue}/{ident}')}/{page}/" for page in ("change", *asking)]
+
+
+# -- Redis is gone -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("address", PAGES)
+def test_without_redis_the_pages_say_so_kindly(
+    client: Client, staff: Callable[..., Any], settings: Any, address: str
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0"}
+    connections.close_broker()
+    try:
+        client.force_login(staff(*PERMISSIONS))
+        answer = ask(client, address)
+        assert answer.status_code == 503
+        assert answer["Retry-After"] == "5"
+        page = answer.content.decode()
+        assert "Redis cannot be reached just now" in page
+        assert "Traceback" not in page
+        assert ("Whether what you asked for was done is not known" in page) == (PAGES[address][0] == "post")
+        tags_of(answer.content)
+    finally:
+        connections.close_broker()
+
+
+@pytest.mark.django_db
+def test_without_redis_the_index_of_the_admin_works(admin_client: Client) -> None:
+    assert admin_client.get("/admin/").status_code == 200

@@ -1,0 +1,234 @@
+"""Long lists: every row once, a number of SQL statements that does not grow, and no count of a whole table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_delayq.admin.failed import FailedJobAdmin
+from django_delayq.admin.filters import distinct_values
+from django_delayq.admin.paging import CappedCount
+from django_delayq.models import BulkAction, FailedJob, InboxEntry, MorgueJob, OutboxJob
+from tests.admin.mirrors import BULK, FAILED, INBOX, MORGUE, OUTBOX, failed_row, ids, many_rows, morgue_row
+
+pytestmark = pytest.mark.django_db
+
+MANY = 200_000
+
+
+@pytest.fixture
+def viewer(client: Client, staff: Callable[..., Any]) -> Client:
+    client.force_login(staff(*(f"view_{name}" for name in ("failedjob", "morguejob", "outboxjob", "inboxentry",
+                                                           "bulkaction")), "retry_failedjob"))  # fmt: skip
+    return client
+
+
+@pytest.fixture
+def small_pages(monkeypatch: Any) -> None:
+    from django_delayq.admin.base import ReadOnlyAdmin
+
+    monkeypatch.setattr(ReadOnlyAdmin, "list_per_page", 7)
+
+
+def walk(client: Client, address: str, link: str = "older_url", between: Callable[[int], None] = lambda n: None) -> Any:
+    """The ids of each page, following the links."""
+    pages: list[list[str]] = []
+    path = address.partition("?")[0]
+    while True:
+        answer = client.get(address)
+        pages.append(ids(answer))
+        url = getattr(answer.context["cl"], link)
+        if not url:
+            return pages, address
+        between(len(pages))
+        address = path + url
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("query", ["", "?o=-5", "?o=5", "?queue=q3", "?age=day", "?q=n-1"])
+def test_the_pages_have_every_row_once_in_order(viewer: Client, query: str) -> None:
+    many_rows(30)
+    newest_first = [f"n-{n}" for n in range(29, -1, -1)]
+    wanted = newest_first[::-1] if query == "?o=5" else newest_first
+    if "queue" in query:
+        wanted = [ident for ident in wanted if int(ident[2:]) % 7 == 3]
+    if "q=" in query:
+        wanted = [ident for ident in wanted if ident.startswith("n-1")]
+    pages, last = walk(viewer, FAILED + query)
+    assert [ident for page in pages for ident in page] == wanted
+    assert all(len(page) == 7 for page in pages[:-1])
+    back, _first = walk(viewer, last, "newer_url")
+    assert [ident for page in reversed(back) for ident in page][-7:] == wanted[-7:]
+    assert back[-1] == pages[0]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_rows_that_come_and_go_meanwhile_move_no_other_row(viewer: Client) -> None:
+    many_rows(40)
+
+    def disturb(page: int) -> None:
+        for n in range(10):
+            failed_row(f"new-{page}-{n}", ago=timedelta(seconds=-60)).save()
+        FailedJob.objects.filter(job_id=f"n-{39 - page}").delete()
+
+    pages, _last = walk(viewer, FAILED, between=disturb)
+    assert [ident for page in pages for ident in page] == [f"n-{n}" for n in range(39, -1, -1)]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_rows_of_one_moment_are_told_apart(viewer: Client) -> None:
+    now = timezone.now()
+    FailedJob.objects.bulk_create(failed_row(f"n-{n}", failed_at=now) for n in range(25))
+    pages, _last = walk(viewer, FAILED)
+    assert sorted(ident for page in pages for ident in page) == sorted(f"n-{n}" for n in range(25))
+
+
+@pytest.mark.parametrize("cursor", ["x", "~", "2030-01-01~", "~5", "2030-01-01T00:00:00+00:00~x", "9" * 5000, "a~b~c",
+                                    "2030-99-99T00:00:00+00:00~5"])  # fmt: skip
+@pytest.mark.parametrize("way", ["after", "before"])
+def test_a_damaged_cursor_leads_back_to_the_beginning(viewer: Client, cursor: str, way: str) -> None:
+    failed_row().save()
+    answer = viewer.get(FAILED, {way: cursor})
+    assert (answer.status_code, answer.url) == (302, f"{FAILED}?e=1")
+
+
+def test_the_links_to_filters_and_the_search_begin_at_the_first_page(viewer: Client) -> None:
+    many_rows(30)
+    answer = viewer.get(FAILED, {"after": f"{timezone.now().isoformat()}~9", "queue": "q1"})
+    changelist = answer.context["cl"]
+    for spec in changelist.filter_specs:
+        assert all("after=" not in choice["query_string"] for choice in spec.choices(changelist))
+    assert b'name="after"' not in answer.content
+
+
+def test_counts_stop_at_the_cap_and_say_so(viewer: Client, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "ADMIN": {"count_cap": 100}}
+    many_rows(101)
+    assert "100+ failed jobs" in viewer.get(FAILED).content.decode()
+    FailedJob.objects.filter(job_id="n-0").delete()
+    page = viewer.get(FAILED).content.decode()
+    assert "100 failed jobs" in page and "100+" not in page
+
+
+def test_numbers_are_written_with_their_thousands_apart() -> None:
+    assert (str(CappedCount.of(10_001, 10_000)), str(CappedCount.of(10_000, 10_000))) == ("10,000+", "10,000")
+    assert CappedCount.of(10_001, 10_000) == 10_000
+
+
+def test_choices_of_a_filter_are_those_that_exist_up_to_a_number(viewer: Client) -> None:
+    MorgueJob.objects.bulk_create(morgue_row(f"n-{n}", task=f"t{n % 70:02}", reason="") for n in range(200))
+    assert distinct_values(MorgueJob.objects.all(), "task") == [f"t{n:02}" for n in range(50)]
+    assert distinct_values(MorgueJob.objects.all(), "reason") == [""]
+    assert distinct_values(FailedJob.objects.all(), "task") == []
+    page = viewer.get(f"{MORGUE}?task=t65")
+    assert ids(page) == [f"n-{n}" for n in range(199, -1, -1) if n % 70 == 65]
+    spec = next(spec for spec in page.context["cl"].filter_specs if spec.parameter_name == "task")
+    assert [choice["display"] for choice in spec.choices(page.context["cl"]) if choice["selected"]] == ["t65"]
+
+
+def statements(client: Client, address: str) -> list[str]:
+    with CaptureQueriesContext(
+        connection,
+    ) as seen:
+        assert client.get(address).status_code == 200
+    return [query["sql"] for query in seen.captured_queries if "django_delayq" in query["sql"]]
+
+
+def test_the_number_of_statements_does_not_grow(viewer: Client) -> None:
+    def fill(number: int) -> None:
+        many_rows(number)
+        many_rows(number, morgue_row)
+        stamp = timezone.now()
+        made = [failed_row(f"o{n}") for n in range(number)]
+        OutboxJob.objects.bulk_create(
+            OutboxJob(queue="q", job_id=row.job_id, key=row.key, due_ms=5, record=b"") for row in made
+        )
+        InboxEntry.objects.bulk_create(InboxEntry(queue="q", job_id=row.job_id, key=row.key) for row in made)
+        BulkAction.objects.bulk_create(BulkAction(action="retry", target="FailedJob", created_at=stamp) for _ in made)
+
+    addresses = (
+        FAILED,
+        f"{FAILED}?queue=q1&attempt=1&age=day&q=n",
+        MORGUE,
+        OUTBOX,
+        f"{OUTBOX}?state=sent",
+        INBOX,
+        BULK,
+    )
+    fill(2)
+    few = {address: len(statements(viewer, address)) for address in addresses}
+    for model in (FailedJob, MorgueJob, OutboxJob, InboxEntry, BulkAction):
+        model.objects.all().delete()
+    fill(300)
+    assert {address: len(statements(viewer, address)) for address in addresses} == few
+    assert max(few.values()) <= 7
+
+
+# --- 200,000 rows
+
+
+def multiply(rounds: int) -> None:
+    """Doubles the failed jobs so many times, in the database."""
+    columns = [field.column for field in FailedJob._meta.concrete_fields if field.column not in ("id", "job_id")]
+    names = ", ".join(f'"{name}"' for name in columns)
+    with connection.cursor() as cursor:
+        for n in range(rounds):
+            cursor.execute(
+                f"INSERT INTO django_delayq_failedjob (job_id, {names}) "
+                f"SELECT job_id || '.{n}', {names} FROM django_delayq_failedjob"
+            )
+
+
+def test_a_list_of_200_000_rows_is_as_cheap_as_a_short_one(viewer: Client, capsys: Any) -> None:
+    many_rows(50)
+    short = statements(viewer, FAILED)
+    FailedJob.objects.all().delete()
+    many_rows(MANY // 64)
+    multiply(6)
+    assert FailedJob.objects.count() == MANY // 64 * 64 > 199_000
+    figures = []
+    for query in ("", "?queue=q3", "?task=shop.task_7&age=day", "?attempt=26", "?error_class=shop.Error3", "?q=n-77",
+                  "?age=older", "?queue=q3&attempt=1&q=n-1"):  # fmt: skip
+        started = time.perf_counter()
+        long = statements(viewer, FAILED + query)
+        figures.append(f"{query or '(all)'} {(time.perf_counter() - started) * 1000:.0f} ms")
+        assert len(long) == len(short), query
+        for sql in long:
+            assert "OFFSET" not in sql
+            assert "COUNT(*)" not in sql or "LIMIT 10001" in sql, sql
+    deep = FailedJob.objects.order_by("failed_at")[1000]
+    started = time.perf_counter()
+    found = ids(viewer.get(FAILED, {"after": f"{deep.failed_at.isoformat()}~{deep.pk}"}))
+    figures.append(f"the last pages {(time.perf_counter() - started) * 1000:.0f} ms")
+    assert len(found) == FailedJobAdmin.list_per_page
+    with capsys.disabled():
+        print(f"\n  admin list of {MANY:,} failed jobs on {connection.vendor}: {'; '.join(figures)}")
+
+
+def test_a_filter_and_a_search_use_their_indexes() -> None:
+    admin = FailedJobAdmin(FailedJob, None)  # type: ignore[arg-type]
+    if connection.vendor == "postgresql":  # the plan of an empty table tells no more than which index would do
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL enable_seqscan = off")
+        plan = FailedJob.objects.filter(**admin.search_lookups("n-1")).explain()
+        assert "delayq_failed_id" in plan and "Index Cond" in plan, plan
+        return
+    plans = {
+        name: FailedJob.objects.filter(**lookups).order_by("-failed_at", "-pk")[:101].explain()
+        for name, lookups in {
+            "delayq_failed_at": {}, "delayq_failed_queue": {"queue": "q"}, "delayq_failed_task": {"task": "t"},
+            "delayq_failed_error": {"error_class": ""}, "delayq_failed_attempt": {"failures": 1},
+            "delayq_failed_id": admin.search_lookups("n-1"),
+        }.items()
+    }  # fmt: skip
+    for name, plan in plans.items():
+        assert f"USING INDEX {name}" in plan, plan
+        assert ("TEMP B-TREE" in plan) is (name == "delayq_failed_id")
