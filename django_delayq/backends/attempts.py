@@ -1,0 +1,198 @@
+"""A run of a Task in a worker: what it is told, what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from django.utils import timezone
+
+from django_delayq import connections
+from django_delayq.core.errors import DelayQError, QueueUnavailable
+from django_delayq.core.faults import Backoff, classify
+from django_delayq.core.job import Job
+from django_delayq.core.results import READY, RUNNING, SUCCESSFUL, Record, Results
+from django_delayq.signals import emit
+from django_delayq.worker.current import running
+
+from . import records
+from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
+from .errors import ResultTooLarge
+from .stored import LOST, Head, change, error_line, own_part, read_errors, result_of
+
+if TYPE_CHECKING:
+    from .options import BackendOptions
+    from .registration import FrameworkTask
+    from .stored import AnyResult
+
+T = TypeVar("T")
+logger: Final = logging.getLogger("django_delayq.tasks")
+
+_attempt: ContextVar[Attempt | None] = ContextVar("delayq_task_attempt", default=None)
+
+
+def current(task: FrameworkTask) -> Attempt:
+    """The attempt that goes on here; outside of a worker one that leaves nothing behind."""
+    attempt = _attempt.get()
+    return attempt if attempt is not None and attempt.task is task else Attempt(task, None)
+
+
+def begin(task: FrameworkTask, job: Job) -> None:
+    """A worker is about to call the function."""
+    attempt = Attempt(task, job)
+    _attempt.set(attempt)
+    attempt.start(job)
+
+
+def finish(task: FrameworkTask, job: Job, state: str, *, error: BaseException | None = None,
+           retry_in: float = 0.0) -> None:  # fmt: skip
+    """It is over, or could not begin; what becomes of the job is decided."""
+    attempt = _attempt.get()
+    if attempt is None or attempt.job is not job:
+        attempt = Attempt(task, job)
+    attempt.end(state, error, retry_in)
+
+
+class Attempt:
+    """One run, or the try of one. Belongs to the thread of its job (``returned`` may be called on the event loop)."""
+
+    def __init__(self, task: FrameworkTask, job: Job | None) -> None:
+        self.task = task
+        self.job = job
+        self._value: bytes | None = None
+        self._stored = False
+        self._overtaken = False
+        self._began = ""
+        self._head = Head.of_job(job) if job is not None else Head(task=task.name, queue=task.options.queue, args=[],
+                                                                   kwargs={}, facts=None)  # fmt: skip
+        facts = self._head.facts
+        self._backend, self._options = _home(facts.backend if facts is not None else task.task.backend)
+        self.result: AnyResult = result_of(
+            job.id if job is not None else "", self._head, Record(), status=RUNNING, backend=task.task.backend
+        )
+
+    @property
+    def recorded(self) -> bool:
+        """Whether somebody may ask for the result: ``enqueue()`` made the job."""
+        return self._head.facts is not None
+
+    # --- around the function
+
+    def lead(self, takes_context: bool) -> tuple[Any, ...]:
+        """What the function gets before its arguments."""
+        return (TaskContext(task_result=self.result),) if takes_context else ()
+
+    def returned(self, raw: Any) -> Any:
+        """The function returned.
+
+        Raises:
+            TypeError, ValueError: what has no form in JSON. ResultTooLarge: what is too large to be kept.
+        """
+        encoded = json.dumps(normalize_json(raw), separators=(",", ":")).encode()
+        if len(encoded) > self._options.max_result_bytes:
+            raise ResultTooLarge(
+                f"the task returned {len(encoded)} bytes, at most {self._options.max_result_bytes} are kept. Store it "
+                f"elsewhere and return where, or raise OPTIONS['max_result_bytes'] of TASKS[{self.result.backend!r}]"
+            )
+        self._value = encoded
+        return raw
+
+    # --- what is told and stored
+
+    def start(self, job: Job) -> None:
+        """Store that it runs, and tell."""
+        now = timezone.now()
+        self._began = now.isoformat()
+        record = Record(first=self._began, last=self._began, workers=(job.worker,))
+        if self.recorded:
+            try:
+                found = self._results().start(job.id, job, job.worker, self._ttl_ms(), head=self._head.pack(),
+                                              at=self._began, lost=LOST)  # fmt: skip
+                self._stored, self._overtaken = True, found is None
+                record = found or record
+            except DelayQError as error:
+                # The run matters more than what is known of it; its end is written with more patience.
+                logger.warning("%s: the start of task %s could not be stored: %s", job.id, job.task, error)
+        self.result = result_of(job.id, self._head, record, status=RUNNING, backend=self.task.task.backend)
+        if not self._overtaken:
+            emit(task_started, self._backend, task_result=self.result)
+
+    def end(self, state: str, error: BaseException | None, retry_in: float) -> None:
+        """Store how it ended, and tell if that is for good."""
+        run, job = running.get(), self.job
+        if job is None or self._overtaken or (run is not None and run.lost):
+            return  # what it did does not count any more: the job is another worker's
+        now = timezone.now()
+        line = error_line(error) if error is not None else b""
+        record: Record | None = None
+        if self.recorded:
+            record = _patiently(lambda: self._store_end(job, state, now.isoformat(), line, retry_in), job,
+                                run.deadline if run is not None else 0.0)  # fmt: skip
+            if self._overtaken:
+                return
+        change(self.result, status=TaskResultStatus(state), finished_at=now if state != READY else None)
+        if record is not None:
+            change(self.result, worker_ids=list(record.workers), errors=read_errors(record.errors))
+        elif line:
+            self.result.errors.extend(read_errors([line]))
+        if state == SUCCESSFUL and self._value is not None:
+            change(self.result, _return_value=json.loads(self._value))
+        if state != READY:
+            self._tell_finished(error)
+
+    def _store_end(self, job: Job, state: str, at: str, line: bytes, retry_in: float) -> Record | None:
+        value = self._value if state == SUCCESSFUL else None
+        for head in (b"" if self._stored else self._head.pack(), self._head.pack()):
+            record = self._results().end(job.id, job, job.worker, self._ttl_ms(retry_in), head=head, state=state,
+                                         began=self._began, at=at, value=value, error=line)  # fmt: skip
+            self._overtaken = record is None
+            if record is None or record.head:
+                break  # else it expired during the run, and has to be written as a whole
+        return record
+
+    def _tell_finished(self, error: BaseException | None) -> None:
+        """The framework's own receiver logs the exception that is being handled, so there has to be one."""
+        if error is None:
+            emit(task_finished, self._backend, task_result=self.result)
+            return
+        trace = error.__traceback__
+        try:
+            raise error.with_traceback(own_part(error))
+        except BaseException:
+            emit(task_finished, self._backend, task_result=self.result)
+        error.__traceback__ = trace
+
+    def _ttl_ms(self, seconds: float = 0.0) -> int:
+        return int((self._options.result_ttl + seconds) * 1000)
+
+    @staticmethod
+    def _results() -> Results:
+        return records.of(connections.broker())
+
+
+def _home(alias: str) -> tuple[type[Any], BackendOptions]:
+    from .backend import home
+
+    return home(alias)
+
+
+def _patiently(call: Callable[[], T], job: Job, deadline: float) -> T | None:
+    """``call()`` again while Redis is away: until the job is surely not ours any more, and runs again."""
+    pause = Backoff()
+    until = deadline + connections.broker().lease_ms / 1000
+    while True:
+        try:
+            return call()
+        except QueueUnavailable as error:
+            wait = pause.next(classify(error))
+            if time.monotonic() + wait > until:
+                logger.error("%s: the result of task %s could not be stored: %s", job.id, job.task, error)
+                return None
+            time.sleep(wait)
+        except DelayQError as error:
+            logger.error("%s: the result of task %s could not be stored: %s", job.id, job.task, error)
+            return None

@@ -1,0 +1,204 @@
+"""The backend: ``enqueue()`` schedules a job, ``get_result()`` looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.checks import CheckMessage
+from django.db import transaction
+from django.utils import timezone
+
+from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured
+from django_delayq.core.inputs import check_queue_name
+from django_delayq.core.results import READY, Record
+from django_delayq.outbox import door, swift
+from django_delayq.scheduling import schedule_call
+from django_delayq.signals import emit
+from django_delayq.transactions import ON_COMMIT, in_transaction
+
+from . import lookup, options, records
+from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, task_backends, task_enqueued
+from .registration import adopt, known, priority_class, register
+from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_of
+from .task import DelayQTask, like
+
+if TYPE_CHECKING:
+    from django_delayq.handle import JobHandle
+
+    from .stored import AnyResult
+    from .task import AnyTask
+
+logger: Final = logging.getLogger("django_delayq.tasks")
+#: outcomes of a handle whose job Redis does not have (yet)
+_NOT_IN_REDIS: Final = (ON_COMMIT, swift.OUTBOX)
+_EVERY_QUEUE: Final[list[str]] = []
+
+
+class DelayQBackend(BaseTaskBackend):
+    """Runs Django's Tasks as jobs of django_delayq.
+
+    One is made in each thread, while task modules are imported: it holds nothing but what the settings say.
+    """
+
+    task_class = DelayQTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        self.given_queues = params.get("QUEUES", ["default"])
+        usable = isinstance(self.given_queues, (list, tuple, set, frozenset)) and all(
+            isinstance(name, str) for name in self.given_queues
+        )
+        # What is wrong is told by check(): raised here it would end the import of a task module, and hide the check.
+        super().__init__(alias, {**params, "QUEUES": self.given_queues if usable else _EVERY_QUEUE})
+
+    @cached_property
+    def settings(self) -> options.BackendOptions:
+        """``OPTIONS``, checked.
+
+        Raises:
+            InvalidTaskBackend: they are wrong.
+        """
+        try:
+            return options.load(self.options, f"TASKS[{self.alias!r}]['OPTIONS']")
+        except Misconfigured as error:
+            raise InvalidTaskBackend(str(error)) from None
+
+    def settings_or_defaults(self) -> options.BackendOptions:
+        """``OPTIONS``, or the defaults while they are wrong."""
+        try:
+            return self.settings
+        except InvalidTaskBackend:
+            return options.BackendOptions()
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """What is wrong with the settings of this backend (``delayq.E040`` …)."""
+        from .checking import messages
+
+        return list(messages(self))
+
+    # --- enqueue
+
+    def validate_task(self, task: AnyTask) -> None:
+        """See the framework. A ``run_after`` may also be a ``timedelta``, which counts from ``enqueue()`` on.
+
+        Raises:
+            InvalidTask: the task cannot be run here; the message says why.
+        """
+        after: object = task.run_after
+        if isinstance(after, timedelta):
+            if after < timedelta(0):
+                raise InvalidTask(f"run_after must not lie in the past; it is {after}")
+            super().validate_task(like(task, run_after=None))
+        elif after is None or isinstance(after, datetime):
+            super().validate_task(task)
+        else:
+            raise InvalidTask(f"run_after must be a datetime or a timedelta, not {type(after).__name__}")
+        try:
+            check_queue_name(task.queue_name)
+        except InvalidJob as error:
+            raise InvalidTask(str(error)) from None
+        register(task, self.settings_or_defaults().of)
+
+    def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Schedule a run; in a transaction, when it commits.
+
+        Raises:
+            InvalidTask, InvalidTaskBackend: see :meth:`validate_task` and :attr:`settings`.
+            TypeError: the function cannot be called so. TypeError, ValueError: an argument has no form in JSON.
+            QueueFull, QueuePaused, QueueUnavailable: Redis's answer. After a commit it is logged and signalled instead.
+        """
+        self.validate_task(task)
+        settings = self.settings
+        registered = known(task.func)
+        if registered is None:
+            raise InvalidTask(f"{task.module_path} cannot be enqueued before Django's apps are loaded")
+        now = timezone.now()
+        after: Any = task.run_after
+        run_after = now + after if isinstance(after, timedelta) else after
+        facts = Facts(backend=self.alias, priority=task.priority, enqueued_at=now, run_after=run_after)
+        head = Head(task=registered.name, queue=task.queue_name, args=plain(list(args)), kwargs=plain(dict(kwargs)),
+                    facts=facts)  # fmt: skip
+        durable = door.is_durable(registered, {}, task.queue_name)
+        ident = new_result_id(task.queue_name, durable=durable)
+        handle = schedule_call(registered, tuple(head.args), head.kwargs, {
+            "id": ident,
+            "queue": task.queue_name,
+            "priority": priority_class(task.priority),
+            "on_conflict": "ignore",
+            "durable": durable,
+            "context": {CONTEXT: facts.dump()},
+            "using_db": settings.using_db,
+            **({"delay": after} if isinstance(after, timedelta) else {"at": after} if after is not None else {}),
+        })  # fmt: skip
+        result = result_of(ident, head, Record(), status=READY)
+
+        def announce() -> None:
+            self._announce(result, head, handle)
+
+        if in_transaction(handle.using_db):
+            transaction.on_commit(announce, using=handle.using_db, robust=True)
+        else:
+            announce()
+        return result
+
+    def _announce(self, result: AnyResult, head: Head, handle: JobHandle) -> None:
+        """The job is stored: begin its record, tell the framework."""
+        if handle.outcome == "not_sent":
+            return  # logged and signalled already
+        if handle.outcome not in _NOT_IN_REDIS:
+            wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
+            ttl_ms = int((self.settings.result_ttl + wait) * 1000)
+            try:
+                swift.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
+            except DelayQError as error:  # the job itself says all of this while it lives
+                logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
+        emit(task_enqueued, type(self), task_result=result)
+
+    # --- results
+
+    def get_result(self, result_id: str) -> AnyResult:
+        """The result as it is now; it is asked for in Redis each time.
+
+        Raises:
+            TaskResultDoesNotExist: there is no such result, or not any more, or its transaction has not committed.
+            QueueUnavailable: Redis cannot be asked now.
+        """
+        result = lookup.find(result_id)
+        if result.backend not in task_backends.settings:  # the alias is gone; refresh() has to find a way
+            change(result, backend=self.alias, task=like(result.task, backend=self.alias))
+        return result
+
+
+def home(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
+    """Class and options of the backend that a job came from; those of the defaults, if there is none of that name."""
+    try:
+        found: object = task_backends[alias]
+    except InvalidTaskBackend:
+        found = None
+    if isinstance(found, DelayQBackend):
+        return type(found), found.settings_or_defaults()
+    return DelayQBackend, options.BackendOptions()
+
+
+def adopt_tasks(modules: Iterable[str]) -> None:
+    """Make the Tasks of these modules known to workers, if the settings have a backend of ours; see :func:`adopt`."""
+    ours = {backend.alias: backend for backend in _ours()}
+    if ours:
+        first = next(iter(ours.values()))
+        adopt(modules, lambda task: ours.get(task.backend, first).settings_or_defaults().of)
+
+
+def _ours() -> list[DelayQBackend]:
+    found: list[Any] = []
+    for alias in task_backends:
+        with contextlib.suppress(InvalidTaskBackend):  # Django's own check says what is wrong with that one
+            found.append(task_backends[alias])
+    return [backend for backend in found if isinstance(backend, DelayQBackend)]

@@ -1,0 +1,71 @@
+"""What ``DelayQBackend.check()`` tells; Django's own check of the setting ``TASKS`` asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning
+
+from django_delayq.conf import SETTING, conf_or_defaults
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inputs import check_queue_name, short, suggest
+
+from .options import problems
+from .registration import known_names
+
+if TYPE_CHECKING:
+    from .backend import DelayQBackend
+
+
+def messages(backend: DelayQBackend) -> Iterator[CheckMessage]:
+    """Everything that is wrong with the settings of one backend."""
+    where = f"TASKS[{backend.alias!r}]"
+    if not apps.is_installed("django_delayq"):
+        yield Error(
+            f"{where} is a backend of django_delayq, which is not in INSTALLED_APPS.",
+            hint='Add "django_delayq" to INSTALLED_APPS; its commands run the tasks.',
+            id="delayq.E043",
+        )
+    yield from _queues(backend.given_queues, where)
+    wrong = False
+    for sentence in problems(backend.options, f"{where}['OPTIONS']"):
+        wrong = True
+        yield Error(sentence, hint="Until it is corrected nothing can be enqueued.", id="delayq.E041")
+    if not wrong:
+        yield from _unknown_tasks(backend, f"{where}['OPTIONS']['tasks']")
+
+
+def _queues(given: object, where: str) -> Iterator[CheckMessage]:
+    if not isinstance(given, (list, tuple, set, frozenset)):
+        yield Error(
+            f"{where}['QUEUES'] must be a list of queue names, got {short(given)}.",
+            hint="Give a list like ['default']; [] takes every name.",
+            id="delayq.E040",
+        )
+        return
+    for name in sorted(given, key=str):
+        try:
+            check_queue_name(name)
+        except InvalidJob as error:
+            yield Error(f"{where}['QUEUES']: {error}.", hint="Give the queue another name.", id="delayq.E040")
+            continue
+        if conf_or_defaults().queue(name).kind == "pull":
+            yield Error(
+                f"{where}['QUEUES'] names {name!r}, which is of kind 'pull' in {SETTING}['QUEUES']: no worker would "
+                f"ever run its tasks.",
+                hint="Give the tasks another queue, or make this one of kind 'python'.",
+                id="delayq.E042",
+            )
+
+
+def _unknown_tasks(backend: DelayQBackend, where: str) -> Iterator[CheckMessage]:
+    known = known_names()
+    for name in backend.settings.tasks:
+        if name not in known:
+            yield Warning(
+                f"{where} names {short(name)}, which is no Task.{suggest(name, known)}",
+                hint="Correct the name (its app's label and the function, or its module path), or take it away.",
+                id="delayq.W040",
+            )

@@ -1,0 +1,65 @@
+"""Which of the two worlds of Tasks this project lives in: Django's own from 6.0 on, the backport before.
+
+They are not one: on Django 6 a backend of the backport would hear none of Django's signals. So nothing here asks
+whether the backport is installed, only which Django this is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import django
+
+__all__ = [
+    "LOGGER",
+    "NATIVE",
+    "WORLD",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultMismatch",
+    "TaskResultStatus",
+    "normalize_json",
+    "task",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]
+
+#: whether Tasks are a part of Django
+NATIVE: Final = django.VERSION >= (6, 0)
+#: the package that they live in
+WORLD: Final = "django.tasks" if NATIVE else "django_tasks"
+#: the logger that its receivers of the signals write to
+LOGGER: Final = WORLD
+
+if TYPE_CHECKING or NATIVE:
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import Task, TaskError
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, TaskResultMismatch
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+else:
+    try:
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, exceptions, task, task_backends
+    except ImportError as error:
+        raise ImportError(
+            f"Tasks are a part of Django from 6.0 on; this is {django.get_version()}, which needs the backport: "
+            f"pip install 'django-delayq[tasks]'"
+        ) from error
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import Task, TaskError
+    from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
+
+    # They had other names in the backport until it took over those of Django.
+    InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+    InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError

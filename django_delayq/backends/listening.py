@@ -1,0 +1,62 @@
+"""What is heard of Tasks: of each run by the task itself, of cancelled ones by a receiver of the queue's own signal.
+
+A receiver of the signals of all runs would cost every other job of the worker as much as it costs the Tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from django.utils import timezone
+
+from django_delayq.core.errors import DelayQError
+from django_delayq.core.job import Job
+from django_delayq.core.results import FAILED, READY, SUCCESSFUL
+from django_delayq.outbox import swift
+from django_delayq.signals import job_cancelled
+
+from . import attempts, records
+from .backend import home
+from .errors import Gone
+from .options import BackendOptions
+from .registration import FrameworkTask
+from .stored import is_result_id, raised_nowhere
+
+logger: Final = logging.getLogger("django_delayq.tasks")
+
+
+#: what the end of a run is for the framework
+_STATES: Final = {"job_succeeded": SUCCESSFUL, "job_failed": READY, "job_buried": FAILED}
+
+
+def heard(task: FrameworkTask, event: str, *, job: Job, error: BaseException | None = None,
+          retry_in: float | None = None, **_: Any) -> None:  # fmt: skip
+    """A worker tells of a run of this task; see ``worker.Hooks.notify``."""
+    if event == "job_started":
+        attempts.begin(task, job)
+    else:
+        attempts.finish(task, job, _STATES[event], error=error, retry_in=retry_in or 0.0)
+
+
+def _cancelled(sender: object, *, id: str, outcome: str, **_: Any) -> None:
+    """A job that waited is gone. One that runs goes on, and tells itself how it ended."""
+    if outcome != "cancelled" or not is_result_id(id):
+        return
+    try:
+        kept = home(sender.task.backend)[1] if isinstance(sender, FrameworkTask) else BackendOptions()
+        ttl_ms, at = int(kept.result_ttl * 1000), timezone.now().isoformat()
+        error = raised_nowhere(Gone, "it was cancelled")
+        swift.ask(lambda broker: records.of(broker).close(id, ttl_ms, at=at, error=error))
+    except DelayQError as failed:  # without it the result is the same, but for the time of its end
+        logger.warning("%s: the end of a cancelled task could not be stored: %s", id, failed)
+
+
+def connect() -> None:
+    """Hear of jobs that are cancelled in this process; again is harmless."""
+    job_cancelled.connect(_cancelled, dispatch_uid="django_delayq.tasks")
+
+
+def disconnect() -> None:
+    """Listen no more."""
+    job_cancelled.disconnect(dispatch_uid="django_delayq.tasks")

@@ -1,0 +1,141 @@
+"""Where a result is now: the job itself says what is true, the record what the job does not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from django.conf import settings
+
+from django_delayq import connections
+from django_delayq.conf import conf
+from django_delayq.core.packed import unpack_job
+from django_delayq.core.results import FAILED, READY, RUNNING, Record
+from django_delayq.core.views import JobView
+from django_delayq.outbox import door, rows
+
+from . import records
+from .compat import TaskError, TaskResultDoesNotExist
+from .errors import Gone
+from .stored import (
+    LOST,
+    Head,
+    core_error,
+    is_durable,
+    is_result_id,
+    may_be_in,
+    raised_nowhere,
+    read_errors,
+    result_of,
+)
+
+if TYPE_CHECKING:
+    from django_delayq.models import OutboxJob
+
+    from .stored import AnyResult
+
+_GONE: Final = raised_nowhere(Gone, "it was cancelled, discarded or deleted, or it expired, before a run could end")
+
+
+def find(ident: object) -> AnyResult:
+    """The result of this id.
+
+    Raises:
+        TaskResultDoesNotExist: it was never enqueued (or its transaction has not committed), or its time is over.
+        QueueUnavailable: Redis cannot be asked now.
+    """
+    if not isinstance(ident, str) or not is_result_id(ident):
+        raise TaskResultDoesNotExist(str(ident))
+    results = records.of(connections.broker())
+    record = results.read(ident)
+    view = next(_views(ident, record), None)
+    if view is None and record is not None and not record.final:
+        # It may have ended between the two looks: a worker writes the record before the job goes.
+        record = results.read(ident) or record
+    if view is None and (record is None or not record.final) and is_durable(ident):
+        row = _row(ident)
+        if row is not None:
+            return _of_row(ident, row, record)
+    head = _head(record, view)
+    if head is None:
+        raise TaskResultDoesNotExist(ident)
+    return _seen(ident, head, record, view)
+
+
+def _views(ident: str, record: Record | None) -> Iterator[JobView]:
+    broker = connections.broker()
+    if record is not None and record.head:
+        names = [Head.unpack(record.head).queue]
+    else:
+        names = [queue.name for queue in broker.queues() if may_be_in(ident, queue.name)]
+    for name in names:
+        view = broker.inspector.get(name, ident)
+        # Without a record only its own context tells that enqueue() made it.
+        if view is not None and (record is not None or Head.of_job(view.job).facts is not None):
+            yield view
+
+
+def _head(record: Record | None, view: JobView | None) -> Head | None:
+    if record is not None and record.head:
+        return Head.unpack(record.head)
+    return Head.of_job(view.job) if view is not None else None
+
+
+# --- a durable job that Redis does not have
+
+
+def _row(ident: str) -> OutboxJob | None:
+    """What the database has of it: Redis was not told yet, or has lost it and will be told again."""
+    for alias in filter(door.has_table, conf().outbox.databases):
+        for row in rows.table(alias).filter(job_id=ident).order_by("-pk"):
+            if may_be_in(ident, row.queue):
+                return row
+    return None
+
+
+def _of_row(ident: str, row: OutboxJob, known: Record | None) -> AnyResult:
+    record = known or Record()
+    head = Head.unpack(record.head) if record.head else Head.of_new(unpack_job(bytes(row.record)), row.queue)
+    if row.state in (row.State.UNSENT, row.State.SENT, row.State.MOVED):
+        return result_of(ident, head, record, status=READY)
+    return result_of(ident, head, record, status=FAILED, finished_at=_ended(record), errors=read_errors([_GONE]))
+
+
+# --- everything else
+
+
+def _seen(ident: str, head: Head, known: Record | None, view: JobView | None) -> AnyResult:
+    record = known or Record()
+    if view is None:
+        if record.final:
+            return result_of(ident, head, record, status=record.state, finished_at=_ended(record))
+        return result_of(ident, head, record, status=FAILED, finished_at=_ended(record), errors=read_errors([_GONE]))
+    if view.state == "morgue":
+        if record.state == FAILED:
+            return result_of(ident, head, record, status=FAILED, finished_at=_ended(record))
+        last = core_error(view.job)
+        return result_of(ident, head, record, status=FAILED, finished_at=_moment(view.buried_ms),
+                         errors=[last] if last is not None else [])  # fmt: skip
+    begun = known is None or record.token == view.job.token
+    if view.state == "reserved" and begun:
+        # Its end may be written already, and the job go in a moment.
+        state = record.state if known is not None else RUNNING
+        return result_of(ident, head, record, status=state, finished_at=_ended(record) if record.final else None)
+    return result_of(ident, head, record, status=READY, errors=_of_lost_run(record, view))
+
+
+def _of_lost_run(record: Record, view: JobView) -> list[TaskError]:
+    """What became of a run that began and left nothing, if it was counted."""
+    if record.state != RUNNING or view.job.failures <= record.failures:
+        return []
+    last = core_error(view.job)
+    return [last] if last is not None else read_errors([LOST.crashed])
+
+
+def _ended(record: Record) -> datetime | None:
+    return datetime.fromisoformat(record.end) if record.end else None
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC if settings.USE_TZ else None)

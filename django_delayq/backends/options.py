@@ -1,0 +1,182 @@
+"""``TASKS[alias]["OPTIONS"]``, and the options of single tasks, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from django.db import connections as databases
+
+from django_delayq.core.errors import InvalidJob, Misconfigured
+from django_delayq.core.inputs import check_queue_name, check_task_name, short, suggest
+from django_delayq.core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
+from django_delayq.values import whole
+
+#: how a task of Django's framework is tried: once, unless it says otherwise
+MAX_ATTEMPTS: Final = 1
+DAY: Final = 86_400.0
+_MERGED: Final = "merged tasks are made by django_delayq's own @task"
+_RECURRING: Final = "recurring tasks are made by django_delayq's own @task"
+_IDS: Final = "each enqueue() makes a job of its own, which meets no other"
+#: options of django_delayq's own tasks that these have not, and what to do instead
+NOT_HERE: Final = {
+    "queue": "the queue is named by the framework: @task(queue_name=…)",
+    "priority": "the priority is the framework's, -100 to 100: @task(priority=…)",
+    "merge": _MERGED,
+    "batch_size": _MERGED,
+    "payloads": _MERGED,
+    "max_payloads": _MERGED,
+    "score_policy": _MERGED,
+    "every": _RECURRING,
+    "cron": _RECURRING,
+    "timezone": _RECURRING,
+    "missed": _RECURRING,
+    "on_conflict": _IDS,
+    "due_policy": _IDS,
+    "ack": "a job that is acked before it runs leaves nothing by which a lost run could be told from one that goes on",
+}
+#: options of one task; ``name`` is what jobs store, by default "app_label.function"
+TASK_OPTIONS: Final = ("name", *(name for name in OPTION_NAMES if name not in NOT_HERE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendOptions:
+    """``TASKS[alias]["OPTIONS"]``."""
+
+    #: seconds that a result is kept after its end (a ``timedelta`` or a number)
+    result_ttl: float = 7 * DAY
+    #: largest encoded return value, in bytes
+    max_result_bytes: int = 1024 * 1024
+    #: alias of the database whose transactions ``enqueue()`` waits for; None = the default one
+    using_db: str | None = None
+    #: options of every task of this backend
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    #: options of single tasks, by registered name ("app_label.function") or by module path
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, *names: str) -> dict[str, Any]:
+        """The options of the task that is known by any of these names: its own, before the defaults."""
+        own = next((self.tasks[name] for name in names if name in self.tasks), {})
+        return {**self.defaults, **own}
+
+
+def load(raw: Any, where: str) -> BackendOptions:
+    """Options of a backend, checked.
+
+    Raises:
+        Misconfigured: an unknown or wrong one; the message begins with ``where``.
+    """
+    for problem in problems(raw, where):
+        raise Misconfigured(problem)
+    known = dict(raw)
+    if "result_ttl" in known:
+        known["result_ttl"] = _ttl(known["result_ttl"])
+    return BackendOptions(**known)
+
+
+def problems(raw: object, where: str) -> Iterator[str]:
+    """A sentence about everything that is wrong with these options."""
+    if not isinstance(raw, Mapping):
+        yield f"{where} must be a dict, got {short(raw)}"
+        return
+    names = [one.name for one in fields(BackendOptions)]
+    for name, value in raw.items():
+        if name not in names:
+            yield (
+                f"{where}: unknown key {short(name)}.{suggest(str(name).lower(), names)} "
+                f"Known keys: {', '.join(names)}."
+            )
+        else:
+            yield from _CHECKS[name](value, f"{where}[{name!r}]")
+
+
+def _result_ttl(value: object, where: str) -> Iterator[str]:
+    try:
+        _ttl(value)
+    except InvalidJob as error:
+        yield f"{where}: {error}"
+
+
+def _ttl(value: object) -> float:
+    seconds = seconds_of("result_ttl", value)
+    if not 60 <= seconds <= 3650 * DAY:
+        raise InvalidJob(f"results are kept for 60 seconds to ten years, not {seconds:g} s")
+    return seconds
+
+
+def _max_result_bytes(value: object, where: str) -> Iterator[str]:
+    try:
+        whole(where, value, 1, 64 * 1024 * 1024)
+    except Misconfigured as error:
+        yield str(error)
+
+
+def _using_db(value: object, where: str) -> Iterator[str]:
+    if value is not None and value not in list(databases):
+        yield f"{where} is {short(value)}, which is no alias in DATABASES.{suggest(str(value), databases)}"
+
+
+def _defaults(value: object, where: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name in ("name", *OWN):
+            if name in value and name not in NOT_HERE:
+                yield f"{where}: {name!r} belongs to one task; put it into OPTIONS['tasks']"
+                return
+    yield from _options(value, where)
+
+
+def _tasks(value: object, where: str) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f'{where} must be a dict like {{"shop.send_receipt": {{"max_attempts": 5}}}}, got {short(value)}'
+        return
+    for name, options in value.items():
+        yield from _options(options, f"{where}[{name!r}]")
+
+
+def _options(value: object, where: str) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f'{where} must be a dict of task options like {{"max_attempts": 5}}, got {short(value)}'
+        return
+    try:
+        build(value, where)
+    except Misconfigured as error:
+        yield str(error)
+
+
+_CHECKS: Final = {
+    "result_ttl": _result_ttl,
+    "max_result_bytes": _max_result_bytes,
+    "using_db": _using_db,
+    "defaults": _defaults,
+    "tasks": _tasks,
+}
+
+
+def build(said: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
+    """The options of one task.
+
+    Arguments:
+        said: names of :data:`TASK_OPTIONS`.
+        placed: queue and priority, which are the framework's to say.
+
+    Raises:
+        Misconfigured: an unknown or wrong option, with a suggestion; the message begins with ``what``.
+    """
+    for name in said:
+        if name in NOT_HERE:
+            raise Misconfigured(f"{what}: the option {name!r} is not for Django's Tasks: {NOT_HERE[name]}")
+        if name not in TASK_OPTIONS:
+            raise Misconfigured(
+                f"{what}: unknown option {short(name)}.{suggest(str(name), TASK_OPTIONS)} "
+                f"Known options: {', '.join(TASK_OPTIONS)}."
+            )
+    own = {name: value for name, value in said.items() if name != "name"}
+    try:
+        if said.get("name") is not None:
+            check_task_name(said["name"])
+        if "queue" in placed:
+            check_queue_name(placed["queue"])
+    except InvalidJob as error:
+        raise Misconfigured(f"{what}: {error}") from None
+    return TaskOptions.build({"max_attempts": MAX_ATTEMPTS, **own, **placed}, what=what)

@@ -1,0 +1,80 @@
+"""The setting ``TASKS``, looked at without importing Django's Tasks: most projects have none.
+
+Django registers its own check of ``TASKS`` when ``django.tasks`` is imported, which nothing in Django does by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import django
+from django.apps import AppConfig, apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register
+
+_PATH: Final = f"{__package__}.backends."
+_BACKPORT: Final = "django_tasks"
+_NATIVE: Final = django.VERSION >= (6, 0)
+
+
+def wanted() -> bool:
+    """Whether ``TASKS`` names a backend of ours, as far as can be seen without importing it."""
+    return bool(_ours())
+
+
+def queue_names() -> set[str]:
+    """The queues that backends of ours list: their Tasks go there by ``using(queue_name=…)``."""
+    lists = [entry.get("QUEUES") for entry in _ours()]
+    return {name for names in lists if isinstance(names, (list, tuple, set)) for name in names if isinstance(name, str)}
+
+
+def _ours() -> list[Mapping[str, Any]]:
+    given = getattr(settings, "TASKS", None)
+    entries = [entry for entry in given.values() if isinstance(entry, Mapping)] if isinstance(given, Mapping) else []
+    return [entry for entry in entries if str(entry.get("BACKEND")).startswith(_PATH)]
+
+
+def prepare(modules: Iterable[str]) -> None:
+    """After the task modules were imported: let Django check our backend, and make their Tasks known to workers.
+
+    Arguments:
+        modules: names of the imported task modules.
+    """
+    if wanted():
+        try:
+            from . import backends  # noqa: F401  # with it, Django's check of TASKS
+        except ImportError:
+            return  # delayq.E044 says it
+    if f"{_PATH}backend" in sys.modules:
+        from .backends.backend import adopt_tasks
+
+        adopt_tasks(modules)
+
+
+@register("delayq")
+def check_world(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
+    """What has to be there for a backend of ours before Django 6.0."""
+    if _NATIVE or not wanted():
+        return []
+    try:
+        import django_tasks  # noqa: F401
+    except ImportError:
+        return [
+            Error(
+                f"TASKS names a backend of django_delayq, but Django {django.get_version()} has no Tasks, and their "
+                f"backport is not installed.",
+                hint="pip install 'django-delayq[tasks]', or use Django 6.0 or newer.",
+                id="delayq.E044",
+            )
+        ]
+    if not apps.is_installed(_BACKPORT):
+        return [
+            Warning(
+                f'TASKS is set, but "{_BACKPORT}" is not in INSTALLED_APPS, so nothing checks the setting.',
+                hint=f'Add "{_BACKPORT}" to INSTALLED_APPS.',
+                id="delayq.W041",
+            )
+        ]
+    return []

@@ -1,0 +1,1 @@
+"""An app whose Tasks run in worker processes."""
