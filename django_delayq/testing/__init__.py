@@ -1,0 +1,75 @@
+"""For tests of projects that use django_delayq: an in-memory queue, a clock, and what looks at both.
+
+    with fake_queue():
+        client.post("/orders/", …)
+        assert_scheduled(cancel_order, args=[1], delay=timedelta(minutes=30))
+        run_due(until=timedelta(hours=1))
+
+``docs/testing.md`` tells more. Nothing here is loaded before it is used, and nothing loads pytest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .broker import MemoryBroker
+    from .doors import (
+        arun_due,
+        assert_scheduled,
+        clock,
+        fail_next,
+        freeze,
+        redis_down,
+        refute_scheduled,
+        run_due,
+        scheduled_jobs,
+        travel,
+    )
+    from .fake import DelayQTestCase, Fake, fake_queue, immediate
+    from .looking import ScheduledJob
+    from .running import Ran, RunReport
+
+__all__ = [
+    "DelayQTestCase",
+    "Fake",
+    "MemoryBroker",
+    "Ran",
+    "RunReport",
+    "ScheduledJob",
+    "arun_due",
+    "assert_scheduled",
+    "clock",
+    "fail_next",
+    "fake_queue",
+    "freeze",
+    "immediate",
+    "redis_down",
+    "refute_scheduled",
+    "run_due",
+    "scheduled_jobs",
+    "travel",
+]
+
+_HOME: Final = {
+    "DelayQTestCase": "fake",
+    "Fake": "fake",
+    "fake_queue": "fake",
+    "immediate": "fake",
+    "MemoryBroker": "broker",
+    "ScheduledJob": "looking",
+    "Ran": "running",
+    "RunReport": "running",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME.get(name, 'doors')}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,131 @@
+"""assert_scheduled and refute_scheduled: what was asked for, what was scheduled instead, and what came nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from ..core.codec import decode, decode_args, encode, encode_args
+from ..core.errors import InvalidJob
+from .looking import ScheduledJob
+from .times import datetime_of, ms_of_delta, ms_of_moment
+
+#: how far a due time may be off unless the test says otherwise
+TOLERANCE: Final = timedelta(seconds=1)
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One thing that a job should have."""
+
+    name: str
+    wanted: Any
+    is_met: Callable[[ScheduledJob], bool]
+    has: Callable[[ScheduledJob], Any]
+
+
+class Expectation:
+    """What a job should be like. Each keyword that is not None is one wish."""
+
+    def __init__(self, what: str, *, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
+                 id: str | int | None = None, queue: str | None = None, delay: timedelta | float | None = None,
+                 at: datetime | float | None = None, within: timedelta | float | None = None,
+                 **more: Any) -> None:  # fmt: skip
+        self.what = what
+        self._within = TOLERANCE if within is None else timedelta(milliseconds=ms_of_delta(within))
+        self._wishes: list[_Wish] = []
+        if args is not None:
+            self._wish_value("args", list(args), lambda value: decode_args(encode_args(tuple(value), {}))[0])
+        if kwargs is not None:
+            self._wish_value("kwargs", dict(kwargs), lambda value: decode_args(encode_args((), value))[1])
+        if id is not None:
+            self._wish_value("id", str(id), None)
+        if queue is not None:
+            self._wish_value("queue", queue, None)
+        if delay is not None:
+            span = timedelta(milliseconds=ms_of_delta(delay))
+            self._wish_near("delay", span, lambda job: job.delay)
+        if at is not None:
+            self._wish_near("at", datetime_of(ms_of_moment(at)), lambda job: job.due)
+        for name, value in more.items():
+            if name not in _MORE:
+                raise TypeError(f"a scheduled job is not asserted by {name}=; use one of args, kwargs, id, queue, "
+                                f"delay, at, within, {', '.join(_MORE)}")  # fmt: skip
+            self._wish_value(name, value, _stored if name == "payloads" else None)
+
+    def _wish_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
+        self._wishes.append(_Wish(name, wanted, lambda job: _equal(getattr(job, name), wanted, stored),
+                                  lambda job: getattr(job, name)))  # fmt: skip
+
+    def _wish_near(self, name: str, wanted: Any, has: Callable[[ScheduledJob], Any]) -> None:
+        self._wishes.append(_Wish(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
+
+    def misses(self, job: ScheduledJob) -> list[str]:
+        """What a job has otherwise."""
+        return [f"{wish.name} is {_text(wish.has(job))}, not {_text(wish.wanted)}" for wish in self._wishes
+                if not wish.is_met(job)]  # fmt: skip
+
+    def __str__(self) -> str:
+        wishes = ", ".join(f"{wish.name}={_text(wish.wanted)}" for wish in self._wishes)
+        return f"{self.what} with {wishes}" if wishes else self.what
+
+
+_MORE: Final = ("payloads", "context", "priority", "state", "failures")
+
+
+def check_scheduled(expected: Expectation, of_task: Sequence[ScheduledJob], others: Sequence[ScheduledJob],
+                    count: int | None, hint: str) -> list[ScheduledJob]:  # fmt: skip
+    """The jobs that are as expected; ``hint`` ends the message.
+
+    Raises:
+        AssertionError: there is none, or another number than ``count``.
+    """
+    found = [job for job in of_task if not expected.misses(job)]
+    if (found and count is None) or len(found) == count:
+        return found
+    number = "no job" if not found else "1 job" if len(found) == 1 else f"{len(found)} jobs"
+    wanted = "" if count is None else f", wanted {count}"
+    lines = [f"{number} of {expected} is scheduled{wanted}"]
+    if not found and of_task:
+        misses, nearest = min(((expected.misses(job), job) for job in of_task), key=lambda entry: len(entry[0]))
+        lines.append(f"nearest: {nearest}\n    {'; '.join(misses)}")
+    lines += _listed([*of_task, *(job for job in others if job not in of_task)])
+    raise AssertionError("\n".join(filter(None, [*lines, hint])))
+
+
+def check_not_scheduled(expected: Expectation, of_task: Sequence[ScheduledJob]) -> None:
+    """Raises AssertionError if a job is as expected."""
+    found = [job for job in of_task if not expected.misses(job)]
+    if found:
+        number = "1 job" if len(found) == 1 else f"{len(found)} jobs"
+        raise AssertionError("\n".join([f"{number} of {expected} should not be there", *_listed(found)]))
+
+
+def _listed(jobs: Sequence[ScheduledJob]) -> list[str]:
+    if not jobs:
+        return ["nothing is scheduled"]
+    more = [f"    … and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
+    return ["scheduled is:", *(f"    {job}" for job in jobs[:_SHOWN]), *more]
+
+
+def _equal(has: Any, wanted: Any, stored: Callable[[Any], Any] | None) -> bool:
+    """As it is, or as it is when it was stored and read again (a tuple is a list then)."""
+    if has == wanted:
+        return True
+    if stored is None:
+        return False
+    try:
+        return bool(has == stored(wanted))
+    except InvalidJob:  # something like mock.ANY, which was compared above
+        return False
+
+
+def _stored(payloads: Any) -> Any:
+    return [decode(encode(payload)) for payload in payloads]
+
+
+def _text(value: Any) -> str:
+    return str(value) if isinstance(value, (timedelta, datetime)) else repr(value)

@@ -1,0 +1,59 @@
+"""What a worker does for durable jobs beside running them: sends what is owed to the queue, takes down what ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError
+
+from ..conf import conf
+from ..core.errors import QueueUnavailable
+from ..worker import Changes
+
+if TYPE_CHECKING:
+    from ..outbox.claims import Outbox
+    from .broker import MemoryBroker
+
+
+def keep(broker: MemoryBroker) -> None:
+    """Both, as far as there is anything to do."""
+    if broker.owes:
+        pay(broker)
+    settle(broker)
+
+
+def pay(broker: MemoryBroker) -> None:
+    """The relay: jobs whose rows were written while Redis was away get into the queue."""
+    from ..outbox.relay import Relay
+
+    for outbox in _outboxes():
+        try:
+            if not outbox.waiting.exists():
+                continue
+        except (DatabaseError, AssertionError, RuntimeError):
+            continue  # a test that may not use the database has written no rows
+        relay = Relay(conf(), outbox, broker)
+        try:
+            while relay.turn():
+                pass
+        except QueueUnavailable:
+            return
+    broker.owes = False
+
+
+def settle(broker: MemoryBroker) -> None:
+    """The marks: rows of jobs that are done go, and those of buried ones say so."""
+    marked = [shard for shard in broker.stores() if shard.settled]
+    if not marked or broker.down:
+        return
+    from ..outbox.marks import Marks
+
+    marks = Marks(_outboxes(), broker, Changes())
+    for shard in marked:
+        marks.take_down(shard.queue, shard.number)
+
+
+def _outboxes() -> list[Outbox]:
+    from ..outbox.claims import Outbox
+
+    return [Outbox(alias) for alias in conf().outbox.databases]

@@ -1,0 +1,254 @@
+"""The in-memory broker: what stands in for Redis in tests."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from ..conf import Conf, conf
+from ..connections import DjangoBroker
+from ..core import layout as layouts
+from ..core.errors import DelayQError, InvalidJob, QueueNotEmpty, QueueUnavailable
+from ..core.layout import Layout
+from ..core.queue import Queue
+from ..core.wake import Hints, Waker
+from .inspector import MemoryInspector
+from .queue import MemoryQueue
+from .shard import Shard
+from .times import Clock
+
+
+class NoConnection:
+    """In the place of a connection to Redis."""
+
+    cluster = False
+    max_age = None
+
+    @property
+    def client(self) -> NoReturn:
+        """There is none."""
+        raise DelayQError("the in-memory broker of django_delayq.testing has no Redis client; what sends commands of "
+                          "its own is tested against a real Redis")  # fmt: skip
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class MemoryBroker(DjangoBroker):
+    """A broker that keeps its jobs in this process, on a clock that stands still.
+
+    It knows every verb of the real one and answers as that does. What it has not: scripts, events, other processes,
+    and changes of the number of shards.
+
+    Args:
+        clock: its time.
+        prefix, lease_ms: see :class:`~django_delayq.core.broker.Broker`.
+    """
+
+    inspector: MemoryInspector
+
+    def __init__(self, clock: Clock | None = None, *, prefix: str = "delayq", lease_ms: int = 15_000) -> None:
+        super().__init__(NoConnection(), prefix=prefix, lease_ms=lease_ms)
+        self.clock = clock or Clock()
+        self.inspector = MemoryInspector(self)
+        #: why it cannot be reached, while a test plays that
+        self.down = ""
+        #: it was away, so the outbox may hold jobs that it has not heard of
+        self.owes = False
+        #: told of ids that came in: :func:`~django_delayq.testing.immediate`
+        self.on_scheduled: Callable[[MemoryQueue, Sequence[str]], None] | None = None
+        #: of all shards, so that a test sees its jobs run in the order of its calls
+        self._arrivals = itertools.count(1)
+        self._stores: dict[tuple[str, int], Shard] = {}
+        self._layouts: dict[str, Layout] = {}
+        self._announced: dict[str, dict[str, Any]] = {}
+        self._wakers: list[MemoryWaker] = []
+        self._settings: Conf | None = None
+        #: held by whoever works on the records
+        self.turn = threading.RLock()
+
+    # -- what the parts of it share ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def reached(self) -> Iterator[None]:
+        """Around whatever would be a call of Redis: one at a time, and none while it is down."""
+        with self.turn:
+            if self.down:
+                raise QueueUnavailable(self.down)
+            yield
+
+    def store(self, queue: str, number: int) -> Shard:
+        """The records of a shard."""
+        found = self._stores.get((queue, number))
+        if found is None:
+            found = self._stores[queue, number] = Shard(queue, number, self.lease_ms, self.clock, self._arrivals)
+        return found
+
+    def stores(self) -> list[Shard]:
+        """All shards in which anything ever was."""
+        return [self._stores[place] for place in sorted(self._stores)]
+
+    def scheduled(self, queue: MemoryQueue, idents: Sequence[str]) -> None:
+        """These came in."""
+        if idents and self.on_scheduled is not None:
+            self.on_scheduled(queue, idents)
+
+    def wake(self, queue: str, number: int) -> None:
+        """A shard is worth a look."""
+        for waker in self._wakers:
+            waker.note(queue, number)
+
+    # -- the registry of queues --------------------------------------------------------------------------------------
+
+    def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
+        """See :meth:`DjangoBroker.queue`."""
+        if self._settings is not conf():  # a test may override them at any time
+            self._settings = conf()
+            self._limited.clear()
+        return super().queue(name, shards=shards, kind=kind)
+
+    def read_layout(self, name: str) -> tuple[bytes, Layout | None]:
+        """See :meth:`Broker.read_layout`."""
+        with self.reached():
+            layout = self._layouts.get(name)
+            if layout is None:
+                return b"", None
+            self._install(name, layout)
+            return layouts.encode(layout), layout
+
+    def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
+        """See :meth:`Broker.swap_layout`."""
+        with self.reached():
+            known = self._layouts.get(name)
+            if (b"" if known is None else layouts.encode(known)) != stored:
+                return False
+            self._layouts[name] = layout
+            self._install(name, layout)
+            return True
+
+    def _install(self, name: str, layout: Layout) -> Queue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = MemoryQueue(self, name, layout)
+        elif queue.layout != layout:
+            queue.install(layout)
+        return queue
+
+    def queues(self) -> list[Queue]:
+        """See :meth:`Broker.queues`."""
+        with self.reached():
+            return [self._queues[name] for name in sorted(self._layouts) if not self._queues[name].deleted]
+
+    def served(self, names: Sequence[str], *, every: bool = False) -> list[Queue]:
+        """See :meth:`Broker.served`."""
+        for name in names:
+            if name not in self._layouts:
+                self.queue(name)
+        wanted = {queue.name for queue in self.queues() if every or queue.name in names}
+        return [self.queue(name) for name in sorted(wanted)]
+
+    def delete_queue(self, name: str, *, force: bool = False) -> bool:
+        """See :meth:`Broker.delete_queue`."""
+        queue = self.known_queue(name)
+        if queue is None:
+            return False
+        with self.reached():
+            held = [shard for number in queue.numbers if (shard := self.store(name, number)).lives or shard.graves]
+            if held and not force:
+                raise QueueNotEmpty(f"queue {name!r} holds jobs, or graves in its morgue; empty it first, or use force")
+            for number in queue.numbers:
+                self._stores.pop((name, number), None)
+        return self.swap_layout(name, layouts.encode(queue.layout), layouts.tombstone(queue.layout, wiped=True))
+
+    def reshard(self, name: str, shards: int) -> Layout:
+        """Not in memory."""
+        raise InvalidJob("the in-memory broker of django_delayq.testing does not change numbers of shards; "
+                         "test this against a real Redis")  # fmt: skip
+
+    # -- workers and server ------------------------------------------------------------------------------------------
+
+    def announce(self, name: str, info: dict[str, Any]) -> float:
+        """See :meth:`Broker.announce`."""
+        with self.reached():
+            self._announced[name] = {**info, "name": name, "seen_ms": self.clock.now_ms}
+            return float(self.clock.now_ms)
+
+    def forget(self, name: str) -> None:
+        """See :meth:`Broker.forget`."""
+        with self.reached():
+            self._announced.pop(name, None)
+
+    def workers(self) -> list[dict[str, Any]]:
+        """See :meth:`Broker.workers`."""
+        with self.reached():
+            return [self._announced[name] for name in sorted(self._announced)]
+
+    def waker(self, queues: Sequence[str]) -> Waker:
+        """See :meth:`Broker.waker`."""
+        made = MemoryWaker(self, queues)
+        self._wakers.append(made)
+        return made
+
+    def now_ms(self) -> float:
+        """The clock."""
+        with self.reached():
+            return self.clock.us / 1000
+
+    def server_info(self) -> dict[str, Any]:
+        """There is no server; the version is the oldest one that would do."""
+        with self.reached():
+            return {"redis_version": "6.2.0", "redis_mode": "in-memory"}
+
+    def check_server(self) -> None:
+        """See :meth:`Broker.check_server`."""
+        with self.reached():
+            pass
+
+    def drop_waker(self, waker: MemoryWaker) -> None:
+        """It hears no more."""
+        if waker in self._wakers:
+            self._wakers.remove(waker)
+
+
+class MemoryWaker:
+    """Waits for jobs that come in: for threads of a test that wait in ``Queue.reserve(wait=…)``."""
+
+    forgetful = False
+
+    def __init__(self, broker: MemoryBroker, queues: Sequence[str]) -> None:
+        self._broker = broker
+        self._queues = frozenset(queues)
+        self._hints: Hints = []
+        self._closed = False
+        self._bell = threading.Condition()
+
+    def note(self, queue: str, number: int) -> None:
+        """A shard is worth a look."""
+        if queue in self._queues:
+            with self._bell:
+                self._hints.append((queue, number))
+                self._bell.notify()
+
+    def wait(self, timeout: float) -> Hints:
+        """See :meth:`Waker.wait`."""
+        with self._bell:
+            until = time.monotonic() + timeout
+            while not self._hints and not self._closed and (left := until - time.monotonic()) > 0:
+                self._bell.wait(left)
+            found, self._hints = list(dict.fromkeys(self._hints)), []
+            return found
+
+    def is_old(self) -> bool:
+        """See :meth:`Waker.is_old`."""
+        return False
+
+    def close(self) -> None:
+        """See :meth:`Waker.close`."""
+        with self._bell:
+            self._closed = True
+            self._bell.notify()
+        self._broker.drop_waker(self)

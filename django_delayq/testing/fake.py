@@ -1,0 +1,332 @@
+"""The in-memory broker in the place of the process's own: ``fake_queue()``, ``immediate()`` and ``DelayQTestCase``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import unittest
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from types import FrameType, TracebackType
+from typing import Any, Final, TypeVar
+
+from asgiref.sync import sync_to_async
+
+from .. import connections
+from ..conf import conf
+from ..core.task import Task
+from ..outbox import door
+from . import books
+from .asserting import Expectation, check_not_scheduled, check_scheduled
+from .broker import MemoryBroker
+from .faults import Error, Faults, outage
+from .looking import ScheduledJob, hint_of_commit, jobs_of, late_verbs, names_of
+from .queue import MemoryQueue
+from .running import Runner, RunReport
+from .times import Clock, Moment, ms_of_delta, ms_of_moment
+
+Until = datetime | timedelta | float | None
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: schedule calls inside one another, each in the job of the one before, that immediate() bears
+DEPTH: Final = 50
+#: where jobs are sent after a commit (or, durable ones, beside a row that is committed), and no error can be raised any
+#: more: module -> function, "" = any
+_COMMITS: Final = {
+    "django.db.backends.base.base": "run_and_clear_commit_hooks",
+    "django.test.testcases": "captureOnCommitCallbacks",
+    f"{__package__}.guard": "_commit",
+    "django_delayq.outbox.swift": "",
+}
+
+
+class Fake:
+    """What a test has of the in-memory broker. The functions of ``django_delayq.testing`` are those of the active one.
+
+    Attributes:
+        broker: the in-memory broker.
+        clock: its time.
+        errors: what jobs raised that ``immediate()`` ran after a commit.
+    """
+
+    def __init__(self, at: Moment | None = None, *, time_machine: bool = False) -> None:
+        self.clock = Clock(at, time_machine=time_machine)
+        self.broker = MemoryBroker(self.clock, prefix=conf().prefix, lease_ms=int(conf().lease * 1000))
+        self.errors: list[BaseException] = []
+        self._faults = Faults()
+        self._runner = Runner(self.broker, self._faults)
+        self._depth = threading.local()
+        #: what waits in transactions that began before, like that of the test's class
+        self._earlier = late_verbs()
+
+    # -- look --------------------------------------------------------------------------------------------------------
+
+    def scheduled_jobs(self, task: Task | str | None = None, queue: str | None = None, id: str | int | None = None,
+                       *, state: str | None = None) -> list[ScheduledJob]:  # fmt: skip
+        """The jobs that wait or run, by their due times; with ``state="morgue"`` those in the morgue.
+
+        Args:
+            task: only those of this task (or of the task with this name).
+            queue: only those in this queue.
+            id: only the job of this id.
+            state: only those in this state: delayed, ready, reserved, gated or morgue.
+        """
+        return jobs_of(self.broker, task, queue, id, state)
+
+    def assert_scheduled(self, task: Task | str, *, args: Sequence[Any] | None = None,
+                         kwargs: Mapping[str, Any] | None = None, id: str | int | None = None,
+                         queue: str | None = None, delay: timedelta | float | None = None,
+                         at: datetime | float | None = None, within: timedelta | float | None = None,
+                         count: int | None = None, **more: Any) -> ScheduledJob | None:  # fmt: skip
+        """Fail unless a job is scheduled that is like this; what is None may be anything.
+
+        Args:
+            task: its task, or the task's name.
+            args, kwargs: the arguments of the call, exactly.
+            id, queue: of the job.
+            delay: a ``timedelta`` or seconds, counted from the call that decided the due time.
+            at: an aware ``datetime`` or Unix seconds.
+            within: how far ``delay`` or ``at`` may be off (1 s).
+            count: exactly so many jobs; 0 = none. None = at least one.
+            more: ``payloads``, ``context``, ``priority``, ``state``, ``failures``.
+
+        Returns:
+            The job that is due first; None with ``count=0``.
+        """
+        expected = Expectation(_name(task), args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at,
+                               within=within, **more)  # fmt: skip
+        hint = hint_of_commit([late for late in late_verbs() if late not in self._earlier])
+        found = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, hint)
+        return found[0] if found else None
+
+    def refute_scheduled(self, task: Task | str, **wishes: Any) -> None:
+        """Fail if a job is scheduled that is like this; arguments as for :meth:`assert_scheduled`."""
+        check_not_scheduled(Expectation(_name(task), **wishes), self._of(task, wishes))
+
+    def _of(self, task: Task | str, wishes: Mapping[str, Any]) -> list[ScheduledJob]:
+        return self.scheduled_jobs(task, state="morgue" if wishes.get("state") == "morgue" else None)
+
+    # -- run ---------------------------------------------------------------------------------------------------------
+
+    def run_due(self, until: Until = None, *, max_jobs: int | None = None, raise_errors: bool = True) -> RunReport:
+        """Run what is due, in this process, as a worker would: middlewares, signals, retries, batches, the morgue.
+
+        The clock moves from due time to due time, and stands at ``until`` when all is done. Time limits (``timeout``)
+        are not enforced.
+
+        Args:
+            until: a ``timedelta`` or seconds from now, or a moment (aware ``datetime``); None = now, so the clock
+                stands still.
+            max_jobs: end after so many runs; None = until nothing is due.
+            raise_errors: what a handler raises is raised here, after it was stored as a worker would; a verdict
+                (``Retry``, ``Release``, ``Bury``, ``PartialFailure``) is not. False = it is in the report only.
+
+        Returns:
+            What was run, and how it ended.
+        """
+        return self._runner.run_due(self._until_ms(until), max_jobs=max_jobs, raise_errors=raise_errors)
+
+    async def arun_due(self, until: Until = None, *, max_jobs: int | None = None,
+                       raise_errors: bool = True) -> RunReport:  # fmt: skip
+        """:meth:`run_due` for coroutines, in the thread of their database code."""
+        return await sync_to_async(self.run_due)(until, max_jobs=max_jobs, raise_errors=raise_errors)
+
+    def _until_ms(self, until: Until) -> int:
+        if until is None:
+            return self.clock.now_ms
+        return ms_of_moment(until) if isinstance(until, datetime) else self.clock.now_ms + ms_of_delta(until)
+
+    def run_at_once(self, queue: MemoryQueue, idents: Sequence[str]) -> None:
+        """What ``immediate()`` does with jobs that came in."""
+        if queue.kind != "python":
+            return
+        depth = getattr(self._depth, "n", 0)
+        if depth >= DEPTH:
+            raise RuntimeError(f"immediate(): {DEPTH} jobs run inside one another; does a task schedule itself? "
+                               "Use fake_queue() and run_due()")  # fmt: skip
+        self._depth.n = depth + 1
+        try:
+            for ident in idents:
+                try:
+                    self._runner.run_one(queue, ident)
+                except Exception as error:
+                    if _is_committing(sys._getframe(1)):
+                        self.errors.append(error)  # Django would log it, and the job is scheduled all the same
+                    else:
+                        raise
+        finally:
+            self._depth.n = depth
+
+    # -- time and trouble --------------------------------------------------------------------------------------------
+
+    def freeze(self, moment: Moment | None = None) -> datetime:
+        """Set the clock to a moment (aware ``datetime`` or Unix seconds), or leave it where it is; returns the time."""
+        return self.clock.freeze(moment)
+
+    def travel(self, delta: timedelta | float) -> datetime:
+        """Move the clock by a ``timedelta`` or seconds; nothing is run. Returns the time."""
+        return self.clock.travel(delta)
+
+    def fail_next(self, task: Task | str, error: Error, times: int = 1) -> None:
+        """The next ``times`` runs of ``task`` raise ``error`` (an exception or its class) instead of its function."""
+        self._faults.order(task, error, times)
+
+    def redis_down(self) -> AbstractContextManager[None]:
+        """Inside this block every call raises ``QueueUnavailable``, as if Redis were away."""
+        return outage(self.broker)
+
+    def immediate(self) -> AbstractContextManager[Fake]:
+        """Inside this block jobs run when they are scheduled; see :class:`immediate`."""
+        return immediate(_on=self)
+
+    def close(self) -> None:
+        """Give the machine's clock back."""
+        self.clock.close()
+
+
+def _name(task: Task | str) -> str:
+    return task if isinstance(task, str) else min(names_of(task), key=lambda name: name != task.name)
+
+
+def _is_committing(frame: FrameType | None) -> bool:
+    """Whether the call comes from a callback of a commit, and not from a job that such a callback runs."""
+    while frame is not None and frame.f_code.co_name != "run_at_once":
+        if _COMMITS.get(frame.f_globals.get("__name__", "")) in ("", frame.f_code.co_name):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# -- the active one --------------------------------------------------------------------------------------------------
+
+_active: Final[list[Fake]] = []
+
+
+def active() -> Fake:
+    """The one that was begun last.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    if not _active:
+        raise RuntimeError("no in-memory queue is active: use `with fake_queue():`, DelayQTestCase or the pytest "
+                           "fixture delayq_fake")  # fmt: skip
+    return _active[-1]
+
+
+class fake_queue:
+    """Jobs stay in memory, on a clock that stands still: ``with fake_queue() as fake:`` or ``@fake_queue()``.
+
+    Until the block ends the in-memory broker is that of the whole process. As a decorator it is for functions and
+    coroutine functions; classes inherit from :class:`DelayQTestCase`.
+
+    Args:
+        at: the time of the clock (aware ``datetime`` or Unix seconds), which is frozen then; None = this machine's.
+        time_machine: move ``timezone.now()`` along with the clock; needs the package time-machine.
+    """
+
+    def __init__(self, at: Moment | None = None, *, time_machine: bool = False) -> None:
+        self._options: dict[str, Any] = {"at": at, "time_machine": time_machine}
+        self._stack: list[tuple[Fake, Any, Any]] = []
+
+    def __enter__(self) -> Fake:
+        fake = Fake(**self._options)
+        # A test without durable jobs need not ask the database for their rows because of one before it.
+        self._stack.append((fake, connections.stand_in(fake.broker), door.know(None)))
+        _active.append(fake)
+        return fake
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        fake, before, known = self._stack.pop()
+        _active.remove(fake)
+        connections.stand_in(before)
+        door.know(known)
+        fake.close()
+
+    def __call__(self, function: F) -> F:
+        if isinstance(function, type):
+            raise TypeError("fake_queue() decorates functions; let the class inherit from DelayQTestCase instead")
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def around(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def around(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+        return around  # type: ignore[return-value]
+
+
+class immediate(fake_queue):
+    """``schedule()`` runs the job before it returns, in a transaction on its commit; delays are ignored.
+
+    What the job raises comes out of ``schedule()``; of a job that ran after a commit (or is durable), where it would be
+    swallowed, it is raised when the block ends. Inside of ``fake_queue()`` its jobs and its clock are used. Nothing
+    switches this on but a call.
+    """
+
+    def __init__(self, at: Moment | None = None, *, time_machine: bool = False, _on: Fake | None = None) -> None:
+        super().__init__(at, time_machine=time_machine)
+        self._on = _on
+        self._blocks: list[tuple[Fake, Any, bool]] = []
+
+    def __enter__(self) -> Fake:
+        own = self._on is None and not _active
+        fake = super().__enter__() if own else self._on or active()
+        self._blocks.append((fake, fake.broker.on_scheduled, own))
+        fake.broker.on_scheduled = fake.run_at_once
+        return fake
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        fake, before, own = self._blocks.pop()
+        fake.broker.on_scheduled = before
+        books.settle(fake.broker)
+        if own:
+            super().__exit__(kind, error, trace)
+        errors, fake.errors = fake.errors, []
+        if error is None and errors:
+            raise errors[0] if len(errors) == 1 else BaseExceptionGroup("jobs that ran after their commits", errors)
+
+
+class DelayQTestCase:
+    """For test classes of Django and unittest: ``class OrderTests(DelayQTestCase, TestCase)``; it stands first.
+
+    Each test has an in-memory queue of its own, ``self.delayq``; what the class sets up (``setUpTestData``) has another
+    one.
+
+    Attributes:
+        delayq: the :class:`Fake` of the test.
+        delayq_options: arguments of :class:`fake_queue`.
+    """
+
+    delayq: Fake
+    delayq_options: Mapping[str, Any] = {}
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """The class gets one too."""
+        fake = fake_queue(**cls.delayq_options)
+        fake.__enter__()
+        cls.addClassCleanup(fake.__exit__, None, None, None)  # type: ignore[attr-defined]
+        super().setUpClass()  # type: ignore[misc]
+
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        """The whole test, with what is set up and torn down around it."""
+        with fake_queue(**self.delayq_options) as self.delayq:
+            return super().run(result)  # type: ignore[misc, no-any-return]
+
+    def debug(self) -> None:
+        """The same without a result."""
+        with fake_queue(**self.delayq_options) as self.delayq:
+            super().debug()  # type: ignore[misc]

@@ -1,0 +1,60 @@
+"""Failures on order: tasks that raise, a Redis that is away."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..core.task import Task
+from ..scheduling import find_task
+
+if TYPE_CHECKING:
+    from ..worker.run import Run
+    from .broker import MemoryBroker
+
+Error = BaseException | type[BaseException]
+
+DOWN = "Redis cannot be used now: redis_down() of django_delayq.testing plays that it is away"
+
+
+class Faults:
+    """What the next runs of tasks raise."""
+
+    def __init__(self) -> None:
+        self._ordered: dict[str, deque[Error]] = {}
+
+    def order(self, task: Task | str, error: Error, times: int = 1) -> None:
+        """The next ``times`` runs of ``task`` raise ``error`` instead of calling its function."""
+        name = find_task(task).name
+        if not (isinstance(error, BaseException) or (isinstance(error, type) and issubclass(error, BaseException))):
+            raise TypeError(f"fail_next() wants an exception, not {error!r}")
+        self._ordered.setdefault(name, deque()).extend([error] * times)
+
+    def strike(self, run: Run) -> None:
+        """Raises what was ordered for the task of this run."""
+        ordered = self._ordered.get(run.task.name) if run.task is not None else None
+        if ordered:
+            error = ordered.popleft()
+            raise error if isinstance(error, BaseException) else error()
+
+
+@contextmanager
+def outage(broker: MemoryBroker) -> Iterator[None]:
+    """Every call raises QueueUnavailable."""
+    before, broker.down = broker.down, DOWN
+    try:
+        yield
+    finally:
+        broker.down, broker.owes = before, True
+        _reassure(broker)
+
+
+def _reassure(broker: MemoryBroker) -> None:
+    """The outbox need not wait some seconds before it tries this broker again."""
+    from ..outbox.swift import haste
+
+    breaker = haste(broker).breaker
+    if breaker.open:
+        breaker.succeeded()

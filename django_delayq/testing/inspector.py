@@ -1,0 +1,116 @@
+"""The cold path of the in-memory broker: what lies where."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..core.inspector import Inspector, _Entry
+from ..core.job import Job, Payload
+from ..core.views import JobView
+from . import indexes
+from .payloads import ordered
+from .shard import Shard
+from .state import Grave, Live, ms_of
+
+if TYPE_CHECKING:
+    from ..core.queue import Queue
+    from .broker import MemoryBroker
+
+
+class MemoryInspector(Inspector):
+    """:class:`Inspector` without Redis: the same questions, the same answers."""
+
+    _broker: MemoryBroker
+
+    def _stats(self, calls: Sequence[tuple[Queue, int]]) -> list[Any]:
+        with self._broker.reached():
+            return [stats(self._broker.store(queue.name, number)) for queue, number in calls]
+
+    def _entries(self, queue: Queue, names: tuple[str, ...], after: _Entry | None, limit: int,
+                 reverse: bool) -> list[_Entry]:  # fmt: skip
+        text, member = (after.text, after.member) if after else ("", b"")
+        found: list[_Entry] = []
+        with self._broker.reached():
+            for number in queue.numbers:
+                shard = self._broker.store(queue.name, number)
+                for name in names:
+                    some = indexes.page(shard, name, backwards=reverse, limit=limit, score=text, member=member)
+                    found += [_Entry(score, key, number, indexes.text_of(name, score)) for score, key in some]
+        return (heapq.nlargest if reverse else heapq.nsmallest)(limit, found)
+
+    def _live(self, queue: Queue, number: int, idents: Sequence[str]) -> Iterator[JobView]:
+        with self._broker.reached():
+            shard = self._broker.store(queue.name, number)
+            found = [view(shard, ident, shard.lives[ident]) for ident in idents if ident in shard.lives]
+        yield from found
+
+    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes]) -> Iterator[JobView]:
+        with self._broker.reached():
+            shard = self._broker.store(queue.name, number)
+            names = [(name[:-17].decode(), name[-16:]) for name in graves]
+            found = [buried(shard, name[0], shard.graves[name]) for name in names if name in shard.graves]
+        yield from found
+
+    def graves(self, queue: str, ident: str) -> list[JobView]:
+        """See :meth:`Inspector.graves`."""
+        opened = self._broker.known_queue(queue)
+        if opened is None:
+            return []
+        with self._broker.reached():
+            return [buried(shard, name[0], grave) for number in opened.homes(ident)
+                    for shard in [self._broker.store(queue, number)]
+                    for name, grave in sorted(shard.graves.items()) if name[0] == ident]  # fmt: skip
+
+    def payloads(self, queue: str, ident: str) -> Iterator[Payload]:
+        """See :meth:`Inspector.payloads`."""
+        opened = self._broker.known_queue(queue)
+        items = []
+        if opened is not None:
+            with self._broker.reached():
+                live = self._broker.store(queue, opened.shard_of(ident)).lives.get(ident)
+                if live is not None:
+                    items = ordered([*live.running.values(), *live.waiting.values()])
+        yield from [item.payload for item in items]
+
+
+def stats(shard: Shard) -> list[Any]:
+    """What ``stats.lua`` answers."""
+    lives = shard.lives.values()
+    waiting = [live.due.ms for live in lives if live.lease is None]
+    ready = sum(1 for due in waiting if due <= shard.now_ms)
+    head = shard.head()
+    deadline = min((live.lease.deadline_ms for live in lives if live.lease), default=-1)
+    answer: list[Any] = [
+        shard.now_ms, ready, len(waiting) - ready, len(lives) - len(waiting), sum(1 for live in lives if live.gate),
+        sum(1 for live in lives if live.failures), len(shard.graves), -1 if head is None else head // 1000, deadline,
+        shard.hold_ms, len(shard.settled),
+    ]  # fmt: skip
+    for name, number in shard.counters.items():
+        answer += [name.encode(), number]
+    return answer
+
+
+def view(shard: Shard, ident: str, live: Live) -> JobView:
+    """A live job as it is now."""
+    job = shard.job(ident, live)
+    seen = "reserved" if live.lease else "ready" if job.due_ms <= shard.now_ms else "delayed"
+    gated = None
+    if live.gate:
+        c = live.gate.content
+        gated = Job(shard.queue, shard.number, ident, c.task, c.key, c.args, c.options, c.priority, live.gate.due.ms,
+                    merged=c.merged)  # fmt: skip
+    return JobView(job, seen, job.due_ms, gated.due_ms if gated else None, len(live.waiting) + len(live.running),
+                   job.deadline_ms or None, gated=gated)  # fmt: skip
+
+
+def buried(shard: Shard, ident: str, grave: Grave) -> JobView:
+    """A record of the morgue."""
+    c = grave.content
+    job = Job(shard.queue, shard.number, ident, c.task, c.key, c.args, c.options, c.priority, grave.due_ms,
+              failures=grave.failures, reserves=grave.reserves, crashes=grave.crashes, error=grave.error,
+              merged=c.merged)  # fmt: skip
+    payloads = tuple(item.payload for item in grave.items)
+    return JobView(job, "morgue", grave.due_ms, None, len(payloads), None, ms_of(grave.buried), grave.outcome,
+                   grave.reason, grave.error_class, payloads)  # fmt: skip

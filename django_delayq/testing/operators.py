@@ -1,0 +1,136 @@
+"""What callers and operators ask of a shard: cancel, reschedule, kick, discard, and the same for many jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..core.job import STOPPING
+from .payloads import TAKE_MOST, add
+from .shard import Shard, in_order
+from .state import PER_MS, Content, Due, Gate, Grave, Live
+
+
+def cancel(shard: Shard, ident: str, task: str) -> str:
+    """cancelled, stopping, taken (a live job of another task) or "" (no live job)."""
+    live = shard.lives.get(ident)
+    if live is None:
+        return ""
+    if task and task != live.content.task:
+        return "taken"
+    with shard.marking([ident]):
+        if live.lease:
+            live.flags |= STOPPING
+            live.gate, live.waiting, live.left = None, {}, False
+            return "stopping"
+        shard.drop(ident)
+    shard.count("cancelled")
+    return "cancelled"
+
+
+def reschedule(shard: Shard, ident: str, task: str, ms: int, *, to_now: bool = False) -> str:
+    """moved, taken, or "" (nothing waits under this id). ``to_now``: what is overdue keeps its place."""
+    live = shard.lives.get(ident)
+    if live is None:
+        return ""
+    if task and task != live.content.task:
+        return "taken"
+    waits = live.gate if live.lease else live
+    if waits is None:
+        return ""
+    if not (to_now and waits.due.place <= shard.now_ms * PER_MS):
+        waits.due = shard.due(ms)
+    if not live.lease:
+        shard.wait(ident, live)
+    return "moved"
+
+
+def kick(shard: Shard, ident: str, key: bytes, ms: int, *, replacing: bool) -> str:
+    """kicked, live (a live job stands in the way), or "" (no such record)."""
+    name = shard.find_grave(ident, key)
+    if name is None:
+        return ""
+    grave, live = shard.graves[name], shard.lives.get(ident)
+    content = grave.content
+    if live and not _may_join(live.content, content, replacing):
+        return "live"
+    with shard.marking([ident]):
+        _bring_back(shard, ident, grave, live, shard.due(ms))
+        del shard.graves[name]
+    shard.count("kicked")
+    return "kicked"
+
+
+def _may_join(live: Content, content: Content, replacing: bool) -> bool:
+    return (live.task, live.merged) == (content.task, content.merged) and (content.merged or replacing)
+
+
+def _bring_back(shard: Shard, ident: str, grave: Grave, live: Live | None, due: Due) -> None:
+    content = grave.content
+    if live is None:
+        live = Live(content, due)
+    elif live.lease:
+        if live.gate and content.merged:
+            due = min(due, live.gate.due, key=lambda one: one.place)
+            content = live.gate.content
+        live.gate = Gate(due, content)
+    else:
+        live.due = min(due, live.due, key=lambda one: one.place) if content.merged else due
+        live.content = live.content if content.merged else content
+        live.forget_failures()
+    for item in grave.items:
+        add(live.waiting, item)
+    if not live.lease:
+        shard.wait(ident, live)
+
+
+def discard(shard: Shard, ident: str, key: bytes) -> bool:
+    """Throws a job out of the morgue; False when it is not there."""
+    name = shard.find_grave(ident, key)
+    if name is None:
+        return False
+    with shard.marking([ident]):
+        del shard.graves[name]
+    shard.count("discarded")
+    return True
+
+
+# -- many at once ----------------------------------------------------------------------------------------------------
+
+_COUNTERS = {"cancel": "cancelled", "delete": "deleted", "kill": "killed"}
+
+
+def remove(shard: Shard, ident: str, verb: str, moment_us: float) -> bool:
+    """Takes a waiting job out: ``cancel``; ``delete`` and ``kill`` (into the morgue) those that failed until then."""
+    live = shard.lives.get(ident)
+    if live is None or live.lease:
+        return False
+    if verb != "cancel" and not (live.failures and live.failed_at / 1000 <= moment_us):
+        return False
+    with shard.marking([ident]):
+        if verb == "kill":
+            _kill(shard, ident, live)
+        shard.drop(ident)
+    shard.count(_COUNTERS[verb])
+    return True
+
+
+def _kill(shard: Shard, ident: str, live: Live) -> None:
+    """The payloads of a job lie in several graves, none with more than one run would have taken from it."""
+    items, content = in_order(live.waiting.values()), live.content
+    for start in range(0, max(len(items), 1), TAKE_MOST):
+        piece = items[start : start + TAKE_MOST]
+        if start:
+            content = replace(content, key=piece[0].payload.key)
+        shard.dig(ident, Grave(content, live.due.ms, shard.place(shard.now_ms), live.failures, live.reserves,
+                               live.crashes, "killed", "killed", "", live.error, piece))  # fmt: skip
+
+
+def run_all_now(shard: Shard, priority: int) -> int:
+    """Makes the waiting jobs of a class due now, in their order; how many were moved. What is overdue stays first."""
+    later = [(place, ident) for place, ident in shard.waiting(priority) if place > shard.now_ms * PER_MS]
+    for _, ident in later:
+        live = shard.lives[ident]
+        live.due = shard.due(shard.now_ms)
+        shard.wait(ident, live)
+    shard.count("run_now", len(later))
+    return len(later)

@@ -1,0 +1,47 @@
+"""Fixtures for pytest. It costs a project that does not use them the import of this file.
+
+    delayq_fake         the in-memory queue, a fresh one for each test, with its functions as methods
+    delayq_immediate    the same, whose jobs run when they are scheduled
+
+``@pytest.mark.delayq(at=…, time_machine=True)`` gives arguments of ``fake_queue()`` to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .fake import Fake
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker is known."""
+    config.addinivalue_line(
+        "markers",
+        "delayq(at=None, time_machine=False): the clock of the fixtures delayq_fake and delayq_immediate begins there, "
+        "and takes timezone.now() along",
+    )
+
+
+@pytest.fixture
+def delayq_fake(request: pytest.FixtureRequest) -> Iterator[Fake]:
+    """The in-memory queue of ``django_delayq.testing`` in the place of Redis, on a clock that stands still."""
+    from .fake import fake_queue
+
+    with fake_queue(**_options(request)) as fake:
+        yield fake
+
+
+@pytest.fixture
+def delayq_immediate(delayq_fake: Fake) -> Iterator[Fake]:
+    """``delayq_fake`` whose jobs run when they are scheduled."""
+    with delayq_fake.immediate():
+        yield delayq_fake
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    marker = request.node.get_closest_marker("delayq")
+    return {} if marker is None else {**dict(zip(("at",), marker.args, strict=False)), **marker.kwargs}

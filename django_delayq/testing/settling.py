@@ -1,0 +1,147 @@
+"""How held jobs leave their holder's hands: ack, fail, release, bury, expire, record."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+from ..core.job import STARTED, STOPPING, SUSPECT, Job, Settlement
+from .payloads import add
+from .shard import Shard, in_order
+from .state import Due, Grave, Live
+
+_MOST = 65_535
+
+
+def settle(shard: Shard, s: Settlement) -> bool:
+    """Carries a settlement out; False when the lease was lost (or is not over yet), and nothing was changed."""
+    if s.verb == "record":
+        return True
+    live = shard.lives.get(s.job.id)
+    if live is None or live.lease is None or live.lease.token != s.job.token or not _may_reap(shard, s, live):
+        shard.count("late")
+        return False
+    with shard.marking([s.job.id]):
+        _settle(shard, s, live)
+    return True
+
+
+def _may_reap(shard: Shard, s: Settlement, live: Live) -> bool:
+    if s.guard != "expired" or live.lease is None:
+        return True
+    return live.lease.deadline_ms <= shard.now_ms and shard.now_ms >= shard.hold_ms
+
+
+def _settle(shard: Shard, s: Settlement, live: Live) -> None:
+    ident = s.job.id
+    if s.verb == "ack":
+        shard.count("acked")
+        _finish_run(shard, ident, live)
+    elif live.flags & STOPPING:
+        shard.count("cancelled")
+        _end(shard, ident, live)
+    elif s.verb == "expire":
+        shard.count("expired")
+        _end(shard, ident, live)
+    elif s.verb == "bury":
+        _bury(shard, s, live)
+    elif live.gate and not live.content.merged:
+        shard.count("superseded")
+        _end(shard, ident, live)
+    elif s.verb == "fail":
+        _fail(shard, s, live)
+    else:
+        _release(shard, s, live)
+
+
+def _end(shard: Shard, ident: str, live: Live) -> None:
+    """The run is over for good; what was gated behind it is a fresh job."""
+    shard.drop(ident)
+    if live.gate:
+        shard.wait(ident, Live(live.gate.content, live.gate.due, waiting=live.waiting))
+
+
+def _finish_run(shard: Shard, ident: str, live: Live) -> None:
+    """Its payloads are done; those that were too many for it get a run of their own."""
+    live.running = {}
+    if live.left and live.waiting:
+        _put_rest(shard, ident, live)
+    else:
+        _end(shard, ident, live)
+
+
+def _put_rest(shard: Shard, ident: str, live: Live) -> None:
+    """What the run of a merged job leaves is a generation of its own, due now."""
+    digest = hashlib.sha1(live.content.key, usedforsecurity=False).digest()
+    content = replace(live.content, key=bytes((digest[0] & 0x7F,)) + digest[1:16])  # not a durable one by chance
+    if live.gate:
+        content = replace(content, priority=live.gate.content.priority)
+    shard.wait(ident, Live(content, shard.due(shard.now_ms), waiting=live.waiting))
+
+
+def _fail(shard: Shard, s: Settlement, live: Live) -> None:
+    shard.count(s.outcome)
+    live.failures = min(live.failures + 1, _MOST)
+    live.crashes = min(live.crashes + (s.outcome == "crashed"), _MOST)
+    live.flags &= ~SUSPECT
+    live.error = s.error
+    _wait_again(shard, s, live, shard.due(shard.now_ms + max(s.delay_ms or 0, 0)))
+    live.failed_at = shard.place(shard.now_ms)
+
+
+def _release(shard: Shard, s: Settlement, live: Live) -> None:
+    shard.count("released")
+    live.flags |= SUSPECT if s.suspect else 0
+    if s.priority is not None:
+        live.content = replace(live.content, priority=s.priority)
+    _wait_again(shard, s, live, live.due if s.delay_ms is None else shard.due(shard.now_ms + s.delay_ms))
+
+
+def _bury(shard: Shard, s: Settlement, live: Live) -> None:
+    shard.count("buried")
+    live.failures = min(live.failures + (s.outcome != "undecodable"), _MOST)
+    live.crashes = min(live.crashes + (s.outcome == "poison"), _MOST)
+    items, content = in_order(live.running.values()), live.content
+    oldest = s.oldest and bool(items)
+    if oldest:
+        items = items[:1]
+        content = replace(content, key=items[0].payload.key)
+        del live.running[items[0].payload.data]
+    shard.dig(s.job.id, Grave(content, live.due.ms, shard.place(shard.now_ms), live.failures, live.reserves,
+                              live.crashes, s.outcome, s.reason, s.error_class, s.error, items))  # fmt: skip
+    if oldest and (live.running or (live.left and live.waiting)):
+        _unite(s, live)
+        _put_rest(shard, s.job.id, live)
+    elif oldest:
+        _end(shard, s.job.id, live)
+    else:
+        _finish_run(shard, s.job.id, live)
+
+
+def _wait_again(shard: Shard, s: Settlement, live: Live, due: Due) -> None:
+    """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
+    _unite(s, live)
+    if live.gate:
+        live.content = replace(live.content, priority=live.gate.content.priority)
+        if not s.inherit and live.gate.due.place < due.place:
+            due = live.gate.due
+    live.due, live.lease, live.gate, live.left = due, None, None, False
+    live.flags &= ~STARTED
+    shard.wait(s.job.id, live)
+
+
+def _unite(s: Settlement, live: Live) -> None:
+    """A payload that comes back and its twin that came meanwhile are one."""
+    came, live.waiting, live.running = live.waiting, live.running, {}
+    for item in came.values():
+        add(live.waiting, item, s.score_policy)
+
+
+def touch(shard: Shard, job: Job, *, started: bool, ttr_ms: int | None) -> str:
+    """Extends a lease: held, stopping (held, but cancelled) or lost."""
+    live = shard.lives.get(job.id)
+    if live is None or live.lease is None or live.lease.token != job.token:
+        return "lost"
+    live.lease.deadline_ms = shard.now_ms + (shard.lease_ms if ttr_ms is None else ttr_ms)
+    live.flags |= STARTED if started else 0
+    return "stopping" if live.flags & STOPPING else "held"

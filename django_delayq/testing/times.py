@@ -1,0 +1,115 @@
+"""The clock of the in-memory broker: it stands still until somebody moves it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.times import due_of
+
+Moment = datetime | float
+
+
+def ms_of_moment(moment: Moment) -> int:
+    """Unix ms of an aware ``datetime`` or of Unix seconds."""
+    from django.conf import settings
+    from django.utils import timezone
+
+    tz = None if settings.USE_TZ else timezone.get_default_timezone()
+    ms, _ = due_of(at=moment, use_tz=settings.USE_TZ, tz=tz, allow_far=True)
+    return ms or 0
+
+
+def ms_of_delta(delta: timedelta | float) -> int:
+    """Milliseconds of a ``timedelta`` or of seconds; negative ones too."""
+    if isinstance(delta, timedelta):
+        return delta // timedelta(milliseconds=1)
+    if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not math.isfinite(delta):
+        raise InvalidJob(f"a span of time is a timedelta or a number of seconds, not {delta!r}")
+    return round(delta * 1000)
+
+
+def datetime_of(ms: int) -> datetime:
+    """An aware ``datetime`` (UTC)."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
+
+
+class Clock:
+    """Time as the in-memory broker has it, in whole milliseconds.
+
+    It begins with this machine's time and stands still. Until it is frozen or moved, it catches up whenever a job
+    comes with a moment (``at=``), which its caller took from the machine's clock.
+
+    Args:
+        moment: the time it begins with, frozen.
+        time_machine: let the machine's clock stand at the same moment (``time_machine.travel``), so that
+            ``timezone.now()`` moves along.
+    """
+
+    def __init__(self, moment: Moment | None = None, *, time_machine: bool = False) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._traveller: Any = None
+        self._follows = moment is None
+        self.us = _machine_us() if moment is None else ms_of_moment(moment) * 1000
+        if time_machine:
+            self._take_along()
+
+    @property
+    def now(self) -> datetime:
+        """The time (UTC)."""
+        return datetime_of(self.us // 1000)
+
+    @property
+    def now_ms(self) -> int:
+        """The time, Unix ms."""
+        return self.us // 1000
+
+    def freeze(self, moment: Moment | None = None) -> datetime:
+        """Set the clock; None = leave it where it is. From now on only :meth:`travel` and ``run_due`` move it."""
+        return self._set(self.us if moment is None else ms_of_moment(moment) * 1000)
+
+    def travel(self, delta: timedelta | float) -> datetime:
+        """Move the clock by a ``timedelta`` or by seconds."""
+        return self._set(self.us + ms_of_delta(delta) * 1000)
+
+    def reach(self, ms: int) -> None:
+        """The time is at least ``ms``."""
+        if ms * 1000 > self.us:
+            self._set(ms * 1000)
+
+    def catch_up(self) -> None:
+        """Somebody looked at the machine's clock."""
+        if self._follows:
+            self.us = max(self.us, _machine_us())
+
+    def _set(self, us: int) -> datetime:
+        self.us, self._follows = us, False
+        if self._traveller is not None:
+            self._traveller.move_to(self.now)
+        return self.now
+
+    def _take_along(self) -> None:
+        try:
+            import time_machine
+        except ImportError:
+            raise Misconfigured(
+                "time_machine=True moves timezone.now() along with the clock of the queue, and needs the package "
+                "time-machine: pip install time-machine"
+            ) from None
+        self._follows = False
+        travel = time_machine.travel(self.now, tick=False)
+        self._traveller, self._stop = travel.start(), travel.stop
+
+    def close(self) -> None:
+        """Give the machine's clock back."""
+        if self._stop is not None:
+            self._stop()
+        self._stop = self._traveller = None
+
+
+def _machine_us() -> int:
+    return math.ceil(time.time() * 1000) * 1000

@@ -1,0 +1,149 @@
+"""assert_scheduled, refute_scheduled and scheduled_jobs(): what they accept, and what they say."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from django_delayq import InvalidJob, schedule
+from django_delayq.testing import Fake, assert_scheduled, refute_scheduled, scheduled_jobs
+
+from .works import note, sync, tell
+
+HALF_HOUR = timedelta(minutes=30)
+
+
+def message_of(failed: pytest.ExceptionInfo[AssertionError]) -> list[str]:
+    return str(failed.value).splitlines()
+
+
+def test_a_scheduled_job_has_what_was_asked_for(delayq_fake: Fake) -> None:
+    now = delayq_fake.freeze(datetime(2030, 1, 1, tzinfo=UTC))
+    schedule(note, "x", times=2, id=7, delay=HALF_HOUR, priority=1, context={"trace": "t"})
+    (job,) = scheduled_jobs()
+    assert job == assert_scheduled(note)
+    assert (job.task, job.args, job.kwargs, job.payloads, job.id, job.queue) == (
+        "works.note", ["x"], {"times": 2}, [], "7", "notes")  # fmt: skip
+    assert (job.due, job.delay, job.priority, job.context, job.state, job.failures) == (
+        now + HALF_HOUR, HALF_HOUR, 1, {"trace": "t"}, "delayed", 0)  # fmt: skip
+
+
+def test_every_wish_is_looked_at(delayq_fake: Fake) -> None:
+    now = delayq_fake.clock.now
+    schedule(note, "x", times=2, id=7, delay=HALF_HOUR, priority=1, context={"trace": "t"})
+    good: dict[str, Any] = {
+        "args": ("x",), "kwargs": {"times": 2}, "id": 7, "queue": "notes", "delay": 1800, "at": now + HALF_HOUR,
+        "context": {"trace": "t"}, "priority": 1, "state": "delayed", "failures": 0, "count": 1,
+    }  # fmt: skip
+    bad: dict[str, Any] = {
+        "args": ["y"], "kwargs": {}, "id": 8, "queue": "others", "delay": 1700, "at": now, "context": {}, "priority": 4,
+        "state": "ready", "failures": 1, "count": 2,
+    }  # fmt: skip
+    assert_scheduled(note, **good)
+    for name, value in bad.items():
+        with pytest.raises(AssertionError):
+            assert_scheduled(note, **{**good, name: value})
+        if name != "count":
+            refute_scheduled(note, **{name: value})
+            with pytest.raises(AssertionError):
+                refute_scheduled(note, **{name: good[name]})
+    with pytest.raises(TypeError, match="not asserted by colour="):
+        assert_scheduled(note, colour="red")
+
+
+def test_arguments_are_compared_as_they_are_stored(delayq_fake: Fake) -> None:
+    schedule(note, kwargs={"text": (1, Decimal("2.50"), date(2030, 1, 1)), "times": 1})
+    assert_scheduled(note, args=[], kwargs={"text": (1, Decimal("2.50"), date(2030, 1, 1)), "times": 1})
+    assert_scheduled(note, kwargs={"text": [1, Decimal("2.50"), date(2030, 1, 1)], "times": 1})
+    assert_scheduled(note, kwargs={"text": ANY, "times": 1})
+
+
+def test_payloads_are_in_the_order_of_their_scores(delayq_fake: Fake) -> None:
+    for payload, score in (((3,), 3), ((1,), 1), ((2,), 2)):
+        schedule(sync, id="a", payload=payload, score=score)
+    assert_scheduled(sync, id="a", payloads=[(1,), (2,), (3,)], count=1)
+
+
+def test_a_due_time_may_be_off_by_so_much(delayq_fake: Fake) -> None:
+    schedule(note, "x", delay=60.8)
+    assert_scheduled(note, delay=60)
+    refute_scheduled(note, delay=60, within=0.5)
+    assert_scheduled(note, delay=50, within=timedelta(seconds=11))
+    assert_scheduled(note, at=delayq_fake.clock.now + timedelta(seconds=70), within=10)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_delay_of_a_job_that_was_moved_counts_from_the_move(delayq_fake: Fake) -> None:
+    handle = schedule(note, "x", delay=60)
+    delayq_fake.travel(30)
+    handle.reschedule(delay=100)
+    assert_scheduled(note, delay=100, at=delayq_fake.clock.now + timedelta(seconds=100))
+
+
+def test_the_message_tells_the_nearest_miss_and_all_there_is(delayq_fake: Fake) -> None:
+    schedule(note, "x", id="1", delay=60)
+    schedule(note, "y", id="2", delay=60)
+    schedule(tell, id="3")
+    with pytest.raises(AssertionError) as failed:
+        assert_scheduled(note, args=["y"], delay=HALF_HOUR)
+    assert message_of(failed) == [
+        "no job of works.note with args=['y'], delay=0:30:00 is scheduled",
+        "nearest: works.note('y') id=2 queue=notes delay=0:01:00 delayed",
+        "    delay is 0:01:00, not 0:30:00",
+        "scheduled is:",
+        "    works.note('x') id=1 queue=notes delay=0:01:00 delayed",
+        "    works.note('y') id=2 queue=notes delay=0:01:00 delayed",
+        "    works.tell() id=3 queue=notes delay=0:00:00 ready",
+    ]
+
+
+def test_the_message_of_an_empty_queue(delayq_fake: Fake) -> None:
+    with pytest.raises(AssertionError) as failed:
+        assert_scheduled(note)
+    assert message_of(failed) == ["no job of works.note is scheduled", "nothing is scheduled"]
+
+
+def test_a_count_is_exact(delayq_fake: Fake) -> None:
+    schedule(note, "x")
+    schedule(note, "x")
+    assert_scheduled(note, count=2)
+    assert assert_scheduled(note, args=["y"], count=0) is None
+    with pytest.raises(AssertionError, match=r"2 jobs of works\.note is scheduled, wanted 1"):
+        assert_scheduled(note, count=1)
+
+
+def test_refute_tells_what_is_there(delayq_fake: Fake) -> None:
+    refute_scheduled(note)
+    schedule(note, "x", id="1")
+    with pytest.raises(AssertionError) as failed:
+        refute_scheduled(note, args=["x"])
+    assert message_of(failed) == [
+        "1 job of works.note with args=['x'] should not be there",
+        "scheduled is:",
+        "    works.note('x') id=1 queue=notes delay=0:00:00 ready",
+    ]
+
+
+def test_a_task_may_be_meant_by_its_name(delayq_fake: Fake) -> None:
+    schedule(note, "x")
+    assert_scheduled("works.note")
+    assert scheduled_jobs("works.note", queue="notes")
+    assert not scheduled_jobs("works.gone")
+    assert not scheduled_jobs(queue="other")
+
+
+def test_long_lists_are_cut(delayq_fake: Fake) -> None:
+    for n in range(30):
+        schedule(note, str(n))
+    with pytest.raises(AssertionError) as failed:
+        assert_scheduled(tell)
+    assert message_of(failed)[-1] == "    … and 10 more"
+
+
+def test_a_span_that_is_none_is_refused(delayq_fake: Fake) -> None:
+    with pytest.raises(InvalidJob, match="timedelta or a number of seconds, not 'soon'"):
+        assert_scheduled(note, delay="soon")  # type: ignore[arg-type]

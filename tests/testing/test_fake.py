@@ -1,0 +1,309 @@
+"""The in-memory broker in the place of the real one: where it is used, for how long, and with which time."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import unittest
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from asgiref.sync import async_to_sync
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+from django.utils import timezone
+
+from django_delayq import (
+    InvalidJob,
+    Queue,
+    QueueUnavailable,
+    arun_now,
+    aschedule,
+    cancel,
+    connections,
+    get_job,
+    reschedule,
+    run_now,
+    schedule,
+)
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import DelayQError, Misconfigured, QueueFull, QueueNotEmpty
+from django_delayq.testing import (
+    DelayQTestCase,
+    Fake,
+    MemoryBroker,
+    arun_due,
+    assert_scheduled,
+    clock,
+    fail_next,
+    fake_queue,
+    freeze,
+    redis_down,
+    run_due,
+    scheduled_jobs,
+    travel,
+)
+
+from .works import note, tell
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+# -- in whose place --------------------------------------------------------------------------------------------------
+
+
+def test_inside_the_block_it_is_the_broker_of_the_process_and_then_the_old_one_is(delayq: Broker) -> None:
+    with fake_queue() as fake:
+        assert connections.broker() is fake.broker
+        schedule(note, "x")
+    assert connections.broker() is delayq
+    assert delayq.inspector.all_counts() == []
+
+
+def test_blocks_inside_one_another() -> None:
+    with fake_queue() as outer:
+        schedule(note, "outer")
+        with fake_queue() as inner:
+            schedule(note, "inner")
+            assert connections.broker() is inner.broker
+            assert [job.args for job in scheduled_jobs()] == [["inner"]]
+        assert connections.broker() is outer.broker
+        assert [job.args for job in scheduled_jobs()] == [["outer"]]
+
+
+def test_without_a_block_the_functions_say_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match="use `with fake_queue\\(\\):`"):
+        scheduled_jobs()
+
+
+def test_settings_may_change_in_between_and_count(delayq_fake: Fake, settings: Any) -> None:
+    schedule(note, "x")
+    with override_settings(DELAYQ={**settings.DELAYQ, "QUEUES": {"notes": {"max_length": 1}}}):
+        assert isinstance(connections.broker(), MemoryBroker)
+        with pytest.raises(QueueFull):
+            schedule(note, "y")
+    schedule(note, "z")
+    assert [job.args for job in scheduled_jobs()] == [["x"], ["z"]]
+
+
+def test_as_a_decorator_of_functions_and_coroutines() -> None:
+    @fake_queue(at=NOON)
+    def plain(number: int) -> int:
+        schedule(note, "x")
+        assert clock.now == NOON
+        return number
+
+    @fake_queue()
+    async def coroutine() -> int:
+        await aschedule(note, "x", delay=60)
+        await arun_due(until=60)
+        return len(scheduled_jobs())
+
+    assert plain(3) == 3
+    assert async_to_sync(coroutine)() == 0
+    with pytest.raises(TypeError, match="inherit from DelayQTestCase"):
+        fake_queue()(SimpleTestCase)
+
+
+def test_run_due_in_a_coroutine_says_what_to_do(delayq_fake: Fake) -> None:
+    async def go() -> None:
+        run_due()
+
+    with pytest.raises(RuntimeError, match="await arun_due"):
+        asyncio.run(go())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_verbs_of_callers(delayq_fake: Fake) -> None:
+    handle = schedule(note, "x", id="1", delay=60)
+    assert (handle.outcome, handle.state()) == ("created", "delayed")
+    assert reschedule(note, id="1", delay=120)
+    assert_scheduled(note, delay=120)
+    assert run_now(note, id="1")
+    assert handle.state() == "ready"
+    assert async_to_sync(arun_now)(note, id="1")
+    assert cancel(handle) == "cancelled"
+    assert (get_job(handle), cancel(handle)) == (None, False)
+
+
+def test_the_door_of_those_who_pull(delayq_fake: Fake) -> None:
+    schedule(note, "x", id="1")
+    (job,) = Queue("notes").reserve(ttr=30)
+    with job:
+        assert job.args == ["x"]
+    assert Queue("notes").counts().counters["acked"] == 1
+
+
+def test_what_only_a_real_redis_can_do_is_refused_with_a_reason(delayq_fake: Fake) -> None:
+    broker = delayq_fake.broker
+    schedule(note, "x")
+    with pytest.raises(DelayQError, match="no Redis client"):
+        broker.client.get("x")
+    with pytest.raises(InvalidJob, match="numbers of shards; test this against a real Redis"):
+        broker.reshard("notes", 3)
+    with pytest.raises(InvalidJob, match="no script 'examine'"):
+        broker.queue("notes").call("examine", 0)
+
+
+def test_a_queue_may_be_deleted_and_comes_back(delayq_fake: Fake) -> None:
+    broker = delayq_fake.broker
+    schedule(note, "x")
+    with pytest.raises(QueueNotEmpty):
+        broker.delete_queue("notes")
+    assert broker.delete_queue("notes", force=True)
+    assert (broker.delete_queue("notes"), broker.queue_names(), scheduled_jobs()) == (False, [], [])
+    schedule(note, "y")
+    assert [job.args for job in scheduled_jobs()] == [["y"]]
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_clock_stands_still_and_moves_when_it_is_told(delayq_fake: Fake) -> None:
+    assert freeze(NOON) == clock.now == NOON
+    assert travel(timedelta(hours=1)) == NOON + timedelta(hours=1)
+    assert travel(-1800) == NOON + timedelta(minutes=30)
+    assert freeze() == NOON + timedelta(minutes=30)
+    assert freeze(0) == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_due_times_count_from_the_clock(delayq_fake: Fake) -> None:
+    freeze(NOON)
+    schedule(note, "x", delay=60)
+    assert [job.due for job in scheduled_jobs()] == [NOON + timedelta(minutes=1)]
+    schedule(note, "y", at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert clock.now == NOON
+    run_due()
+    assert [job.args for job in scheduled_jobs()] == [["x"]]
+
+
+@pytest.mark.delayq(at=NOON)
+def test_the_marker_says_when_it_begins(delayq_fake: Fake) -> None:
+    assert delayq_fake.clock.now == NOON
+
+
+@pytest.mark.delayq(at=NOON, time_machine=True)
+def test_the_machines_clock_moves_along_where_it_is_asked_for(delayq_fake: Fake, done: list[Any]) -> None:
+    assert timezone.now() == NOON
+    schedule(tell, at=timezone.now() + timedelta(minutes=30))
+    run_due(until=timedelta(hours=1))
+    assert timezone.now() == NOON + timedelta(hours=1)
+    travel(60)
+    assert timezone.now() == clock.now == NOON + timedelta(hours=1, minutes=1)
+
+
+def test_the_machines_clock_comes_back() -> None:
+    with fake_queue(at=NOON, time_machine=True):
+        pass
+    assert timezone.now() != NOON
+
+
+def test_without_time_machine_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "time_machine", None)
+    with pytest.raises(Misconfigured, match="pip install time-machine"), fake_queue(time_machine=True):
+        pass
+    with pytest.raises(RuntimeError, match="no in-memory queue is active"):
+        scheduled_jobs()
+
+
+def test_inside_of_a_time_machine_of_the_project(delayq_fake: Fake) -> None:
+    with time_machine.travel(NOON, tick=False), fake_queue() as fake:
+        assert fake.clock.now == NOON
+
+
+# -- trouble ---------------------------------------------------------------------------------------------------------
+
+
+def test_errors_on_order(delayq_fake: Fake, done: list[Any]) -> None:
+    for n in range(3):
+        schedule(note, str(n))
+    fail_next("works.note", TimeoutError("slow"))
+    fail_next(note, ValueError)
+    report = run_due(raise_errors=False)
+    assert [type(ran.error) for ran in report.runs] == [TimeoutError, ValueError, type(None)]
+    assert done == ["2"]
+    with pytest.raises(TypeError, match="wants an exception"):
+        fail_next(note, "no")  # type: ignore[arg-type]
+    with pytest.raises(InvalidJob, match=r"no task is named 'works.nota'. Did you mean 'works.note'"):
+        fail_next("works.nota", ValueError)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_redis_is_away_and_comes_back(delayq_fake: Fake) -> None:
+    handle = schedule(note, "before")
+    with redis_down():
+        for call in (lambda: schedule(note, "x"), handle.cancel, handle.state, run_due, Queue("notes").counts):
+            with pytest.raises(QueueUnavailable, match="plays that it is away"):
+                call()
+    assert [job.args for job in scheduled_jobs()] == [["before"]]
+
+
+# -- unittest --------------------------------------------------------------------------------------------------------
+
+
+class SimpleTests(DelayQTestCase, SimpleTestCase):
+    def test_it_begins_empty(self) -> None:
+        assert not scheduled_jobs()
+        schedule(note, "x")
+
+    def test_it_begins_empty_each_time(self) -> None:
+        assert not self.delayq.scheduled_jobs()
+        schedule(note, "x")
+
+    async def test_async(self) -> None:
+        await aschedule(note, "x")
+        await arun_due()
+        assert not scheduled_jobs()
+
+
+class DatabaseTests(DelayQTestCase, TestCase):
+    delayq_options = {"at": NOON}  # noqa: RUF012
+
+    @classmethod
+    def setUpTestData(cls) -> None:
+        schedule(note, "of the class")
+
+    def setUp(self) -> None:
+        with self.captureOnCommitCallbacks(execute=True):
+            schedule(note, "of the test")
+
+    def test_with_captured_callbacks(self) -> None:
+        assert_scheduled(note, args=["of the test"], count=1, at=NOON)
+
+    def test_without(self) -> None:
+        schedule(tell)
+        with self.assertRaisesRegex(AssertionError, "1 job waits for the commit"):
+            assert_scheduled(tell)
+
+    async def test_async(self) -> None:
+        assert_scheduled(note)
+
+
+class CommittingTests(DelayQTestCase, TransactionTestCase):
+    def test_commits_are_real(self) -> None:
+        schedule(note, "x")
+        assert_scheduled(note)
+
+
+class PlainTests(DelayQTestCase, unittest.IsolatedAsyncioTestCase):
+    async def test_async(self) -> None:
+        await aschedule(note, "x")
+        assert_scheduled(note)
+
+
+def test_after_all_of_them_the_real_broker_is_back() -> None:
+    assert not isinstance(connections.broker(), MemoryBroker)
+
+
+def test_a_test_class_fails_like_any_other() -> None:
+    class Failing(DelayQTestCase, SimpleTestCase):
+        def runTest(self) -> None:
+            assert_scheduled(note)
+
+    result = unittest.TestResult()
+    Failing().run(result)
+    assert len(result.failures) == 1
+    with pytest.raises(AssertionError):
+        Failing().debug()
+    assert not isinstance(connections.broker(), MemoryBroker)

@@ -1,0 +1,251 @@
+"""run_due(): what is due is run as a worker would run it, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_delayq import InvalidJob, get_job, schedule, schedule_many, signals
+from django_delayq.core.errors import DelayQError, JobTimeout
+from django_delayq.core.job import NewJob
+from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
+
+from . import works
+from .works import brief, chain, decide, early, last, note, partly, sync, tell
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_what_is_due_is_run_and_the_rest_waits(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "now")
+    schedule(note, "later", delay=60)
+    began = delayq_fake.clock.now
+    report = run_due()
+    assert (done, len(report), delayq_fake.clock.now) == (["now"], 1, began)
+    assert [job.args for job in scheduled_jobs()] == [["later"]]
+
+
+def test_the_clock_moves_from_due_time_to_due_time_and_ends_at_until(delayq_fake: Fake, done: list[Any]) -> None:
+    began = delayq_fake.clock.now
+    schedule(note, "third", delay=90)
+    schedule(note, "second", delay=30)
+    schedule(note, "first", delay=30, priority=0)
+    report = run_due(until=2 * MINUTE)
+    assert done == ["first", "second", "third"]
+    assert [ran.at - began for ran in report.runs] == [MINUTE / 2, MINUTE / 2, MINUTE * 1.5]
+    assert delayq_fake.clock.now == began + 2 * MINUTE
+
+
+def test_a_job_that_schedules_another_is_followed(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(chain, 3)
+    run_due(until=timedelta(minutes=2))
+    assert done == [3, 2, 1]
+    run_due(until=60)
+    assert done == [3, 2, 1, 0]
+
+
+def test_until_may_be_a_moment(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "x", at=datetime(2031, 5, 1, 12, tzinfo=UTC))
+    assert not run_due(until=datetime(2031, 5, 1, 11, tzinfo=UTC)).runs
+    run_due(until=datetime(2031, 5, 1, 12, tzinfo=UTC))
+    assert done == ["x"]
+    with pytest.raises(InvalidJob, match="no time zone"):
+        run_due(until=datetime(2031, 5, 1, 13))
+
+
+def test_a_moment_from_the_machines_clock_is_not_missed_by_milliseconds(delayq_fake: Fake, done: list[Any]) -> None:
+    from django.utils import timezone
+
+    for n in range(50):
+        schedule(note, "x", id=n, at=timezone.now() + MINUTE)
+    assert len(run_due(until=MINUTE)) == 50
+
+
+def test_a_failure_is_stored_and_then_raised(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "x", id="1")
+    delayq_fake.fail_next(note, ConnectionError("away"))
+    with pytest.raises(ConnectionError, match="away"):
+        run_due()
+    (job,) = scheduled_jobs(note)
+    assert (job.state, job.failures, job.delay, job.error["message"]) == ("delayed", 1, MINUTE, "away")
+    run_due(until=MINUTE)
+    assert done == ["x"]
+
+
+def test_retries_follow_the_back_off_until_the_morgue(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "x", id="1")
+    delayq_fake.fail_next(note, ValueError, times=3)
+    report = run_due(until=10 * MINUTE, raise_errors=False)
+    assert [(ran.attempt, ran.outcome, ran.retry_in) for ran in report.runs] == [
+        (1, "failed", MINUTE), (2, "failed", MINUTE), (3, "exhausted", None)]  # fmt: skip
+    assert report.failed == report.runs
+    assert [ran.outcome for ran in report.buried] == ["exhausted"]
+    assert [(type(ran.error), str(ran).partition(":")[0]) for ran in report.buried] == [
+        (ValueError, "works.note id=1 exhausted (attempt 3)")]  # fmt: skip
+    (buried,) = scheduled_jobs(state="morgue")
+    assert (buried.id, buried.reason, buried.failures) == ("1", "exhausted", 3)
+    assert not scheduled_jobs()
+    assert done == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "state", "delay"),
+    [("retry", "failed", "delayed", 5), ("release", "released", "delayed", 7), ("bury", "buried", "morgue", None)],
+)
+def test_a_verdict_is_no_error(delayq_fake: Fake, verdict: str, outcome: str, state: str, delay: float | None) -> None:
+    schedule(decide, verdict, id="1")
+    report = run_due()
+    assert [ran.outcome for ran in report.runs] == [outcome]
+    (job,) = scheduled_jobs(decide, state=state)
+    assert delay is None or job.delay == timedelta(seconds=delay)
+
+
+def test_merged_payloads_arrive_in_one_batch_in_the_order_of_their_scores(delayq_fake: Fake, done: list[Any]) -> None:
+    for ident, payload, score in (("a", "new", 2), ("b", "x", 1), ("a", "old", 1)):
+        schedule(sync, id=ident, payload=payload, score=score)
+    report = run_due()
+    assert done == [{"a": ["old", "new"], "b": ["x"]}]
+    assert [ran.id for ran in report.succeeded] == ["a", "b"]
+
+
+def test_of_a_partial_failure_only_the_bad_ones_come_back(delayq_fake: Fake) -> None:
+    for ident in ("good", "bad-1", "bad-2"):
+        schedule(partly, id=ident, payload=1)
+    report = run_due()
+    assert {ran.id: ran.outcome for ran in report.runs} == {"good": "succeeded", "bad-1": "failed", "bad-2": "failed"}
+    assert [job.id for job in scheduled_jobs(partly)] == ["bad-1", "bad-2"]
+
+
+def test_an_exhausted_merged_job_gives_up_its_oldest_payload_only(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(sync, id="a", payload="old", score=1)
+    schedule(sync, id="a", payload="new", score=2)
+    delayq_fake.fail_next(sync, ValueError, times=2)
+    run_due(until=MINUTE, raise_errors=False)
+    assert [job.payloads for job in scheduled_jobs(sync, state="morgue")] == [["old"]]
+    assert done == [{"a": ["new"]}]
+
+
+def test_the_job_knows_itself(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(tell, id="7", context={"trace": "abc"}, delay=60)
+    run_due(until=60)
+    assert done == [("7", 1, 7, {"trace": "abc"}, delayq_fake.clock.now, True)]
+
+
+def test_a_job_that_comes_too_late_is_dropped(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(brief)
+    delayq_fake.travel(timedelta(minutes=2))
+    report = run_due()
+    assert (len(report), report.expired, done, scheduled_jobs()) == (0, 1, [], [])
+
+
+def test_an_early_ack_does_not_bring_the_job_back(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(early)
+    with pytest.raises(ZeroDivisionError):
+        run_due()
+    assert (done, scheduled_jobs()) == (["early"], [])
+
+
+def test_the_hook_of_the_last_attempt_is_called(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(last)
+    run_due(raise_errors=False)
+    assert done == [ZeroDivisionError]
+
+
+def test_a_time_limit_is_played(delayq_fake: Fake) -> None:
+    schedule(note, "x")
+    delayq_fake.fail_next(note, JobTimeout)
+    report = run_due(raise_errors=False)
+    assert [ran.outcome for ran in report.runs] == ["timeout"]
+
+
+def test_signals_and_middlewares_are_those_of_a_worker(delayq_fake: Fake, done: list[Any], settings: Any) -> None:
+    heard: list[str] = []
+
+    def hear(signal: Any, **details: Any) -> None:
+        heard.append(next(name for name, known in vars(signals).items() if known is signal))
+
+    settings.DELAYQ = {**settings.DELAYQ, "MIDDLEWARE": ["tests.testing.test_running.noting"]}
+    listened = (signals.job_started, signals.job_succeeded, signals.job_failed, signals.job_scheduled)
+    for signal in listened:
+        signal.connect(hear)
+    try:
+        schedule(note, "x")
+        delayq_fake.fail_next(note, ValueError)
+        run_due(until=MINUTE, raise_errors=False)
+    finally:
+        for signal in listened:
+            signal.disconnect(hear)
+    assert heard == ["job_scheduled", "job_started", "job_failed", "job_started", "job_succeeded"]
+    assert done == ["before works.note", "before works.note", "x", "after"]
+
+
+def noting(next: Any) -> Any:
+    def call(run: Any) -> Any:
+        works.done.append(f"before {run.job.task}")
+        result = next(run)
+        works.done.append("after")
+        return result
+
+    return call
+
+
+def test_max_jobs_ends_it_early(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule_many(note, [{"args": [str(n)]} for n in range(5)])
+    assert len(run_due(max_jobs=2)) == 2
+    assert done == ["0", "1"]
+
+
+def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_fake: Fake, monkeypatch: Any) -> None:
+    monkeypatch.setattr("django_delayq.testing.running.MANY", 20)
+    schedule(works.again)
+    with pytest.raises(RuntimeError, match=r"works.again is due again: does a task schedule itself\? Give a smaller"):
+        run_due()
+
+
+def test_a_task_that_nobody_knows_is_told(delayq_fake: Fake) -> None:
+    delayq_fake.broker.queue("notes").schedule(NewJob("1", "works.gone"))
+    with pytest.raises(DelayQError, match=r"works.gone id=1 could not be run: unknown task"):
+        run_due()
+    assert_scheduled("works.gone", delay=30)
+
+
+def test_a_paused_queue_is_left_alone_and_so_is_a_pull_queue(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "x")
+    delayq_fake.broker.pause("notes", "out")
+    delayq_fake.broker.queue("feed", kind="pull").schedule(NewJob("1", "raw"))
+    assert not run_due(until=MINUTE).runs
+    delayq_fake.broker.resume("notes")
+    run_due()
+    assert done == ["x"]
+
+
+def test_a_lease_that_ran_out_comes_back(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule(note, "x", id="1")
+    queue = delayq_fake.broker.queue("notes")
+    assert queue.reserve(0, 1, worker="somebody").jobs
+    assert not run_due(until=10).runs
+    run_due(until=10)
+    assert done == ["x"]
+
+
+def test_many_jobs_run_in_the_order_of_the_calls(delayq_fake: Fake, done: list[Any]) -> None:
+    schedule_many(note, [{"args": [str(n)]} for n in range(2500)])
+    run_due()
+    assert done == [str(n) for n in range(2500)]
+
+
+def test_a_job_that_runs_is_seen_as_such(delayq_fake: Fake, monkeypatch: Any, done: list[Any]) -> None:
+    seen: list[Any] = []
+
+    def look(*args: Any) -> None:
+        schedule(note, "behind it", id="1")
+        seen.extend(job.state for job in scheduled_jobs(note))
+
+    monkeypatch.setattr(note, "func", look)
+    schedule(note, "x", id="1")
+    run_due(max_jobs=1)
+    view = get_job(note, id="1")
+    assert view is not None
+    assert (sorted(seen), view.state, view.arguments) == (["gated", "reserved"], "ready", (["behind it"], {}))
