@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections as databases
 from django.utils.module_loading import import_string
 
-from . import codectypes, contextlinks
-from .conf import SETTING, SPLITTERS, Conf, conf
+from . import codectypes, contextlinks, tasks_setting
+from .conf import SETTING, Conf, conf
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
 from .loading import load_function
+from .outbox.door import declared
+from .repair.orders import QUEUE as SYSTEM_QUEUE
+from .sections import SPLITTERS
 
 _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
@@ -35,7 +37,33 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
         return [
             Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")
         ]
-    return [*_redis(config), *_middleware(config), *_named(config), *_queues(config), *_databases(config)]
+    return [
+        *_redis(config), *_middleware(config), *_named(config), *_queues(config), *_databases(config), *_outbox(config)
+    ]  # fmt: skip
+
+
+@register("delayq", Tags.database)
+def check_tables(
+    app_configs: Sequence[AppConfig] | None = None, databases: Sequence[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """The tables of durable jobs, where they are needed. Runs with ``manage.py check --database default``."""
+    try:
+        config = conf()
+    except Misconfigured:
+        return []  # delayq.E001 says it
+    from .outbox.door import has_table
+
+    if not config.outbox.enabled or not declared(config):
+        return []
+    return [
+        Warning(
+            f"Jobs are durable, but the database {alias!r} has no table for them yet.",
+            hint=f"manage.py migrate --database {alias}",
+            id="delayq.W004",
+        )
+        for alias in databases or ()
+        if alias in config.outbox.databases and not has_table(alias)
+    ]
 
 
 @register("delayq", deploy=True)
@@ -54,18 +82,37 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
                 id="delayq.W101",
             )
         )
-    url = config.redis.get("url") if isinstance(config.redis, dict) else config.redis
-    if isinstance(url, str) and url.startswith("redis://"):
-        parts = urlsplit(url)
-        if parts.password and (parts.hostname or "") not in _LOCAL:
-            found.append(
-                Warning(
-                    f"The password of Redis at {parts.hostname} crosses the network unencrypted.",
-                    hint="Use rediss:// (TLS).",
-                    id="delayq.W102",
-                )
+    found += _passwords(config)
+    if declared(config):
+        found += [
+            Warning(
+                f"The outbox of durable jobs is in SQLite (the database {alias!r}), where a writer makes others wait.",
+                hint="Use PostgreSQL, MySQL or MariaDB for it.",
+                id="delayq.W103",
             )
+            for alias in config.outbox.databases
+            if settings.DATABASES.get(alias, {}).get("ENGINE", "").endswith("sqlite3")
+        ]
     return found
+
+
+def _passwords(config: Conf) -> Iterator[CheckMessage]:
+    from .core.connection import RedisConfig
+
+    if config.redis is None or (isinstance(config.redis, str) and "://" not in config.redis):
+        return
+    try:
+        redis = RedisConfig.parse(config.redis)
+    except Misconfigured:
+        return  # delayq.E002 says it
+    hosts = [host for host, _ in redis.sentinels or redis.cluster_nodes or ((redis.host, redis.port),)]
+    remote = [] if redis.path else [host for host in hosts if host not in _LOCAL]
+    if remote and not redis.ssl and (redis.password or redis.sentinel_password):
+        yield Warning(
+            f"The password of Redis at {remote[0]} crosses the network unencrypted.",
+            hint="Use TLS: a rediss:// URL, or SSL: True in the dict.",
+            id="delayq.W102",
+        )
 
 
 def _redis(config: Conf) -> Iterator[CheckMessage]:
@@ -80,7 +127,11 @@ def _redis(config: Conf) -> Iterator[CheckMessage]:
         try:
             RedisConfig.parse(redis)
         except Misconfigured as error:
-            yield Error(f"{SETTING}['REDIS']: {error}", id="delayq.E002")
+            yield Error(
+                f"{SETTING}['REDIS']: {error}",
+                hint="Give a URL like 'redis://localhost:6379/0', or a dict with SENTINELS or CLUSTER.",
+                id="delayq.E002",
+            )
 
 
 def _embedded(config: Conf) -> Iterator[CheckMessage]:
@@ -98,7 +149,11 @@ def _embedded(config: Conf) -> Iterator[CheckMessage]:
             id="delayq.E003",
         )
     except Misconfigured as error:
-        yield Error(str(error), id="delayq.E003")
+        yield Error(
+            str(error),
+            hint=f"Or set {SETTING}['REDIS'] to a URL or to the alias of a django-redis cache.",
+            id="delayq.E003",
+        )
 
 
 def _cache(alias: str) -> Iterator[CheckMessage]:
@@ -142,7 +197,11 @@ def _middleware(config: Conf) -> Iterator[CheckMessage]:
         try:
             found = import_string(path)
         except ImportError as error:
-            yield Error(f"{SETTING}['MIDDLEWARE']: {path} cannot be imported: {error}", id="delayq.E005")
+            yield Error(
+                f"{SETTING}['MIDDLEWARE']: {path} cannot be imported: {error}",
+                hint="Correct the dotted path.",
+                id="delayq.E005",
+            )
         else:
             if not callable(found):
                 yield Error(
@@ -199,7 +258,7 @@ def _queues(config: Conf) -> Iterator[CheckMessage]:
                 hint="Give the task another queue, or make this one of kind 'python'.",
                 id="delayq.E007",
             )
-    known = {*config.queues, *(task.options.queue for task in registry), "default"}
+    known = {*config.queues, *(task.options.queue for task in registry), *tasks_setting.queue_names(), "default"}
     for name in config.worker.queues or ():
         if name not in known:
             yield Warning(
@@ -207,6 +266,34 @@ def _queues(config: Conf) -> Iterator[CheckMessage]:
                 hint="Correct the name, or list the queue in QUEUES if other programs fill it.",
                 id="delayq.W002",
             )
+
+
+def _outbox(config: Conf) -> Iterator[CheckMessage]:
+    durable = declared(config)
+    if durable and not config.outbox.enabled:
+        yield Error(
+            f"Durable jobs are switched off, but {durable[0]} has such.",
+            hint=f"Set {SETTING}['OUTBOX']['enabled'] to True, or take durable=True off there.",
+            id="delayq.E013",
+        )
+    for alias in config.outbox.databases:
+        if alias not in settings.DATABASES:
+            yield Error(
+                f"{SETTING}['OUTBOX']['databases'] names {alias!r}, which is no alias in DATABASES."
+                f"{suggest(alias, settings.DATABASES)}",
+                hint="Correct the name.",
+                id="delayq.E014",
+            )
+    if config.worker.queues is not None and SYSTEM_QUEUE not in config.worker.queues and _has_admin():
+        yield Warning(
+            f"{SETTING}['WORKER']['queues'] leaves out {SYSTEM_QUEUE!r}, where the admin's orders for many jobs wait.",
+            hint=f"Add it, or run a worker of its own for it: delayq_worker --queues {SYSTEM_QUEUE}",
+            id="delayq.W005",
+        )
+
+
+def _has_admin() -> bool:
+    return apps.is_installed("django.contrib.admin")
 
 
 def _databases(config: Conf) -> Iterator[CheckMessage]:

@@ -66,6 +66,20 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
+def test_makemessages_finds_every_text_for_people() -> None:
+    """It looks for calls of gettext and its relatives by their own names and by ``_``, and for literals in them."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        names = {"_"}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "django.utils.translation":
+                assert all(alias.asname in (None, "_") for alias in node.names), path
+                names |= {alias.name for alias in node.names if "gettext" in alias.name}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+                assert isinstance(node.args[0], ast.Constant), f"{path}:{node.lineno}"
+
+
 @pytest.mark.parametrize(
     ("room", "allowed"),
     [("core", {"core"}), ("worker", {"core", "worker"})],

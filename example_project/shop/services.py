@@ -14,7 +14,7 @@ from django_delayq import cancel, schedule
 from . import conf
 from .models import Customer, Order, OrderLine, Payment, Product
 from .story import tell
-from .tasks import RESTOCK_BELOW, cancel_order, check_payment, remind_customer, restock, tell_warehouse, watch
+from .tasks import RESTOCK_BELOW, cancel_order, remind_customer, restock, tell_warehouse, watch
 from .words import span
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def place_order(customer: Customer, quantities: Mapping[Product, int]) -> tuple[
         quantities: how many pieces of which product, at least one.
 
     Returns:
-        The order, and the handle of its cancellation; ``handle.error`` is set if the queue could not take it.
+        The order, and the handle of its cancellation; its outcome is "outbox" while the queue cannot take it.
 
     Raises:
         OutOfStock: nothing was ordered.
@@ -77,10 +77,10 @@ def pay_order(order_id: int) -> Payment:
     if order.status != Order.Status.PLACED:
         raise NotPayable(f"Order {order.pk} cannot be paid: it is {order.get_status_display()}.")
     order.move_to(Order.Status.PAYING)
+    # Its row schedules the first look at the gateway (see apps.py).
     payment = Payment.objects.create(order=order, amount=order.total, reference=f"pay-{order.pk}-{uuid4().hex[:8]}")
     tell("payment started, the cancellation is taken back", order)
     cancel(cancel_order, id=f"order-{order.pk}")
     cancel(remind_customer, id=f"reminder-{order.pk}")
-    schedule(check_payment, payment.pk, delay=1, id=f"payment-{payment.pk}")
     tell_warehouse(order)
     return payment

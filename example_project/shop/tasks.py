@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import Count, F, Q
 from django.utils import timezone
 
-from django_delayq import Retry, current_job, schedule, schedule_many, task
+from django_delayq import Retry, current_job, exactly_once, schedule, schedule_many, task
 
 from . import conf, gateway, warehouse
 from .models import Campaign, Customer, Notification, Order, Payment, Product
@@ -30,21 +30,21 @@ NIGHTLY = "Good night: everything that takes time is 10 % off"
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
-@task(queue="orders", max_attempts=5, timeout=30)
+@task(queue="orders", max_attempts=5, timeout=30, durable=True)  # it survives the loss of Redis
+@exactly_once  # in a transaction, and goods go back on the shelf once, however often the job is run
 def cancel_order(order_id: int) -> None:
     """Cancel an order that nobody paid, and put its goods back on the shelf."""
-    with transaction.atomic():
-        order = Order.objects.select_for_update().filter(pk=order_id).first()
-        if order is None or order.status != Order.Status.PLACED:
-            return  # paid meanwhile, being paid, or cancelled by an earlier run
-        for line in order.lines.all():
-            Product.objects.filter(pk=line.product_id).update(stock=F("stock") + line.quantity)
-        order.move_to(Order.Status.CANCELLED)
-        tell_warehouse(order)
-        notify(order, Notification.Kind.CANCELLED, f"Your order {order.pk} was not paid in time and is cancelled.")
-        tell("CANCELLED, nobody paid for it in time", order)
-        if order.total >= BIG_ORDER:
-            schedule(tell_partner, order.pk, id=f"partner-{order.pk}")
+    order = Order.objects.select_for_update().filter(pk=order_id).first()
+    if order is None or order.status != Order.Status.PLACED:
+        return  # paid meanwhile, or being paid
+    for line in order.lines.all():
+        Product.objects.filter(pk=line.product_id).update(stock=F("stock") + line.quantity)
+    order.move_to(Order.Status.CANCELLED)
+    tell_warehouse(order)
+    notify(order, Notification.Kind.CANCELLED, f"Your order {order.pk} was not paid in time and is cancelled.")
+    tell("CANCELLED, nobody paid for it in time", order)
+    if order.total >= BIG_ORDER:
+        schedule(tell_partner, order.pk, id=f"partner-{order.pk}")
 
 
 @task(queue="notifications", max_attempts=5, timeout=30)

@@ -62,8 +62,8 @@ def place(request: HttpRequest) -> HttpResponse:
     except services.OutOfStock as error:
         messages.error(request, str(error))
         return redirect("shop:products")
-    if handle.error is not None:
-        messages.error(request, f"Your order is placed, but nothing will cancel it. {NO_QUEUE}")
+    if handle.outcome == "outbox":  # the job is in our own database, so nothing is lost
+        messages.warning(request, f"Your order is placed; what happens to it next waits. {NO_QUEUE}")
     return redirect(order)
 
 

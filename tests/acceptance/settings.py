@@ -15,6 +15,11 @@ from tests.settings import DELAYQ as TEST_DELAYQ
 SECRET_KEY = "for the tests only"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["django_delayq", "tests.acceptance.mill"]
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",  # bulk actions remember who ordered them
+    "django_delayq",
+    "tests.acceptance.mill",
+]
 DATABASES = TEST_DATABASES
 DELAYQ: dict[str, Any] = {**TEST_DELAYQ, **json.loads(os.environ.get("MILL_DELAYQ", "{}"))}

@@ -215,7 +215,7 @@ class Mill:
             fresh, _, _ = file.read().rpartition(b"\n")
         if fresh:
             self._read_to += len(fresh) + 1
-            self._lines += map(json.loads, fresh.split(b"\n"))
+            self._lines += map(_read_line, fresh.split(b"\n"))
         return [line for line in self._lines if event in ("", line["event"]) and id in ("", line.get("id"))]
 
     def starts(self, id: str = "") -> list[dict[str, Any]]:
@@ -243,3 +243,9 @@ class Mill:
     def gate(self, name: str = "gate") -> Path:
         """A file that tasks wait for; ``touch()`` opens it."""
         return self.folder / name
+
+
+def _read_line(line: bytes) -> dict[str, Any]:
+    """One line of the trace. A process that was killed in the middle of a write leaves the beginning of one behind."""
+    found: dict[str, Any] = json.loads(line[line.rindex(b'{"event"') :])
+    return found

