@@ -17,6 +17,7 @@ from django.db.utils import Error as DatabaseError
 from . import hygiene
 from .conf import Conf, conf
 from .core.faults import Backoff
+from .inbox import remembering
 from .mirror import Mirror
 from .outbox.claims import Outbox
 from .outbox.door import declared
@@ -62,6 +63,9 @@ def duties(
         }  # fmt: skip
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         made |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}
+    for alias in sorted(set(filter(_is_usable, remembering())) - set(_databases(settings))):
+        suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
+        made[f"retention{suffix}"] = WithDatabase("retention", Retention(settings, alias), [alias])
     if _is_usable(DEFAULT_DB_ALIAS):
         mirror = Mirror(settings, broker, changes.branch("failed", "morgue", "lost"), queues)
         made["mirror"] = WithDatabase("mirror", mirror, [DEFAULT_DB_ALIAS])
@@ -112,9 +116,9 @@ class WithDatabase:
 
     def run(self) -> float:
         """One turn of the duty on sound connections."""
-        hygiene.thread_start()
-        hygiene.before_job()
+        hygiene.house_thread()
         try:
+            hygiene.before_job()
             rest = self._duty.run()
         except DatabaseError as error:
             rest = self._rest_after(error)

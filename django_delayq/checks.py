@@ -5,6 +5,7 @@ What needs Redis itself is looked at by ``manage.py delayq_check``.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from .conf import SETTING, Conf, conf
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
+from .inbox import remembering
 from .loading import load_function
 from .outbox.door import declared
 from .repair.orders import QUEUE as SYSTEM_QUEUE
@@ -53,8 +55,8 @@ def check_tables(
         return []  # delayq.E001 says it
     from .outbox.door import has_table
 
-    if not config.outbox.enabled or not declared(config):
-        return []
+    if not config.outbox.enabled or not declared(config) or "migrate" in sys.argv[1:2]:
+        return []  # migrate runs the checks before it makes the table
     return [
         Warning(
             f"Jobs are durable, but the database {alias!r} has no table for them yet.",
@@ -283,6 +285,14 @@ def _outbox(config: Conf) -> Iterator[CheckMessage]:
                 f"{suggest(alias, settings.DATABASES)}",
                 hint="Correct the name.",
                 id="delayq.E014",
+            )
+    for alias, name in remembering().items():
+        if alias not in settings.DATABASES:
+            yield Error(
+                f"@exactly_once of the task {name} names {alias!r}, which is no alias in DATABASES."
+                f"{suggest(alias, settings.DATABASES)}",
+                hint="Correct the name.",
+                id="delayq.E015",
             )
     if config.worker.queues is not None and SYSTEM_QUEUE not in config.worker.queues and _has_admin():
         yield Warning(

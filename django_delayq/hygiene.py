@@ -29,8 +29,9 @@ logger: Final = logging.getLogger("django_delayq.hygiene")
 
 #: seconds to wait for the thread of thread-sensitive code, which another job may keep busy
 _PATIENCE: Final = 30.0
-#: a connection that answered so many seconds ago is trusted
+#: a connection that answered so many seconds ago is trusted; housekeeping survives an error, a job pays for it
 _TRUSTED: Final = 1.0
+_TRUSTED_IN_HOUSE: Final = 30.0
 #: what PostgreSQL, MySQL and SQLite say when two transactions stood in each other's way
 _COLLISIONS: Final = frozenset(("40001", "40P01", "55P03", 1205, 1213))
 _LOCKED: Final = "database is locked"
@@ -131,9 +132,12 @@ def before_job(job: object = None) -> None:
 
 
 def _renew(connection: BaseDatabaseWrapper) -> None:
-    connection.close_if_unusable_or_obsolete()
     now = time.monotonic()
-    if now - _opened.answered.get(connection.alias, 0.0) > _TRUSTED:
+    silence = now - _opened.answered.get(connection.alias, 0.0)
+    if _opened.keeps_house and silence < _TRUSTED_IN_HOUSE and connection.connection is not None:
+        return
+    connection.close_if_unusable_or_obsolete()
+    if silence > _TRUSTED:
         connection.close_if_health_check_failed()
     if connection.connection is None:
         _opened.lost.add(connection)

@@ -36,6 +36,8 @@ R = TypeVar("R")
 
 #: how often a run begins anew because another one of the same payloads committed in the same moment
 _TURNS: Final = 5
+#: attribute of a decorated function: alias of its database
+_DATABASE: Final = "exactly_once_in"
 
 
 @overload
@@ -77,9 +79,20 @@ def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None
                 return _merged(func, args[0], jobs, alias)
             return _plain(functools.partial(func, *args, **kwargs), run.job, alias)
 
+        setattr(once, _DATABASE, using or DEFAULT_DB_ALIAS)
         return once
 
     return decorate if func is None else decorate(func)
+
+
+def remembering() -> dict[str, str]:
+    """The databases in which tasks leave entries, each with the name of one such task."""
+    found: dict[str, str] = {}
+    for task in core.registry:
+        alias = getattr(task.func, _DATABASE, None)
+        if alias is not None:
+            found.setdefault(alias, task.name)
+    return found
 
 
 def _check(func: Callable[..., Any]) -> None:
@@ -87,6 +100,7 @@ def _check(func: Callable[..., Any]) -> None:
         raise Misconfigured(f"@exactly_once stands below @task, directly above the function; move it there in {func!r}")
     if not callable(func):
         raise Misconfigured(f"@exactly_once takes its option by keyword: @exactly_once(using=…), got {short(func)}")
+    core.check_is_no_generator(func)
     if inspect.iscoroutinefunction(func):
         raise Misconfigured(
             f"@exactly_once on {func.__qualname__}: a coroutine cannot hold a database transaction; make it a plain "

@@ -168,9 +168,12 @@ def _attempts(value: object) -> int:
 
 
 def _context(value: object) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise InvalidJob(f"context must be a dict, got {short(value)}")
+    if not isinstance(value, Mapping):
+        raise InvalidJob(f"context must be a dict, got {short(value)}")
+    for name in value:
+        if not isinstance(name, str):
+            raise InvalidJob(f"a name in context is a text, not {short(name)}")
+    return dict(value)
 
 
 def _retry_in(value: object) -> object:

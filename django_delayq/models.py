@@ -61,7 +61,8 @@ class OutboxJob(JobName):
     tries = models.PositiveIntegerField(_("tries"), default=0)
     error = models.TextField(_("error"), blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
-    #: who is telling Redis right now; nobody else does before `claimed_until` (also the back-off after a refusal)
+    #: who is telling Redis right now; nobody else does before `claimed_until` (also the back-off after a refusal; of
+    #: a refused row the moment at which it was refused)
     claim = models.UUIDField(null=True, editable=False)
     claimed_until = models.DateTimeField(null=True, editable=False)
     sent_at = models.DateTimeField(_("sent"), null=True)

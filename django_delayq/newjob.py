@@ -125,7 +125,10 @@ class NewJobs:
         if "durable" in entry:
             raise InvalidJob("durable is said of all jobs of one call: schedule_many(task, jobs, durable=True)")
         wrong = next(key for key in entry if key not in self.entry_keys)
-        raise InvalidJob(f"unknown key {short(wrong)}.{suggest(str(wrong), self.entry_keys)}")
+        raise InvalidJob(
+            f"unknown key {short(wrong)}.{suggest(str(wrong), self.entry_keys)} "
+            f"Known keys: {', '.join(sorted(self.entry_keys))}"
+        )
 
     def _pass(
         self, around: Chain, entry: Mapping[str, Any], common: Mapping[str, Any],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import connections
 from .core.errors import InvalidJob
+from .core.inputs import short
 from .core.job import NewJob
 from .core.task import Task
 from .handle import Delay, JobHandle, Left
@@ -152,6 +153,8 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
     """
     found = find_task(task)
     check_option_names(options, found)
+    if isinstance(jobs, (Mapping, str)) or not isinstance(jobs, Iterable):
+        raise TypeError(f"schedule_many takes a list of dicts, one for each job, not {short(jobs)}")
     if "id" in options:
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
     maker = _maker(found, options)

@@ -39,7 +39,7 @@ class QueueConf:
     def __post_init__(self) -> None:
         if self.shards is not None:
             whole("shards", self.shards, 1, MAX_SHARDS)
-        number("weight", self.weight, 0.001)
+        number("weight", self.weight, 0.001, unit="")
         choice("kind", self.kind, ("python", "pull"))
         choice("priorities", self.priorities, ("strict", "weighted"))
         if flag("durable", self.durable) and self.kind == "pull":
@@ -90,7 +90,7 @@ class WorkerConf:
         whole("processes", self.processes, 1, 1024)
         whole("threads", self.threads, 1, 1024)
         number("grace", self.grace, 0)
-        number("prefetch_ms", self.prefetch_ms, 0)
+        number("prefetch_ms", self.prefetch_ms, 0, unit="milliseconds")
         number("heartbeat", self.heartbeat, 0.01)
         choice("scheduler", self.scheduler, ("weighted", "seq", "lag"))
         if self.splitter not in SPLITTERS and "." not in str(self.splitter):
@@ -132,7 +132,7 @@ class MirrorConf:
 
     def __post_init__(self) -> None:
         if self.keep_days is not None:
-            number("keep_days", self.keep_days, 0.001)
+            number("keep_days", self.keep_days, 0.001, unit="days")
         whole("max_rows", self.max_rows, 1, 1 << 40)
 
 
@@ -213,7 +213,7 @@ class OutboxConf:
         whole("max_tries", self.max_tries, 1, 1_000_000)
         number("resubmit_after", self.resubmit_after, 0.1)
         number("recheck_every", self.recheck_every, 1)
-        number("keep_days", self.keep_days, 0)
+        number("keep_days", self.keep_days, 0, unit="days")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,4 +224,4 @@ class InboxConf:
     keep_days: float = 30.0
 
     def __post_init__(self) -> None:
-        number("keep_days", self.keep_days, 0)
+        number("keep_days", self.keep_days, 0.001, unit="days")

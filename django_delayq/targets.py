@@ -23,6 +23,8 @@ def find_task(task: Task | str) -> Task:
         if found is None:
             raise InvalidJob(f"no task is named {short(task)}.{suggest(task, registry.tasks)}")
         return found
+    if hasattr(task, "enqueue"):
+        raise InvalidJob(f"{short(task)} is a task of Django's framework: call its enqueue(…)")
     if callable(task):
         name = getattr(task, "__qualname__", None) or short(task)
         raise InvalidJob(f"{name} is not a task; put @task (from django_delayq import task) above it")

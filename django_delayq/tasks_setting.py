@@ -59,7 +59,7 @@ def check_world(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> lis
     if _NATIVE or not wanted():
         return []
     try:
-        import django_tasks  # noqa: F401
+        import django_tasks  # noqa: F401  # only whether it is there
     except ImportError:
         return [
             Error(

@@ -67,9 +67,10 @@ def in_transaction(using: str | None) -> bool:
     """
     try:
         return connections[using or DEFAULT_DB_ALIAS].in_atomic_block
-    except ConnectionDoesNotExist:
+    except (ConnectionDoesNotExist, TypeError):
         raise InvalidJob(
-            f"using_db={short(using)} is no alias in DATABASES.{suggest(str(using), connections)}"
+            f"using_db={short(using)} is no alias in DATABASES.{suggest(str(using), connections)} "
+            f"Known aliases: {', '.join(connections)}"
         ) from None
 
 

@@ -17,14 +17,21 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     """An int (no bool) of ``low`` or more."""
     if type(value) is int and low <= value <= high:
         return value
-    raise Misconfigured(f"{name} must be an int, {low} or more, got {short(value)}")
+    raise Misconfigured(f"{name} must be an int, {_span(value, low, high)}, got {short(value)}")
 
 
-def number(name: str, value: object, low: float, high: float = 1e9) -> float:
-    """A number (no bool) of ``low`` or more."""
+def number(name: str, value: object, low: float, high: float = 1e9, *, unit: str = "seconds") -> float:
+    """A number (no bool) of ``low`` or more; ``unit`` says of what ("" = of nothing)."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
         return float(value)
-    raise Misconfigured(f"{name} must be a number of seconds, {low} or more, got {short(value)}")
+    of = f" of {unit}" if unit else ""
+    raise Misconfigured(f"{name} must be a number{of}, {_span(value, low, high)}, got {short(value)}")
+
+
+def _span(value: object, low: float, high: float) -> str:
+    """The upper end is of interest to who has passed it."""
+    above = isinstance(value, (int, float)) and value > high
+    return f"{low} to {high:g}" if above else f"{low} or more"
 
 
 def choice(name: str, value: object, choices: tuple[str, ...]) -> None:

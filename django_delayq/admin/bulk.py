@@ -12,7 +12,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import path
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from django.views.decorators.http import require_POST
 
@@ -32,6 +32,8 @@ __all__ = ["BulkActionAdmin"]
 
 _KINDS: Final = {"done": "good", "failed": "bad", "stopped": "late"}
 _NAMES: Final = {model.__name__: model._meta.verbose_name_plural for model in (FailedJob, MorgueJob)}
+_COLUMNS: Final = {(model.__name__, field.name): field.verbose_name for model in (FailedJob, MorgueJob)
+                   for field in model._meta.concrete_fields}  # fmt: skip
 _SIGNS: Final = {"": "=", "exact": "=", "gte": "≥", "lte": "≤", "gt": ">", "lt": "<", "startswith": "…"}
 _WORDS: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
 
@@ -47,9 +49,9 @@ class BulkActionAdmin(ReadOnlyAdmin):
     list_filter = (StateFilter,)
     sortable_by = ("ordered",)
     fieldsets: ClassVar = [
-        (None, {"fields": ("what", "which", "delay", "ordered_by", "ordered", "ended", "error")}),
+        (None, {"fields": ("what", "which", "delay", "ordered_by", "ordered")}),
     ]
-    readonly_fields = ("what", "which", "delay", "ordered_by", "ordered", "ended", "error")
+    readonly_fields = ("what", "which", "delay", "ordered_by", "ordered")
 
     class Media:
         js: ClassVar = ("django_delayq/progress.js",)
@@ -110,7 +112,8 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def _progress_of(self, request: HttpRequest, order: BulkAction) -> dict[str, Any]:
         ended = order.state in (order.State.DONE, order.State.STOPPED, order.State.FAILED)
         return {
-            "order": order, "ended": ended, "status": self.status(order), "share": _share(order),
+            "order": order, "ended": ended, "ended_ago": shown.ago(order.ended_at),
+            "status": self.status(order), "share": _share(order),
             "outcomes": phrases(order.counts if isinstance(order.counts, dict) else {}),
             "number_done": shown.number(order.done), "number_total": shown.number(order.total),
             "may_stop": not ended and self.has_stop_permission(request, order),
@@ -122,8 +125,8 @@ class BulkActionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("order"))
     def what(self, row: BulkAction) -> str:
         """What, and how many."""
-        return gettext("%(deed)s %(number)s jobs") % {
-            "deed": _WORDS.get(row.action, row.action), "number": shown.number(row.total)}  # fmt: skip
+        words = ngettext("%(deed)s %(number)s job", "%(deed)s %(number)s jobs", row.total)
+        return words % {"deed": _WORDS.get(row.action, row.action), "number": shown.number(row.total)}
 
     @admin.display(description=_("state"))
     def status(self, row: BulkAction) -> SafeString:
@@ -142,7 +145,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         """What they were filtered by."""
         words = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
-        lines = [_condition(name, value) for name, value in shown.mask().value(filters).items()]
+        lines = [_condition(row.target, name, value) for name, value in shown.mask().value(filters).items()]
         return format_html("{}{}", words, format_html_join("", "<br>{}", ((line,) for line in lines)))
 
     @admin.display(description=_("delay"))
@@ -156,20 +159,16 @@ class BulkActionAdmin(ReadOnlyAdmin):
         """How long ago."""
         return shown.ago(row.created_at)
 
-    @admin.display(description=_("ended"))
-    def ended(self, row: BulkAction) -> SafeString | str:
-        """How long ago."""
-        return shown.ago(row.ended_at)
 
-
-def _condition(name: str, value: Any) -> str:
-    """A filter in words: "queue = orders", "buried_at ≤ 2030-01-31 12:00:00 UTC"."""
+def _condition(target: str, name: str, value: Any) -> str:
+    """A filter in words: "queue = orders", "buried ≤ 2030-01-31 12:00:00 UTC"."""
     field, _sep, lookup = name.partition("__")
+    word = _COLUMNS.get((target, field), field)
     try:
         moment = parse_datetime(value) if isinstance(value, str) and field.endswith("_at") else None
     except ValueError:
         moment = None
-    return f"{field} {_SIGNS.get(lookup, lookup)} {value if moment is None else shown.exact(moment)}"
+    return f"{word} {_SIGNS.get(lookup, lookup)} {value if moment is None else shown.exact(moment)}"
 
 
 def _share(row: BulkAction) -> int:

@@ -31,8 +31,10 @@ from .paging import CappedCount
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-__all__ = ["BURY", "DISCARD", "RETRY_IN", "RETRY_NOW", "Deed", "DeedsMixin", "phrases", "told"]
+__all__ = ["BURY", "DISCARD", "LONG_COLUMNS", "RETRY_IN", "RETRY_NOW", "Deed", "DeedsMixin", "phrases", "told"]
 
+#: columns of which none is needed to name a row
+LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
 #: rows of which a confirmation page counts queues and tasks
 _COUNTED: Final = 10_000
 #: kinds of jobs that it names
@@ -163,8 +165,12 @@ class DeedsMixin(ReadOnlyAdmin):
     # -- the deed ----------------------------------------------------------------------------------------------------
 
     def _do(self, request: HttpRequest, wanted: Wanted, deed: Deed, seconds: float) -> Counter[str]:
-        rows = list(wanted.rows)
-        outcomes = _VERBS[deed.verb](rows, seconds)
+        rows = list(wanted.rows.defer(*LONG_COLUMNS))
+        try:
+            outcomes = _VERBS[deed.verb](rows, seconds)
+        except DelayQError:
+            self.note(request, rows, deed.flag, f"{deed.title}: {_('Redis did not answer; it may be done in part.')}")
+            raise
         self.note(request, rows, deed.flag, f"{deed.title}: {_summary(outcomes)}")
         return outcomes
 

@@ -82,7 +82,7 @@ class EditMixin(DeedsMixin):
                 args, kwargs = _value(data["args"]), _value(data["kwargs"])
                 outcome = repair.retry_edited(row, args=args, kwargs=kwargs, delay=data["seconds"] or None)
         except (InvalidJob, Undecodable, TypeError, ValueError) as error:
-            form.add_error(None, ValidationError(str(error)))
+            form.add_error(None, ValidationError(shown.mask().text(str(error))))
             return None
         except DelayQError as error:
             form.add_error(None, ValidationError(_("Redis could not do it: %(error)s") % {"error": error}))

@@ -13,6 +13,8 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from . import shown
+
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
     from django.http import HttpRequest
@@ -72,7 +74,8 @@ class ValueFilter(_Filter):
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
         """The first values, the empty one by a name."""
         values = distinct_values(model_admin.model._default_manager.all(), self.field)
-        return [(value, value or self.nothing) for value in values]
+        # A reason is free text: what would have to be hidden is not offered.
+        return [(value, value or self.nothing) for value in values if shown.mask().text(value) == value]
 
     def has_output(self) -> bool:
         """Also with a single value (it tells what there is), or with one that is not among the first."""

@@ -82,7 +82,7 @@ class JSONText(forms.CharField):
             wanted = _("a list […]") if self._kind is list else _("an object {…}")
             raise forms.ValidationError(_("This has to be %(wanted)s.") % {"wanted": wanted})
         try:
-            if self._kind is list:
+            if isinstance(edited, list):
                 return self._mask.restored_arguments(edited, self._stored, self._names)
             return self._mask.restored(edited, self._stored)
         except MaskError:

@@ -119,7 +119,7 @@ class LiveJobAdmin(RedisPages):
             "listing": listing,
             "looks": self.looks(listing.jobs, now_ms),
             "now": moment(now_ms, now_ms),
-            "queues": [(one.queue, self.link(wish, queue=one.queue)) for one in counts],
+            "queues": [one.queue for one in counts],
             "queue_url": self.url_of("queueentry", "change", wish.queue) if wish.queue else "",
             "tabs": [
                 (place, name, sum(count_at(one, place) for one in mine),

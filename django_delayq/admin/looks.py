@@ -135,6 +135,11 @@ class JobLook:
         return moment(self.view.buried_ms, self.now_ms)
 
     @property
+    def reason(self) -> str:
+        """Why it came there."""
+        return shown.mask().text(self.view.reason)
+
+    @property
     def failed(self) -> When | None:
         """When it failed last."""
         return moment(self.job.failed_at_ms, self.now_ms) if self.job.failed_at_ms else None

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.task import registry
 from . import shown
-from .deeds import Deed, DeedsMixin
+from .deeds import LONG_COLUMNS, Deed, DeedsMixin
 from .edit import EditMixin
 from .redis_look import Look, look_at
 
@@ -48,7 +48,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Nothing that may be long."""
         small = Case(When(Q(options_size__lte=_SMALL_OPTIONS), then=F("options")), output_field=BinaryField())
-        found: QuerySet[Any] = rows.defer("args", "options", "error_message", "error_traceback").annotate(
+        found: QuerySet[Any] = rows.defer(*LONG_COLUMNS).annotate(
             options_size=Length("options"), small_options=small,
             message_start=Substr("error_message", 1, _MESSAGE_START),
         )  # fmt: skip

@@ -73,7 +73,8 @@ class MorgueJobAdmin(MirroredAdmin):
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:
         """Why it lies there."""
-        return shown.badge(row.reason or row.outcome or "–", "bad" if row.reason == "poison" else "")
+        reason = shown.mask().text(row.reason) or row.outcome or "–"
+        return shown.badge(reason, "bad" if row.reason == "poison" else "")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """``retry_morguejob``."""

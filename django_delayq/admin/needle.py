@@ -61,6 +61,8 @@ class Needle:
         for payload in view.payloads:
             if self._is_in(_read(payload.data)):
                 yield _json(payload.data)
+        if self._is_in(view.reason):
+            yield mask.text(view.reason)
         error = dict(view.error)
         traceback = str(error.pop("traceback", ""))
         if self._is_in(traceback):
@@ -71,7 +73,7 @@ class Needle:
 
 def _plain(view: JobView) -> Iterator[str]:
     """What is never hidden."""
-    yield from (view.id, view.job.task, view.job.worker, view.reason, view.error_class)
+    yield from (view.id, view.job.task, view.job.worker, view.error_class)
 
 
 def _call(job: Job) -> str:

@@ -101,9 +101,8 @@ class QueueEntryAdmin(RedisPages):
         context = {
             "look": look,
             "now": moment(now_ms, now_ms),
-            "shards": [
-                (*divmod(number, MAX_SHARDS), number, inspector.count_shards(queue, [number])) for number in numbers
-            ],
+            "shards": [(*divmod(number, MAX_SHARDS), number, counts) for number, counts in
+                       zip(numbers, inspector.count_each_shard(queue, numbers), strict=True)],
             "shards_left_out": len(queue.numbers) - len(numbers),
             "workers": workers_of(broker, now_ms, queue.name),
             "jobs": [(name, number, self.jobs_url(queue.name, place)) for name, number, place in (
@@ -156,8 +155,11 @@ class QueueEntryAdmin(RedisPages):
         if request.method != "POST":
             return self.ask(request, "queue_run", _("Run all now"), queue)
         sweep = Sweep()
-        counts = sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
-        self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
+        counts: dict[str, int] = {}
+        try:
+            counts |= sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
+        finally:  # also when Redis went away on the way
+            self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
         if sweep.over:
             self.tell_unfinished(request, sweep)
         else:
@@ -172,10 +174,13 @@ class QueueEntryAdmin(RedisPages):
         if request.method != "POST" or not form.is_valid():
             return self.ask(request, "queue_purge", _("Purge"), queue, form=form)
         sweep = Sweep()
-        counts = sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
-        if form.cleaned_data["morgue"]:
-            counts |= sweep.run(lambda progress: bulk.discard_all(queue, progress=progress))
-        self.note(request, queue.name, f"purge: {counts or sweep.seen}")
+        counts: dict[str, int] = {}
+        try:
+            counts |= sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
+            if form.cleaned_data["morgue"]:
+                counts |= sweep.run(lambda progress: bulk.discard_all(queue, progress=progress))
+        finally:  # also when Redis went away on the way
+            self.note(request, queue.name, f"purge: {counts or sweep.seen}")
         cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
         if sweep.over:
             self.tell_unfinished(request, sweep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 
 class DelayQError(Exception):
@@ -55,8 +56,8 @@ class Verdict(Exception):
 class Retry(Verdict):
     """The attempt failed; run the job again after ``delay`` seconds (None = the task's own back-off)."""
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None) -> None:
+        super().__init__(_reason("Retry", reason))
         self.delay = delay
 
 
@@ -70,8 +71,10 @@ class Release(Verdict):
     ``priority``: 0 … 7, its priority from now on (None = as it is).
     """
 
-    def __init__(self, reason: str = "", *, delay: float | None = None, priority: int | None = None) -> None:
-        super().__init__(reason)
+    def __init__(
+        self, reason: str = "", *, delay: float | timedelta | None = None, priority: int | None = None
+    ) -> None:
+        super().__init__(_reason("Release", reason))
         self.delay = delay
         self.priority = priority
 
@@ -87,3 +90,12 @@ class PartialFailure(Verdict):
     def __init__(self, errors: Mapping[str, BaseException | str]) -> None:
         super().__init__(f"{len(errors)} of the batch failed")
         self.errors = dict(errors)
+
+
+def _reason(verdict: str, reason: object) -> object:
+    # ``Release(30)`` would be a release without a pause, and so a loop without an end.
+    if isinstance(reason, (int, float, timedelta)):
+        raise TypeError(
+            f"the first argument of {verdict} is the reason, a text; a pause is {verdict}(delay={reason!r})"
+        )
+    return reason

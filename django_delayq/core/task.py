@@ -49,6 +49,9 @@ class Task:
     def __init__(self, func: Callable[..., Any], *, name: str, options: TaskOptions | None = None) -> None:
         if not callable(func):
             raise Misconfigured(f"task {short(name)}: {short(func)} is not callable")
+        if isinstance(func, Task):
+            raise Misconfigured(f"{func!r} is a task already; one @task is enough")
+        check_is_no_generator(func)
         try:
             self.name = check_task_name(name)
         except InvalidJob as error:
@@ -93,6 +96,19 @@ class Task:
         except TypeError as error:
             raise TypeError(f"task {self.name}: {error} (its arguments are {self._signature})") from None
         return args, kwargs
+
+
+def check_is_no_generator(func: Callable[..., Any]) -> None:
+    """Refuse a function whose call would end at once and well, without a line of it having run.
+
+    Raises:
+        Misconfigured: it is a generator, of coroutines or not.
+    """
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise Misconfigured(
+            f"{func.__qualname__} is a generator, so a call would run nothing of it; take the `yield` out, or make a "
+            f"task of a function that loops over it"
+        )
 
 
 def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:

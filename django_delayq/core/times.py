@@ -20,6 +20,7 @@ MAX_DUE_MS: Final = 9_000_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _HINT_MS: Final = "is it in milliseconds? Seconds are expected"
+_HINT_FAR: Final = "if it is meant, the setting ALLOW_FAR allows it"
 
 
 def due_of(
@@ -65,7 +66,7 @@ def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str 
         hint = "leave it out for a job that is due now" if what == "delay" else "give 0 or more seconds"
         raise InvalidJob(f"{what} is negative ({_show(ms)}); {hint}")
     if ms > TEN_YEARS_MS and not allow_far:
-        hint = "" if isinstance(delay, timedelta) else f"; {_HINT_MS}"
+        hint = f"; {_HINT_FAR}" if isinstance(delay, timedelta) else f"; {_HINT_MS}"
         raise InvalidJob(f"{what} is more than ten years ({_show(ms)}){hint}")
     if ms > MAX_DUE_MS:
         raise InvalidJob(f"{what} is longer than can be stored ({_show(ms)}); the year 2255 is the end")
@@ -85,7 +86,7 @@ def _moment(at: object, now: float | None, use_tz: bool, tz: tzinfo | None, allo
         raise InvalidJob("at= lies before 1970; a time from now is given as delay=")
     now_ms = int((time.time() if now is None else now) * 1000)
     if ms > now_ms + TEN_YEARS_MS and not allow_far:
-        hint = "" if isinstance(at, datetime) else f"; {_HINT_MS}"
+        hint = f"; {_HINT_FAR}" if isinstance(at, datetime) else f"; {_HINT_MS}"
         raise InvalidJob(f"at= is more than ten years ahead ({_show_moment(ms)}){hint}")
     if ms > MAX_DUE_MS:
         raise InvalidJob(f"at= is later than can be stored ({_show_moment(ms)}); the year 2255 is the end")

@@ -69,7 +69,7 @@ class JobView:
         """The last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
         try:
             known = json.loads(self.job.error) if self.job.error else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             known = {"message": self.job.error.decode(errors="replace")}
         return known if isinstance(known, dict) else {"message": str(known)}
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
+from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
 from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
@@ -28,6 +30,11 @@ class DelayQCommand(BaseCommand):
             ) from error
         except (Misconfigured, DelayQError, RedisError) as error:
             raise CommandError(str(error)) from error
+        except (DatabaseError, ImproperlyConfigured) as error:
+            raise CommandError(
+                f"{str(error).strip()}\nIs the database there, and was `manage.py migrate` called? "
+                f"`manage.py delayq_check` tells more."
+            ) from error
         return None
 
     def run(self, **options: Any) -> None:

@@ -121,7 +121,7 @@ def clock(broker: Broker) -> Iterator[Finding]:
     if abs(skew) > SKEW:
         yield Finding("WARN", "clock", f"Redis's clock is {skew:+.1f} s off this machine's: synchronise both (NTP)")
     else:
-        yield Finding("OK", "clock", f"Redis's clock is {skew * 1000:+.0f} ms off this machine's")
+        yield Finding("OK", "clock", f"Redis's clock is {round(skew * 1000):+d} ms off this machine's")
 
 
 def tasks(broker: Broker) -> Iterator[Finding]:

@@ -137,6 +137,13 @@ class Outbox:
             earlier = earlier.exclude(claim=not_held_with)
         return set(self.rows.filter(Exists(earlier), pk__in=list(pks)).values_list("id", flat=True))
 
+    def overtaken(self, pks: Iterable[int], states: Iterable[str]) -> set[int]:
+        """Those of ``pks`` that have a later row of the same job in one of ``states``."""
+        later = self.rows.filter(
+            queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__gt=OuterRef("id"), state__in=list(states)
+        )
+        return set(self.rows.filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
+
     def give_back(self, token: uuid.UUID, pks: Iterable[int]) -> None:
         """Ends a claim without having done anything."""
         self.rows.filter(pk__in=list(pks), claim=token).update(claim=None, claimed_until=None)

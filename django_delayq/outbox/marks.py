@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from django.db.models.functions import Now
+
 from django_delayq.core.settled import MOST_MARKS, Mark
 from django_delayq.models import OutboxJob
 
@@ -113,7 +115,9 @@ def _apply(outbox: Outbox, marks: Sequence[Mark]) -> set[bytes]:
             if end == "done":
                 mine.delete()
             elif end == "buried":
-                mine.filter(state__in=_BURIED_FROM).update(state=State.BURIED, claim=None, claimed_until=None)
+                mine.filter(state__in=_BURIED_FROM).update(
+                    state=State.BURIED, claim=None, claimed_until=None, checked_at=Now()
+                )
             else:
                 mine.filter(state=State.BURIED).update(state=State.SENT)
     left = outbox.rows.filter(key__in=ends).values_list("key", "state")

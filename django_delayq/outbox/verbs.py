@@ -111,7 +111,11 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
 
     in_transaction(target.using)  # refuses an unknown alias
     target.change(rows.take_back)
-    return _tell(target, "cancel", tell, heard, lambda: rows.told_cancelled(target.alias, token, list(target.found)))
+
+    def note(answer: str | None) -> None:
+        rows.told_cancelled(target.alias, token, list(target.found))
+
+    return _tell(target, "cancel", tell, heard, note)
 
 
 def move(target: Target, verb: str, due_ms: int, tell: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
@@ -127,16 +131,22 @@ def move(target: Target, verb: str, due_ms: int, tell: Callable[[DjangoBroker], 
     def heard(answer: bool) -> bool:
         return answer or target.unsent
 
-    return _tell(target, verb, tell, heard, lambda: rows.told_moved(target.alias, list(target.found), due_ms))
+    def note(answer: bool | None) -> None:
+        if answer is not False:  # else Redis may have lost it: the relay finds out
+            rows.told_moved(target.alias, list(target.found), due_ms)
+
+    return _tell(target, verb, tell, heard, note)
 
 
 def _tell(
-    target: Target, verb: str, tell: Callable[[DjangoBroker], A], heard: Callable[[A], R], note: Callable[[], None]
-) -> R | OnCommit | Left:
+    target: Target, verb: str, tell: Callable[[DjangoBroker], A], heard: Callable[[A], R],
+    note: Callable[[A | None], None],
+) -> R | OnCommit | Left:  # fmt: skip
     """Tells Redis, now or after the commit, and notes in the rows that it was told.
 
     Arguments:
         heard: makes the caller's answer of Redis's.
+        note: writes it into the rows; gets the answer, None where the id belongs to another task.
     """
     patiently = not (target.found or in_transaction(target.using))
 
@@ -144,14 +154,14 @@ def _tell(
         try:
             answer = swift.patiently(tell) if patiently else swift.ask(tell, kept=bool(target.found))
         except IdTaken:
-            _note(target, note)  # none of ours lives there
+            _note(target, lambda: note(None))  # none of ours lives there
             raise
         except (QueueUnavailable, DatabaseError, TooLate) as error:
             if not target.found:
                 raise
             logger.info("%s of %s in queue %s is left to the relay: %s", verb, target.id, target.queue, error)
             return "outbox"
-        _note(target, note)
+        _note(target, lambda: note(answer))
         return heard(answer)
 
     return now_or_on_commit(send, target.what(verb), using=target.using)

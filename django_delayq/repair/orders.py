@@ -115,6 +115,9 @@ def carry_out(pk: str) -> dict[str, int]:
     if ordered is None:
         logger.warning("the order %s is not there any more", pk)
         return {}
+    if ordered.state == State.FAILED:  # somebody has brought its job back from the morgue
+        _orders().filter(pk=pk, state=State.FAILED).update(state=State.RUNNING, ended_at=None)
+        ordered.refresh_from_db()
     while ordered.state in _WAITING:
         job = current_job()
         if job is not None and job.should_stop:

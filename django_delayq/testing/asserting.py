@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..core.codec import decode, decode_args, encode, encode_args
 from ..core.errors import InvalidJob
-from .looking import ScheduledJob
+from .looking import ScheduledJob, check_state
 from .times import datetime_of, ms_of_delta, ms_of_moment
 
 #: how far a due time may be off unless the test says otherwise
@@ -54,6 +54,8 @@ class Expectation:
             if name not in _MORE:
                 raise TypeError(f"a scheduled job is not asserted by {name}=; use one of args, kwargs, id, queue, "
                                 f"delay, at, within, {', '.join(_MORE)}")  # fmt: skip
+            if name == "state":
+                check_state(value)
             self._wish_value(name, value, _stored if name == "payloads" else None)
 
     def _wish_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
@@ -88,7 +90,7 @@ def check_scheduled(expected: Expectation, of_task: Sequence[ScheduledJob], othe
         return found
     number = "no job" if not found else "1 job" if len(found) == 1 else f"{len(found)} jobs"
     wanted = "" if count is None else f", wanted {count}"
-    lines = [f"{number} of {expected} is scheduled{wanted}"]
+    lines = [f"{number} of {expected} {'are' if len(found) > 1 else 'is'} scheduled{wanted}"]
     if not found and of_task:
         misses, nearest = min(((expected.misses(job), job) for job in of_task), key=lambda entry: len(entry[0]))
         lines.append(f"nearest: {nearest}\n    {'; '.join(misses)}")

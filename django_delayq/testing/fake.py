@@ -19,6 +19,7 @@ from .. import connections
 from ..conf import conf
 from ..core.task import Task
 from ..outbox import door
+from ..targets import find_task
 from . import books
 from .asserting import Expectation, check_not_scheduled, check_scheduled
 from .broker import MemoryBroker
@@ -104,7 +105,10 @@ class Fake:
 
     def refute_scheduled(self, task: Task | str, **wishes: Any) -> None:
         """Fail if a job is scheduled that is like this; arguments as for :meth:`assert_scheduled`."""
-        check_not_scheduled(Expectation(_name(task), **wishes), self._of(task, wishes))
+        found = self._of(task, wishes)
+        if not found:
+            find_task(task)  # a misspelled name must not pass
+        check_not_scheduled(Expectation(_name(task), **wishes), found)
 
     def _of(self, task: Task | str, wishes: Mapping[str, Any]) -> list[ScheduledJob]:
         return self.scheduled_jobs(task, state="morgue" if wishes.get("state") == "morgue" else None)

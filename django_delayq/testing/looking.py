@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections as databases
 
 from ..core.codec import decode, decode_args
+from ..core.errors import InvalidJob
+from ..core.inputs import short, suggest
 from ..core.job import Job, Undecodable
 from ..core.task import Task, registry
 from ..scheduling import find_task
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from ..transactions import Late
     from .broker import MemoryBroker
     from .shard import Shard
+
+#: in which a job may be
+STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,13 @@ class ScheduledJob:
 
 def jobs_of(broker: MemoryBroker, task: Task | str | None, queue: str | None, id: str | int | None,
             state: str | None) -> list[ScheduledJob]:  # fmt: skip
-    """The jobs that are meant, by their due times; without ``state`` all but those in the morgue."""
+    """The jobs that are meant, by their due times; without ``state`` all but those in the morgue.
+
+    Raises:
+        InvalidJob: there is no such state.
+    """
     names = None if task is None else names_of(task)
+    check_state(state)
     with broker.turn:
         found = [entry for shard in broker.stores() for entry in _entries(shard, graves=state == "morgue")]
     return [
@@ -68,6 +78,12 @@ def jobs_of(broker: MemoryBroker, task: Task | str | None, queue: str | None, id
         if (names is None or job.task in names) and queue in (None, job.queue)
         and (id is None or job.id == str(id)) and state in (None, job.state)
     ]  # fmt: skip
+
+
+def check_state(state: object) -> None:
+    """Refuse what no job's ``state`` can be, since nothing would ever be found for it; None = any."""
+    if state is not None and state not in STATES:
+        raise InvalidJob(f"a job's state is {', '.join(STATES)}, not {short(state)}.{suggest(str(state), STATES)}")
 
 
 def names_of(task: Task | str) -> set[str]:

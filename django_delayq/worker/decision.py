@@ -102,7 +102,9 @@ def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_
         retry_delay: knows errors that say themselves when to try again (:attr:`Hooks.retry_delay`).
     """
     if isinstance(error, Release):
-        delay = None if error.delay is None else asked_delay(job, error.delay)
+        delay = None
+        if error.delay is not None and (delay := asked_delay(job, error.delay)) is None:
+            delay = growing_delay(give_backs(job), 1.0, 60.0)  # at its old place it would run without a pause
         return give_back(job, policy, delay_ms=None if delay is None else _ms(delay), reason=_reason(error),
                          priority=asked_priority(job, error.priority))  # fmt: skip
     if isinstance(error, Bury):
@@ -292,7 +294,7 @@ def asked_delay(job: Job, delay: object) -> float | None:
         return float(clamp(delay))
     if isinstance(delay, float) and math.isfinite(delay):
         return clamp(delay)
-    logger.error("%s: %.60r is no delay; give seconds or a timedelta. It counts as none", job.id, delay)
+    logger.error("%s: %.60r is no delay; give seconds or a timedelta. It is passed over", job.id, delay)
     return None
 
 

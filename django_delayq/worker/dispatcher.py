@@ -35,6 +35,8 @@ OWN_CONSUMER: Final = 0.05
 _JUMP: Final = 2.0
 #: an answer that takes this part of a lease means that Redis stood still
 _SLOW: Final = 10.0
+#: the longest time between two looks at a shard, as a part of a lease
+_OF_A_LEASE: Final = 0.95
 _AGAIN: Final = 1.0
 _SOON: Final = 0.02
 _FORGET_AFTER_MS: Final = 60_000
@@ -68,7 +70,7 @@ class Overdue(Protocol):
 
 
 class Patrol:
-    """The duty of looking at every shard in time: at least once per 0.8 lease, and at each known deadline.
+    """The duty of looking at every shard in time: almost once per lease, and at each known deadline.
 
     ``pace`` is the number of seconds between two looks without a reason, as long as the shards are few.
     """
@@ -120,7 +122,7 @@ class Patrol:
     def _period(self) -> float:
         """Seconds between two looks at one shard. A lease is renewed or won within that time before it ends, so each
         end of a lease is known before it comes."""
-        return min(self._pace * len(self._beats), 0.8 * self._lease)
+        return min(self._pace * len(self._beats), _OF_A_LEASE * self._lease)
 
     def _next_look(self, beat: Beat) -> float:
         if beat.hold:

@@ -106,7 +106,7 @@ class Settler:
     def _tell(self, run: Run) -> None:
         """What outside Redis is to be put right because of this end."""
         job, changes, verb = run.job, self._changes, run.settlement.verb if run.settlement is not None else ""
-        if verb not in ("release", "record") and waits_for_end(job):
+        if verb != "release" and waits_for_end(job):  # a record speaks of a job that was acked when its run began
             changes.note(job.queue, job.shard, "settled")
         if verb == "fail" or job.failures:
             changes.note(job.queue, job.shard, "failed")

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.test import Client
 
+from django_delayq import mirror
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.models import BulkAction, FailedJob, MorgueJob
@@ -83,7 +85,8 @@ def test_a_search_of_jobs_reads_what_a_person_may_read(delayq: Broker, viewer: C
 
     hidden = ("tk-77", '"token":"tk', "s-88", "pw-55", "pw-66", "k-33", "x-22", "hunter2", "d-11", "9-9-9", "8-8-8")
     assert {text: found(text) for text in hidden} == {text: [] for text in hidden}
-    assert {text: found(text) for text in ("fragile", "tr-9", "ulm", "elm", "ada", "refused", "late", "4th", "5th")} == {
+    readable = ("fragile", "tr-9", "ulm", "elm", "ada", "refused", "late", "4th", "5th")
+    assert {text: found(text) for text in readable} == {
         "fragile": ["plain"], "tr-9": ["plain"], "ulm": ["raw"], "elm": ["bytes"],
         "ada": ["bytes", "merged", "named", "plain", "raw"], "late": ["bytes", "merged", "named", "plain", "raw"],
         "refused": ["bytes", "merged", "named", "plain", "raw"], "4th": ["gate"], "5th": ["gate"],
@@ -104,18 +107,34 @@ def test_a_search_of_the_mirrors_reads_ids_only(viewer: Client) -> None:
     assert ids(viewer.get(FAILED, {"q": "abc123"})) == []
 
 
+# -- reasons -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reason_is_masked_like_a_message_and_no_filter_offers_it(delayq: Broker, viewer: Client) -> None:
+    yard = Yard(delayq)
+    yard.put("a")
+    yard.buried(yard.take_one(), reason="refused: token=abc123", message="see the reason")
+    yard.put("a")
+    yard.buried(yard.take_one(), reason="exhausted")
+    mirror.rebuild()
+    row = MorgueJob.objects.get(reason__startswith="refused")
+    for address in (MORGUE, f"{MORGUE}{row.pk}/change/", f"{LIVE}?place=morgue", f"{LIVE}{quote('orders/a')}/change/"):
+        page = viewer.get(address).content
+        assert b"abc123" not in page, address
+        assert "refused: token=••••••" in page.decode(), address
+    assert b"?reason=exhausted" in viewer.get(MORGUE).content
+    assert cells(viewer.get(LIVE, {"q": "abc123"}).content) == []
+    assert len(cells(viewer.get(LIVE, {"q": "refused"}).content)) == 1
+
+
 # -- what is said ------------------------------------------------------------------------------------------------------
 
 
-def test_no_error_of_the_form_tells_what_is_hidden(
-    delayq: Broker, client: Client, staff: Callable[..., Any]
-) -> None:
+def test_no_error_of_the_form_tells_what_is_hidden(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
     client.force_login(staff("view_failedjob", "edit_failedjob"))
     yard = Yard(delayq)
     yard.put("a", raw=encode_args((), {"token": "tk-77", "text": "x"}), task="deeds.note")
     yard.failed(yard.take_one())
-    from django_delayq import mirror
-
     mirror.rebuild()
     address = f"{FAILED}{FailedJob.objects.get().pk}/edit/"
     page = client.get(address)

@@ -200,6 +200,7 @@ def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Cl
     ({"delay": "1", "unit": "years"}, "not one of the available choices"),
     ({"at": "yesterday"}, "Enter a valid date/time."),
     ({"delay": "99999", "unit": "d"}, "more than ten years"),
+    ({"delay": "1e308", "unit": "d"}, "is inf; give"),
 ])  # fmt: skip
 def test_reschedule_to_nowhere_is_refused(
     delayq: Broker, operator: Client, said: dict[str, str], complaint: str

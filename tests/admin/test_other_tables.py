@@ -107,9 +107,14 @@ def order(**fields: Any) -> BulkAction:
 
 def test_a_bulk_action_tells_how_far_it_is(viewer: Client) -> None:
     made = order(state="running", done=500, counts={"discarded": 480, "gone": 20})
+    order(state="done", done=1, total=1, created_at=timezone.now() - timedelta(hours=2), filters={
+        "queue": "orders", "error_class": "KeyError", "failed_at__lte": "2030-01-31T12:00:00+00:00"})  # fmt: skip
     order(state="done", done=5, total=5, created_at=timezone.now() - timedelta(hours=1), action="retry")
     assert [row[:3] for row in cells(viewer.get(BULK).content)] == [
-        ["Discard 2,000 jobs", "running", "25 %"], ["Retry 5 jobs", "done", "100 %"]]  # fmt: skip
+        ["Discard 2,000 jobs", "running", "25 %"], ["Retry 5 jobs", "done", "100 %"],
+        ["Discard 1 job", "done", "100 %"]]  # fmt: skip
+    page = viewer.get(f"{BULK}{BulkAction.objects.get(total=1).pk}/change/").content.decode()
+    assert "failed jobs<br>queue = orders<br>error class = KeyError<br>failed ≤ 2030-01-31 12:00:00 UTC" in page
     page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
     tags_of(page.encode())
     assert "500 of 2,000" in page and "480 jobs were discarded." in page
@@ -122,8 +127,11 @@ def test_a_bulk_action_tells_how_far_it_is(viewer: Client) -> None:
 
 def test_one_that_has_ended_is_not_asked_for_again_and_has_no_button(viewer: Client) -> None:
     for state in ("done", "stopped", "failed"):
-        made = order(state=state, error="KeyError: 5" if state == "failed" else "")
+        made = order(state=state, error="KeyError: 5" if state == "failed" else "",
+                     ended_at=timezone.now() - timedelta(minutes=3))  # fmt: skip
         page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
+        assert ">3\xa0minutes ago</time>" in viewer.get(f"{BULK}{made.pk}/progress/").content.decode()
+        assert page.count("KeyError: 5") == (state == "failed")
         assert "data-ended" in page and "refresh" not in page and "Stop it" not in page
         assert viewer.post(f"{BULK}{made.pk}/stop/", follow=True).context is not None
         made.refresh_from_db()

@@ -100,6 +100,16 @@ def test_the_page_of_a_queue_shows_its_shards(delayq: Broker, operator: Client) 
     assert "epoch 0 with 2 shards is being drained" in answer.content.decode()
 
 
+def test_a_queue_of_many_shards_costs_no_round_trip_for_each(delayq: Broker, operator: Client) -> None:
+    delayq.queue("wide", shards=200)
+    calls: list[str] = []
+    delayq.observe(lambda verb, seconds, failed: calls.append(verb))
+    answer = operator.get(f"{LIST}wide/change/")
+    delayq.observe(None)
+    assert len(answer.context["shards"]) == queues.MOST_SHARDS
+    assert calls == []  # counts go in pipelines
+
+
 def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, operator: Client) -> None:
     for page in ("change", "run", "purge"):
         assert operator.get(f"{LIST}nowhere/{page}/").status_code == 404

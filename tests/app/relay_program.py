@@ -16,24 +16,29 @@ django.setup()
 
 from django_delayq import conf, connections  # noqa: E402
 from django_delayq.outbox.claims import Hand, Outbox  # noqa: E402
-from django_delayq.outbox.relay import Relay, Verdict  # noqa: E402
+from django_delayq.outbox.relay import Relay  # noqa: E402
+from django_delayq.outbox.telling import Teller, Verdict  # noqa: E402
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+class MortalTeller(Teller):
+    """Its part in that."""
+
+    def tell(self, hand: Hand) -> Any:
+        if Mortal.step == "claimed":
+            die()
+        yield from super().tell(hand)
+        if Mortal.step == "told":
+            die()
+
+
 class Mortal(Relay):
     """A relay that dies behind a step."""
 
     step = ""
-
-    def _tell_all(self, hand: Hand) -> Any:
-        if self.step == "claimed":
-            die()
-        yield from super()._tell_all(hand)
-        if self.step == "told":
-            die()
 
     def _write(self, hand: Hand, verdict: Verdict, pks: list[int]) -> None:
         super()._write(hand, verdict, pks)
@@ -49,5 +54,6 @@ class Mortal(Relay):
 if __name__ == "__main__":
     Mortal.step = sys.argv[1]
     relay = Mortal(conf.conf(), Outbox("default"), connections.broker())
+    relay._teller = MortalTeller(conf.conf(), connections.broker())
     while relay.run() == 0.0:
         pass

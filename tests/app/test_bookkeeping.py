@@ -110,6 +110,26 @@ def test_a_database_that_is_gone_is_told_once_and_redis_is_not_blamed(caplog: py
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_database_that_was_restarted_between_two_turns_is_no_surprise(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [OperationalError("the server is shutting down")]
+
+    def before_job() -> None:
+        if gone:
+            raise gone.pop()
+
+    monkeypatch.setattr(bookkeeping.hygiene, "before_job", before_job)
+    duty = WithDatabase("errand", Errand(ask(1.0)), ["default"])
+    caplog.set_level("INFO", "django_delayq.bookkeeping")
+    assert in_thread(lambda: [duty.run() < UNMIGRATED, duty.run()]) == [True, 1.0]
+    assert [record.message for record in caplog.records] == [
+        "errand cannot work with the database, and goes on trying: OperationalError: the server is shutting down",
+        "errand works with the database again",
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_good_turn_says_nothing_about_redis() -> None:
     weather = Weather()
     weather.storm("patrol", QueueUnavailable("gone"))
@@ -185,6 +205,14 @@ def test_each_database_with_an_outbox_has_its_own_duties_and_all_share_the_marks
     assert bookkeeping.duties(conf(), delayq, changes, list).keys() == names, "a database that is not there"
 
 
+def test_what_exactly_once_remembers_in_another_database_is_forgotten_there(
+    delayq: DjangoBroker, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookkeeping, "remembering", lambda: {"default": "shop.charge", "nowhere": "shop.pay"})
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"databases": ["nowhere"]}}
+    assert bookkeeping.duties(conf(), delayq, Changes(), list).keys() == {"retention", "mirror"}
+
+
 def test_every_reader_of_changes_hears_of_a_loss() -> None:
     changes = Changes()
     first, second = changes.branch("lost"), changes.branch("lost", "settled")
@@ -217,6 +245,21 @@ def test_refused_rows_and_entries_of_the_inbox_are_forgotten_when_they_are_old(
     assert Retention(conf(), "default").run() == EVERY
     assert stage.rows() == {"sent": State.SENT, "unsent": State.UNSENT, "young": State.REFUSED}
     assert sorted(InboxEntry.objects.values_list("job_id", flat=True)) == list("01234")
+
+
+@pytest.mark.django_db
+def test_a_refused_row_is_kept_so_long_from_its_refusal_on(delayq: DjangoBroker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"keep_days": 2}}
+    stage = Stage(delayq)
+    stage.write("order-5", record=b"no record")
+    stage.age(30 * 86_400)  # written long ago, while Redis was away
+    assert stage.relay().turn() == {"refused": 1}
+    retention = Retention(conf(), "default")
+    retention.run()
+    assert stage.rows() == {"order-5": State.REFUSED}
+    stage.age(3 * 86_400, "claimed_until")
+    retention.run()
+    assert stage.rows() == {}
 
 
 @pytest.mark.django_db

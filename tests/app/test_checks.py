@@ -9,7 +9,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections as databases
 
-from django_delayq import runtime, task
+from django_delayq import exactly_once, runtime, task
 from django_delayq.conf import conf
 from django_delayq.core.task import registry
 from django_delayq.outbox import door
@@ -96,11 +96,11 @@ def test_a_wrong_setting_has_one_finding(
 
 
 def test_queues_that_a_backend_of_djangos_tasks_lists_are_known(settings: Any) -> None:
-    settings.DELAYQ = {"REDIS": URL, "WORKER": {"queues": ["mail", "delayq"]}}
-    settings.TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayQBackend", "QUEUES": ["mail"]}}
+    settings.DELAYQ = {"REDIS": URL, "WORKER": {"queues": ["of-tasks-only", "delayq"]}}
+    settings.TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayQBackend", "QUEUES": ["of-tasks-only"]}}
     assert "delayq.W002" not in dict(found())
-    assert runtime.unknown_queues(("mail",), conf()) == []
-    settings.TASKS = {"default": {"BACKEND": "shop.Backend", "QUEUES": ["mail"]}}
+    assert runtime.unknown_queues(("of-tasks-only",), conf()) == []
+    settings.TASKS = {"default": {"BACKEND": "shop.Backend", "QUEUES": ["of-tasks-only"]}}
     assert "delayq.W002" in dict(found())
 
 
@@ -221,6 +221,24 @@ def test_an_outbox_in_a_database_that_is_not_there(settings: Any) -> None:
     assert (ident, "Did you mean 'default'?" in text) == ("delayq.E014", True)
 
 
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """A task whose effects are in a database that is not there."""
+
+    @task(name="checks.elsewhere")
+    @exactly_once(using="defualt")
+    def elsewhere() -> None: ...
+
+    yield
+    registry.remove(elsewhere)
+
+
+def test_exactly_once_in_a_database_that_is_not_there(settings: Any, elsewhere: None) -> None:
+    settings.DELAYQ = {"REDIS": URL}
+    ((ident, text),) = found()
+    assert (ident, "task checks.elsewhere" in text, "Did you mean 'default'?" in text) == ("delayq.E015", True, True)
+
+
 @pytest.mark.django_db
 def test_a_database_without_the_table_is_told_of_where_databases_may_be_asked(
     settings: Any, durable: None, monkeypatch: pytest.MonkeyPatch
@@ -228,7 +246,7 @@ def test_a_database_without_the_table_is_told_of_where_databases_may_be_asked(
     settings.DELAYQ = {"REDIS": URL}
     assert found(databases=["default"]) == []
     monkeypatch.setattr(door, "has_table", lambda alias: False)
-    assert found() == [], "without --database nothing is asked"
+    assert "delayq.W004" not in {one.id for one in run_checks()}, "without --database nothing is asked"
     ((ident, text),) = found(databases=["default"])
     assert (ident, "'default' has no table" in text) == ("delayq.W004", True)
 

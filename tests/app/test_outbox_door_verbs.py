@@ -170,6 +170,7 @@ def test_a_sender_that_slept_past_its_claim_changes_nothing(delayq: Broker, monk
     """Whatever was decided about the row meanwhile (here: cancelled and told, so deleted) stands."""
 
     def sleep_and_be_cancelled() -> None:
+        monkeypatch.setattr(rows, "CLAIM", 2.0)  # who cancels is awake
         OutboxJob.objects.update(claimed_until=Now() - timedelta(seconds=1))
         assert cancel(note, id="a") == "cancelled"
         assert there() == []
@@ -189,9 +190,7 @@ def test_a_sender_that_slept_past_its_claim_changes_nothing(delayq: Broker, monk
     assert (handle.outcome, there(), stored(delayq)) == ("outbox", [], {})
 
 
-def test_who_cancels_and_sleeps_takes_nothing_that_came_later(
-    delayq: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_cancels_and_sleeps_takes_nothing_that_came_later(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the commit and the word to Redis; meanwhile the relay tells it, and the id is scheduled again."""
     schedule(note, "old", id="a", delay=60, durable=True)
     stage, awake = Stage(cast(DjangoBroker, delayq)), Queue.cancel
@@ -210,6 +209,17 @@ def test_who_cancels_and_sleeps_takes_nothing_that_came_later(
     stage.take_down()
     assert there() == [("a", "sent")]
     assert [job.job.args for job in delayq.inspector.page("default", "waiting").jobs] == [b'["new"]']
+
+
+def test_a_lost_job_that_is_rescheduled_comes_back_at_once(delayq: Broker) -> None:
+    """Not after the next look of the reconciler, which may be later than its new time."""
+    stage = Stage(cast(DjangoBroker, delayq))
+    schedule(note, "x", id="a", delay=60, durable=True)
+    stage.lose_everything()
+    assert (reschedule(note, id="a", delay=5), there()) == (False, [("a", "moved")])
+    relay = stage.relay()
+    assert [relay.turn(), relay.turn()] == [{"unsent": 1}, {"sent": 1}]
+    assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 5})
 
 
 def test_an_id_of_another_task_is_left_alone(delayq: Broker) -> None:

@@ -12,8 +12,11 @@ from django.db import connection, connections
 from django.db.utils import OperationalError
 
 from django_delayq.connections import DjangoBroker
+from django_delayq.core.codec import encode
 from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.frames import digest
 from django_delayq.core.job import NewJob
+from django_delayq.core.queue import Queue
 from django_delayq.outbox.reconciler import LOOK, Reconciler
 
 from .outbox_stage import QUEUE, TASK, Stage, State
@@ -284,3 +287,40 @@ def test_several_dispatchers_share_the_work_and_send_nothing_twice(stage: Stage)
     assert set(stage.rows().values()) == {State.SENT}
     if connection.vendor != "sqlite":
         assert set(asked.values()) == {1}, "each row was asked about by one of them"
+
+
+def test_a_batch_costs_as_many_queries_as_a_row(stage: Stage, django_assert_max_num_queries: Any) -> None:
+    for number in range(40):
+        stage.write(str(number // 8), payload={"n": number}, queue="crm")
+        stage.write(f"order-{number // 2}", on_conflict="ignore")
+    while stage.relay().turn():
+        pass
+    stage.lose_everything()
+    stage.age(61)
+    with django_assert_max_num_queries(12):
+        asked, missing = stage.reconciler().look(stage.outbox().now())  # type: ignore[arg-type]
+    assert asked == missing == 60
+
+
+def test_payloads_are_asked_for_by_their_digests(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else Redis had to read all payloads of the id to find one."""
+    row = stage.sent("7", payload={"n": 1}, queue="crm")
+    stage.sent("7", payload={"n": 2}, queue="crm")
+    stage.sent("order-5")
+    asked: list[tuple[str, bytes, bytes]] = []
+    knows = Queue.knows
+
+    def listen(self: Queue, pairs: Any) -> list[bool]:
+        asked.extend(pairs)
+        return knows(self, pairs)
+
+    monkeypatch.setattr(Queue, "knows", listen)
+    stage.age(61)
+    reconcile(stage)
+    first = digest(encode({"n": 1}))
+    assert {pair[0]: pair[2] == b"" for pair in asked} == {"7": False, "order-5": True}
+    assert ("7", row.key.bytes, first) in asked
+    stage.table.filter(pk=row.pk).update(state=State.CANCELLED)
+    del asked[:]
+    assert stage.relay().turn() == {"gone": 1}
+    assert asked == [("7", row.key.bytes, first)]

@@ -152,7 +152,7 @@ def test_g10_a_row_that_another_relay_locks_for_a_moment_is_settled_after_it(
     row = stage.write("order-5")
     relay = stage.relay()
     hand = relay._outbox.claim(10, stage.broker)
-    verdicts = dict(relay._tell_all(hand))
+    verdicts = dict(relay._teller.tell(hand))
     with locked(stage, row.pk) as release:
         monkeypatch.setattr(module.time, "sleep", lambda seconds: release() if seconds else None)
         relay._settle(hand, verdicts)
@@ -214,7 +214,7 @@ def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypat
     stage.broker.queue(QUEUE).reschedule("moved", delay_ms=5_000)
     before = stage.broker.inspector.get(QUEUE, "moved")
     assert before is not None
-    verdicts = dict(sleeper._tell_all(hand))
+    verdicts = dict(sleeper._teller.tell(hand))
     sleeper._settle(hand, verdicts)
     assert {verdict.word for verdict in verdicts.values()} == {"free"}
     after = stage.broker.inspector.get(QUEUE, "moved")

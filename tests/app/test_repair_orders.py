@@ -205,6 +205,15 @@ def test_an_error_is_seen_and_the_order_is_tried_again_until_it_has_failed(
     assert (found.state, found.error, found.ended_at is not None) == ("failed", "QueueUnavailable: for good", True)
 
 
+def test_an_order_that_has_failed_goes_on_when_a_person_brings_its_job_back(trouble: Trouble) -> None:
+    made = order("discard", MorgueJob, {})
+    BulkAction.objects.update(
+        state="failed", error="x", ended_at=made.created_at, position=MorgueJob.objects.all()[99].pk
+    )
+    assert orders.carry_out(str(made.pk)) == {"discarded": 500}
+    assert (ordered()["state"], BulkAction.objects.get().error) == ("done", "")
+
+
 def test_two_workers_with_one_order_do_each_job_once(trouble: Trouble) -> None:
     made = order("discard", MorgueJob, {})
     errors: list[BaseException] = []

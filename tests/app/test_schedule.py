@@ -241,6 +241,7 @@ GOOD = {"args": ["x"]}
     ("entry", "error", "text"),
     [
         ({"arg": ["x"]}, InvalidJob, r"entry 1: unknown key 'arg'. Did you mean 'args'"),
+        ({"order": 5}, InvalidJob, r"entry 1: unknown key 'order'. Known keys: args, at, context, delay, "),
         ({"args": "x"}, TypeError, r"entry 1: args must be a list or tuple"),
         ({"args": [1, 2]}, TypeError, r"entry 1: task deeds.note: too many positional"),
         ({"args": ["x"], "delay": -1}, InvalidJob, r"entry 1: "),
@@ -257,6 +258,12 @@ def test_a_wrong_entry_names_its_place_and_its_chunk_is_not_stored(
 
 
 NAIVE = datetime(2030, 1, 1)
+
+
+class DjangoTask:
+    """What ``@task`` of Django's own framework makes of a function."""
+
+    def enqueue(self, *args: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -287,6 +294,11 @@ NAIVE = datetime(2030, 1, 1)
         (lambda: schedule(note, "x", due_policy="late"), InvalidJob, "due_policy"),
         (lambda: schedule(note, "x", max_attempts=0), InvalidJob, "max_attempts"),
         (lambda: schedule(note, "x", context=[1]), InvalidJob, "context must be a dict"),
+        (lambda: schedule(note, "x", context={1: 2}), InvalidJob, "a name in context is a text, not 1"),
+        (lambda: schedule(note, "x", delay=timedelta(days=40_000)), InvalidJob, "more than ten years.*ALLOW_FAR"),
+        (lambda: schedule_many(note, 5), TypeError, "a list of dicts, one for each job, not 5"),
+        (lambda: schedule_many(note, {"args": ["x"]}), TypeError, "a list of dicts, one for each job, not {"),
+        (lambda: schedule(DjangoTask(), "x"), InvalidJob, r"DjangoTask.* Django's framework.*enqueue\(…\)"),
         (
             lambda: schedule(note, "x", context={"big": "x" * 70_000}),
             InvalidJob,
@@ -294,6 +306,7 @@ NAIVE = datetime(2030, 1, 1)
         ),
         (lambda: schedule(note, "x", reset_retries=1), InvalidJob, "reset_retries"),
         (lambda: schedule(note, "x", using_db="nowhere"), InvalidJob, "using_db='nowhere'"),
+        (lambda: schedule(note, "x", using_db=5), InvalidJob, "using_db=5 is no alias in DATABASES. .*default"),
         (lambda: schedule(note, "x", durable="yes"), InvalidJob, "durable must be True or False, got 'yes'"),
         (lambda: schedule(note, payload={}), InvalidJob, r"'payload' is for merged tasks.*kwargs=\{'payload'"),
         (lambda: schedule(note, "x", score=5), InvalidJob, "'score' is for merged tasks"),

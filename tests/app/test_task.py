@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import task
+from django_delayq import exactly_once, task
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.retry import default_backoff, ladder
 from django_delayq.core.task import Registry, Task, TaskOptions, registry
@@ -113,6 +113,27 @@ def named(payloads: Any, *, must: int) -> None: ...
 def only_named(*, payloads: Any) -> None: ...
 def anything(*args: Any, **kwargs: Any) -> None: ...
 def optional(payloads: Any = None) -> None: ...
+
+
+def lines() -> Iterator[int]:
+    yield 1
+
+
+async def lines_to_come() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [lines, lines_to_come])
+def test_a_generator_is_refused_because_calling_it_runs_nothing(function: Any) -> None:
+    with pytest.raises(Misconfigured, match="a generator, so a call would run nothing of it; take the `yield` out"):
+        task(name="streams")(function)
+    with pytest.raises(Misconfigured, match="a generator, so a call would run nothing of it; take the `yield` out"):
+        task(name="streams")(exactly_once(function))
+
+
+def test_a_task_of_a_task_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="is a task already; one @task is enough"):
+        task(name="again")(task(name="once")(nothing))
 
 
 @pytest.mark.parametrize("function", [nothing, two, named, only_named])

@@ -305,6 +305,8 @@ def test_who_comes_too_late_changes_nothing(stand: Stand) -> None:
     stand.wait(10)
     assert stand.queue.schedule_many([new], not_after_ms=T0 + 9) == ["late"]
     assert stand.queue.schedule_many([new], not_after_ms=T0 + 10) == ["created"]
+    assert stand.queue.cancel("a", not_after_ms=T0 + 9) == "late"
+    assert stand.queue.cancel("a", not_after_ms=T0 + 10) == "cancelled"
 
 
 def test_the_ends_of_durable_jobs_are_marked(stand: Stand) -> None:

@@ -7,7 +7,10 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.utils import OperationalError, ProgrammingError
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.models import MorgueJob
@@ -100,6 +103,30 @@ def test_what_lost_its_grave_is_made_a_job_again_if_somebody_says_so(stage: Stag
     assert stage.rows() == {"a": State.SENT, "b": State.SENT, "there": State.BURIED}
 
 
+def test_what_was_refused_is_sent_again_if_somebody_says_so(stage: Stage) -> None:
+    for ident in ("a", "b", "c"):
+        stage.write(ident, state=State.REFUSED)
+    stage.table.update(tries=10, error="DataError: too large")
+    stage.write("broken", record=b"\xff", state=State.REFUSED)
+    newer = stage.sent("c")
+    assert told("delayq_reconcile", "--refused", "--dry-run") == {"refused": {"found": 4, "overtaken": 1}}
+    with pytest.raises(CommandError, match=r"Send 3 durable jobs again that were refused\? .* with --yes"):
+        run("delayq_reconcile", "--refused")
+    assert stage.waiting() == ["c"]
+    assert told("delayq_reconcile", "--refused", "--id", "b", "--yes") == {
+        "refused": {"found": 1, "overtaken": 0, "again": 1, "sent": 1}
+    }  # fmt: skip
+    row = stage.table.get(job_id="b")
+    assert (row.state, row.tries, row.error) == (State.SENT, 0, "")
+    assert told("delayq_reconcile", "--refused", "--queue", "others") == {"refused": {"found": 0, "overtaken": 0}}
+    out = run("delayq_reconcile", "--refused", "--yes").strip()
+    assert out == "refused: 2 again, 3 found, 1 overtaken, 1 refused, 1 sent", "what is broken remains so"
+    assert sorted(stage.waiting()) == ["a", "b", "c"]
+    view = stage.broker.inspector.get(QUEUE, "c")
+    assert view is not None
+    assert view.job.key == newer.key.bytes
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -114,6 +141,19 @@ def test_what_makes_no_sense_is_refused(stage: Stage, arguments: list[str], comp
 
 
 # --- status and check
+
+
+@pytest.mark.parametrize("part", ["--outbox", "--mirror", "--buried", "--refused"])
+@pytest.mark.parametrize(
+    "trouble",
+    [ProgrammingError("no such table: jobs"), OperationalError("it is shut down"), ImproperlyConfigured("none")],
+)
+def test_trouble_with_the_database_is_a_sentence_and_no_traceback(stage: Stage, part: str, trouble: Exception) -> None:
+    def execute(*_: object) -> Any:
+        raise trouble
+
+    with connection.execute_wrapper(execute), pytest.raises(CommandError, match=f"(?s){trouble}.*manage.py migrate"):
+        run("delayq_reconcile", part)
 
 
 def test_the_status_tells_of_the_outbox(stage: Stage) -> None:

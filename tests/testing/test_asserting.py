@@ -112,7 +112,7 @@ def test_a_count_is_exact(delayq_fake: Fake) -> None:
     schedule(note, "x")
     assert_scheduled(note, count=2)
     assert assert_scheduled(note, args=["y"], count=0) is None
-    with pytest.raises(AssertionError, match=r"2 jobs of works\.note is scheduled, wanted 1"):
+    with pytest.raises(AssertionError, match=r"2 jobs of works\.note are scheduled, wanted 1"):
         assert_scheduled(note, count=1)
 
 
@@ -147,3 +147,16 @@ def test_long_lists_are_cut(delayq_fake: Fake) -> None:
 def test_a_span_that_is_none_is_refused(delayq_fake: Fake) -> None:
     with pytest.raises(InvalidJob, match="timedelta or a number of seconds, not 'soon'"):
         assert_scheduled(note, delay="soon")  # type: ignore[arg-type]
+
+
+def test_a_misspelled_name_refutes_nothing(delayq_fake: Fake) -> None:
+    with pytest.raises(InvalidJob, match=r"no task is named 'works.nite'. Did you mean 'works.note'"):
+        refute_scheduled("works.nite")
+    refute_scheduled("works.note")
+
+
+def test_a_misspelled_state_is_no_state(delayq_fake: Fake) -> None:
+    schedule(note, "x")
+    for ask in (assert_scheduled, refute_scheduled, scheduled_jobs):
+        with pytest.raises(InvalidJob, match=r"a job's state is delayed, .*, not 'reddy'. Did you mean 'ready'"):
+            ask(note, state="reddy")

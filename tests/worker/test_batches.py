@@ -260,7 +260,8 @@ def test_hooks_surround_a_batch_once_and_events_tell_of_every_job() -> None:
 
     hooks = Hooks(
         before_job=lambda job: told.append(f"before {job.id}"), after_job=lambda job: told.append(f"after {job.id}"),
-        wants=lambda event, task: True, notify=lambda event, job, task, **_: told.append(f"{event} {job.id} {task.name}"),
+        wants=lambda event, task: True,
+        notify=lambda event, job, task, **_: told.append(f"{event} {job.id} {task.name}"),
     )  # fmt: skip
     execute_batch(work, [merged("a"), merged("b")], hooks)
     assert told == [

@@ -176,7 +176,7 @@ def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None
 def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | None) -> None:
     retried = decision.raised(make_job(), policy(), Retry(delay=delay), 0, 0)
     released = decision.raised(make_job(), policy(), Release(delay=delay), 0, 0)
-    assert (retried.delay_ms, released.delay_ms) == (10_000 if ms is None else ms, ms)
+    assert (retried.delay_ms, released.delay_ms) == ((10_000, 1_000) if ms is None else (ms, ms))
 
 
 def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:

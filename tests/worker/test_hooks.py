@@ -167,8 +167,8 @@ def test_t42_whatever_users_hang_in_may_raise_and_the_worker_lives_on(broker: Br
     def work(n: int) -> None:
         ran.append(n)
 
-    hooks = Hooks(thread_start=broken, thread_end=broken, notify=broken, wants=lambda event, task: True, process_stop=broken,
-                  format_error=broken)  # fmt: skip
+    hooks = Hooks(thread_start=broken, thread_end=broken, notify=broken, wants=lambda event, task: True,
+                  process_stop=broken, format_error=broken)  # fmt: skip
     registry = registry_of(failing, work, max_attempts=2, retry_in=broken, on_exhausted=broken)
     put(broker, "failing", id="bad")
     with working(broker, registry, hooks=hooks):

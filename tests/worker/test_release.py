@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.errors import Release
+from django_delayq.core.errors import Release, Retry
 from django_delayq.worker import decision
 
 from .support import eventually, make_job, put, registry_of, working
@@ -29,3 +31,23 @@ def test_what_is_no_priority_is_logged_and_changes_nothing(wrong: object, caplog
     settlement = decision.raised(make_job(), decision.policy_of(None), error, 1, 2)
     assert (settlement.verb, settlement.priority) == ("release", None)
     assert "is no priority" in caplog.text
+
+
+@pytest.mark.parametrize(("reserves", "pause"), [(1, 1_000), (3, 4_000), (50, 60_000)])
+@pytest.mark.parametrize("wrong", ["5", float("nan"), True, [5]])
+def test_a_release_after_what_is_no_delay_is_no_endless_loop(
+    wrong: object, reserves: int, pause: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = Release(delay=wrong)  # type: ignore[arg-type]
+    settlement = decision.raised(make_job(reserves=reserves), decision.policy_of(None), error, 1, 2)
+    assert (settlement.verb, settlement.delay_ms) == ("release", pause)
+    assert "is no delay" in caplog.text
+
+
+@pytest.mark.parametrize("verdict", [Release, Retry])
+@pytest.mark.parametrize("wrong", [30, 0.5, timedelta(seconds=30)])
+def test_a_pause_in_the_place_of_the_reason_is_an_error_of_the_handler(
+    verdict: type[Release] | type[Retry], wrong: object
+) -> None:
+    with pytest.raises(TypeError, match=rf"the first argument of {verdict.__name__} is the reason.*delay="):
+        verdict(wrong)  # type: ignore[arg-type]

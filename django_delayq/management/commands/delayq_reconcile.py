@@ -17,7 +17,7 @@ from django_delayq.mirror import rebuild
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.claims import Outbox
 from django_delayq.outbox.marks import Marks, places
-from django_delayq.outbox.reconciler import Reconciler, Row
+from django_delayq.outbox.reconciler import Reconciler, Row, read
 from django_delayq.outbox.relay import Relay
 from django_delayq.outbox.rows import free
 from django_delayq.worker import Changes
@@ -32,7 +32,8 @@ class Command(DelayQCommand):
 
     help = (
         "Brings the database and Redis into line: durable jobs that wait or were lost (--outbox), the tables of failed "
-        "and buried jobs (--mirror), durable jobs whose grave was lost (--buried)."
+        "and buried jobs (--mirror), durable jobs whose grave was lost (--buried), durable jobs that "
+        "Redis did not accept (--refused)."
     )
     requires_system_checks = ()
 
@@ -46,22 +47,25 @@ class Command(DelayQCommand):
         parser.add_argument(
             "--buried", action="store_true", help="make jobs again of durable ones whose record in the morgue was lost"
         )
-        parser.add_argument("--queue", help="only this queue (of --mirror and --buried)")
+        parser.add_argument("--refused", action="store_true", help="send durable jobs again that were refused")
+        parser.add_argument("--queue", help="only this queue (not of --outbox)")
         parser.add_argument("--id", action="append", default=[], dest="ids",
-                            help="only this job (of --buried); may be repeated")  # fmt: skip
+                            help="only this job (of --buried and --refused); may be repeated")  # fmt: skip
         parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be done")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
         """Do what was chosen, in this order."""
-        chosen = [name for name in ("outbox", "mirror", "buried") if options[name]]
+        chosen = [name for name in ("outbox", "mirror", "buried", "refused") if options[name]]
         if not chosen:
-            raise CommandError("what shall be reconciled? Give --outbox, --mirror or --buried, or several of them")
-        if options["ids"] and not options["buried"]:
-            raise CommandError("--id speaks of --buried")
+            raise CommandError(
+                "what shall be reconciled? Give --outbox, --mirror, --buried or --refused, or several of them"
+            )
+        if options["ids"] and not (options["buried"] or options["refused"]):
+            raise CommandError("--id speaks of --buried and --refused")
         if options["queue"] and chosen == ["outbox"]:
-            raise CommandError("--queue speaks of --mirror and --buried; the outbox is one for all queues")
+            raise CommandError("--queue speaks of --mirror, --buried and --refused; the outbox is one for all queues")
         broker = connections.broker()
         told: dict[str, dict[str, int]] = {}
         for name in chosen:
@@ -148,14 +152,55 @@ class Command(DelayQCommand):
             kicked.update(self._relay(outbox, broker))
         return dict(kicked)
 
+    # --- what Redis did not accept
+
+    def refused(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
+        """Returns how many rows were refused (found), how many of them are left as they are, because a newer job of
+        their id is there (overtaken), how many are sent again (again), and what became of these.
+        """
+        outboxes = [Outbox(alias) for alias in conf().outbox.databases]
+        found = [[row for page in self._pages(outbox, State.REFUSED, options) for row in page] for outbox in outboxes]
+        left = [self._overtaken(outbox, rows) for outbox, rows in zip(outboxes, found, strict=True)]
+        counts: Counter[str] = Counter(found=sum(map(len, found)), overtaken=sum(map(len, left)))
+        count = counts["found"] - counts["overtaken"]
+        if options["dry_run"] or not count:
+            return dict(counts)
+        self.confirm(
+            f"Send {count} durable jobs again that were refused? (The outbox in the admin tells why.)",
+            yes=options["yes"],
+        )
+        for outbox, rows, overtaken in zip(outboxes, found, left, strict=True):
+            pks = [row.pk for row in rows if row.pk not in overtaken]
+            for start in range(0, len(pks), PAGE):
+                mine = outbox.rows.filter(pk__in=pks[start : start + PAGE], state=State.REFUSED)
+                counts["again"] += mine.update(state=State.UNSENT, tries=0, error="", claim=None, claimed_until=None)
+            counts.update(self._relay(outbox, broker))
+        return dict(counts)
+
+    def _overtaken(self, outbox: Outbox, rows: list[Row]) -> set[int]:
+        """Plain jobs that would push a newer one of their id aside."""
+        plain = [row.pk for row in rows if not row.digest]
+        found: set[int] = set()
+        for start in range(0, len(plain), PAGE):
+            found |= outbox.overtaken(plain[start : start + PAGE], (*OutboxJob.WAITING, State.SENT))
+        return found
+
+    # --- which rows
+
     def _unknown(self, outbox: Outbox, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
         """Rows in a state of which Redis knows nothing."""
+        reconciler = Reconciler(conf(), outbox, broker, Changes())
+        for page in self._pages(outbox, state, options):
+            yield from reconciler.unknown(page)
+
+    def _pages(self, outbox: Outbox, state: str, options: dict[str, Any]) -> Iterator[list[Row]]:
+        """Rows in a state, of the queue and the ids that were given."""
         rows = outbox.rows.filter(state=state)
         if options["queue"]:
             rows = rows.filter(queue=options["queue"])
         if options["ids"]:
             rows = rows.filter(job_id__in=options["ids"])
-        reconciler, after = Reconciler(conf(), outbox, broker, Changes()), 0
-        while page := list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", "queue", "job_id", "key")[:PAGE]):
-            yield from reconciler.unknown([Row(pk, queue, ident, key.bytes) for pk, queue, ident, key in page])
-            after = page[-1][0]
+        after = 0
+        while page := read(rows.filter(pk__gt=after).order_by("pk")[:PAGE]):
+            yield page
+            after = page[-1].pk

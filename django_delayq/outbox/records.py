@@ -1,0 +1,36 @@
+"""What the record of a row says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django_delayq.core.frames import digest
+from django_delayq.core.packed import unpack_job
+
+if TYPE_CHECKING:
+    from django_delayq.core.job import NewJob
+    from django_delayq.models import OutboxJob
+
+
+def job_of(row: OutboxJob) -> NewJob:
+    """The job of a row, as Redis is to get it.
+
+    One that was sent before and is lost must not push aside what lives under its id by now.
+
+    Raises:
+        ValueError: the record is none.
+    """
+    job = unpack_job(bytes(row.record))
+    job.due_ms, job.delay_ms = row.due_ms, None
+    if row.sent_at is not None and job.payload is None:
+        job.on_conflict = "ignore"
+    return job
+
+
+def digest_of(record: bytes | memoryview) -> bytes:
+    """The digest of a merged job's payload, by which Redis finds it; b"" for a plain job, and for what is no record."""
+    try:
+        payload = unpack_job(bytes(record)).payload
+    except Exception:  # whatever its bytes make the reader do: the relay refuses it
+        return b""
+    return b"" if payload is None else digest(payload.data)

@@ -1,0 +1,216 @@
+"""What Redis is told of rows of the outbox that somebody has claimed, and what follows from its answers.
+
+Rows of one job are told one after the other, and one that is held up holds up the later rows of its job only.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from django_delayq.conf import Conf
+from django_delayq.core.errors import IdTaken, InvalidJob, QueueFull
+from django_delayq.core.faults import Fault, classify
+from django_delayq.core.job import is_durable
+from django_delayq.models import OutboxJob
+
+from .records import digest_of, job_of
+from .rows import table
+
+if TYPE_CHECKING:
+    from django_delayq.connections import DjangoBroker
+    from django_delayq.core.job import NewJob
+    from django_delayq.core.queue import Queue
+
+    from .claims import Hand
+
+State = OutboxJob.State
+
+#: why Redis does not take a row now, though it will later
+_LATER: Final = {"full": "the queue, or Redis, is full", "paused": "the queue is paused for new jobs"}
+#: why a row is given up, and what follows
+GONE: Final = {
+    "taken": "the live job of this id belongs to another task",
+    "exists": "a job with this id lives already, and on_conflict is 'error'",
+    "ignored": "a job with this id lives already",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to become of a row. ``word``: sent, moved, unsent, gone, refused, later or free (as if never claimed)."""
+
+    word: str
+    error: str = ""
+    tries: int = 0
+    #: Redis's answer, for the log
+    outcome: str = ""
+
+
+#: Redis was not told, or has changed nothing
+FREE: Final = Verdict("free")
+
+
+class Teller:
+    """See the module.
+
+    Args:
+        settings: the project's.
+        broker: where to tell it.
+    """
+
+    def __init__(self, settings: Conf, broker: DjangoBroker) -> None:
+        self._settings = settings.outbox
+        self._broker = broker
+
+    def tell(self, hand: Hand) -> Iterator[tuple[int, Verdict]]:
+        """Tells Redis of the rows in a hand. Each verdict comes, by ``pk``, as soon as Redis has answered.
+
+        Raises:
+            QueueUnavailable: Redis went away; of rows without a verdict nobody knows whether it has heard of them.
+        """
+        held_up: set[tuple[str, str]] = set()
+        for wave in _waves(hand.rows):
+            ready = [row for row in wave if (row.queue, row.job_id) not in held_up]
+            for (queue, unsent), some in groupby(ready, key=lambda row: (row.queue, row.state == State.UNSENT)):
+                rows = list(some)
+                for row, verdict in self._send(hand, queue, rows) if unsent else self._correct(hand, queue, rows):
+                    if verdict.word in ("later", "free", "unsent"):
+                        held_up.add((row.queue, row.job_id))
+                    yield row.pk, verdict
+
+    def _send(self, hand: Hand, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
+        """Schedules jobs of one queue."""
+        jobs: list[tuple[OutboxJob, NewJob]] = []
+        for row in rows:
+            try:
+                jobs.append((row, job_of(row)))
+            except Exception as error:  # whatever the bytes make the reader do, it is this row's own trouble
+                yield row, Verdict("refused", f"the record cannot be read: {type(error).__name__}: {error}", row.tries)
+        if jobs:
+            yield from self._offer(hand, queue, jobs)
+
+    def _offer(
+        self, hand: Hand, queue: str, jobs: list[tuple[OutboxJob, NewJob]]
+    ) -> Iterator[tuple[OutboxJob, Verdict]]:
+        try:
+            opened = self._broker.queue(queue)
+            outcomes = opened.schedule_many([job for _, job in jobs], not_after_ms=hand.deadline_ms)
+        except QueueFull:  # Redis has no memory left
+            yield from ((row, _later(row, _LATER["full"])) for row, _ in jobs)
+        except Exception as error:
+            if classify(error) is not Fault.BUG:
+                raise
+            if len(jobs) > 1:  # one of them is the cause; the others must not suffer for it
+                middle = len(jobs) // 2
+                yield from self._offer(hand, queue, jobs[:middle])
+                yield from self._offer(hand, queue, jobs[middle:])
+            else:
+                yield jobs[0][0], self._failed(jobs[0][0], error)
+        else:
+            behind: list[tuple[OutboxJob, NewJob]] = []
+            for (row, job), outcome in zip(jobs, outcomes, strict=True):
+                if outcome == "ignored" and row.sent_at is not None and self._is_pushed_out(row):
+                    job.on_conflict, job.due_policy, job.reset_retries = "replace", "replace", True
+                    behind.append((row, job))
+                else:
+                    yield row, self._answered(row, job, outcome)
+            if behind:
+                yield from self._offer(hand, queue, behind)
+
+    def _failed(self, row: OutboxJob, error: Exception) -> Verdict:
+        said = f"{type(error).__name__}: {error}"
+        tries = row.tries + 1 if row.error not in _LATER.values() else 1
+        if isinstance(error, InvalidJob) or tries >= self._settings.max_tries:
+            return Verdict("refused", said, tries)
+        return Verdict("later", said, tries)
+
+    def _answered(self, row: OutboxJob, job: NewJob, outcome: str) -> Verdict:
+        if outcome in _LATER:
+            return _later(row, _LATER[outcome])
+        if outcome in GONE:
+            return Verdict("gone", outcome=outcome)
+        if outcome == "late":
+            return FREE
+        if outcome == "known" and job.payload is None and self._stands_elsewhere(row):
+            return Verdict("moved")
+        return Verdict("sent", outcome=outcome)
+
+    def _stands_elsewhere(self, row: OutboxJob) -> bool:
+        """Whether the job waits at another due time than the row's.
+
+        It was told by somebody who died before he could say so, and rescheduled meanwhile. One that has failed waits
+        for its back-off, and is left there.
+        """
+        view = self._broker.inspector.get(row.queue, row.job_id)
+        return (view is not None and view.state in ("delayed", "ready") and view.job.key == row.key.bytes
+                and not view.job.failures and view.due_ms != row.due_ms)  # fmt: skip
+
+    def _is_pushed_out(self, row: OutboxJob) -> bool:
+        """Whether what lives under the id of ``row`` is durable, and has no row any more.
+
+        It was replaced or cancelled in the database, and Redis was never told, or has forgotten that it was.
+        """
+        view = self._broker.inspector.get(row.queue, row.job_id)
+        if view is None or view.state == "morgue" or view.job.merged:
+            return False
+        keys = [job.key for job in (view.job, view.gated) if job is not None]
+        if not all(map(is_durable, keys)):
+            return False
+        wanted = [uuid.UUID(bytes=key) for key in keys]
+        return not any(table(alias).filter(key__in=wanted).exists() for alias in self._settings.databases)
+
+    def _correct(self, hand: Hand, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
+        """Cancels and moves jobs of one queue."""
+        opened = self._broker.existing(queue)
+        asked = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
+        known = [False] * len(rows) if opened is None else opened.knows(asked)
+        for row, is_known in zip(rows, known, strict=True):
+            cancelled = row.state == State.CANCELLED
+            if not hand.held:
+                yield row, FREE
+            elif not is_known or opened is None:  # never sent; or lost, and a job that shall run is sent again
+                if cancelled and opened is not None and self._is_pushed_out(row):  # what it was to replace still lives
+                    yield row, self._cancel(hand, opened, row)
+                else:
+                    yield row, Verdict("gone" if cancelled else "unsent")
+            elif cancelled:
+                yield row, self._cancel(hand, opened, row)
+            else:
+                _or_nothing(opened.reschedule, row, due_ms=row.due_ms)
+                yield row, Verdict("sent")
+
+    def _cancel(self, hand: Hand, opened: Queue, row: OutboxJob) -> Verdict:
+        outcome = _or_nothing(opened.cancel, row, not_after_ms=hand.deadline_ms)
+        return FREE if outcome == "late" else Verdict("gone", outcome=outcome)
+
+
+def _waves(rows: Sequence[OutboxJob]) -> Iterator[list[OutboxJob]]:
+    """The first row of each job, then the second of each, …; sorted so that what is told together stands together."""
+    waves: list[list[OutboxJob]] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        place = seen[row.queue, row.job_id]
+        seen[row.queue, row.job_id] += 1
+        if place == len(waves):
+            waves.append([])
+        waves[place].append(row)
+    for wave in waves:
+        yield sorted(wave, key=lambda row: (row.queue, row.state == State.UNSENT))
+
+
+def _later(row: OutboxJob, why: str) -> Verdict:
+    """Not its fault: it is tried again for ever, in growing intervals."""
+    return Verdict("later", why, row.tries + 1 if row.error == why else 1)
+
+
+def _or_nothing(verb: Callable[..., Any], row: OutboxJob, **options: Any) -> str:
+    """Calls a verb of one id; "" where the id belongs to a job of another task by now."""
+    try:
+        return str(verb(row.job_id, task=row.task, **options) or "")
+    except IdTaken:
+        return ""
