@@ -146,12 +146,12 @@ class Epochs:
         if live or counts.morgue:
             raise QueueNotEmpty(
                 f"queue {queue.name!r} holds {live} jobs and {counts.morgue} graves; empty it first, or delete it with "
-                "force"
+                "--force (force=True)"
             )
         if counts.marks:
             raise QueueNotEmpty(
                 f"queue {queue.name!r} holds the ends of {counts.marks} durable jobs, which a worker has to note in "
-                "the outbox; wait until one has, or delete it with force"
+                "the outbox; wait until one has, or delete it with --force (force=True)"
             )
 
     def progress(self, name: str) -> list[Progress]:

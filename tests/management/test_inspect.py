@@ -123,7 +123,10 @@ def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None
     assert run("delayq_morgue", "retry", "--id", "a", "--delay", "60").strip() == "1 kicked"
     assert run("delayq_morgue", "discard", "--id", "b", "--queue", "default").strip() == "1 discarded"
     assert run("delayq_morgue", "retry", "--all", "--limit", "1").strip() == "1 kicked"
-    assert run("delayq_morgue", "discard", "--all").strip() == "1 discarded"
+    with pytest.raises(CommandError, match=r"Discard 1 job of the morgue for good\? .*with --yes"):
+        run("delayq_morgue", "discard", "--all")
+    assert len(delayq.inspector.page("default", "morgue").jobs) == 1, "nobody said yes"
+    assert run("delayq_morgue", "discard", "--all", "--yes").strip() == "1 discarded"
     counts = delayq.inspector.counts("default")
     assert (counts.delayed, counts.ready, counts.morgue) == (1, 1, 0)
 

@@ -135,7 +135,7 @@ def test_progress_is_shown_on_a_terminal_only(delayq: Broker) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_queue_with_jobs_is_deleted_only_by_force(delayq: Broker) -> None:
     schedule(note, "1", delay=60)
-    with pytest.raises(CommandError, match="delete it with force"):
+    with pytest.raises(CommandError, match="delete it with --force"):
         run("delayq_queue", "delete", "default", "--yes")
     assert run("delayq_queue", "delete", "default", "--yes", "--force").strip() == "1 deleted"
     assert delayq.queue_names() == []
@@ -233,11 +233,11 @@ def test_a_whole_morgue_is_retried_at_a_pace(delayq: Broker) -> None:
 
 def test_only_what_lies_in_the_morgue_for_long_is_discarded(delayq: Broker) -> None:
     in_morgue(delayq, 3)
-    assert run("delayq_morgue", "discard", "--all", "--older-than", "3600").strip() == "nothing to do"
+    assert run("delayq_morgue", "discard", "--all", "--yes", "--older-than", "3600").strip() == "nothing to do"
     before = delayq.now_ms()
     while delayq.now_ms() <= before + 2:
         pass
-    assert run("delayq_morgue", "discard", "--all", "--older-than", "0.001").strip() == "3 discarded"
+    assert run("delayq_morgue", "discard", "--all", "--yes", "--older-than", "0.001").strip() == "3 discarded"
     assert places(delayq) == {}
 
 

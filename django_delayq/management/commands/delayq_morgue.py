@@ -47,6 +47,7 @@ class Command(DelayQCommand):
             help="discard --all: only what was buried longer ago",
         )  # fmt: skip
         parser.add_argument("--replace", action="store_true", help="retry: take the place of a live job of the same id")
+        parser.add_argument("--yes", action="store_true", help="discard --all: do not ask")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
@@ -66,6 +67,8 @@ class Command(DelayQCommand):
         for option, meaning in (("per_second", "retry"), ("older_than", "discard")):
             if options[option] is not None and (action != meaning or options["ids"] or options["limit"]):
                 raise CommandError(f"--{option.replace('_', '-')} goes with {meaning} --all, without --limit")
+        if action == "discard" and options["all"]:
+            self.ask(queues, options)
         counts: Counter[str] = Counter()
         if options["ids"] or options["limit"]:
             chosen: dict[str, list[bulk.Wanted]] = {}
@@ -77,6 +80,16 @@ class Command(DelayQCommand):
             for queue in queues:
                 counts.update(self.act_on_all(queue, action, options))
         self.tell(counts, options)
+
+    def ask(self, queues: list[Queue], options: dict[str, Any]) -> None:
+        """What is discarded does not come back."""
+        inspector = connections.broker().inspector
+        there = sum(inspector.counts(queue.name).morgue for queue in queues)
+        if there:
+            most = min(there, options["limit"] or there)
+            up_to = "up to " if options["older_than"] is not None else ""
+            self.confirm(f"Discard {up_to}{most} job{'s' if most > 1 else ''} of the morgue for good?",
+                         yes=options["yes"])  # fmt: skip
 
     def act_on(self, queue: Queue, wanted: list[bulk.Wanted], action: str, options: dict[str, Any]) -> dict[str, int]:
         """Retry or discard these jobs of a queue."""
