@@ -42,7 +42,7 @@ check: $(VENV)/.dev
 	$(BIN)/python tests/packaging/check_wheel.py
 
 $(VENV)/.demo: pyproject.toml .ci/venv
-	PYTHON=$(PYTHON) .ci/venv $(VENV) .
+	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml .ci/venv .ci/browser

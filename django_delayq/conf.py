@@ -16,9 +16,11 @@ from .core.inputs import short, suggest
 from .core.options import TaskOptions
 from .sections import (
     AdminConf,
+    ApiConf,
     EventsConf,
     HooksConf,
     InboxConf,
+    MetricsConf,
     MirrorConf,
     OutboxConf,
     QueueConf,
@@ -64,6 +66,10 @@ class Conf:
     inbox: InboxConf = InboxConf()
     #: the pages of django.contrib.admin
     admin: AdminConf = AdminConf()
+    #: the HTTP API
+    api: ApiConf = ApiConf()
+    #: what Prometheus and OpenTelemetry get
+    metrics: MetricsConf = MetricsConf()
     #: the tables of failed jobs and of the morgue
     mirror: MirrorConf = MirrorConf()
     #: name of the module (or package) that is looked for in every installed app
@@ -237,6 +243,8 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
     "CONTEXT": _context,
     "CODEC_TYPES": _codec_types,
     "ADMIN": lambda value: _section(AdminConf, value, f"{SETTING}['ADMIN']"),
+    "API": lambda value: _section(ApiConf, value, f"{SETTING}['API']"),
+    "METRICS": lambda value: _section(MetricsConf, value, f"{SETTING}['METRICS']"),
     "EVENTS": lambda value: _section(EventsConf, value, f"{SETTING}['EVENTS']"),
     "OUTBOX": lambda value: _section(OutboxConf, value, f"{SETTING}['OUTBOX']"),
     "INBOX": lambda value: _section(InboxConf, value, f"{SETTING}['INBOX']"),

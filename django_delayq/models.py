@@ -10,7 +10,10 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["BulkAction", "FailedJob", "InboxEntry", "LiveJob", "MirrorCursor", "MorgueJob", "OutboxJob", "QueueEntry"]
+__all__ = [
+    "BulkAction", "Dashboard", "FailedJob", "HttpApi", "InboxEntry", "LiveJob", "MirrorCursor", "MorgueJob", "OutboxJob",
+    "QueueEntry",
+]  # fmt: skip
 
 #: long enough for every name and id that Redis may hold
 NAME_LENGTH = 255
@@ -287,3 +290,36 @@ class QueueEntry(_Unmanaged):
 
     def __str__(self) -> str:
         return "queue"
+
+
+class Dashboard(_Unmanaged):
+    """The numbers of all queues, live."""
+
+    class Meta:
+        managed = False
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return "dashboard"
+
+
+class HttpApi(_Unmanaged):
+    """What a user, or a program with its token, may do over HTTP."""
+
+    class Meta:
+        managed = False
+        verbose_name = _("HTTP API")
+        verbose_name_plural = _("HTTP API")
+        default_permissions = ()
+        permissions: ClassVar = [
+            ("api_view", _("HTTP API: can see queues, jobs, workers and figures")),
+            ("api_produce", _("HTTP API: can put jobs in")),
+            ("api_consume", _("HTTP API: can reserve and end jobs")),
+            ("api_operate", _("HTTP API: can pause queues, and cancel, move and kick jobs")),
+            ("api_admin", _("HTTP API: can create, reshard and delete queues, and stop workers")),
+        ]
+
+    def __str__(self) -> str:
+        return "HTTP API"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from .core.errors import Misconfigured
@@ -12,6 +14,9 @@ from .masking import SENSITIVE
 from .values import choice, dotted_path, flag, number, queue_name, strings, whole
 
 SPLITTERS: Final = ("default", "rendezvous", "by_node")
+#: what a route of the HTTP API is throttled as: the permission that it asks for
+THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
+_RATE: Final = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,3 +230,64 @@ class InboxConf:
 
     def __post_init__(self) -> None:
         number("keep_days", self.keep_days, 0.001, unit="days")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiConf:
+    """``DELAYQ["API"]``: the HTTP API, where the project includes ``django_delayq.api.urls``."""
+
+    #: dotted paths of Django REST framework's authentication classes; None = tokens, if ``rest_framework.authtoken`` is
+    #: installed, and sessions
+    authentication: tuple[str, ...] | None = None
+    #: dotted path of ``allow(request, action, queue) -> bool``, asked behind the permissions; ``queue`` is "" where a
+    #: request is about none
+    allow: str | None = None
+    #: action (view, produce, consume, operate, admin) → rate for each user, like "1000/min"
+    throttle: Mapping[str, str] = field(default_factory=dict)
+    #: bytes of the largest request body
+    max_body: int = 4 * 1024 * 1024
+    #: how deep the JSON of a request may be nested
+    max_depth: int = 64
+    #: jobs that one request may produce, or speak of
+    max_jobs: int = 1000
+    #: longest wait of a reserve, seconds
+    max_wait: float = 20.0
+    #: reserves that wait in one process; one more is answered at once
+    max_waiting: int = 500
+    #: seconds for which the answer to an Idempotency-Key is kept
+    keep_answers: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if self.authentication is not None:
+            paths = strings("authentication", self.authentication)
+            object.__setattr__(self, "authentication", tuple(dotted_path("authentication", path) for path in paths))
+        if self.allow is not None:
+            dotted_path("allow", self.allow)
+        if not isinstance(self.throttle, Mapping):
+            raise Misconfigured(f'throttle must be a dict like {{"produce": "1000/min"}}, got {short(self.throttle)}')
+        for action, rate in self.throttle.items():
+            choice("throttle", action, THROTTLES)
+            if not (isinstance(rate, str) and _RATE.fullmatch(rate)):
+                raise Misconfigured(f"throttle: {action} must be a rate like '1000/min', got {short(rate)}")
+        whole("max_body", self.max_body, 1024, 1 << 30)
+        whole("max_depth", self.max_depth, 8, 200)
+        whole("max_jobs", self.max_jobs, 1, 10_000)
+        number("max_wait", self.max_wait, 0, 20)
+        whole("max_waiting", self.max_waiting, 0, 100_000)
+        number("keep_answers", self.keep_answers, 1, 30 * 86_400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConf:
+    """``DELAYQ["METRICS"]``: what Prometheus and OpenTelemetry get."""
+
+    #: anybody may read ``/metrics``; False = the permission to view the HTTP API is needed
+    public: bool = False
+    #: also export the counts under the names that the Java library delayedQueue uses
+    aliases: bool = True
+    #: measure every call of a script; True = how long callers wait for Redis is known by script
+    scripts: bool = False
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            flag(one.name, getattr(self, one.name))

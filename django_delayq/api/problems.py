@@ -1,0 +1,169 @@
+"""Errors as problem details (RFC 9457): ``application/problem+json`` with a ``code`` that stays the same."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from redis.exceptions import RedisError
+from rest_framework import exceptions
+from rest_framework.response import Response
+
+from ..core.errors import (
+    DelayQError,
+    IdTaken,
+    InvalidJob,
+    Misconfigured,
+    QueueFull,
+    QueueNotEmpty,
+    QueuePaused,
+    QueueUnavailable,
+)
+
+logger: Final = logging.getLogger("django_delayq.api")
+
+#: seconds after which it is worth asking again, where nothing better is known
+RETRY_AFTER: Final = 5
+PROBLEM: Final = "application/problem+json"
+_UNAVAILABLE: Final = (
+    "the queue does not answer now, and whether the request was carried out may be unknown; send it again, with the "
+    "same Idempotency-Key if it had one"
+)
+#: codes of what Django REST framework raises by itself
+_CODES: Final[dict[type[Exception], str]] = {
+    exceptions.ParseError: "malformed",
+    exceptions.NotAuthenticated: "not_authenticated",
+    exceptions.AuthenticationFailed: "not_authenticated",
+    exceptions.PermissionDenied: "permission_denied",
+    exceptions.NotFound: "not_found",
+    exceptions.MethodNotAllowed: "method_not_allowed",
+    exceptions.NotAcceptable: "not_acceptable",
+    exceptions.UnsupportedMediaType: "unsupported_media_type",
+    exceptions.Throttled: "throttled",
+}
+
+
+class Problem(exceptions.APIException):
+    """An error with a status and a code of our own.
+
+    Args:
+        status: HTTP status.
+        code: one of the codes that the documentation lists.
+        detail: what is wrong, and what to do next.
+        errors: (JSON pointer into the request's body, what is wrong there).
+        retry_after: seconds.
+    """
+
+    def __init__(self, status: int, code: str, detail: str, *, errors: Sequence[tuple[str, str]] = (),
+                 retry_after: float | None = None) -> None:  # fmt: skip
+        super().__init__(detail, code)
+        self.status_code = status
+        self.code = code
+        self.errors = tuple(errors)
+        self.retry_after = retry_after
+
+
+def invalid(detail: str, *errors: tuple[str, str]) -> Problem:
+    """400: the request says something that cannot be; nothing was done."""
+    return Problem(400, "invalid", detail, errors=errors)
+
+
+def queue_not_found(name: str) -> Problem:
+    """404: there is no such queue."""
+    return Problem(404, "queue_not_found", f"there is no queue {name!r}; GET v1/queues lists those that there are")
+
+
+def job_not_found(queue: str, ident: str) -> Problem:
+    """404: there is no such job, which is also the usual end of every job."""
+    return Problem(404, "job_not_found", f"queue {queue!r} has no job {ident!r} (any more)")
+
+
+def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
+    """The answer to an exception of a view; None for a fault of ours, which Django answers and logs as it does."""
+    problem = problem_of(error)
+    if problem is None:
+        return None
+    if problem.status_code == 503:
+        logger.warning("%s %s: %s", context["request"].method, context["request"].path, problem.detail)
+    return answer(problem, authenticate=getattr(error, "auth_header", ""))
+
+
+def answer(problem: Problem, *, authenticate: str = "") -> Response:
+    """A problem as a response."""
+    data: dict[str, Any] = {
+        "type": f"urn:django-delayq:problem:{problem.code}",
+        "title": HTTPStatus(problem.status_code).phrase,
+        "status": problem.status_code,
+        "detail": str(problem.detail),
+        "code": problem.code,
+    }
+    if problem.errors:
+        data["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in problem.errors]
+    headers = {}
+    if problem.retry_after is not None:
+        data["retry_after"] = problem.retry_after
+        headers["Retry-After"] = str(max(1, round(problem.retry_after)))
+    if authenticate:
+        headers["WWW-Authenticate"] = authenticate
+    return Response(data, status=problem.status_code, headers=headers, content_type=PROBLEM)
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """The problem that an exception stands for; None for a fault of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, exceptions.ValidationError):
+        found = list(_flat("", error.detail))
+        return invalid("; ".join(f"{pointer or '/'}: {text}" for pointer, text in found[:3]), *found[:50])
+    if isinstance(error, exceptions.APIException):
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
+        return Problem(error.status_code, code, str(error.detail), retry_after=getattr(error, "wait", None))
+    if isinstance(error, Http404):
+        return Problem(404, "not_found", str(error) or "there is nothing at this address")
+    if isinstance(error, PermissionDenied):
+        return Problem(403, "permission_denied", str(error) or "you may not do this")
+    return _of_queue(error)
+
+
+def _of_queue(error: Exception) -> Problem | None:
+    match error:
+        case InvalidJob():
+            return invalid(str(error))
+        case IdTaken():
+            return Problem(409, "id_taken", str(error))
+        case QueueNotEmpty():
+            return Problem(409, "queue_not_empty", str(error))
+        case QueueFull():
+            return Problem(429, "queue_full", str(error), retry_after=RETRY_AFTER)
+        case QueuePaused():
+            return Problem(503, "queue_paused", str(error), retry_after=RETRY_AFTER)
+        case QueueUnavailable() | RedisError():
+            # The text may name the server, which is nobody's business here; the log has it.
+            logger.warning("Redis does not answer: %s", error)
+            return Problem(503, "unavailable", _UNAVAILABLE, retry_after=RETRY_AFTER)
+        case Misconfigured():
+            logger.error("the queue cannot be used: %s", error)
+            return Problem(503, "unavailable", "the queue is not set up; the server's log says why", retry_after=60)
+        case DelayQError():
+            return Problem(409, "conflict", str(error))
+    return None
+
+
+def _flat(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
+    """What DRF says of each field, as (JSON pointer, text)."""
+    if isinstance(detail, Mapping):
+        for name, inner in detail.items():
+            yield from _flat(pointer if name == "non_field_errors" else f"{pointer}/{_token(name)}", inner)
+    elif isinstance(detail, list):
+        for place, inner in enumerate(detail):
+            yield from _flat(f"{pointer}/{place}" if isinstance(inner, (Mapping, list)) else pointer, inner)
+    else:
+        yield pointer, str(detail)
+
+
+def _token(name: object) -> str:
+    return str(name).replace("~", "~0").replace("/", "~1")

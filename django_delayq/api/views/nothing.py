@@ -1,0 +1,27 @@
+"""What is no address of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import NotFound
+from rest_framework.permissions import IsAuthenticated
+
+from ..base import ApiView
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+
+@extend_schema(exclude=True)
+class Nothing(ApiView):
+    """404, for those who may come in at all."""
+
+    permission_classes = (IsAuthenticated,)
+    throttle_classes = ()
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Whatever the method, there is nothing here."""
+        super().initial(request, *args, **kwargs)
+        raise NotFound("there is nothing at this address; GET v1/openapi.json tells what there is")
