@@ -225,6 +225,10 @@ def _named(config: Conf) -> Iterator[CheckMessage]:
         yield from _loads(
             load_function, f"{SETTING}['WORKER']['splitter']", config.worker.splitter, ident="delayq.E012"
         )
+    for path in config.api.authentication or ():
+        yield from _loads(load_function, f"{SETTING}['API']['authentication']", path, ident="delayq.E016")
+    if config.api.allow is not None:
+        yield from _loads(load_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016")
     if config.codec_types:
         yield from _loads(codectypes.install, config, ident="delayq.E011")
 

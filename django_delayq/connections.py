@@ -64,7 +64,7 @@ class DjangoBroker(Broker):
         self._limited: set[str] = set()
 
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
-        """The queue of this name; what Redis says of an existing one wins, but for the limits of the settings."""
+        """The queue of this name; what Redis says of an existing one wins, but for limits that the settings give it."""
         known = self._queues.get(name)
         if known is not None and not known.deleted and name in self._limited:
             return known
@@ -82,11 +82,15 @@ class DjangoBroker(Broker):
         return found
 
     def _limit(self, name: str) -> None:
-        """The settings are the truth for limits; written only where Redis says otherwise, once in a process."""
-        entry = conf().queue(name)
-        morgue_ttl_ms = int((entry.morgue_ttl or 0) * 1000)
-        self.limit(name, max_length=entry.max_length or 0, morgue_max=entry.morgue_max or 0,
-                   morgue_ttl_ms=morgue_ttl_ms, weighted=entry.priorities == "weighted")  # fmt: skip
+        """The settings are the truth for the limits of the queues that they name; those of others are Redis's alone.
+
+        Written only where Redis says otherwise, once in a process.
+        """
+        if is_configured(name):
+            entry = conf().queue(name)
+            morgue_ttl_ms = int((entry.morgue_ttl or 0) * 1000)
+            self.limit(name, max_length=entry.max_length or 0, morgue_max=entry.morgue_max or 0,
+                       morgue_ttl_ms=morgue_ttl_ms, weighted=entry.priorities == "weighted")  # fmt: skip
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:
@@ -103,6 +107,11 @@ def queue(name: str) -> Queue:
 def existing_queue(name: str) -> Queue | None:
     """The queue, if the deployment has it: asking for a job must not bring a queue into being."""
     return broker().existing(name)
+
+
+def is_configured(name: str) -> bool:
+    """Whether ``DELAYQ["QUEUES"]`` names the queue, so that its limits are changed there and nowhere else."""
+    return name in conf().queues
 
 
 def configured_shards(name: str) -> int | None:
@@ -157,12 +166,17 @@ def is_current(one: Broker) -> bool:
 
 def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:
     """A broker of its own for ``settings``, over ``connection`` if given; the caller closes its connection."""
-    return DjangoBroker(
+    made = DjangoBroker(
         make_connection(settings) if connection is None else connection,
         prefix=settings.prefix,
         lease_ms=int(settings.lease * 1000),
         event_cap=settings.events.cap,
     )
+    if settings.metrics.scripts:
+        from .metrics.scripts import observe
+
+        observe(made)
+    return made
 
 
 def make_connection(settings: Conf) -> Connection:

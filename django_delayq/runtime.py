@@ -198,9 +198,13 @@ def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
 def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
     """Work until told to stop, then end this process, past threads of jobs that do not end."""
     code = make_worker(config, told).run()
+    # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and spans wait in batches.
     embedded = sys.modules.get(f"{__package__}.embedded")
-    if embedded is not None:  # leave() skips exit handlers, and the last user of the embedded Redis has to stop it
+    if embedded is not None:
         embedded.release_all()
+    tracing = sys.modules.get(f"{__package__}.metrics.tracing")
+    if tracing is not None:
+        tracing.flush()
     leave(code)
 
 

@@ -38,6 +38,8 @@ USUAL_LIMIT: Final = 50
 PATIENCE: Final = 2.0
 #: jobs that a search lists
 MOST_FOUND: Final = 100
+#: bytes of arguments that a list reads of a job; of longer ones it says how long they are
+MOST_BYTES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def browse(broker: Broker, wish: Wish, counts: Sequence[Counts]) -> Listing:
         behind = cursor if name == begin else ""
         while True:
             page = broker.inspector.page(name, _index_of(wish.place), wish.by, cursor=behind,
-                                         limit=_room(wish, listing), reverse=wish.reverse)  # fmt: skip
+                                         limit=_room(wish, listing), reverse=wish.reverse,
+                                         most_bytes=MOST_BYTES)  # fmt: skip
             listing.jobs += [view for view in page.jobs if wish.place != "gated" or view.gated_due_ms is not None]
             behind = page.cursor
             listing.cut_off = wish.place == "gated" and time.monotonic() > give_up

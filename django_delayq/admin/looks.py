@@ -15,12 +15,11 @@ from ..core.job import STARTED, STOPPING, Job, Payload
 from ..core.task import registry
 from ..core.views import JobView
 from . import shown
+from .browse import MOST_BYTES
 from .words import When, duration, moment
 
 __all__ = ["Argument", "Content", "JobLook", "PayloadLook", "payload_look", "state_word"]
 
-#: bytes of arguments that a list takes apart; of longer ones it says how long they are
-_SHORT: Final = 10_000
 #: characters of the arguments that a list shows
 _LINE: Final = 100
 
@@ -226,9 +225,9 @@ class JobLook:
         if self.job.merged:
             number = self.view.payload_count
             return ngettext("%(n)d payload", "%(n)d payloads", number) % {"n": number}
+        if self.view.cut or self.view.size > MOST_BYTES:
+            return _("%(n)s bytes") % {"n": shown.number(self.view.size)}
         stored = self.job.args
-        if len(stored) > _SHORT:
-            return _("%(n)s bytes") % {"n": shown.number(len(stored))}
         try:
             words = ", ".join(f"{name}={shown.brief(value)}" for name, value in shown.call_rows(self.job.task, stored))
         except ValueError:

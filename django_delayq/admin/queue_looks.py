@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..core.rules import orders_of
+from ..status import GROUPS, LOST_AFTER
 from .words import When, duration, moment
 
 if TYPE_CHECKING:
@@ -18,16 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueLook", "WorkerLook", "workers_of"]
 
-#: milliseconds after which a worker that was not heard of counts as lost
-LOST_AFTER_MS: Final = 30_000
-#: counters in words, in the order of a job's life: what they sum up
-COUNTERS: Final = {
-    "scheduled": ("created", "changed"),
-    "done": ("acked",),
-    "failing": ("failed", "timeout", "crashed"),
-    "buried": ("buried",),
-    "cancelled": ("cancelled",),
-}
 COUNTER_NAMES: Final = {
     "scheduled": gettext_lazy("scheduled"),
     "done": gettext_lazy("done"),
@@ -91,7 +82,7 @@ class QueueLook:
         """(word, name, number): what happened since the queue was made."""
         known = self.counts.counters
         return [(word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names))
-                for word, names in COUNTERS.items()]  # fmt: skip
+                for word, names in GROUPS.items()]  # fmt: skip
 
     @property
     def main_counters(self) -> list[tuple[str, str, int]]:
@@ -142,6 +133,6 @@ def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerLoo
             name=str(info["name"]), host=str(info.get("host", "")), running=info.get("running", "–"),
             threads=info.get("threads", "–"), dispatcher=bool(info.get("dispatcher")),
             stopping=bool(info.get("stopping")), seen=moment(info["seen_ms"], now_ms),
-            lost=now_ms - info["seen_ms"] > LOST_AFTER_MS,
+            lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
         ))  # fmt: skip
     return sorted(looks, key=lambda one: (one.lost, one.name))

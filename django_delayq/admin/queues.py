@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -23,8 +21,8 @@ from ..core.inputs import short
 from ..core.keys import MAX_SHARDS
 from ..core.queue import Queue
 from ..core.rules import DIRECTIONS
-from ..core.sweep import Progress
 from ..models import QueueEntry
+from ..sweeping import Sweep
 from .queue_looks import QueueLook, workers_of
 from .redis_pages import RedisPages
 from .words import moment
@@ -154,7 +152,7 @@ class QueueEntryAdmin(RedisPages):
         queue = found(object_id)
         if request.method != "POST":
             return self.ask(request, "queue_run", _("Run all now"), queue)
-        sweep = Sweep()
+        sweep = Sweep(LONGEST_SWEEP)
         counts: dict[str, int] = {}
         try:
             counts |= sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
@@ -173,7 +171,7 @@ class QueueEntryAdmin(RedisPages):
         form = PurgeForm(request.POST if request.method == "POST" else None, queue=queue.name)
         if request.method != "POST" or not form.is_valid():
             return self.ask(request, "queue_purge", _("Purge"), queue, form=form)
-        sweep = Sweep()
+        sweep = Sweep(LONGEST_SWEEP)
         counts: dict[str, int] = {}
         try:
             counts |= sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
@@ -194,7 +192,7 @@ class QueueEntryAdmin(RedisPages):
 
     def tell_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
         """It was too much for one request."""
-        words = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{LONGEST_SWEEP:g}"}
+        words = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
         messages.warning(request, _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were dealt with. Press "
                                     "again to go on.") % words)  # fmt: skip
 
@@ -204,35 +202,6 @@ class QueueEntryAdmin(RedisPages):
         context = {"look": look, "queue_url": self.url("change", queue.name), **more}
         trail = [(queue.name, context["queue_url"]), (title, "")]
         return self.render(request, template, f"{title}: {queue.name}", context, trail=trail)
-
-
-class Sweep:
-    """Work on a whole queue, ended when it takes longer than a request may. All calls share the time."""
-
-    class _Over(Exception):
-        pass
-
-    def __init__(self, seconds: float | None = None) -> None:
-        self._give_up = time.monotonic() + (LONGEST_SWEEP if seconds is None else seconds)
-        self.seen = self.total = 0
-        self.over = False
-
-    def run(self, act: Callable[[Progress], dict[str, int]]) -> dict[str, int]:
-        """What came of it; nothing if it was ended, then ``over`` is true and ``seen`` tells how far it came."""
-        if self.over:
-            return {}
-        before = self.seen, self.total
-
-        def progress(seen: int, total: int) -> None:
-            self.seen, self.total = before[0] + seen, before[1] + total
-            if seen < total and time.monotonic() > self._give_up:
-                raise self._Over
-
-        try:
-            return act(progress)
-        except self._Over:
-            self.over = True
-            return {}
 
 
 def found(object_id: str) -> Queue:

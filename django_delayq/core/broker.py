@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from . import figures, rules, workers
 from . import layout as layouts
-from . import rules
 from .connection import Connection
 from .epochs import Epochs
 from .errors import InvalidJob, Misconfigured
 from .inspector import Inspector
-from .keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key, workers_key
+from .keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .layout import Layout
 from .observed import ObservedScripts, Observer
 from .queue import Queue
 from .scripts import Scripts, clear_errors, server_version
+from .tally import Tally
+from .timings import Figures
 from .wake import Waker, make_waker
+from .workers import Heard
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,8 @@ class Broker:
         #: how often the registry of queues had been changed at the last announcement
         self.changes = ""
         self.queues_key = queues_key(prefix)
-        self._registries = (workers_key(prefix).encode(), self.queues_key.encode())
+        #: what this process has counted of finished runs and Redis does not know yet
+        self.tally = Tally(self.note_figures)
         self._queues: dict[str, Queue] = {}
         self._lock = threading.Lock()
 
@@ -121,7 +124,7 @@ class Broker:
 
     def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
         """Changes what the registry says of a queue, unless somebody else did so since ``stored`` was read."""
-        done: bytes = self.scripts.call("layout", self._registries[1:], name, stored, layouts.encode(layout))
+        done: bytes = self.scripts.call("layout", (self.queues_key.encode(),), name, stored, layouts.encode(layout))
         if done == b"1":
             self._install(name, layout)
         return done == b"1"
@@ -233,7 +236,10 @@ class Broker:
         Raises:
             QueueNotEmpty: it holds jobs, or graves in its morgue.
         """
-        return self.epochs.delete(name, force=force)
+        gone = self.epochs.delete(name, force=force)
+        if gone:
+            figures.drop(self, name)
+        return gone
 
     # -- what operators order for a queue ----------------------------------------------------------------------------
 
@@ -273,29 +279,71 @@ class Broker:
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
-    def announce(self, name: str, info: dict[str, Any]) -> float:
-        """A worker says that it lives, and what it does. Returns Redis's time, ms.
+    def announce(self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = ()) -> Heard:
+        """A worker says that it lives, and what it does; it hears Redis's time and what somebody told it.
 
         ``changes`` is another text afterwards when a queue was made, changed or deleted, or all were lost with Redis.
+
+        Args:
+            done: ids of what it was told and has done; None = it is new, so what was told to its name was not for it.
         """
-        said = json.dumps(info, separators=(",", ":"))
-        now_ms, self.changes = self.scripts.call("announce", self._registries, name, said).decode().split(" ")
-        return float(now_ms)
+        heard, self.changes = workers.announce(self, name, info, done)
+        return heard
 
     def forget(self, name: str) -> None:
-        """Takes a worker off the registry."""
-        with clear_errors():
-            self.client.hdel(workers_key(self.prefix), name)
+        """Takes a worker off the registry, with what it was told."""
+        workers.forget(self, name)
 
     def workers(self) -> list[dict[str, Any]]:
-        """What the workers last said of themselves, with ``name`` and ``seen_ms`` (Redis time)."""
-        with clear_errors():
-            said = self.client.hgetall(workers_key(self.prefix))
-        found = []
-        for name, words in sorted(said.items()):
-            seen, _, info = words.partition(b":")
-            found.append({**json.loads(info), "name": name.decode(), "seen_ms": int(seen)})
-        return found
+        """What the workers last said of themselves, with ``name`` and ``seen_ms`` (Redis time).
+
+        ``jobs`` is what its threads ran then: at most 64 of ``slot``, ``queue``, ``id``, ``task``, ``started_ms`` (Unix
+        ms) and ``ids`` (number of the jobs that this run takes together).
+        """
+        return workers.read(self)
+
+    def tell_worker(self, name: str, word: str) -> bool:
+        """Tells a worker something, which it hears with its next announcement.
+
+        Args:
+            name: as :meth:`workers` has it.
+            word: stop (as SIGTERM to its program: all processes of that end, with their grace period), drain (as
+                SIGUSR1 to it: they finish what they have) or dump (it logs the stacks of its threads, and keeps them
+                for :meth:`dump_of`).
+
+        Returns:
+            False when no such worker is registered.
+
+        Raises:
+            InvalidJob: another word.
+        """
+        return workers.tell(self, name, word)
+
+    def keep_dump(self, name: str, text: str, now_ms: float) -> None:
+        """A worker's stacks, taken at ``now_ms``, for the next 10 minutes; what is beyond 64 KiB is cut off."""
+        workers.keep_dump(self, name, text, now_ms)
+
+    def dump_of(self, name: str) -> tuple[float, str] | None:
+        """When a worker was last told "dump" and did so (Unix ms), and its stacks; None after 10 minutes."""
+        return workers.dump_of(self, name)
+
+    # -- figures of finished runs ------------------------------------------------------------------------------------
+
+    def figures(self) -> Figures:
+        """What is kept of finished runs, of all processes; one command. What they counted just now may be missing."""
+        return figures.read(self)
+
+    def note_figures(self, deltas: Figures, request: bytes | None = None) -> None:
+        """Adds figures up. Levels are not added, see :meth:`set_level`.
+
+        Args:
+            request: of calls with the same one only the first counts.
+        """
+        figures.note(self, deltas, request)
+
+    def set_level(self, name: str, value: int) -> None:
+        """Keeps a number that was measured now, in the place of the one before."""
+        figures.set_level(self, name, value)
 
     # -- server ------------------------------------------------------------------------------------------------------
 

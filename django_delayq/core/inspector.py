@@ -6,18 +6,18 @@ million jobs stays stable while others come and go.
 
 from __future__ import annotations
 
-import base64
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from redis.exceptions import NoScriptError
-
+from .counts import Counts, check_horizon
 from .errors import InvalidJob
-from .frames import pack_id, unpack_payload
-from .job import PRIORITIES, Payload
+from .frames import unpack_payload
+from .gather import gather
+from .job import Payload
 from .keys import SHARD_KEYS
+from .paging import INDEXES, Bound, Entry, Range, pack_cursor, unpack_cursor
 from .scripts import clear_errors
 from .views import JobView, framed, unpack_graves, unpack_views
 
@@ -27,78 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Page"]
 
-_DUE_KEYS: Final = tuple(f"due.{priority}" for priority in range(PRIORITIES))
-#: place -> by -> the indexes that hold it
-INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "waiting": {"due": _DUE_KEYS},
-    "reserved": {"deadline": ("lease",)},
-    "failed": {"updated": ("failed",), "failures": ("failures",)},
-    "morgue": {"updated": ("morgue",), "id": ("morgue_id",)},
-}
 #: every job once
 SEARCHED: Final = ("waiting", "reserved", "morgue")
 _PAGE: Final = 250
-_PIPELINE: Final = 16_384
 #: queue, shard, and what a script is given besides
 _Call: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
 
 
 @dataclass(slots=True)
-class Counts:
-    """How many jobs of a queue lie where. ``failed`` jobs are also counted as delayed or ready."""
-
-    queue: str
-    now_ms: float = 0
-    ready: int = 0
-    delayed: int = 0
-    reserved: int = 0
-    gated: int = 0
-    failed: int = 0
-    morgue: int = 0
-    oldest_due_ms: float | None = None
-    #: ends of durable jobs that nobody has taken down so far
-    marks: int = 0
-    counters: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def lag_seconds(self) -> float:
-        """How long the longest waiting ready job is overdue; 0 when nothing is due."""
-        if self.oldest_due_ms is None:
-            return 0.0
-        return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
-
-    def add(self, answer: Sequence[Any]) -> None:
-        """Adds what ``stats.lua`` says of one shard."""
-        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, _hold, marks, *counters = answer
-        self.now_ms = max(self.now_ms, float(now_ms))
-        self.ready += ready
-        self.delayed += delayed
-        self.reserved += reserved
-        self.gated += gated
-        self.failed += failed
-        self.morgue += morgue
-        self.marks += marks
-        due_ms = float(oldest) // 1000
-        if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):
-            self.oldest_due_ms = due_ms
-        for name, value in zip(counters[::2], counters[1::2], strict=True):
-            self.counters[name.decode()] = self.counters.get(name.decode(), 0) + int(value)
-
-
-@dataclass(slots=True)
 class Page:
-    """One page of jobs; ``cursor`` continues behind it, and is empty at the end."""
+    """One page of jobs; ``cursor`` continues behind it, and is empty when nothing lies there."""
 
     jobs: list[JobView]
     cursor: str = ""
-
-
-@dataclass(slots=True, order=True)
-class _Entry:
-    score: float
-    member: bytes
-    shard: int
-    text: str = field(compare=False, default="")
 
 
 class Inspector:
@@ -114,9 +55,20 @@ class Inspector:
         opened = self._broker.known_queue(queue)
         return self._count([opened])[0] if opened else Counts(queue)
 
-    def all_counts(self) -> list[Counts]:
-        """The same for every queue, in one round trip for each 16,384 shards (on a cluster: one for each shard)."""
-        return self._count(self._broker.queues())
+    def all_counts(self, *, horizon: Sequence[int] = (), by_shard: bool = False,
+                   queues: Sequence[Queue] | None = None) -> list[Counts]:  # fmt: skip
+        """The same for every queue, in one round trip for each 16,384 shards (on a cluster: of each node).
+
+        Args:
+            horizon: offsets from now, growing, ms, between which :attr:`Counts.backlog` divides what waits.
+            by_shard: also the counts of each shard.
+            queues: only these, which the caller has from :meth:`Broker.queues`; None = all, asking for them first.
+
+        Raises:
+            InvalidJob: the horizon is none.
+        """
+        offsets = check_horizon(horizon)
+        return self._count(self._broker.queues() if queues is None else queues, offsets, by_shard=by_shard)
 
     def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
         """The same for some shards of a queue, whatever their epochs."""
@@ -133,34 +85,67 @@ class Inspector:
             found[-1].add(answer)
         return found
 
-    def _count(self, queues: Sequence[Queue]) -> list[Counts]:
-        counts = {queue.name: Counts(queue.name) for queue in queues}
-        calls: list[_Call] = [(queue, number, ()) for queue in queues for number in queue.numbers]
-        for (queue, *_), answer in zip(calls, self._ask_all("stats", calls), strict=True):
+    def _count(self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *,
+               by_shard: bool = False) -> list[Counts]:  # fmt: skip
+        nothing = (0,) * (len(offsets) + 2)
+        counts = {queue.name: Counts(queue.name, backlog=nothing) for queue in queues}
+        calls: list[_Call] = [(queue, number, offsets) for queue in queues for number in queue.numbers]
+        for (queue, number, _), answer in zip(calls, self._ask_all("stats", calls), strict=True):
             counts[queue.name].add(answer)
+            if by_shard:
+                own = Counts(queue.name)
+                own.add(answer)
+                counts[queue.name].shards.append((number, own))
         return list(counts.values())
+
+    # -- the server --------------------------------------------------------------------------------------------------
+
+    def servers(self) -> list[dict[str, Any]]:
+        """What Redis says of itself (``INFO``); on a cluster each of its masters, in one round trip each."""
+        where = {"target_nodes": "primaries"} if self._broker.connection.cluster else {}
+        with clear_errors():
+            info: dict[str, Any] = self._broker.client.info(**where)
+        return [info] if "redis_version" in info else list(info.values())
+
+    def last_ticks(self, wanted: Sequence[tuple[Queue, str]]) -> list[int | None]:
+        """:meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
+        if not wanted:
+            return []
+        pipeline = self._broker.client.pipeline(transaction=False)
+        owners = []
+        for place, (queue, ident) in enumerate(wanted):
+            for number in queue.homes(ident):
+                pipeline.hget(queue.shard(number).names["meta"], f"tick:{ident}")
+                owners.append(place)
+        latest: list[int | None] = [None] * len(wanted)
+        with clear_errors():
+            for place, tick in zip(owners, pipeline.execute(), strict=True):
+                if tick is not None:
+                    latest[place] = max(latest[place] or 0, int(tick))
+        return latest
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    def get(self, queue: str, ident: str) -> JobView | None:
-        """The live job of an id, else the one that was buried last, else None."""
+    def get(self, queue: str, ident: str, *, most_bytes: int | None = None) -> JobView | None:
+        """The live job of an id, else the one that was buried last, else None; ``most_bytes`` as for :meth:`page`."""
         opened = self._broker.known_queue(queue)
         if opened is None:
             return None
         for number in opened.homes(ident):
-            for live in self._live(opened, number, [ident]):
+            for live in self._live(opened, number, [ident], most_bytes):
                 return live
-        graves = self.graves(queue, ident)
+        graves = self.graves(queue, ident, most_bytes=most_bytes)
         return max(graves, key=lambda view: view.buried_ms or 0, default=None)
 
-    def graves(self, queue: str, ident: str) -> list[JobView]:
-        """All records of an id in the morgue (up to 250)."""
+    def graves(self, queue: str, ident: str, *, most_bytes: int | None = None) -> list[JobView]:
+        """All records of an id in the morgue (up to 250); ``most_bytes`` as for :meth:`page`."""
         opened = self._broker.known_queue(queue)
         if opened is None:
             return []
         return [
             view for number in opened.homes(ident)
-            for view in unpack_graves(opened.name, number, self._ask(opened, number, "graves", b"", ident.encode()))
+            for view in unpack_graves(opened.name, number,
+                                      self._ask(opened, number, "graves", b"", ident.encode(), _most(most_bytes)))
         ]  # fmt: skip
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
@@ -205,130 +190,131 @@ class Inspector:
 
         return search(self._broker, queue, wanted, tuple(places), limit)
 
-    def views(self, queue: Queue, number: int, place: str, members: Sequence[bytes]) -> Iterator[JobView]:
+    def views(self, queue: Queue, number: int, place: str, members: Sequence[bytes],
+              most_bytes: int | None = None) -> Iterator[JobView]:  # fmt: skip
         """The jobs of a shard behind these members of an index of ``place``, as far as they are still there.
 
         They are read as they are asked for, in pieces of little more than a MiB.
         """
-        if place == "morgue":
-            return self._buried(queue, number, members)
-        return self._live(queue, number, [member.decode() for member in members])
+        return self._views(queue, number, place, members, most_bytes)
 
-    def page(self, queue: str, place: str, by: str = "", *, cursor: str = "", limit: int = 100,
-             reverse: bool = False) -> Page:  # fmt: skip
+    def page(self, queue: str, place: str, by: str = "", *, cursor: str = "", limit: int = 100, reverse: bool = False,
+             low: Bound = None, high: Bound = None, most_bytes: int | None = None) -> Page:  # fmt: skip
         """A page of jobs.
 
         Args:
             place: waiting (delayed and ready), reserved, failed or morgue.
             by: the order: due (waiting), deadline (reserved), updated or failures (failed), updated or id (morgue);
                 the first of these when empty.
-            cursor: ``Page.cursor`` of the page before.
+            cursor: ``Page.cursor`` of the page before, which had the same order and the same range.
             limit: 1 … 250.
             reverse: from the end.
+            low, high: the range of the order that is wanted, both ends with it: Unix ms, a number of failures, or an
+                id; None = no end.
+            most_bytes: arguments that are larger stay where they are (:attr:`JobView.cut`).
 
         Raises:
-            InvalidJob: an unknown place, order or cursor.
+            InvalidJob: an unknown place, order or cursor, or a bound that can be none of this order.
         """
         orders = INDEXES.get(place)
         if orders is None:
             raise InvalidJob(f"{place!r} is no place to page through; use one of {', '.join(INDEXES)}")
-        names = orders.get(by or next(iter(orders)))
-        if names is None:
+        by = by or next(iter(orders))
+        if by not in orders:
             raise InvalidJob(f"jobs in {place!r} are not ordered by {by!r}; use one of {', '.join(orders)}")
+        wanted, after = Range(by, low, high), unpack_cursor(cursor)
         opened = self._broker.known_queue(queue)
         if opened is None:
             return Page([])
         limit = max(1, min(limit, _PAGE))
-        entries = self._entries(opened, names, _unpack_cursor(cursor), limit, reverse)
-        views = self._view_entries(opened, place, entries)
-        return Page(views, _pack_cursor(entries[-1]) if len(entries) == limit else "")
+        entries = self._entries(opened, orders[by], after, limit + 1, reverse, wanted)  # one more tells if there is one
+        views = self._view_entries(opened, place, entries[:limit], most_bytes)
+        return Page(views, pack_cursor(entries[limit - 1]) if len(entries) > limit else "")
 
-    def _entries(self, queue: Queue, names: tuple[str, ...], after: _Entry | None, limit: int,
-                 reverse: bool) -> list[_Entry]:  # fmt: skip
-        """The first entries behind the cursor, over all shards and all indexes of the place.
+    def _entries(self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool,
+                 wanted: Range) -> list[Entry]:  # fmt: skip
+        """The first entries of a range behind the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
         """
         score, member = (after.text, after.member) if after else ("", b"")
+        range_ = wanted.arguments()
         calls: list[_Call] = [
-            (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member))
+            (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member, *range_))
             for number in queue.numbers for name in names
         ]  # fmt: skip
-        found: list[_Entry] = []
+        found: list[Entry] = []
         for (_, number, _), answer in zip(calls, self._ask_all("page", calls), strict=True):
             for entry, text in zip(answer[::2], answer[1::2], strict=True):
-                found.append(_Entry(float(text), entry, number, text.decode()))
+                found.append(Entry(float(text), entry, number, text.decode()))
         pick = heapq.nlargest if reverse else heapq.nsmallest
         return pick(limit, found)
 
-    def _view_entries(self, queue: Queue, place: str, entries: Iterable[_Entry]) -> list[JobView]:
+    def _view_entries(self, queue: Queue, place: str, entries: Sequence[Entry],
+                      most: int | None) -> list[JobView]:  # fmt: skip
         members: dict[int, list[bytes]] = {}
-        ordered = list(entries)
-        for entry in ordered:
+        for entry in entries:
             members.setdefault(entry.shard, []).append(entry.member)
+        first = self._first_replies(queue, place, members, most)
         views: dict[tuple[int, bytes], JobView] = {}
         for number, mine in members.items():
-            for view in self.views(queue, number, place, mine):
+            for view in self._views(queue, number, place, mine, most, first.get(number)):
                 views[number, _grave_of(view) if place == "morgue" else view.id.encode()] = view
         # What was settled between the two looks is left out; the cursor goes on behind it all the same.
-        return [views[place_of] for entry in ordered if (place_of := (entry.shard, entry.member)) in views]
+        return [views[place_of] for entry in entries if (place_of := (entry.shard, entry.member)) in views]
 
-    def _live(self, queue: Queue, number: int, idents: Sequence[str]) -> Iterator[JobView]:
+    def _first_replies(self, queue: Queue, place: str, members: dict[int, list[bytes]],
+                       most: int | None) -> dict[int, bytes]:  # fmt: skip
+        """What each shard says of its part first, which mostly is all: in one round trip and not one for each."""
+        script, arguments = ("graves", _graves_arguments) if place == "morgue" else ("view", _view_arguments)
+        calls: list[_Call] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
+        return dict(zip(members, self._ask_all(script, calls), strict=True)) if calls else {}
+
+    def _views(self, queue: Queue, number: int, place: str, members: Sequence[bytes], most: int | None,
+               reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
+        if place == "morgue":
+            return self._buried(queue, number, members, most, reply)
+        return self._live(queue, number, [member.decode() for member in members], most, reply)
+
+    def _live(self, queue: Queue, number: int, idents: Sequence[str], most: int | None,
+              reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
         while idents:
-            frame = self._ask(queue, number, "view", b"".join(map(pack_id, idents)))
-            views = unpack_views(queue.name, number, idents, frame)
-            idents = idents[len(views) :]
+            if reply is None:
+                reply = self._ask(queue, number, "view", *_view_arguments([ident.encode() for ident in idents], most))
+            views = unpack_views(queue.name, number, idents, reply)
+            idents, reply = idents[len(views) :], None
             yield from filter(None, views)
 
-    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes]) -> Iterator[JobView]:
+    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes], most: int | None,
+                reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
         while graves:
-            frame = b"".join(len(grave).to_bytes(2, "little") + grave for grave in graves)
-            views = list(unpack_graves(queue.name, number, self._ask(queue, number, "graves", frame, b"")))
+            if reply is None:
+                reply = self._ask(queue, number, "graves", *_graves_arguments(graves, most))
+            views = list(unpack_graves(queue.name, number, reply))
             yield from views
             # Records that are gone leave no trace in the answer: behind its last one there may be more to ask for.
-            graves = graves[graves.index(_grave_of(views[-1])) + 1 :] if views else ()
+            graves, reply = graves[graves.index(_grave_of(views[-1])) + 1 :] if views else (), None
 
     def _ask(self, queue: Queue, number: int, script: str, *args: object) -> Any:
         shard = queue.shard(number)
         return self._broker.scripts.call(script, shard.keys, b"", shard.constants, *args)
 
     def _ask_all(self, script: str, calls: Sequence[_Call]) -> list[Any]:
-        """The answers of many shards, in one round trip for each 16,384 calls (on a cluster: one for each call)."""
-        if self._broker.connection.cluster or len(calls) == 1:
-            return [self._ask(queue, number, script, *args) for queue, number, args in calls]
-        answers: list[Any] = []
-        with clear_errors():
-            sha, _ = self._broker.scripts.loaded(script)
-            for start in range(0, len(calls), _PIPELINE):
-                pipeline = self._broker.client.pipeline(transaction=False)
-                for queue, number, args in calls[start : start + _PIPELINE]:
-                    shard = queue.shard(number)
-                    pipeline.evalsha(sha, len(shard.keys), *shard.keys, b"", shard.constants, *args)
-                answers += pipeline.execute(raise_on_error=False)
-        for place, (queue, number, args) in enumerate(calls):
-            if isinstance(answers[place], NoScriptError):
-                answers[place] = self._ask(queue, number, script, *args)
-            elif isinstance(answers[place], Exception):
-                with clear_errors():
-                    raise answers[place]
-        return answers
+        """The answers of many shards, in one round trip for each node."""
+        return gather(self._broker, script, [(queue.shard(number), args) for queue, number, args in calls])
+
+
+def _most(most_bytes: int | None) -> bytes:
+    return b"" if most_bytes is None else b"%d" % most_bytes
+
+
+def _view_arguments(idents: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
+    return b"".join(bytes((len(ident),)) + ident for ident in idents), _most(most)
+
+
+def _graves_arguments(graves: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
+    return b"".join(len(grave).to_bytes(2, "little") + grave for grave in graves), b"", _most(most)
 
 
 def _grave_of(view: JobView) -> bytes:
     return view.id.encode() + b"\0" + view.job.key
-
-
-def _pack_cursor(entry: _Entry) -> str:
-    raw = b"%d:%b:%b" % (entry.shard, entry.text.encode(), entry.member)
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _unpack_cursor(cursor: str) -> _Entry | None:
-    if not cursor:
-        return None
-    try:
-        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        shard, text, member = raw.split(b":", 2)
-        return _Entry(float(text), member, int(shard), text.decode())
-    except ValueError:
-        raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None

@@ -28,9 +28,13 @@ settled     hash     durable key -> mark: how its generation ended (``lua/lib/se
 =========== ======== ==========================================================================================
 
 Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
-``{<prefix>}:workers`` (hash: worker -> last announcement), ``<prefix>:result:<id>`` (hash: what is kept of a Django
-Task, see :mod:`.results`; the only key that expires, and no job needs it) and, without a cluster,
-``<prefix>:wake:<queue>`` (list of shard numbers).
+``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
+somebody told it and it has not done yet, see :mod:`.workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
+see :mod:`.timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms) and,
+without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers).
+
+Two keys expire, and no job needs them: ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see
+:mod:`.results`) and ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``).
 """
 
 from __future__ import annotations
@@ -69,6 +73,21 @@ def queues_key(prefix: str) -> str:
 def workers_key(prefix: str) -> str:
     """Key of the registry of workers."""
     return f"{{{prefix}}}:workers"
+
+
+def told_key(prefix: str) -> str:
+    """Key of what workers were told; in one slot with their registry."""
+    return f"{{{prefix}}}:told"
+
+
+def dump_key(prefix: str, worker: str) -> str:
+    """Key of the stacks of a worker's threads."""
+    return f"{{{prefix}}}:dump:{worker}"
+
+
+def figures_keys(prefix: str) -> tuple[bytes, bytes]:
+    """Keys of the figures of finished runs, and of the requests that were added to them."""
+    return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
 
 
 def wake_key(prefix: str, queue: str) -> str:

@@ -104,7 +104,7 @@ def _unpack(number: int, frame: bytes) -> list[_Grave]:
     graves = []
     while at < len(frame):
         name, at = take_u16(frame, at)
-        record, at = take_u32(frame, at)
+        record, at = take_u32(frame, at + 4)  # nothing was left out
         _, buried_us, *_ = _HEAD.unpack_from(record)
         inner = _HEAD.size
         for _ in range(3):  # outcome, reason, error class

@@ -27,7 +27,7 @@ NAMES: Final = (
     "touch", "kick", "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves",
     "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
     "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads", "settled",
-    "known", "result", "retry_many",
+    "known", "result", "retry_many", "tell", "note",
 )  # fmt: skip
 #: a node of a cluster that says so, or nothing, is not the one to ask (any more)
 _ELSEWHERE: Final = (
@@ -91,7 +91,8 @@ def raise_clear(error: Exception) -> NoReturn:
     raise QueueUnavailable(f"Redis cannot be used now ({type(error).__name__}: {error}); try again") from error
 
 
-def _pack_argument(value: Any) -> bytes:
+def pack_argument(value: Any) -> bytes:
+    """A word of a command as it goes over the wire."""
     word = value if type(value) is bytes else str(value).encode()
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
@@ -115,7 +116,7 @@ class Scripts:
         try:
             sha, source = self.loaded(name)
             try:
-                command = self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))
+                command = self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
                 return self._round_trip(keys[0], command)
             except NoScriptError:
                 pass  # EVAL loads and runs on the very node that answers, inside one command
@@ -144,7 +145,7 @@ class Scripts:
             return again
         try:
             line.connect()
-            line.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(_pack_argument, args))])
+            line.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))])
         except BaseException as error:
             lines.put_back(line, clean=False)
             if isinstance(error, REDIS_ERRORS):
@@ -185,7 +186,7 @@ class Scripts:
         known = self._heads.get((sha, keys[0], arguments))
         if known is None:
             words = [b"EVALSHA", sha.encode(), len(keys), *keys]
-            known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(_pack_argument, words))
+            known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
             if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are made again
                 self._heads.clear()
             self._heads[sha, keys[0], arguments] = known

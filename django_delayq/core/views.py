@@ -13,6 +13,8 @@ from .frames import State, job_of, take_u8, take_u16, take_u32, unpack_names, un
 from .job import Job, Payload, Undecodable, unpack_body
 
 _PLACES: Final = ("", "waiting", "reserved")
+#: number of payloads, bytes left out of the body, and of the gated one
+_SIZES: Final = struct.Struct("<III")
 
 
 @dataclass(slots=True)
@@ -32,14 +34,32 @@ class JobView:
     payloads: tuple[Payload, ...] = ()
     #: the content that is gated behind the run; of a merged job its payloads are among the job's
     gated: Job | None = None
+    #: bytes of the arguments (of the payloads of a buried merged job) that nobody wanted to read, and of the gated ones
+    left_out: int = 0
+    gated_left_out: int = 0
+
+    @property
+    def cut(self) -> bool:
+        """Whether the arguments are missing here, because they are larger than was asked for."""
+        return self.left_out > 0
+
+    @property
+    def size(self) -> int:
+        """How many bytes the arguments have as they are stored; of a merged job, its payloads as far as they are here.
+
+        Those of a live merged job are not: :meth:`Inspector.payloads` reads them.
+        """
+        return self.left_out or len(self.job.args) + sum(len(payload.data) for payload in self.payloads)
 
     @property
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """The task's positional and keyword arguments; none of a merged job, whose payloads they are.
 
         Raises:
-            Undecodable: what is stored are none (raw bytes of a pull queue, for instance).
+            Undecodable: what is stored are none (raw bytes of a pull queue, for instance), or they were left out.
         """
+        if self.cut:
+            raise Undecodable(f"{self.left_out} bytes of arguments were left out; ask for the job without most_bytes")
         return decode_args(self.job.args)
 
     @property
@@ -85,8 +105,8 @@ def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) ->
         packed, at = take_u32(frame, at + 9)
         body, at = take_u32(frame, at)
         gate, at = take_u32(frame, at)
-        (payloads,) = struct.unpack_from("<I", frame, at)
-        at += 4
+        payloads, left_out, gated_left_out = _SIZES.unpack_from(frame, at)
+        at += _SIZES.size
         if not place:
             views.append(None)
             continue
@@ -99,8 +119,12 @@ def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) ->
         behind = None
         if gate:
             behind = job_of(queue, shard, ident, gate[8:], tasks, State(), struct.unpack_from("<d", gate)[0])
+            behind.args = b"" if gated_left_out else behind.args
+        if left_out:
+            job.args = b""
         views.append(JobView(job, seen, job.due_ms, behind.due_ms if behind else None, payloads,
-                             job.deadline_ms or None, gated=behind))  # fmt: skip
+                             job.deadline_ms or None, gated=behind, left_out=left_out,
+                             gated_left_out=gated_left_out))  # fmt: skip
     return views
 
 
@@ -109,7 +133,8 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
     tasks, at = unpack_names(frame, 0)
     while at < len(frame):
         grave, at = take_u16(frame, at)
-        record, at = take_u32(frame, at)
+        (left_out,) = struct.unpack_from("<I", frame, at)
+        record, at = take_u32(frame, at + 4)
         ident, key = grave[:-17], grave[-16:]
         due_us, buried_us, failures, reserves, crashes = struct.unpack_from("<ddHHH", record)
         inner = 22
@@ -121,9 +146,13 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
         job = _buried_job(queue, shard, ident.decode(), key, body, tasks)
         job.due_ms, job.failures, job.reserves, job.crashes = int(due_us // 1000), failures, reserves, crashes
         job.error = error
+        if left_out:
+            job.args = b""
         payloads = tuple(_grave_payloads(record[inner:])) if job.merged else ()
-        yield JobView(job, "morgue", job.due_ms, None, len(payloads), None, int(buried_us // 1000), outcome.decode(),
-                      reason.decode(errors="replace"), error_class.decode(errors="replace"), payloads)  # fmt: skip
+        count = int.from_bytes(record[inner : inner + 4], "little") if job.merged and left_out else len(payloads)
+        yield JobView(job, "morgue", job.due_ms, None, count, None, int(buried_us // 1000), outcome.decode(),
+                      reason.decode(errors="replace"), error_class.decode(errors="replace"), payloads,
+                      left_out=left_out)  # fmt: skip
 
 
 def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tasks: Mapping[int, str]) -> Job:

@@ -20,6 +20,7 @@ from django_delayq.core.errors import DelayQError, Misconfigured
 from django_delayq.core.scripts import NAMES, server_version
 from django_delayq.core.task import registry
 from django_delayq.outbox.stock import stock
+from django_delayq.status import LOST_AFTER
 
 from .base import printable
 
@@ -30,7 +31,7 @@ SKEW: Final = 1.0
 #: jobs of each queue whose task names are looked at
 SAMPLE: Final = 250
 #: seconds of silence after which a worker counts as gone
-SILENCE: Final = 30.0
+SILENCE: Final = LOST_AFTER
 #: seconds that a durable job may wait to be sent before it is worth a warning
 WAITING: Final = 300.0
 

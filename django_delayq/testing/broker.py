@@ -12,10 +12,13 @@ from typing import Any, NoReturn
 from ..conf import Conf, conf
 from ..connections import DjangoBroker
 from ..core import layout as layouts
+from ..core import workers
 from ..core.errors import DelayQError, InvalidJob, QueueNotEmpty, QueueUnavailable
 from ..core.layout import Layout
 from ..core.queue import Queue
+from ..core.timings import Figures, Level
 from ..core.wake import Hints, Waker
+from ..core.workers import Heard, Told
 from .inspector import MemoryInspector
 from .queue import MemoryQueue
 from .shard import Shard
@@ -66,6 +69,9 @@ class MemoryBroker(DjangoBroker):
         self._stores: dict[tuple[str, int], Shard] = {}
         self._layouts: dict[str, Layout] = {}
         self._announced: dict[str, dict[str, Any]] = {}
+        self._told: dict[tuple[str, str], str] = {}
+        self._dumps: dict[str, tuple[float, str]] = {}
+        self._figures = Figures()
         self._wakers: list[MemoryWaker] = []
         self._settings: Conf | None = None
         #: held by whoever works on the records
@@ -107,9 +113,17 @@ class MemoryBroker(DjangoBroker):
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
         """See :meth:`DjangoBroker.queue`."""
         if self._settings is not conf():  # a test may override them at any time
-            self._settings = conf()
-            self._limited.clear()
+            self._follow(conf())
         return super().queue(name, shards=shards, kind=kind)
+
+    def _follow(self, settings: Conf) -> None:
+        """The limits of the settings before are gone with them: here nobody else gave any."""
+        former = self._settings.queues.keys() if self._settings is not None else ()
+        self._settings = settings
+        self._limited.clear()
+        for name in former:
+            if name not in settings.queues and self.existing(name) is not None:
+                self.limit(name, max_length=0, morgue_max=0, morgue_ttl_ms=0, weighted=False)
 
     def read_layout(self, name: str) -> tuple[bytes, Layout | None]:
         """See :meth:`Broker.read_layout`."""
@@ -162,6 +176,7 @@ class MemoryBroker(DjangoBroker):
                 raise QueueNotEmpty(f"queue {name!r} holds jobs, or graves in its morgue; empty it first, or use force")
             for number in queue.numbers:
                 self._stores.pop((name, number), None)
+            self._figures = self._figures.without(name)
         return self.swap_layout(name, layouts.encode(queue.layout), layouts.tombstone(queue.layout, wiped=True))
 
     def reshard(self, name: str, shards: int) -> Layout:
@@ -169,23 +184,64 @@ class MemoryBroker(DjangoBroker):
         raise InvalidJob("the in-memory broker of django_delayq.testing does not change numbers of shards; "
                          "test this against a real Redis")  # fmt: skip
 
-    # -- workers and server ------------------------------------------------------------------------------------------
+    # -- workers, figures and server ---------------------------------------------------------------------------------
 
-    def announce(self, name: str, info: dict[str, Any]) -> float:
+    def announce(self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = ()) -> Heard:
         """See :meth:`Broker.announce`."""
         with self.reached():
             self._announced[name] = {**info, "name": name, "seen_ms": self.clock.now_ms}
-            return float(self.clock.now_ms)
+            for word in workers.WORDS:
+                if done is None or self._told.get((name, word)) in done:
+                    self._told.pop((name, word), None)
+            told = [Told(word, self._told[name, word]) for word in workers.WORDS if (name, word) in self._told]
+            return Heard(float(self.clock.now_ms), tuple(told))
 
     def forget(self, name: str) -> None:
         """See :meth:`Broker.forget`."""
         with self.reached():
             self._announced.pop(name, None)
+            for word in workers.WORDS:
+                self._told.pop((name, word), None)
 
     def workers(self) -> list[dict[str, Any]]:
         """See :meth:`Broker.workers`."""
         with self.reached():
             return [self._announced[name] for name in sorted(self._announced)]
+
+    def tell_worker(self, name: str, word: str) -> bool:
+        """See :meth:`Broker.tell_worker`."""
+        workers.check_word(word)
+        with self.reached():
+            if name in self._announced:
+                self._told[name, word] = f"{next(self._arrivals):016x}"
+            return name in self._announced
+
+    def keep_dump(self, name: str, text: str, now_ms: float) -> None:
+        """See :meth:`Broker.keep_dump`."""
+        with self.reached():
+            self._dumps[name] = now_ms, workers.cut(text).decode()
+
+    def dump_of(self, name: str) -> tuple[float, str] | None:
+        """See :meth:`Broker.dump_of`."""
+        with self.reached():
+            found = self._dumps.get(name)
+            return found if found and self.clock.now_ms < found[0] + workers.DUMP_KEPT * 1000 else None
+
+    def figures(self) -> Figures:
+        """See :meth:`Broker.figures`; what was counted just now is in it."""
+        self.tally.flush()
+        with self.reached():
+            return self._figures
+
+    def note_figures(self, deltas: Figures, request: bytes | None = None) -> None:
+        """See :meth:`Broker.note_figures`; nothing is sent twice here."""
+        with self.reached():
+            self._figures += deltas
+
+    def set_level(self, name: str, value: int) -> None:
+        """See :meth:`Broker.set_level`."""
+        with self.reached():
+            self._figures += Figures(levels={name: Level(value, self.clock.now_ms)})
 
     def waker(self, queues: Sequence[str]) -> Waker:
         """See :meth:`Broker.waker`."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from ..core.keys import SHARD_KEYS
 from .shard import Shard
+from .state import ms_of
 
 Entry = tuple[int, bytes]
 
@@ -43,8 +44,8 @@ def score_of(name: str, text: str) -> int:
     return int(whole) * 1000 + int((rest or "0").ljust(3, "0")[:3])
 
 
-def page(shard: Shard, name: str, *, backwards: bool, limit: int, score: str, member: bytes) -> list[Entry]:
-    """The first entries behind the one with this score and member (empty = from the beginning)."""
+def page(shard: Shard, name: str, *, backwards: bool, limit: int | None, score: str, member: bytes) -> list[Entry]:
+    """The first entries (all of them if ``limit`` is None) behind the one with this score and member (empty = none)."""
     found = entries(shard, name)
     if backwards:
         found.reverse()
@@ -52,6 +53,13 @@ def page(shard: Shard, name: str, *, backwards: bool, limit: int, score: str, me
         after = (score_of(name, score), member)
         found = [entry for entry in found if (entry < after if backwards else entry > after)]
     return list(islice(found, limit))
+
+
+def value_of(name: str, score: int, member: bytes) -> int | str:
+    """What an entry is ordered by, as a bound of a range names it: ms, a number, or an id."""
+    if name == "morgue_id":
+        return member[:-17].decode()
+    return ms_of(score) if _is_place(name) else score
 
 
 def name_of(key_number: int) -> str:

@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.inspector import Inspector, _Entry
+from ..core.inspector import Inspector
 from ..core.job import Job, Payload
+from ..core.paging import Entry, Range
 from ..core.views import JobView
 from . import indexes
 from .payloads import ordered
@@ -24,44 +25,59 @@ class MemoryInspector(Inspector):
 
     _broker: MemoryBroker
 
+    def servers(self) -> list[dict[str, Any]]:
+        """See :meth:`Inspector.servers`; there is none, so it says little."""
+        return [self._broker.server_info()]
+
+    def last_ticks(self, wanted: Sequence[tuple[Queue, str]]) -> list[int | None]:
+        """See :meth:`Inspector.last_ticks`."""
+        return [queue.last_tick(ident) for queue, ident in wanted]
+
     def _ask_all(self, script: str, calls: Sequence[tuple[Queue, int, tuple[Any, ...]]]) -> list[Any]:
         """Of the scripts only "stats": :meth:`_entries` makes the pages."""
         assert script == "stats", script  # noqa: S101 (nobody asks for another one)
         with self._broker.reached():
-            return [stats(self._broker.store(queue.name, number)) for queue, number, _ in calls]
+            return [stats(self._broker.store(queue.name, number), *offsets) for queue, number, offsets in calls]
 
-    def _entries(self, queue: Queue, names: tuple[str, ...], after: _Entry | None, limit: int,
-                 reverse: bool) -> list[_Entry]:  # fmt: skip
+    def _entries(self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool,
+                 wanted: Range) -> list[Entry]:  # fmt: skip
         text, member = (after.text, after.member) if after else ("", b"")
-        found: list[_Entry] = []
+        found: list[Entry] = []
         with self._broker.reached():
             for number in queue.numbers:
                 shard = self._broker.store(queue.name, number)
                 for name in names:
-                    some = indexes.page(shard, name, backwards=reverse, limit=limit, score=text, member=member)
-                    found += [_Entry(score, key, number, indexes.text_of(name, score)) for score, key in some]
+                    some = indexes.page(shard, name, backwards=reverse, limit=None, score=text, member=member)
+                    found += [Entry(score, key, number, indexes.text_of(name, score)) for score, key in some
+                              if wanted.holds(indexes.value_of(name, score, key))]  # fmt: skip
         return (heapq.nlargest if reverse else heapq.nsmallest)(limit, found)
 
-    def _live(self, queue: Queue, number: int, idents: Sequence[str]) -> Iterator[JobView]:
+    def _first_replies(self, queue: Queue, place: str, members: dict[int, list[bytes]],
+                       most: int | None) -> dict[int, bytes]:  # fmt: skip
+        return {}
+
+    def _live(self, queue: Queue, number: int, idents: Sequence[str], most: int | None,
+              reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
         with self._broker.reached():
             shard = self._broker.store(queue.name, number)
-            found = [view(shard, ident, shard.lives[ident]) for ident in idents if ident in shard.lives]
+            found = [cut(view(shard, ident, shard.lives[ident]), most) for ident in idents if ident in shard.lives]
         yield from found
 
-    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes]) -> Iterator[JobView]:
+    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes], most: int | None,
+                reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
         with self._broker.reached():
             shard = self._broker.store(queue.name, number)
             names = [(name[:-17].decode(), name[-16:]) for name in graves]
-            found = [buried(shard, name[0], shard.graves[name]) for name in names if name in shard.graves]
+            found = [cut(buried(shard, name[0], shard.graves[name]), most) for name in names if name in shard.graves]
         yield from found
 
-    def graves(self, queue: str, ident: str) -> list[JobView]:
+    def graves(self, queue: str, ident: str, *, most_bytes: int | None = None) -> list[JobView]:
         """See :meth:`Inspector.graves`."""
         opened = self._broker.known_queue(queue)
         if opened is None:
             return []
         with self._broker.reached():
-            return [buried(shard, name[0], grave) for number in opened.homes(ident)
+            return [cut(buried(shard, name[0], grave), most_bytes) for number in opened.homes(ident)
                     for shard in [self._broker.store(queue, number)]
                     for name, grave in sorted(shard.graves.items()) if name[0] == ident]  # fmt: skip
 
@@ -77,7 +93,7 @@ class MemoryInspector(Inspector):
         yield from [item.payload for item in items]
 
 
-def stats(shard: Shard) -> list[Any]:
+def stats(shard: Shard, *offsets: int) -> list[Any]:
     """What ``stats.lua`` answers."""
     lives = shard.lives.values()
     waiting = [live.due.ms for live in lives if live.lease is None]
@@ -88,6 +104,7 @@ def stats(shard: Shard) -> list[Any]:
         shard.now_ms, ready, len(waiting) - ready, len(lives) - len(waiting), sum(1 for live in lives if live.gate),
         sum(1 for live in lives if live.failures), len(shard.graves), -1 if head is None else head // 1000, deadline,
         shard.hold_ms, len(shard.settled),
+        [sum(1 for due in waiting if due <= shard.now_ms + offset) for offset in offsets],
     ]  # fmt: skip
     for name, number in shard.counters.items():
         answer += [name.encode(), number]
@@ -105,6 +122,22 @@ def view(shard: Shard, ident: str, live: Live) -> JobView:
                     merged=c.merged)  # fmt: skip
     return JobView(job, seen, job.due_ms, gated.due_ms if gated else None, len(live.waiting) + len(live.running),
                    job.deadline_ms or None, gated=gated)  # fmt: skip
+
+
+def cut(view: JobView, most: int | None) -> JobView:
+    """A view without arguments that are larger than somebody wants to read."""
+    if most is None:
+        return view
+    if len(view.job.args) > most:
+        view.left_out += len(view.job.args)
+        view.job.args = b""
+    if (data := sum(len(payload.data) for payload in view.payloads)) > most:
+        view.left_out += data
+        view.payloads = ()
+    if view.gated is not None and len(view.gated.args) > most:
+        view.gated_left_out = len(view.gated.args)
+        view.gated.args = b""
+    return view
 
 
 def buried(shard: Shard, ident: str, grave: Grave) -> JobView:

@@ -1,6 +1,6 @@
 """The board: shared memory in which a child shows what it runs, so that its supervisor knows it after a ``kill -9``.
 
-Layout: a header (``<ddBB``: stamp, ready since, leaving, slots), then one record per slot:
+Layout: a header (``<ddBB``: stamp, ready since, leaving, wish), then one record per slot:
 flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |
 and at its end the digests (8 bytes each) of the other ids of a batch, which has one queue, one shard and one token.
 The flag is lowered first and raised last, so whenever the child dies a raised flag has a whole record behind it.
@@ -31,7 +31,7 @@ TIMED_OUT: Final = 2
 #: sends its own process a signal is back before the signal is
 ENDED: Final = 3
 
-_HEADER: Final = Struct("<ddBH")
+_HEADER: Final = Struct("<ddBB")
 _HEADER_BYTES: Final = 64
 _RECORD: Final = Struct("<BBHIQdd")  # after the flag byte
 _TEXT_AT: Final = 1 + _RECORD.size
@@ -40,6 +40,9 @@ _DIGEST_BYTES: Final = 8
 _MOST_OTHERS: Final = 250
 _RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
 _LEAVING_AT: Final = 16
+_WISH_AT: Final = 17
+#: what somebody told a child through Redis and its supervisor has to do, by the byte that says so
+_WISHES: Final = ("", "drain", "stop")
 
 
 def digest_of(ident: str) -> bytes:
@@ -141,6 +144,10 @@ class Board:
         """The child ends on purpose: what still runs is not what killed it."""
         self._map[_LEAVING_AT] = 1
 
+    def set_wish(self, wish: str) -> None:
+        """Somebody told this child that the whole program shall "drain" or "stop"; the latter counts more."""
+        self._map[_WISH_AT] = max(self._map[_WISH_AT], _WISHES.index(wish))
+
     # --- the supervisor's side
 
     @property
@@ -157,6 +164,11 @@ class Board:
     def leaving(self) -> bool:
         """Whether the child said that it ends on purpose."""
         return bool(self._map[_LEAVING_AT])
+
+    @property
+    def wish(self) -> str:
+        """What somebody told the child that the program shall do: "", "drain" or "stop"."""
+        return _WISHES[self._map[_WISH_AT]]
 
     def marks(self) -> list[Mark]:
         """What the child runs or, in slots that found no other work, ran last."""

@@ -31,6 +31,7 @@ from .weather import Weather
 
 if TYPE_CHECKING:
     from django_delayq.core.shards import Batch
+    from django_delayq.core.tally import Tally
     from django_delayq.core.task import Registry
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Consumer:
 
     def __init__(self, config: WorkerConfig, name: str, horizon: Horizon, slots: Slots, weather: Weather,
                  waker: WakeThread | None, lease: float, registry: Registry, changes: Changes | None = None,
-                 fitness: Fitness | None = None) -> None:  # fmt: skip
+                 fitness: Fitness | None = None, tally: Tally | None = None) -> None:  # fmt: skip
         #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` were taken
@@ -76,7 +77,7 @@ class Consumer:
         self._accepted = 0
         self._collected = 0
         self._batches = 0  # of the runs in hand
-        self._settler = Settler(horizon, weather, lease, changes)
+        self._settler = Settler(horizon, weather, lease, changes, *((tally.ended,) if tally is not None else ()))
         self._strays = Strays(name, self._settler, horizon, registry)
         self._suspects: deque[Run] = deque()
         self._solo: Run | None = None

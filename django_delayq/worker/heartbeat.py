@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from .consumer import Consumer
     from .slots import Slots
+    from .words import Words
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +27,12 @@ class Heartbeat:
     Args:
         describe: what the process says of itself in the worker registry.
         announced: called behind each announcement, which also tells whether the registry of queues changed.
+        words: does what somebody told this worker.
     """
 
     def __init__(self, broker: Broker, name: str, rest: float, describe: Callable[[], dict[str, Any]],
-                 consumer: Consumer | None, slots: Slots | None,
-                 announced: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+                 consumer: Consumer | None, slots: Slots | None, announced: Callable[[], None],
+                 words: Words) -> None:  # fmt: skip
         self._broker = broker
         self._name = name
         self._rest = rest
@@ -38,6 +40,7 @@ class Heartbeat:
         self._consumer = consumer
         self._slots = slots
         self._announced = announced
+        self._words = words
         self._trust = trusted(broker.lease_ms / 1000)
 
     def run(self) -> float:
@@ -45,8 +48,9 @@ class Heartbeat:
         began = time.monotonic()
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
-        self._broker.announce(self._name, self._describe())
+        heard = self._broker.announce(self._name, self._describe(), done=self._words.done)
         self._announced()
+        self._words.heed(heard)
         # By the clock, not by the end of the last turn: a Redis that stood still must not cost two turns.
         return max(0.0, began + self._rest - time.monotonic())
 

@@ -67,7 +67,9 @@ def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], registr
         if not jobs:
             continue
         settlements = verdicts(jobs, marks, registry, why, planned=planned, died_at=died_at)
-        for settlement, counted in zip(settlements, queue.settle(settlements), strict=True):
+        ends = queue.settle(settlements)
+        queue.broker.tally.ended(queue.name, settlements)
+        for settlement, counted in zip(settlements, ends, strict=True):
             total += counted
             if counted and settlement.verb != "release":
                 logger.warning("%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome, why)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from django_delayq.core.faults import Backoff, Fault
 from django_delayq.core.frames import waits_for_end
@@ -18,6 +18,8 @@ from .weather import Weather
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+#: told how jobs of one queue ended
+Ended: TypeAlias = Callable[[str, Sequence[Settlement]], object]
 
 _BATCH: Final = 250
 #: leases after which one that is not renewed is surely gone: its own, the reaper hold, and time for the reaper
@@ -25,9 +27,14 @@ _REMEMBERED: Final = 4
 
 
 class Settler:
-    """What the fetch loop holds and what of it has ended. Belongs to the fetch loop's thread."""
+    """What the fetch loop holds and what of it has ended. Belongs to the fetch loop's thread.
 
-    def __init__(self, horizon: Horizon, weather: Weather, lease: float, changes: Changes | None = None) -> None:
+    Args:
+        ended: told of the settlements of one queue when they are stored, whether each of them counted or not.
+    """
+
+    def __init__(self, horizon: Horizon, weather: Weather, lease: float, changes: Changes | None = None,
+                 ended: Ended = lambda queue, settlements: None) -> None:  # fmt: skip
         #: every run in this process's hands, until it is settled; the heartbeat reads it too
         self.held: set[Run] = set()
         #: runs that left for good
@@ -43,6 +50,7 @@ class Settler:
         self._weather = weather
         self._lease = lease
         self._changes = changes or Changes()
+        self._ended = ended
         self._unsettled: dict[Source, list[Run]] = {}
 
     def __bool__(self) -> bool:
@@ -95,6 +103,8 @@ class Settler:
         """Redis answered: these are out of our hands."""
         self.held.difference_update(runs)
         self.settled += len(runs)
+        if runs:
+            self._ended(runs[0].job.queue, settlements_of(runs))
         for run in [run for run in runs if run.job.failures or run.job.key >= DURABLE or run.job.merged]:
             self._tell(run)
         if not all(counted):

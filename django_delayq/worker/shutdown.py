@@ -80,8 +80,8 @@ def _noted(number: int, frame: FrameType | None) -> None:
     """The wake-up descriptor has it already."""
 
 
-def log_stacks() -> None:
-    """Tell on stderr and in the log what every thread of this process is doing.
+def log_stacks() -> str:
+    """Tell on stderr and in the log what every thread of this process is doing. Returns what the log got.
 
     From Python, with the interpreter lock held: a dump from inside the signal handler reads frames that other threads
     are changing, and may crash the process that it was to explain.
@@ -92,4 +92,6 @@ def log_stacks() -> None:
     parts = []
     for ident, frame in sys._current_frames().items():
         parts.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}")
-    logger.warning("stacks of process %d\n%s", os.getpid(), "\n".join(parts))
+    text = "\n".join(parts)
+    logger.warning("stacks of process %d\n%s", os.getpid(), text)
+    return text

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any, Final
 
 from .hooks import Hooks
 from .run import Run
 
 logger = logging.getLogger(__name__)
+
+#: slots whose runs are announced
+MOST_SHOWN: Final = 64
 
 
 class Slots:
@@ -51,6 +56,16 @@ class Slots:
     def free(self) -> int:
         """Slots that run nothing."""
         return self.running.count(None)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """What the slots run now, for those who look on (:meth:`Broker.workers`). The runs may end meanwhile."""
+        found = []
+        for slot, run in enumerate(self.running[:MOST_SHOWN]):
+            if run is not None:
+                began = run.started or time.monotonic()  # it was taken, and begins right now
+                found.append({"slot": slot, "queue": run.job.queue, "id": run.job.id, "task": run.job.task,
+                              "started_ms": int(began * 1000 + run.offset_ms), "ids": len(run.parts)})  # fmt: skip
+        return found
 
     def put(self, runs: list[Run], wake: int) -> None:
         """Hand in runs, and wake up to ``wake`` idle slots for them."""

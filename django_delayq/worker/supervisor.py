@@ -105,6 +105,7 @@ class Supervisor:
                     self._reap(now)
                     if self._is_over():
                         break
+                    self._hear()
                     self._start_missing(now)
                     self._watch(now)
                     for number in signals.wait(self._next_turn(time.monotonic())):
@@ -124,12 +125,9 @@ class Supervisor:
                 logger.warning("supervisor %s stops at once", self._base)
                 self._stop_by = time.monotonic() - _STRAGGLE
                 return
-            logger.info("supervisor %s stops, %.0f s for running jobs", self._base, self._config.grace)
-            self._stop_by = time.monotonic() + self._config.grace
-            self._tell(signal.SIGTERM)
+            self._stop()
         elif number == DRAIN:
-            self._draining = True
-            self._tell(DRAIN)
+            self._drain()
         elif number == DUMP:
             log_stacks()
             self._tell(DUMP)
@@ -137,6 +135,24 @@ class Supervisor:
             self._tell(signal.SIGTERM)
             for place in self._places:  # what made children die fast may be mended now
                 place.start_at, place.fast_deaths = 0.0, 0
+
+    def _stop(self) -> None:
+        logger.info("supervisor %s stops, %.0f s for running jobs", self._base, self._config.grace)
+        self._stop_by = time.monotonic() + self._config.grace
+        self._tell(signal.SIGTERM)
+
+    def _drain(self) -> None:
+        self._draining = True
+        self._tell(DRAIN)
+
+    def _hear(self) -> None:
+        """What somebody told the children. Not through signals: several of them may be told the same, and a second
+        SIGTERM would end the program at once."""
+        wishes = {child.board.wish for child in self._children()}
+        if "stop" in wishes and self._stop_by is None:
+            self._stop()
+        elif "drain" in wishes and self._stop_by is None and not self._draining:
+            self._drain()
 
     def _tell(self, number: int) -> None:
         for child in self._children():
@@ -271,6 +287,7 @@ class Supervisor:
                 queues = broker.served(self._config.queues, every=self._config.all_queues)
                 salvage(queues, name, marks, self._registry, why, planned=planned, died_at=died_at)
                 broker.forget(name)
+                broker.tally.flush()
                 return
             except Exception as error:
                 if time.monotonic() - died_at > self._lease():

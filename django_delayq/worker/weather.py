@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from django_delayq.core.faults import Fault, classify
@@ -15,9 +16,14 @@ _REMIND: Final = 60.0
 
 
 class Weather:
-    """Shared by all loops of a process, so that an outage is logged once and not by each of them."""
+    """Shared by all loops of a process, so that an outage is logged once and not by each of them.
 
-    def __init__(self) -> None:
+    Args:
+        count: called with each trouble that Redis makes.
+    """
+
+    def __init__(self, count: Callable[[Fault], object] = lambda fault: None) -> None:
+        self._count = count
         self._lock = threading.Lock()
         self._since = 0.0
         self._reminded = 0.0
@@ -53,6 +59,7 @@ class Weather:
                 self._bugs[mark] = now
                 logger.error("%s failed; it goes on", who, exc_info=error)
             return fault
+        self._count(fault)
         with self._lock:
             if not self._since:
                 self._since = self._reminded = now

@@ -24,6 +24,7 @@ from .consumer import Consumer
 from .dispatcher import Caretaker, Patrol, Registrar
 from .eventloop import EventLoop
 from .execution import Execution
+from .figures import Reporter
 from .heartbeat import Heartbeat
 from .hooks import Hooks
 from .horizon import Horizon, build_sources
@@ -37,6 +38,7 @@ from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import Slots
 from .waker import WakeThread
 from .weather import Weather
+from .words import Words
 
 if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
@@ -84,8 +86,10 @@ class Worker:
         self._stop_by: float | None = None
         self._signalled = False
         self._warning: threading.Timer | None = None
+        self._ending = threading.Lock()
+        self._clean = False
         self._born = time.time()
-        self.weather = Weather()
+        self.weather = Weather(lambda fault: broker.tally.count("redis_error", fault.value))
         self._scope = Scope(broker, config, self._serve)
         self.consumer: Consumer | None = None
         self._horizon: Horizon | None = None
@@ -156,9 +160,10 @@ class Worker:
         else:
             self._warden = Warden([], self._board, self._overran, self._beat)
         heartbeat = Heartbeat(self._broker, self.name, self.config.heartbeat, self.describe, self.consumer, self._slots,
-                              self._look_around)  # fmt: skip
+                              self._look_around, Words(self._broker, self.name, self._end_as_told))  # fmt: skip
         self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
-        duties = {**(self._dispatcher_duties() if self.config.dispatcher else {}), **self._always}
+        duties = {**(self._dispatcher_duties() if self.config.dispatcher else {}),
+                  "figures": Reporter(self._broker.tally), **self._always}  # fmt: skip
         self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
         self._start_parts()
         logger.info(
@@ -243,7 +248,7 @@ class Worker:
         self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
         lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease,
-                                 self._registry, self._changes, execution.fitness)  # fmt: skip
+                                 self._registry, self._changes, execution.fitness, self._broker.tally)  # fmt: skip
 
     def _dispatcher_duties(self) -> dict[str, Duty]:
         lease = self._broker.lease_ms / 1000
@@ -301,7 +306,10 @@ class Worker:
             "started": int(self._born * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self._stop_by is not None,
+            "jobs": slots.jobs() if slots else [],
         }
+
+    # --- the end
 
     def drain(self) -> None:
         """Reserve no more, finish what is in hand, then be done."""
@@ -320,6 +328,26 @@ class Worker:
         else:
             self._finish()
 
+    def _end_as_told(self, word: str) -> None:
+        """Somebody said so to this worker, and means the whole program."""
+        if self._birth is not None and self._board is not None and not is_orphan(self._birth):
+            self._board.set_wish(word)  # its supervisor sees it within a second
+            return
+        if word == "drain":
+            self.drain()
+        elif self._stop_by is None:
+            self._begin_stop(self.config.grace)
+        if self._signals is not None:
+            self._signals.poke()  # run() does the rest
+        else:
+            threading.Thread(target=self._end_alone, name="delayq-told", daemon=True).start()
+
+    def _end_alone(self) -> None:
+        """Inside another program, which may not look at ``done``."""
+        if self._stop_by is None:
+            self.done.wait()
+        self.stop()
+
     def _warn_handlers(self) -> None:
         if self.consumer is not None:
             for run in list(self.consumer.held):
@@ -329,9 +357,13 @@ class Worker:
         """End: running jobs get ``grace`` seconds (default: the configuration's). False if one of them still runs.
 
         What still runs then keeps its lease until that ends, or until the supervisor settles it after this process is
-        gone; this process cannot give it back, because its thread may go on.
+        gone; this process cannot give it back, because its thread may go on. Two threads may call it.
         """
-        grace = self.config.grace if grace is None else grace
+        with self._ending:
+            self._clean = self._clean or self._end(self.config.grace if grace is None else grace)
+            return self._clean
+
+    def _end(self, grace: float) -> bool:
         if self._stop_by is None:
             self._begin_stop(grace)
         # Nothing new: the wake thread and the dispatcher go first. The heartbeat goes on while jobs run.
@@ -361,6 +393,7 @@ class Worker:
     def _say_goodbye(self, clean: bool) -> None:
         try:
             self._broker.forget(self.name)
+            self._broker.tally.flush()
         except Exception as error:
             logger.info("worker %s could not take itself off the registry: %s", self.name, error)
         try:

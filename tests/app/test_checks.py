@@ -79,6 +79,8 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
         ({"REDIS": URL, "SCHEDULE_MIDDLEWARE": ["no.such"]}, {}, "delayq.E009", "no.such cannot be imported"),
         ({"REDIS": URL, "HOOKS": {"last_words": "django_delayq.conf.SETTING"}}, {}, "delayq.E010", "not callable"),
         ({"REDIS": URL, "WORKER": {"splitter": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
+        ({"REDIS": URL, "API": {"allow": "no.such"}}, {}, "delayq.E016", "no.such cannot be imported"),
+        ({"REDIS": URL, "API": {"authentication": ["os.sep"]}}, {}, "delayq.E016", "os.sep is not callable"),
         ({"REDIS": "default"}, {"default": DJANGO_REDIS}, "delayq.W001", r"cache.clear\(\)"),
         ({"REDIS": URL, "WORKER": {"queues": ["ordres", "delayq"]}}, {}, "delayq.W002", "'ordres', a queue of no task"),
     ],

@@ -8,9 +8,10 @@ import pytest
 
 from django_delayq.core import bulk
 from django_delayq.core.errors import InvalidJob
+from django_delayq.core.job import Undecodable
 from django_delayq.core.views import JobView
 
-from .stand import Make, Stand
+from .stand import T0, Make, Stand
 
 
 @pytest.fixture
@@ -171,3 +172,188 @@ def test_all_that_waits_is_cancelled(full: Stand) -> None:
 def test_all_that_waits_is_due_now(full: Stand) -> None:
     assert bulk.run_all_now(full.queue) == {"moved": 4}
     assert full.broker.inspector.counts("q").delayed == 0
+
+
+# -- ranges of a page, large arguments, the backlog
+
+
+def walked(stand: Stand, place: str, by: str = "", *, limit: int = 2, **options: Any) -> list[str]:
+    """The ids of a range, by pages, in both directions."""
+
+    def walk(reverse: bool) -> list[str]:
+        found, cursor = [], ""
+        while True:
+            page = stand.broker.inspector.page("q", place, by, cursor=cursor, limit=limit, reverse=reverse, **options)
+            found += ids(page.jobs)
+            if not (cursor := page.cursor):
+                return found
+            assert len(page.jobs) == limit
+
+    forth = walk(False)
+    assert sorted(walk(True)) == sorted(forth)
+    return forth
+
+
+@pytest.fixture
+def row(make_stand: Make) -> Stand:
+    """Eight jobs over three shards, due 10 ms one after another, two at each moment."""
+    stand = make_stand(shards=3)
+    for n in range(8):
+        stand.put(f"j{n}", at=10 + n // 2 * 10, priority=n % 3)
+    return stand
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 250])
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (None, None, "01234567"),
+        (10, 40, "01234567"),
+        (11, 40, "234567"),
+        (10.5, 39.5, "2345"),
+        (20, 20, "23"),
+        (None, 19, "01"),
+        (31, None, "67"),
+        (50, None, ""),
+        (30, 20, ""),
+    ],
+)
+def test_a_page_has_what_falls_due_in_a_range(
+    row: Stand, low: float | None, high: float | None, wanted: str, limit: int
+) -> None:
+    def moment(ms: float | None) -> float | None:
+        return None if ms is None else T0 + ms
+
+    found = walked(row, "waiting", limit=limit, low=moment(low), high=moment(high))
+    assert sorted(found) == [f"j{n}" for n in wanted]
+    assert [int(ident[1]) // 2 for ident in found] == sorted(int(ident[1]) // 2 for ident in found)
+
+
+def test_a_range_of_the_morgue_by_time_and_by_id(stand: Stand) -> None:
+    for ident in ("b", "a", "ab", "ä", "a"):
+        stand.in_morgue(ident)
+        stand.wait(10)
+    assert walked(stand, "morgue", low=T0 + 10, high=T0 + 30) == ["a", "ab", "ä"]
+    assert walked(stand, "morgue", "id", low="a", high="a") == ["a", "a"]
+    assert walked(stand, "morgue", "id", low="ab") == ["ab", "b", "ä"]
+    assert walked(stand, "morgue", "id", high="aa") == ["a", "a"]
+    assert walked(stand, "morgue", "id", low="", high="ÿ") == ["a", "a", "ab", "b", "ä"]
+
+
+def test_a_range_of_leases_and_of_failures(stand: Stand) -> None:
+    for ident in "abc":
+        stand.put(ident)
+    (first,) = stand.batch(1).jobs
+    stand.wait(10)
+    stand.batch(2)
+    assert walked(stand, "reserved", low=T0 + 15_001) == ["b", "c"]
+    assert walked(stand, "reserved", high=T0 + 15_000) == [first.id]
+    stand.failed(first)
+    stand.wait(1)
+    (again,) = stand.take()
+    stand.failed(again, 1000)
+    assert walked(stand, "failed", "failures", low=2, high=2) == [first.id]
+    assert walked(stand, "failed", "failures", low=3) == []
+    assert walked(stand, "failed", "updated", low=T0 + 11) == [first.id]
+    assert walked(stand, "failed", "updated", high=T0 + 10) == []
+
+
+def test_a_cursor_goes_on_inside_its_range_whatever_came_and_went(row: Stand) -> None:
+    inspector = row.broker.inspector
+    bounds = {"low": T0 + 20, "high": T0 + 40}
+    first = inspector.page("q", "waiting", limit=3, **bounds)
+    for view in first.jobs:
+        row.queue.cancel(view.id)
+    row.put("sooner", at=20, due_policy="replace")
+    row.put("outside", at=41)
+    rest = inspector.page("q", "waiting", limit=250, cursor=first.cursor, **bounds)
+    assert sorted(ids(first.jobs) + ids(rest.jobs)) == [f"j{n}" for n in range(2, 8)]
+    assert rest.cursor == ""
+
+
+@pytest.mark.parametrize(
+    ("by", "bound"), [("due", "x"), ("due", True), ("due", float("nan")), ("id", 5), ("id", "\ud800")]
+)
+def test_a_bound_that_can_be_none_is_refused(stand: Stand, by: str, bound: Any) -> None:
+    place = "morgue" if by == "id" else "waiting"
+    for end in ("low", "high"):
+        with pytest.raises(InvalidJob, match="a bound of the order"):
+            stand.broker.inspector.page("q", place, by, **{end: bound})
+
+
+LARGE = b'["' + b"x" * 5000 + b'"]'
+OPTIONS = b'{"context":{"trace":"needle"}}'
+
+
+def told(view: JobView) -> tuple[Any, ...]:
+    gated = view.gated and (view.gated.args, view.gated_left_out)
+    return view.id, view.cut, view.size, view.job.args, view.job.task, dict(view.job.context), view.payload_count, gated
+
+
+def test_large_arguments_stay_where_they_are(stand: Stand) -> None:
+    stand.put("small", args=b"[1]", options=OPTIONS)
+    stand.put("large", args=LARGE, options=OPTIONS, at=10)
+    (held,) = stand.batch(1).jobs
+    stand.put("small", args=LARGE, at=50)
+    stand.add("merged", b"1" * 3000, "1", at=20)
+    inspector, context = stand.broker.inspector, {"trace": "needle"}
+    large = ("large", True, 5004, b"", "work", context, 0, None)
+    assert [told(view) for view in inspector.page("q", "waiting", most_bytes=5003).jobs] == [
+        large, ("merged", False, 0, b"", "sync", {}, 1, None)]  # fmt: skip
+    assert [told(view) for view in inspector.page("q", "reserved", most_bytes=2).jobs] == [
+        ("small", True, 3, b"", "work", context, 0, (b"", 5004))]  # fmt: skip
+    assert [told(view) for view in inspector.page("q", "reserved", most_bytes=3).jobs] == [
+        ("small", False, 3, b"[1]", "work", context, 0, (b"", 5004))]  # fmt: skip
+    whole = inspector.page("q", "waiting", most_bytes=5004).jobs[0]
+    assert told(whole) == ("large", False, 5004, LARGE, "work", context, 0, None)
+    assert whole.arguments == (["x" * 5000], {})
+    cut = inspector.get("q", "large", most_bytes=10)
+    assert cut is not None and told(cut) == large
+    with pytest.raises(Undecodable, match="5004 bytes of arguments were left out"):
+        _ = cut.arguments
+    assert stand.done(held) == [True]
+
+
+def test_large_arguments_of_buried_jobs_stay_where_they_are(stand: Stand) -> None:
+    stand.in_morgue("large", args=LARGE, options=OPTIONS)
+    stand.wait(1)
+    stand.in_morgue("small", args=b"[1]")
+    stand.wait(1)
+    stand.add("merged", b"1" * 3000, "1.5")
+    stand.add("merged", b"2" * 3001, "2")
+    assert stand.buried(stand.take_one(), "why")
+    inspector = stand.broker.inspector
+    wanted = [("large", True, 5004, b"", "work", {"trace": "needle"}, 0, None),
+              ("small", False, 3, b"[1]", "work", {}, 0, None),
+              ("merged", True, 6001, b"", "sync", {}, 2, None)]  # fmt: skip
+    assert [told(view) for view in inspector.page("q", "morgue", most_bytes=100).jobs] == wanted
+    assert [told(view) for ident in ("large", "small", "merged")
+            for view in inspector.graves("q", ident, most_bytes=100)] == wanted  # fmt: skip
+    assert [(view.reason, view.payloads) for view in inspector.graves("q", "merged", most_bytes=100)] == [("why", ())]
+    assert [(view.cut, view.size, len(view.payloads)) for view in inspector.page("q", "morgue").jobs] == [
+        (False, 5004, 0), (False, 3, 0), (False, 6001, 2)]  # fmt: skip
+
+
+def test_the_backlog_is_divided_by_when_it_falls_due(make_stand: Make) -> None:
+    stand = make_stand(shards=3)
+    for n, at in enumerate((-5, 0, 1, 999, 1000, 1001, 59_999, 60_000, 60_001, 10**9)):
+        stand.put(f"j{n}", at=at, priority=n % 3)
+    inspector = stand.broker.inspector
+    (counts,) = inspector.all_counts(horizon=[1000, 60_000])
+    assert counts.backlog == (2, 3, 3, 2)
+    assert sum(counts.backlog) == counts.ready + counts.delayed
+    assert inspector.counts("q").backlog == (2, 8)
+    assert inspector.counts("nowhere").backlog == (0, 0)
+    (by_shard,) = inspector.all_counts(horizon=[1000, 60_000], by_shard=True)
+    assert [number for number, _ in by_shard.shards] == list(stand.queue.numbers)
+    assert [sum(bins) for bins in zip(*(one.backlog for _, one in by_shard.shards), strict=True)] == [2, 3, 3, 2]
+    for wrong in ([0], [5, 5], [2, 1], [1.5]):
+        with pytest.raises(InvalidJob, match="a horizon is whole milliseconds"):
+            inspector.all_counts(horizon=wrong)  # type: ignore[arg-type]
+
+
+def test_the_last_ticks_of_many_ids(stand: Stand) -> None:
+    stand.queue.schedule_tick(stand.new("a"), T0 + 1)
+    stand.queue.schedule_tick(stand.new("a"), T0 + 2)
+    assert stand.broker.inspector.last_ticks([(stand.queue, "a"), (stand.queue, "b")]) == [T0 + 2, None]
+    assert stand.broker.inspector.last_ticks([]) == []

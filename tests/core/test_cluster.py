@@ -15,6 +15,7 @@ from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail,
 from django_delayq.core.queue import Queue
 from django_delayq.core.results import Record, Results
 from django_delayq.core.scripts import NAMES
+from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox
 from tests.worker.support import put, registry_of, working
@@ -91,6 +92,10 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert sum(len(events.read(cluster_broker, "q", number)) for number in range(SHARDS)) > 40
     assert cluster_broker.announce("w:1", {"threads": 1})
     assert [worker["name"] for worker in cluster_broker.workers()] == ["w:1"]
+    assert cluster_broker.tell_worker("w:1", "dump")
+    assert [told.word for told in cluster_broker.announce("w:1", {"threads": 1}).told] == ["dump"]
+    cluster_broker.note_figures(Figures(counts={("redis_error", "transient"): 2}))
+    assert cluster_broker.figures().counts == {("redis_error", "transient"): 2}
     assert cluster_broker.queue_names() == ["q"]
     assert cluster_broker.now_ms() > 0
     fsck.assert_invariants(cluster_broker)

@@ -11,6 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import NewJob, ack, bury, fail, release
+from django_delayq.core.timings import Figures
 from tests.support.redis_box import RedisBox
 
 from .stage import LEASE, Stage
@@ -79,4 +80,8 @@ def test_what_is_there_is_worked_off(full: Stage) -> None:
     assert all(full.settle(*(release(job, suspect=True, guard="expired") for job in found)))
     assert full.done(*full.take(100)) == [True] * 7
     full.broker.announce("w", {})
+    assert full.broker.tell_worker("w", "stop")
+    full.broker.note_figures(Figures(counts={("redis_error", "overload"): 1}))
+    full.broker.set_level("fsck_violations", 0)
+    assert full.broker.figures().counts == {("redis_error", "overload"): 1}
     assert fsck.check(full.broker, repair=True).violations == []

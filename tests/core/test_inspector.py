@@ -174,3 +174,48 @@ def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytes
         assert other.queue("q", shards=5).shards == 3
     assert "3 shards in Redis, but 5 are configured" in caplog.text
     assert Broker(broker.connection, prefix=broker.prefix).queues()[0].shards == 3
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xe4" + b"x" * 5000,  # of a version that nobody knows
+        b"\x34\1\0" + b"k" * 16 + b"\xff\xff" + b"x" * 5000,  # cut off inside its options
+        b"\x24\xee\xee" + b"k" * 16 + b"x" * 5000,  # its task has no name
+    ],
+)
+def test_of_a_large_body_that_nobody_can_read_the_size_is_told(stage: Stage, body: bytes) -> None:
+    stage.put("a")
+    stage.broker.client.hset(stage.key("body"), "a", body)
+    (whole,) = stage.broker.inspector.page("q", "waiting").jobs
+    assert (whole.cut, whole.job.args, whole.size) == (False, body, len(body))
+    (cut,) = stage.broker.inspector.page("q", "waiting", most_bytes=100).jobs
+    assert (cut.cut, cut.job.args, cut.id) == (True, b"", "a")
+    assert len(body) - 21 <= cut.size <= len(body)
+
+
+def test_more_large_jobs_than_redis_reads_in_one_go_are_all_on_the_page(stage: Stage) -> None:
+    wanted = [f"j{n:02}" for n in range(25)]
+    for n, ident in enumerate(wanted):
+        stage.put(ident, at=n, args=b"x" * 400_000)
+    page = stage.broker.inspector.page("q", "waiting", most_bytes=1000)
+    assert [(view.id, view.cut, view.size) for view in page.jobs] == [(ident, True, 400_000) for ident in wanted]
+    stage.wait(100)
+    for job in stage.take():
+        stage.buried(job)
+    page = stage.broker.inspector.page("q", "morgue", "id", most_bytes=1000)
+    assert [(view.id, view.cut, view.size) for view in page.jobs] == [(ident, True, 400_000) for ident in wanted]
+
+
+def test_it_is_told_for_how_long_nothing_is_reaped(clocked: Broker) -> None:
+    stage = Stage(clocked, shards=2)
+    stage.put("a")
+    assert clocked.inspector.counts("q").hold_ms == 0
+    stage.wait(-3_600_000)  # the clock was put back by an hour
+    stage.put("a")
+    assert clocked.inspector.counts("q").hold_ms == LEASE
+    stage.wait(LEASE - 1000)
+    assert clocked.inspector.counts("q").hold_ms == 1000
+    stage.wait(1000)
+    assert clocked.inspector.counts("q").hold_ms == 0

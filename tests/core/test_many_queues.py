@@ -1,4 +1,4 @@
-"""Thousands of queues cost a call nothing (T51)."""
+"""Thousands of queues cost a call nothing (T51), and counting all of them one round trip for each node (T45)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 import redis.connection
 
 from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
+from django_delayq.core.layout import encode, new_layout
+from tests.support.cluster_box import ClusterBox
+from tests.support.redis_box import RedisBox
 
 from .epochs_stage import other
 
@@ -18,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 @pytest.fixture
-def commands(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One element for each time that something is sent."""
     sent: list[int] = []
     original = redis.connection.AbstractConnection.send_packed_command
@@ -60,8 +65,84 @@ def test_t51_the_price_of_a_call_does_not_know_the_number_of_queues(broker: Brok
         broker.queue(f"q{number}")
     assert price() == few
     assert max(few.values()) <= 2
+    broker.inspector.all_counts()  # the script is known from here on
     commands.clear()
-    counts = broker.inspector.all_counts()
-    assert len(counts) == 5_000
-    assert len(commands) <= 3
+    assert len(broker.inspector.all_counts()) == 5_000
+    assert len(commands) == 2, "the registry, and all shards"
     broker.client.delete(broker.queues_key)  # the check of 5,000 queues afterwards would take long
+
+
+def many(broker: Broker, queues: int, shards: int) -> None:
+    """Queues without a call for each; three jobs in the first one and the last."""
+    layout = encode(new_layout(shards, "python"))
+    broker.client.hset(broker.queues_key, mapping={f"q{number:04}": layout for number in range(queues)})
+    for name in ("q0000", f"q{queues - 1:04}"):
+        broker.queue(name).schedule_many(NewJob(f"j{n}", "work", delay_ms=n * 60_000) for n in range(3))
+
+
+def counted(broker: Broker) -> dict[str, tuple[int, ...]]:
+    return {one.queue: one.backlog for one in broker.inspector.all_counts(horizon=[90_000]) if any(one.backlog)}
+
+
+@pytest.mark.one_server("has its own cluster")
+def test_t45_a_thousand_queues_of_sixteen_shards_are_one_round_trip(broker: Broker, commands: list[int]) -> None:
+    many(broker, 1_000, 16)
+    wanted = {"q0000": (1, 1, 1), "q0999": (1, 1, 1)}
+    assert counted(broker) == wanted
+    commands.clear()
+    assert counted(broker) == wanted
+    assert len(commands) == 2, "the registry, and all shards"
+    broker.client.delete(broker.queues_key)
+
+
+@pytest.mark.one_server("has its own cluster")
+def test_t45_on_a_cluster_it_is_one_round_trip_for_each_node(cluster_broker: Broker, commands: list[int]) -> None:
+    many(cluster_broker, 1_000, 16)
+    wanted = {"q0000": (1, 1, 1), "q0999": (1, 1, 1)}
+    assert counted(cluster_broker) == wanted
+    commands.clear()
+    assert counted(cluster_broker) == wanted
+    assert len(commands) == 1 + 3, "the registry, and each of three nodes"
+    cluster_broker.client.delete(cluster_broker.queues_key)
+
+
+@pytest.mark.one_server("has its own cluster")
+def test_what_a_node_does_not_know_or_has_no_more_is_asked_where_it_is(
+    cluster_broker: Broker, cluster_box: ClusterBox, commands: list[int]
+) -> None:
+    many(cluster_broker, 20, 8)
+    before = counted(cluster_broker)
+    cluster_broker.client.script_flush()
+    commands.clear()
+    assert counted(cluster_broker) == before
+    assert len(commands) == 1 + 3 * 4, "each node: all, one with the source (told twice), the rest"
+    # A client that was told of no move: a third of the shards lie elsewhere, as far as it knows.
+    nodes: Any = cluster_broker.client.nodes_manager
+    slots = dict(nodes.slots_cache)
+    a, b, c = (next(entry for entry in slots.values() if entry[0].port == node.port) for node in cluster_box.nodes)
+    other = {a[0].port: b, b[0].port: c, c[0].port: a}
+    nodes.slots_cache = {slot: other[entry[0].port] if slot % 3 == 0 else entry for slot, entry in slots.items()}
+    assert counted(cluster_broker) == before
+
+
+def test_a_line_that_breaks_on_the_way_is_made_anew(broker: Broker) -> None:
+    many(broker, 5, 4)
+    before = counted(broker)
+    for number in range(2):
+        lines = broker.connection.lines(broker.queue(f"q{number:04}").shard(0).keys[0])
+        line = lines.take()
+        line._sock.close()  # the peer is gone, and nobody has noticed
+        lines.put_back(line, clean=True)
+        assert counted(broker) == before
+
+
+def test_a_server_that_is_away_is_told_of_as_such(redis_factory: Callable[..., RedisBox]) -> None:
+    box = redis_factory()
+    connection = connect(RedisConfig.parse(box.url))
+    broker = Broker(connection, prefix="t")
+    many(broker, 3, 4)
+    queues = broker.queues()
+    box.kill()
+    with pytest.raises(QueueUnavailable):
+        broker.inspector.all_counts(queues=queues)
+    connection.close()

@@ -214,10 +214,27 @@ def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq
     layout = connections.broker().queue("default").layout
     assert rules.orders_of(layout)["limits"] == {
         "max_length": 2, "morgue_max": 7, "morgue_ttl_ms": 1500, "weighted": True}  # fmt: skip
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
     schedule(note, "3")
     assert rules.orders_of(connections.broker().queue("default").layout) == rules.NOTHING_ORDERED
+
+
+def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"max_length": 9}}}
+    connections.close_broker()
+    assert [connections.is_configured(name) for name in ("orders", "default")] == [True, False]
+    schedule(note, "1")
+    broker = connections.broker()
+    broker.queue("orders")
+    for name in ("default", "orders"):
+        broker.limit(name, max_length=1, weighted=True)
+    connections.close_broker()
+    with pytest.raises(QueueFull, match="max_length"):
+        schedule(note, "2")
+    served = connections.broker().served(["default", "orders"])
+    assert [rules.orders_of(queue.layout)["limits"] for queue in served] == [
+        {"max_length": 1, "weighted": True}, {"max_length": 9}]  # fmt: skip
 
 
 # --- the morgue

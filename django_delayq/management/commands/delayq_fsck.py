@@ -39,6 +39,8 @@ class Command(DelayQCommand):
             for violation in report.violations:
                 self.stdout.write(self.style.WARNING(printable(violation, 500)))
             self.stdout.write(f"{report.checked} entries checked, {wrong} violations, {report.repaired} repaired")
+        if not options["queues"]:  # a part of the deployment says nothing about all of it
+            broker.set_level("fsck_violations", wrong)
         if wrong > report.repaired:
             hint = "" if options["repair"] else ": run it again with --repair"
             raise CommandError(f"{wrong - report.repaired} violations{hint}")

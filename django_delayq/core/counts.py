@@ -1,0 +1,74 @@
+"""How many jobs lie where, as ``stats.lua`` counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from .errors import InvalidJob
+
+
+@dataclass(slots=True)
+class Counts:
+    """How many jobs of a queue lie where. ``failed`` jobs are also counted as delayed or ready."""
+
+    queue: str
+    now_ms: float = 0
+    ready: int = 0
+    delayed: int = 0
+    reserved: int = 0
+    gated: int = 0
+    failed: int = 0
+    morgue: int = 0
+    oldest_due_ms: float | None = None
+    #: ends of durable jobs that nobody has taken down so far
+    marks: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+    #: of what waits: due by now, then up to each offset of the horizon that was asked for, then later
+    backlog: tuple[int, ...] = (0, 0)
+    #: for how long nothing is reaped yet, because a clock or Redis was away: the longest of its shards, ms
+    hold_ms: float = 0
+    #: number and counts of each shard, if they were asked for
+    shards: list[tuple[int, Counts]] = field(default_factory=list)
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long the longest waiting ready job is overdue; 0 when nothing is due."""
+        if self.oldest_due_ms is None:
+            return 0.0
+        return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
+
+    def add(self, answer: Sequence[Any]) -> None:
+        """Adds what ``stats.lua`` says of one shard."""
+        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, due, *counters = answer
+        self.now_ms = max(self.now_ms, float(now_ms))
+        self.ready += ready
+        self.delayed += delayed
+        self.reserved += reserved
+        self.gated += gated
+        self.failed += failed
+        self.morgue += morgue
+        self.marks += marks
+        self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
+        due_ms = float(oldest) // 1000
+        if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):
+            self.oldest_due_ms = due_ms
+        bins = [later - sooner for sooner, later in pairwise((0, ready, *due, ready + delayed))]
+        before = self.backlog if len(self.backlog) == len(bins) else (0,) * len(bins)
+        self.backlog = tuple(map(sum, zip(before, bins, strict=True)))
+        for name, value in zip(counters[::2], counters[1::2], strict=True):
+            self.counters[name.decode()] = self.counters.get(name.decode(), 0) + int(value)
+
+
+def check_horizon(horizon: Sequence[int]) -> tuple[int, ...]:
+    """Offsets from now at which a backlog is divided, ms.
+
+    Raises:
+        InvalidJob: they are not whole numbers above 0 that grow.
+    """
+    offsets = tuple(horizon)
+    if not all(type(one) is int for one in offsets) or any(one >= two for one, two in pairwise((0, *offsets))):
+        raise InvalidJob(f"a horizon is whole milliseconds from now, above 0 and growing, not {offsets[:5]}")
+    return offsets

@@ -1,0 +1,64 @@
+"""Where the figures of finished runs lie: reading them, adding to them (:mod:`.timings` tells what they are)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from .errors import DelayQError
+from .keys import figures_keys
+from .scripts import clear_errors
+from .tally import CARRIER
+from .timings import MOST_FIELDS, Figures, from_fields, level_field, speaks_of, to_fields
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+logger: Final = logging.getLogger(__name__)
+
+#: fields that one call takes
+_MOST_AT_ONCE: Final = 1000
+
+
+def read(broker: Broker) -> Figures:
+    """See :meth:`Broker.figures`."""
+    key, _ = figures_keys(broker.prefix)
+    with clear_errors():
+        return from_fields(broker.client.hgetall(key.decode()))
+
+
+def note(broker: Broker, deltas: Figures, request: bytes | None) -> None:
+    """See :meth:`Broker.note_figures`. Of more than a thousand fields each thousand is a call with its own request."""
+    fields, request = to_fields(deltas), request or os.urandom(16)
+    for start in range(0, len(fields), _MOST_AT_ONCE):
+        chunk = fields[start : start + _MOST_AT_ONCE]
+        _call(broker, request + start.to_bytes(4, "big"), len(chunk), [word for pair in chunk for word in pair])
+
+
+def set_level(broker: Broker, name: str, value: int) -> None:
+    """See :meth:`Broker.set_level`."""
+    _call(broker, os.urandom(16), 0, [level_field(name), value])
+
+
+def _call(broker: Broker, request: bytes, adding: int, words: Sequence[bytes | int]) -> None:
+    left_out = broker.scripts.call(CARRIER, figures_keys(broker.prefix), request, MOST_FIELDS, adding, *words)
+    if left_out:
+        logger.warning("%d figures are left out: there are more than %d of queues and tasks already; queues that are "
+                       "deleted make room", left_out, MOST_FIELDS)  # fmt: skip
+
+
+def drop(broker: Broker, queue: str) -> None:
+    """A queue was deleted, and its figures go with it. Who still finishes a run of it may bring back a few.
+
+    That is no reason for the deletion to fail: what stays behind are numbers.
+    """
+    key = figures_keys(broker.prefix)[0].decode()
+    try:
+        with clear_errors():
+            found = [name for name in broker.client.hkeys(key) if speaks_of(name, queue)]
+            for start in range(0, len(found), _MOST_AT_ONCE):
+                broker.client.hdel(key, *found[start : start + _MOST_AT_ONCE])
+    except DelayQError as error:
+        logger.warning("the figures of the deleted queue %r stay: %s", queue, error)

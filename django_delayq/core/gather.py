@@ -1,0 +1,113 @@
+"""One script on many shards: one round trip for each node, however many shards there are.
+
+The calls to a node go out in one piece over one line, and their answers are read one after another. What a node does
+not answer (the slot lies elsewhere by now, the script is not known there, the line broke) is asked again by itself, in
+the way that follows slots and loads scripts. So it is for scripts that change nothing, or carry a request id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.exceptions import NoScriptError, ResponseError
+
+from .connection import Lines
+from .faults import REDIS_ERRORS
+from .keys import Shard
+from .scripts import clear_errors, pack_argument, raise_clear
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+#: the shard, and what the script is given besides
+Call = tuple[Shard, tuple[Any, ...]]
+#: calls in one piece, 2 kB each
+PIPELINE: Final = 16_384
+
+
+def gather(broker: Broker, script: str, calls: Sequence[Call]) -> list[Any]:
+    """The answers to the calls of a script, in their order.
+
+    Raises:
+        QueueUnavailable, QueueFull, Misconfigured: a part of it could not be asked; see :meth:`Scripts.call`.
+    """
+    return _Gathering(broker, script, calls).answers()
+
+
+class _Gathering:
+    def __init__(self, broker: Broker, script: str, calls: Sequence[Call]) -> None:
+        self._broker = broker
+        self._script = script
+        self._calls = calls
+        #: an answer, or the error that stands in its place
+        self._found: list[Any] = [None] * len(calls)
+
+    def answers(self) -> list[Any]:
+        if len(self._calls) == 1:
+            return [self._alone(0)]
+        with clear_errors():
+            sha, _ = self._broker.scripts.loaded(self._script)
+        for lines, places in self._by_node().items():
+            for start in range(0, len(places), PIPELINE):
+                self._ask_node(lines, places[start : start + PIPELINE], sha)
+        return [self._alone(place) if isinstance(found, Exception) else found
+                for place, found in enumerate(self._found)]  # fmt: skip
+
+    def _by_node(self) -> dict[Lines, list[int]]:
+        parts: dict[Lines, list[int]] = {}
+        for place, (shard, _) in enumerate(self._calls):
+            try:
+                parts.setdefault(self._broker.connection.lines(shard.keys[0]), []).append(place)
+            except REDIS_ERRORS as error:  # no node is known that has the slot
+                self._found[place] = error
+        return parts
+
+    def _ask_node(self, lines: Lines, places: Sequence[int], sha: str) -> None:
+        self._send(lines, places, sha)
+        unknown = [place for place in places if isinstance(self._found[place], NoScriptError)]
+        if len(unknown) > 1:
+            self._found[unknown[0]] = self._alone(unknown[0])  # which leaves the script there
+            self._send(lines, unknown[1:], sha)
+
+    def _send(self, lines: Lines, places: Sequence[int], sha: str) -> None:
+        packed = b"".join(self._packed(place, sha) for place in places)
+        try:
+            line = lines.take()
+        except REDIS_ERRORS as error:
+            self._lost(places, error)
+            return
+
+        def attempt() -> None:
+            line.connect()
+            line.send_packed_command([packed])
+            for place in places:
+                try:
+                    self._found[place] = line.read_response()
+                except ResponseError as error:
+                    self._found[place] = error
+
+        clean = False
+        try:
+            line.retry.call_with_retry(attempt, lambda _error: line.disconnect())
+            clean = True
+        except REDIS_ERRORS as error:
+            self._lost(places, error)
+        finally:
+            lines.put_back(line, clean=clean)
+
+    def _lost(self, places: Iterable[int], error: Exception) -> None:
+        """On a cluster another node may have the slots by now; one server has been asked often enough."""
+        if not self._broker.connection.cluster:
+            raise_clear(error)
+        for place in places:
+            self._found[place] = error
+
+    def _packed(self, place: int, sha: str) -> bytes:
+        shard, args = self._calls[place]
+        words = (b"EVALSHA", sha, len(shard.keys), *shard.keys, b"", shard.constants, *args)
+        return b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+
+    def _alone(self, place: int) -> Any:
+        shard, args = self._calls[place]
+        return self._broker.scripts.call(self._script, shard.keys, b"", shard.constants, *args)

@@ -1,0 +1,23 @@
+-- Bodies whose arguments are larger than a reader wants: they stay behind, and the reader is told how large they are.
+-- Where the arguments begin (job.pack_body). Of a body that nobody can read everything behind its key counts as them.
+local function arguments_at(body)
+  local flags, first = flags_of(body), 20
+  if math.floor(flags / 32) == 1 and math.floor(flags / 16) % 2 == 1 and #body >= 21 then
+    local options = struct.unpack('<I2', body, 20)
+    first = 22 + options
+  end
+  return first <= #body + 1 and first or 20
+end
+
+-- The body, or what is left of it, and how many bytes were left out. `most` nil = nothing is.
+local function cut(body, most)
+  if not most or #body <= most then
+    return body, 0
+  end
+  local first = arguments_at(body)
+  local size = #body - first + 1
+  if size <= most then
+    return body, 0
+  end
+  return string.sub(body, 1, first - 1), size
+end

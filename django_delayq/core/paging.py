@@ -1,0 +1,113 @@
+"""What a page of jobs is made of: the orders of each place, the bounds of a range, and the cursor behind a page."""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from .errors import InvalidJob
+from .inputs import short
+from .job import PRIORITIES
+
+_DUE_KEYS: Final = tuple(f"due.{priority}" for priority in range(PRIORITIES))
+#: place -> by -> the indexes that hold it
+INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "waiting": {"due": _DUE_KEYS},
+    "reserved": {"deadline": ("lease",)},
+    "failed": {"updated": ("failed",), "failures": ("failures",)},
+    "morgue": {"updated": ("morgue",), "id": ("morgue_id",)},
+}
+#: orders whose scores are µs of which the last three digits are a place of arrival
+_PLACED: Final = ("due", "updated")
+
+Bound: TypeAlias = float | str | None
+
+
+@dataclass(slots=True, order=True)
+class Entry:
+    """An entry of an index, in the order of a page."""
+
+    score: float
+    member: bytes
+    shard: int
+    text: str = field(compare=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What of an order is wanted, both ends with it: Unix ms, a number of failures, or an id; None = no end."""
+
+    by: str
+    low: Bound = None
+    high: Bound = None
+
+    def __post_init__(self) -> None:
+        for bound in (self.low, self.high):
+            if bound is not None and not self._is_bound(bound):
+                wanted = "an id" if self.by == "id" else "a number"
+                raise InvalidJob(f"a bound of the order {self.by!r} is {wanted}, not {short(bound)}")
+
+    def _is_bound(self, bound: object) -> bool:
+        if self.by != "id":
+            return isinstance(bound, (int, float)) and not isinstance(bound, bool) and abs(bound) < 2**53
+        return isinstance(bound, str) and _is_text(bound)
+
+    def holds(self, value: float | str) -> bool:
+        """Whether something lies in it; of what is ordered by a moment the whole milliseconds count."""
+        return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)  # type: ignore[operator]
+
+    def arguments(self) -> tuple[bytes, bytes, bytes]:
+        """The last arguments of ``page.lua``."""
+        if self.by == "id":
+            low, high = (None if bound is None else str(bound).encode() for bound in (self.low, self.high))
+            # The members are id, \0 and key; no id has a \0 in it.
+            return (b"" if low is None else b"(%b\0" % low), (b"" if high is None else b"(%b\1" % high), b"1"
+        return _before(self.by, self.low), _up_to(self.by, self.high), b""
+
+
+def _is_text(bound: str) -> bool:
+    try:
+        bound.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
+
+
+def _before(by: str, low: Bound) -> bytes:
+    if low is None:
+        return b""
+    return b"(%d" % (math.ceil(float(low)) * (1000 if by in _PLACED else 1))
+
+
+def _up_to(by: str, high: Bound) -> bytes:
+    if high is None:
+        return b""
+    last = math.floor(float(high))
+    return b"(%d" % ((last + 1) * 1000) if by in _PLACED else b"%d" % last
+
+
+def pack_cursor(entry: Entry) -> str:
+    """The text that goes on behind an entry."""
+    raw = b"%d:%b:%b" % (entry.shard, entry.text.encode(), entry.member)
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def unpack_cursor(cursor: str) -> Entry | None:
+    """The entry behind which it goes on; None = from the beginning.
+
+    Raises:
+        InvalidJob: it is no cursor.
+    """
+    if not cursor:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        shard, text, member = raw.split(b":", 2)
+        score = float(text)
+        if not math.isfinite(score):
+            raise ValueError(score)
+        return Entry(score, member, int(shard), text.decode())
+    except ValueError:
+        raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None

@@ -1,0 +1,178 @@
+"""What this process has counted and Redis has not been told yet (:mod:`.timings`). In memory, for about a second."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+from weakref import WeakSet
+
+from .job import Settlement
+from .timings import Cells, Figures, fill, histogram_of, new_cells
+
+#: seconds for which figures are collected before Redis is told
+PACE: Final = 1.0
+#: names of each kind that are counted while Redis is away; the names of queues may come from users
+MOST_NAMES: Final = 5_000
+#: who flushes while somebody else does waits so long for him
+_PATIENCE: Final = 2.0
+#: the script that carries figures: its own calls would be figures for its next call, for ever
+CARRIER: Final = "note"
+#: ends of runs; a run that did not begin has no start
+_RUNS: Final = frozenset({"ack", "fail", "bury", "record"})
+K = TypeVar("K")
+
+
+class Tally:
+    """Of one broker. All methods may be called from any thread.
+
+    Args:
+        send: ``send(figures, request)`` adds them to Redis; of calls with the same request only one counts.
+    """
+
+    def __init__(self, send: Callable[[Figures, bytes], None]) -> None:
+        self._send = send
+        self._rings: tuple[Callable[[], None], ...] = ()
+        self._reset()
+        _tallies.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        #: figures of which nobody knows whether they arrived, under the request with which they are sent again
+        self._doubtful: tuple[bytes, Figures] | None = None
+        #: since when (monotonic) the oldest figure waits
+        self.since = 0.0
+        self._open()
+
+    def _open(self) -> None:
+        self._lateness: dict[str, Cells] = {}
+        self._run: dict[tuple[str, str], Cells] = {}
+        self._script: dict[str, Cells] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._fresh = False
+
+    def __bool__(self) -> bool:
+        """Whether there is anything that Redis does not know yet."""
+        return self._fresh or self._doubtful is not None
+
+    def subscribe(self, ring: Callable[[], None]) -> None:
+        """Call ``ring()`` when the first figure comes in after all others were sent; it must be quick."""
+        with self._lock:
+            self._rings = (*self._rings, ring)
+
+    def unsubscribe(self, ring: Callable[[], None]) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._rings = tuple(other for other in self._rings if other != ring)
+
+    # -- counting ----------------------------------------------------------------------------------------------------
+
+    def ended(self, queue: str, settlements: Sequence[Settlement]) -> None:
+        """These held jobs of one queue have ended. What did not begin is left out."""
+        ran = [one for one in settlements if one.started_ms > 0 and one.verb in _RUNS]
+        if not ran:
+            return
+        tasks = {one.job.task for one in ran}
+        by_task = [(task, [one.run_ms for one in ran if one.job.task == task]) for task in tasks]
+        late = [one.started_ms - one.job.due_ms for one in ran]
+        with self._lock:
+            _fill(self._lateness, queue, late)
+            for task, took in by_task:
+                _fill(self._run, (queue, task), took)
+            first = self._note()
+        self._ring(first)
+
+    def count(self, name: str, label: str, more: int = 1) -> None:
+        """Adds to a count."""
+        with self._lock:
+            if len(self._counts) < MOST_NAMES or (name, label) in self._counts:
+                self._counts[name, label] = self._counts.get((name, label), 0) + more
+            first = self._note()
+        self._ring(first)
+
+    def waited(self, script: str, seconds: float, failed: bool) -> None:
+        """Somebody waited for a script: an observer for :meth:`Broker.observe`."""
+        if script == CARRIER:
+            return
+        with self._lock:
+            _fill(self._script, script, [seconds * 1000])
+            first = self._note()
+        self._ring(first)
+
+    def _note(self) -> bool:
+        """Under the lock: there is something. Whether it is the first since all was taken."""
+        if self._fresh:
+            return False
+        self._fresh = True
+        if self._doubtful is None:
+            self.since = time.monotonic()
+        return True
+
+    def _ring(self, first: bool) -> None:
+        if first:
+            for ring in self._rings:
+                ring()
+
+    # -- telling Redis -----------------------------------------------------------------------------------------------
+
+    def flush(self) -> bool:
+        """Adds to Redis what it does not know yet, in one call; nothing is asked when there is nothing.
+
+        What could not be sent is kept, and sent again with the next flush.
+
+        Returns:
+            Whether Redis knows all of it now; False when another thread was at it for too long.
+
+        Raises:
+            QueueUnavailable: Redis cannot be reached.
+        """
+        if not self._sending.acquire(timeout=_PATIENCE):
+            return False
+        try:
+            while self._doubtful is not None or self._fresh:
+                self._doubtful = self._doubtful or (os.urandom(16), self._take())
+                request, figures = self._doubtful
+                self._send(figures, request)
+                self._doubtful = None
+            return True
+        finally:
+            self._sending.release()
+
+    def _take(self) -> Figures:
+        with self._lock:
+            lateness, run, script, counts = self._lateness, self._run, self._script, self._counts
+            self._open()
+        return Figures(
+            {name: histogram_of(cells) for name, cells in lateness.items()},
+            {name: histogram_of(cells) for name, cells in run.items()},
+            {name: histogram_of(cells) for name, cells in script.items()},
+            counts,
+        )
+
+    def forget(self) -> None:
+        """A forked child: what its parent counted its parent will tell, and its locks may be taken for ever."""
+        self._rings = ()
+        self._reset()
+
+
+def _fill(of: dict[K, Cells], name: K, values: list[int] | list[float]) -> None:
+    cells = of.get(name)
+    if cells is None:
+        if len(of) >= MOST_NAMES:
+            return
+        cells = of[name] = new_cells()
+    fill(cells, values)
+
+
+_tallies: WeakSet[Tally] = WeakSet()
+
+
+def _forget() -> None:
+    for tally in list(_tallies):
+        tally.forget()
+
+
+os.register_at_fork(after_in_child=_forget)

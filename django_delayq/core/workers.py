@@ -1,0 +1,107 @@
+"""The registry of workers: who lives and does what, and what somebody tells one of them.
+
+A worker hears what it was told with its next announcement. It is told again with each one until it says that it has
+done so, because a reply may get lost; the worker does it once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import InvalidJob
+from .keys import dump_key, told_key, workers_key
+from .scripts import clear_errors
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+#: what a worker can be told
+WORDS: Final = ("stop", "drain", "dump")
+#: seconds for which stacks are kept
+DUMP_KEPT: Final = 600
+MOST_DUMP_BYTES: Final = 64 * 1024
+_CUT: Final = b"\n... (cut here)"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One of ``WORDS`` that somebody told a worker; ``id`` is that of the call that did so."""
+
+    word: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The answer to an announcement: Redis's time in ms, and what the worker was told and has not done yet."""
+
+    now_ms: float
+    told: tuple[Told, ...] = ()
+
+
+def announce(broker: Broker, name: str, info: dict[str, Any], done: Sequence[str] | None) -> tuple[Heard, str]:
+    """See :meth:`Broker.announce`; also how often the registry of queues was changed."""
+    keys = (workers_key(broker.prefix).encode(), broker.queues_key.encode(), told_key(broker.prefix).encode())
+    said = json.dumps(info, separators=(",", ":"))
+    ids = "*" if done is None else " ".join(done)
+    now_ms, changes, *told = broker.scripts.call("announce", keys, name, said, ids).decode().split(" ")
+    return Heard(float(now_ms), tuple([Told(*one.split(":")) for one in told])), changes
+
+
+def forget(broker: Broker, name: str) -> None:
+    """See :meth:`Broker.forget`. The registry first: from then on nobody can tell it anything."""
+    with clear_errors():
+        broker.client.hdel(workers_key(broker.prefix), name)
+        broker.client.hdel(told_key(broker.prefix), *(f"{word}:{name}" for word in WORDS))
+
+
+def read(broker: Broker) -> list[dict[str, Any]]:
+    """See :meth:`Broker.workers`."""
+    with clear_errors():
+        said = broker.client.hgetall(workers_key(broker.prefix))
+    found = []
+    for name, words in sorted(said.items()):
+        seen, _, info = words.partition(b":")
+        found.append({**json.loads(info), "name": name.decode(), "seen_ms": int(seen)})
+    return found
+
+
+def check_word(word: str) -> None:
+    """Refuses what a worker does not understand."""
+    if word not in WORDS:
+        raise InvalidJob(f"a worker cannot be told {word!r}; what it understands: {', '.join(WORDS)}")
+
+
+def tell(broker: Broker, name: str, word: str) -> bool:
+    """See :meth:`Broker.tell_worker`."""
+    check_word(word)
+    keys = (workers_key(broker.prefix).encode(), told_key(broker.prefix).encode())
+    return bool(broker.scripts.call("tell", keys, name, word, secrets.token_hex(8)))
+
+
+def keep_dump(broker: Broker, name: str, text: str, now_ms: float) -> None:
+    """See :meth:`Broker.keep_dump`."""
+    with clear_errors():
+        broker.client.set(dump_key(broker.prefix, name), b"%d:%b" % (int(now_ms), cut(text)), ex=DUMP_KEPT)
+
+
+def cut(text: str) -> bytes:
+    """At most ``MOST_DUMP_BYTES`` of it."""
+    encoded = text.encode(errors="replace")
+    if len(encoded) > MOST_DUMP_BYTES:
+        encoded = encoded[: MOST_DUMP_BYTES - len(_CUT)].decode(errors="ignore").encode() + _CUT
+    return encoded
+
+
+def dump_of(broker: Broker, name: str) -> tuple[float, str] | None:
+    """See :meth:`Broker.dump_of`."""
+    with clear_errors():
+        stored = broker.client.get(dump_key(broker.prefix, name))
+    if stored is None:
+        return None
+    at, _, text = stored.partition(b":")
+    return float(at), text.decode(errors="replace")

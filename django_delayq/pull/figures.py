@@ -1,0 +1,112 @@
+"""The figures of pulled jobs: counted where they end, told to Redis a second later by a timer of the process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from ..core.faults import Backoff, Fault, classify
+from ..core.tally import PACE, Tally
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.job import Settlement
+
+logger: Final = logging.getLogger("django_delayq.pull")
+
+
+def note(broker: Broker, settlements: Sequence[Settlement]) -> None:
+    """These held jobs were settled: how late they began, and how long they were held. Asks Redis for nothing now."""
+    if not settlements:
+        return
+    see_to(broker.tally)
+    by_queue: dict[str, list[Settlement]] = {}
+    for one in settlements:
+        by_queue.setdefault(one.job.queue, []).append(one)
+    for queue, mine in by_queue.items():
+        broker.tally.ended(queue, mine)
+
+
+def note_fault(broker: Broker, fault: Fault) -> None:
+    """Redis could not be used."""
+    see_to(broker.tally)
+    broker.tally.count("redis_error", fault.value)
+
+
+class Courier:
+    """Tells Redis what is in a tally about a second after the first of it came in, and tries again while it cannot."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._pause = Backoff()
+        self._lock = threading.Lock()
+        self._armed = False
+        tally.subscribe(self.ring)
+
+    def ring(self, seconds: float = PACE) -> None:
+        """There is something to tell in so many seconds, if not sooner."""
+        with self._lock:
+            if self._armed:
+                return
+            self._armed = True
+        timer = threading.Timer(seconds, self._tell)
+        timer.name, timer.daemon = "delayq-figures", True
+        try:
+            timer.start()
+        except RuntimeError:  # the interpreter ends: the last words are said below
+            self._armed = False
+
+    def _tell(self) -> None:
+        with self._lock:
+            self._armed = False
+        try:
+            self._tally.flush()
+            self._pause.reset()
+        except Exception as error:
+            fault = classify(error)
+            if fault is Fault.BUG and not self._pause.failures:
+                logger.exception("figures of pulled jobs could not be told; it is tried again")
+            self.ring(max(PACE, self._pause.next(fault)))
+
+    def last_words(self) -> None:
+        """The process ends. If Redis was away just now it does not wait for it."""
+        if self._pause.failures:
+            return
+        try:
+            self._tally.flush()
+        except Exception as error:
+            logger.info("the last figures of pulled jobs could not be told: %s", error)
+
+
+_couriers: WeakKeyDictionary[Tally, Courier] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def see_to(tally: Tally) -> None:
+    """Somebody in this process tells Redis what the tally counts, about a second later, from now on."""
+    if tally in _couriers:
+        return
+    with _lock:
+        if tally not in _couriers:
+            _couriers[tally] = Courier(tally)
+
+
+def _last_words() -> None:
+    for courier in list(_couriers.values()):
+        courier.last_words()
+
+
+def _forget() -> None:
+    """A forked child has none of the timers of its parent."""
+    global _lock
+    _lock = threading.Lock()
+    _couriers.clear()
+
+
+atexit.register(_last_words)
+os.register_at_fork(after_in_child=_forget)

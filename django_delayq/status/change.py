@@ -1,0 +1,80 @@
+"""What happened between two looks: a pure function of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..core.timings import Figures, Histogram
+from .snapshot import QueueStatus, Snapshot
+
+NOTHING: Final = Histogram()
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What came in and what ended, per second; and how late the attempts began and how long they took that ended."""
+
+    scheduled: float = 0.0
+    done: float = 0.0
+    failing: float = 0.0
+    lateness: Histogram = NOTHING
+    run: Histogram = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened in ``seconds`` on Redis's clock: all together, by queue, and the runs by queue and task."""
+
+    seconds: float = 0.0
+    total: Rates = Rates()
+    queues: Mapping[str, Rates] = field(default_factory=dict)
+    runs: Mapping[tuple[str, str], Histogram] = field(default_factory=dict)
+
+
+def compare(before: Snapshot, after: Snapshot) -> Change:
+    """What happened between two looks at a deployment.
+
+    A queue that was not there before began at nothing. Counters that went back (the queue was deleted meanwhile, or
+    Redis lost them) count as no change.
+    """
+    seconds = max(0.0, after.now_ms - before.now_ms) / 1000
+    then = {queue.name: queue for queue in before.queues}
+    lateness = {name: one.since(before.figures.lateness.get(name)) for name, one in after.figures.lateness.items()}
+    runs = {name: one.since(before.figures.run.get(name)) for name, one in after.figures.run.items()}
+    now = {queue.name: queue for queue in after.queues}
+    queues = {
+        name: _rates(then.get(name), queue, seconds, lateness.get(name, NOTHING),
+                     united(run for (of, _), run in runs.items() if of == name))
+        for name, queue in now.items()
+    }  # fmt: skip
+    total = Rates(
+        scheduled=round(sum(one.scheduled for one in queues.values()), 3),
+        done=round(sum(one.done for one in queues.values()), 3),
+        failing=round(sum(one.failing for one in queues.values()), 3),
+        lateness=united(lateness.values()),
+        run=united(runs.values()),
+    )
+    return Change(seconds, total, queues, {name: run for name, run in runs.items() if run.count})
+
+
+def united(histograms: Iterable[Histogram]) -> Histogram:
+    """All of them in one."""
+    return sum(histograms, NOTHING)
+
+
+def run_of(figures: Figures, queue: str) -> Histogram:
+    """The runs of all tasks of a queue."""
+    return united(run for (name, _), run in figures.run.items() if name == queue)
+
+
+def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram,
+           run: Histogram) -> Rates:  # fmt: skip
+    def rate(was: int, is_: int) -> float:
+        return round(max(0, is_ - was) / seconds, 3) if seconds else 0.0
+
+    return Rates(
+        rate(then.scheduled if then else 0, now.scheduled), rate(then.done if then else 0, now.done),
+        rate(then.failing if then else 0, now.failing), lateness, run,
+    )  # fmt: skip

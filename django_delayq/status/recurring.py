@@ -1,0 +1,34 @@
+"""The recurring tasks that this process knows, with their last and next ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+
+from ..core.task import registry
+from ..worker.recurring import works_of
+from .snapshot import RecurringStatus
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.queue import Queue
+
+
+def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tuple[RecurringStatus, ...]:
+    """By the names of the tasks; a task whose queue is not among these never ticked."""
+    known = {queue.name: queue for queue in queues}
+    works = works_of(registry, settings.TIME_ZONE or "UTC")
+    asked = [work for work in works if work.task.options.queue in known]
+    ticks = broker.inspector.last_ticks([(known[work.task.options.queue], work.id) for work in asked])
+    last = dict(zip((work.id for work in asked), ticks, strict=True))
+    found = [
+        RecurringStatus(
+            task=work.task.name, queue=work.task.options.queue, schedule=work.recurrence.text,
+            timezone=work.recurrence.zone, missed=work.task.options.missed, last_tick_ms=last.get(work.id),
+            next_tick_ms=work.recurrence.following(now_ms),
+        )
+        for work in works
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda one: one.task))

@@ -1,0 +1,217 @@
+"""What a look at a deployment finds: frozen values, made by :mod:`.taking`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ..core.counts import Counts
+from ..core.timings import Figures
+
+if TYPE_CHECKING:
+    from ..outbox.stock import Stock
+
+#: a worker that was not heard of for so many seconds counts as lost
+LOST_AFTER: Final = 30.0
+#: what the counters of a queue sum up to, in the order of a job's life
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "scheduled": ("created", "changed"),
+    "done": ("acked",),
+    "failing": ("failed", "timeout", "crashed"),
+    "buried": ("buried",),
+    "cancelled": ("cancelled",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue. What is counted (``scheduled``, ``done``, ``failing``) is counted since the queue was made."""
+
+    name: str
+    #: python or pull
+    kind: str
+    counts: Counts
+    #: of the present epoch
+    shards: int
+    epoch: int
+    #: former epochs are still being emptied
+    draining: bool = False
+    #: "", in, out or both
+    paused: str = ""
+    #: those in force: max_length, morgue_max, morgue_ttl_ms, weighted
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long the longest waiting ready job is overdue."""
+        return self.counts.lag_seconds
+
+    @property
+    def scheduled(self) -> int:
+        """Calls that put a job in or changed one."""
+        return self._sum("scheduled")
+
+    @property
+    def done(self) -> int:
+        """Jobs that succeeded."""
+        return self._sum("done")
+
+    @property
+    def failing(self) -> int:
+        """Attempts that did not succeed."""
+        return self._sum("failing")
+
+    def _sum(self, group: str) -> int:
+        return sum(self.counts.counters.get(name, 0) for name in GROUPS[group])
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """What a thread of a worker ran at its last heartbeat; ``ids`` is the number of jobs in this one run."""
+
+    slot: int
+    queue: str
+    id: str
+    task: str
+    #: Unix ms
+    started_ms: int
+    ids: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker process, as it last said. Moments are Unix ms on Redis's clock, but for ``started_ms`` (its own)."""
+
+    name: str
+    seen_ms: float
+    #: since then
+    seconds_ago: float
+    host: str = ""
+    pid: int | None = None
+    #: that it serves; empty = it did not say
+    queues: tuple[str, ...] = ()
+    threads: int = 0
+    running: int = 0
+    dispatcher: bool = False
+    stopping: bool = False
+    started_ms: int | None = None
+    rss_mib: int | None = None
+    jobs: tuple[RunningJob, ...] = ()
+    #: all that it said, for those who print it
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was not heard of for so long that it counts as dead."""
+        return self.seconds_ago > LOST_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class RedisStatus:
+    """What Redis says of itself; of a cluster, its masters together: sums, and the worst of what cannot be added."""
+
+    version: str = ""
+    #: standalone or cluster
+    mode: str = ""
+    #: master or replica
+    role: str = ""
+    nodes: int = 1
+    uptime_seconds: int | None = None
+    #: bytes
+    used_memory: int | None = None
+    used_memory_peak: int | None = None
+    #: 0 = no limit
+    maxmemory: int | None = None
+    maxmemory_policy: str | None = None
+    evicted_keys: int | None = None
+    aof: bool = False
+    #: the last write to the append-only file succeeded
+    aof_ok: bool = True
+    #: seconds since a snapshot was written, and whether that succeeded
+    rdb_last_save_seconds: float | None = None
+    rdb_ok: bool = True
+    clients: int | None = None
+    blocked_clients: int | None = None
+    ops_per_sec: int | None = None
+    replicas: int | None = None
+    loading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecurringStatus:
+    """A recurring task that this process knows; another release of the project may know others."""
+
+    task: str
+    queue: str
+    #: as it is written in the task's options
+    schedule: str
+    #: "" = UTC
+    timezone: str
+    missed: str
+    #: Unix ms
+    last_tick_ms: int | None
+    next_tick_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All queues together. ``busy`` of ``threads`` run something, lost workers left out; ``lag`` is the longest."""
+
+    delayed: int = 0
+    ready: int = 0
+    reserved: int = 0
+    gated: int = 0
+    failed: int = 0
+    morgue: int = 0
+    lag_seconds: float = 0.0
+    busy: int = 0
+    threads: int = 0
+    done: int = 0
+    failing: int = 0
+    scheduled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A deployment at one moment (``now_ms``: Unix ms on Redis's clock). Queues and workers are ordered by name."""
+
+    now_ms: float
+    queues: tuple[QueueStatus, ...] = ()
+    workers: tuple[WorkerStatus, ...] = ()
+    redis: RedisStatus = RedisStatus()
+    #: None: there is no table, or nobody asked
+    outbox: Stock | None = None
+    figures: Figures = field(default_factory=Figures)
+    recurring: tuple[RecurringStatus, ...] = ()
+
+    @property
+    def totals(self) -> Totals:
+        """All queues together."""
+        places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+        alive = [worker for worker in self.workers if not worker.lost]
+        return Totals(
+            **{place: sum(getattr(queue.counts, place) for queue in self.queues) for place in places},
+            lag_seconds=max((queue.lag_seconds for queue in self.queues), default=0.0),
+            busy=sum(worker.running for worker in alive),
+            threads=sum(worker.threads for worker in alive),
+            done=sum(queue.done for queue in self.queues),
+            failing=sum(queue.failing for queue in self.queues),
+            scheduled=sum(queue.scheduled for queue in self.queues),
+        )
+
+    @property
+    def backlog(self) -> tuple[int, ...]:
+        """:attr:`Counts.backlog` of all queues together."""
+        bins = [queue.counts.backlog for queue in self.queues]
+        return tuple(map(sum, zip(*bins, strict=True)))
+
+    def queue(self, name: str) -> QueueStatus | None:
+        """The queue of this name."""
+        return next((queue for queue in self.queues if queue.name == name), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``delayq_status --json`` prints; see :mod:`.telling`."""
+        from .telling import as_json
+
+        return as_json(self)

@@ -1,0 +1,129 @@
+"""The status as JSON: what ``delayq_status --json`` prints and the HTTP API answers. Keys are only ever added."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ..core.timings import Histogram
+from .change import NOTHING, Change, Rates, run_of, united
+from .snapshot import QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
+
+_PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+
+
+def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
+    """The whole of a snapshot in values that JSON knows.
+
+    ``lateness_so_far`` and ``run_so_far`` of a queue are counted since the figures began (the deployment's first run,
+    or since Redis lost them), with ``count``, ``mean_ms``, ``p50_ms`` and ``p99_ms``.
+
+    Args:
+        change: since an earlier snapshot; each queue and the totals then have ``rates``, per second.
+    """
+    totals = asdict(snapshot.totals)
+    totals["lag_seconds"] = round(totals["lag_seconds"], 3)
+    totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
+    totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
+    told: dict[str, Any] = {
+        "now": iso(snapshot.now_ms),
+        "totals": totals,
+        "queues": [_queue(snapshot, queue) for queue in snapshot.queues],
+        "workers": [_worker(worker) for worker in snapshot.workers],
+        "recurring": [_recurring(one) for one in snapshot.recurring],
+        "redis": _redis(snapshot.redis),
+    }
+    if snapshot.outbox is not None:
+        told["outbox"] = snapshot.outbox
+    if change is not None:
+        told["seconds"] = round(change.seconds, 3)
+        totals["rates"] = _rates(change.total)
+        for queue in told["queues"]:
+            queue["rates"] = _rates(change.queues.get(queue["name"], Rates()))
+    return told
+
+
+def _queue(snapshot: Snapshot, queue: QueueStatus) -> dict[str, Any]:
+    counts = queue.counts
+    told: dict[str, Any] = {
+        "name": queue.name,
+        **{place: getattr(counts, place) for place in _PLACES},
+        "lag_seconds": round(queue.lag_seconds, 3),
+        "counters": counts.counters,
+        "paused": queue.paused,
+        "limits": dict(queue.limits),
+        "kind": queue.kind,
+        "shards": queue.shards,
+        "epoch": queue.epoch,
+        "draining": queue.draining,
+        "scheduled": queue.scheduled,
+        "done": queue.done,
+        "failing": queue.failing,
+        "marks": counts.marks,
+        "hold_seconds": round(counts.hold_ms / 1000, 3),
+        "lateness_so_far": lengths(snapshot.figures.lateness.get(queue.name, NOTHING)),
+        "run_so_far": lengths(run_of(snapshot.figures, queue.name)),
+    }
+    if len(counts.backlog) > 2:
+        told["backlog"] = list(counts.backlog)
+    if counts.shards:
+        told["by_shard"] = [{"shard": number, **{place: getattr(one, place) for place in _PLACES},
+                             "lag_seconds": round(one.lag_seconds, 3)} for number, one in counts.shards]  # fmt: skip
+    return told
+
+
+def lengths(histogram: Histogram) -> dict[str, Any]:
+    """Number, mean and quantiles of some lengths of time, ms; None where there is none."""
+    count = histogram.count
+    found = {"mean_ms": histogram.sum_ms / count if count else None, "p50_ms": histogram.quantile(0.5),
+             "p99_ms": histogram.quantile(0.99)}  # fmt: skip
+    return {"count": count, **{name: None if value is None else round(value, 1) for name, value in found.items()}}
+
+
+def _rates(rates: Rates) -> dict[str, Any]:
+    return {
+        "scheduled": round(rates.scheduled, 1), "done": round(rates.done, 1), "failing": round(rates.failing, 1),
+        "lateness": lengths(rates.lateness), "run": lengths(rates.run),
+    }  # fmt: skip
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    """All that it said, whatever its release, and what follows from it."""
+    return {
+        **worker.said,
+        "seen_seconds_ago": round(worker.seconds_ago, 1),
+        "lost": worker.lost,
+        "jobs": [asdict(job) for job in worker.jobs],
+    }
+
+
+def _recurring(one: RecurringStatus) -> dict[str, Any]:
+    return {
+        "task": one.task,
+        "queue": one.queue,
+        "schedule": one.schedule,
+        "timezone": one.timezone or None,
+        "missed": one.missed,
+        "last_tick": None if one.last_tick_ms is None else iso(one.last_tick_ms),
+        "next_tick": None if one.next_tick_ms is None else iso(one.next_tick_ms),
+    }
+
+
+def _redis(redis: RedisStatus) -> dict[str, Any]:
+    human = None if redis.used_memory is None else human_bytes(redis.used_memory)
+    return {**asdict(redis), "used_memory_human": human}
+
+
+def human_bytes(size: float) -> str:
+    """A number of bytes as Redis itself writes it: 1.50M."""
+    if size < 1024:
+        return f"{size:.0f}B"
+    power = min(4, int(math.log(size, 1024)))
+    return f"{size / 1024**power:.2f}{'KMGT'[power - 1]}"
+
+
+def iso(unix_ms: float) -> str:
+    """A moment as ISO 8601 text in UTC."""
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,109 @@
+"""Figures of pulled jobs, told by a timer of the process that ends them; and what fsck found, for those who watch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from django_delayq import Queue
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.faults import Fault
+from django_delayq.core.timings import Figures
+from django_delayq.pull import figures
+from tests.support.processes import wait_until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PULLER = """
+import django, sys
+django.setup()
+from django_delayq import Queue
+for job in Queue("feed").reserve(max=5):
+    job.ack()
+assert Queue("feed").reserve() == []
+"""
+
+
+@pytest.fixture(autouse=True)
+def _queues(delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"feed": {"kind": "pull"}}}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer does not let a test wait for a second."""
+    monkeypatch.setattr(figures, "PACE", 0.01)
+    monkeypatch.setattr(figures.Courier.ring, "__defaults__", (0.01,))
+
+
+def runs(broker: Broker) -> dict[tuple[str, str], int]:
+    return {name: found.count for name, found in broker.figures().run.items()}
+
+
+@pytest.mark.usefixtures("quick")
+def test_pulled_jobs_are_counted_when_they_end(delayq: Broker) -> None:
+    feed = Queue("feed")
+    for number in range(4):
+        feed.put(b"%d" % number)
+    acked, failed, released, buried = feed.reserve(max=4)
+    acked.ack()
+    failed.fail("no", delay=60)
+    released.release(delay=60)
+    buried.bury("never")
+    acked.ack()
+    wait_until(lambda: runs(delayq) == {("feed", "raw"): 3}, 10, "three attempts that ended")
+    lateness = delayq.figures().lateness["feed"]
+    assert lateness.count == 3
+    assert 0 <= lateness.sum_ms < 10_000
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_redis_could_not_be_told_is_told_later_by_the_same_timer(
+    delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, tries = delayq.tally._send, []
+
+    def failing(told: Figures, request: bytes) -> None:
+        tries.append(request)
+        if len(tries) < 3:
+            raise QueueUnavailable("gone")
+        send(told, request)
+
+    monkeypatch.setattr(delayq.tally, "_send", failing)
+    figures.note_fault(delayq, Fault.TRANSIENT)
+    wait_until(lambda: delayq.figures().counts == {("redis_error", "transient"): 1}, 10, "the count")
+    assert len(tries) == 3
+    assert len(set(tries)) == 1
+
+
+def test_a_process_that_ends_before_its_timer_rings_tells_what_it_has(
+    delayq: Broker, manage_env: dict[str, str], spawn: Callable[..., Any]
+) -> None:
+    Queue("feed").put(b"1")
+    env = {**manage_env, "DJANGO_SETTINGS_MODULE": "tests.app.settings"}
+    process = spawn(sys.executable, "-c", PULLER, env=env, cwd=ROOT, stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert runs(delayq) == {("feed", "raw"): 1}
+
+
+@pytest.mark.broken_on_purpose
+def test_what_fsck_found_in_the_whole_deployment_is_kept(delayq: Broker) -> None:
+    def check(*arguments: str) -> int | None:
+        call_command("delayq_fsck", *arguments, stdout=StringIO())
+        level = delayq.figures().levels.get("fsck_violations")
+        return level.value if level else None
+
+    queue = delayq.queue("feed")
+    assert check("--queues", "feed") is None
+    assert check() == 0
+    delayq.client.hset(queue.shard(0).names["state"], "ghost", b"")
+    assert check("--repair") == 1
+    assert check() == 0

@@ -1,0 +1,91 @@
+"""What the broker of the testing kit answers of workers and figures is what the real one answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.timings import Figures, Histogram
+from django_delayq.core.workers import DUMP_KEPT, MOST_DUMP_BYTES
+
+from .stand import T0, Stand
+
+
+def words(stand: Stand, name: str = "w", done: tuple[str, ...] | None = ()) -> dict[str, str]:
+    """What a worker hears with an announcement: word -> id."""
+    return {told.word: told.id for told in stand.broker.announce(name, {}, done=done).told}
+
+
+def test_a_worker_hears_what_it_was_told_until_it_has_done_so(stand: Stand) -> None:
+    broker = stand.broker
+    broker.announce("w", {})
+    broker.announce("x", {})
+    assert broker.tell_worker("w", "dump")
+    assert broker.tell_worker("w", "stop")
+    first = words(stand)
+    assert list(first) == ["stop", "dump"]
+    assert words(stand) == first, "the reply may have been lost"
+    assert words(stand, "x") == {}
+    assert words(stand, done=(first["dump"],)) == {"stop": first["stop"]}
+    assert broker.tell_worker("w", "dump")
+    again = words(stand, done=tuple(first.values()))
+    assert list(again) == ["dump"]
+    assert again["dump"] != first["dump"]
+
+
+def test_nobody_is_told_who_is_not_there(stand: Stand) -> None:
+    assert not stand.broker.tell_worker("w", "stop")
+    assert words(stand) == {}
+
+
+def test_a_forgotten_worker_leaves_nothing_that_it_was_told(stand: Stand) -> None:
+    words(stand)
+    stand.broker.tell_worker("w", "drain")
+    stand.broker.forget("w")
+    assert words(stand) == {}
+    if not stand.in_memory:
+        assert not stand.broker.client.exists(f"{{{stand.broker.prefix}}}:told")
+
+
+def test_a_worker_that_is_new_does_not_hear_what_was_told_to_another_one_of_its_name(stand: Stand) -> None:
+    words(stand)
+    stand.broker.tell_worker("w", "stop")
+    assert words(stand, done=None) == {}
+    assert words(stand) == {}
+
+
+def test_what_no_worker_understands_is_refused(stand: Stand) -> None:
+    words(stand)
+    with pytest.raises(InvalidJob, match="stop, drain, dump"):
+        stand.broker.tell_worker("w", "dance")
+
+
+def test_stacks_are_kept_for_a_while_and_never_without_measure(stand: Stand) -> None:
+    broker = stand.broker
+    assert broker.dump_of("w") is None
+    broker.keep_dump("w", "thread one: \u20ac", T0)
+    assert broker.dump_of("w") == (T0, "thread one: \u20ac")
+    broker.keep_dump("w", "\u20ac" * MOST_DUMP_BYTES, T0)
+    found = broker.dump_of("w")
+    assert found
+    assert MOST_DUMP_BYTES - 3 <= len(found[1].encode()) <= MOST_DUMP_BYTES
+    assert found[1].endswith("(cut here)")
+    if stand.in_memory:
+        stand.wait(DUMP_KEPT * 1000)
+        assert broker.dump_of("w") is None
+    else:
+        assert DUMP_KEPT - 5 < broker.client.ttl(f"{{{broker.prefix}}}:dump:w") <= DUMP_KEPT
+
+
+def test_figures_are_added_up_and_levels_are_set(stand: Stand) -> None:
+    broker = stand.broker
+    some, more = Histogram((1,) * 18, 9), Histogram((2,) * 18, 3)
+    few = Figures({"q": some, "p": more}, {("q", "work"): some}, counts={("redis_error", "transient"): 1})
+    broker.note_figures(few)
+    broker.note_figures(few)
+    assert broker.figures() == few + few
+    broker.set_level("fsck_violations", 3)
+    broker.set_level("fsck_violations", 2)
+    assert {name: level.value for name, level in broker.figures().levels.items()} == {"fsck_violations": 2}
+    broker.delete_queue("q")
+    assert (broker.figures().lateness, broker.figures().run) == ({"p": Histogram((4,) * 18, 6)}, {})

@@ -1,0 +1,351 @@
+"""Figures of finished runs: histograms, how they lie in Redis, how a process collects them and sends them."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from bisect import bisect_left
+from typing import Any
+
+import pytest
+
+from django_delayq.core import figures as figures_module
+from django_delayq.core import tally as tally_module
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, release
+from django_delayq.core.keys import figures_keys
+from django_delayq.core.tally import Tally
+from django_delayq.core.timings import (
+    BUCKETS_MS,
+    Figures,
+    Histogram,
+    Level,
+    fill,
+    from_fields,
+    histogram_of,
+    new_cells,
+    to_fields,
+)
+from tests.support.redis_box import RedisBox
+
+from .epochs_stage import other
+
+DUE = 1_700_000_000_000
+
+
+def histogram(*values: int) -> Histogram:
+    """A histogram of these lengths, ms."""
+    cells = new_cells()
+    for value in values:
+        fill(cells, [value])
+    return histogram_of(cells)
+
+
+def job(task: str = "work", queue: str = "q") -> Job:
+    return Job(queue, 0, "a", task, b"k" * 16, b"", b"", 4, DUE)
+
+
+def ran(late_ms: int, run_ms: int, task: str = "work") -> Settlement:
+    return ack(job(task), DUE + late_ms, run_ms)
+
+
+class Post:
+    """In the place of Redis: what arrives, and whether anything does."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Figures, bytes]] = []
+        self.down = False
+
+    def __call__(self, figures: Figures, request: bytes) -> None:
+        self.sent.append((figures, request))
+        if self.down:
+            raise QueueUnavailable("gone")
+
+
+# -- histograms ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [3, 600, 5_000_000])
+def test_a_batch_of_lengths_lies_in_the_buckets_in_which_each_of_them_lies(most: int) -> None:
+    values = [random.randint(-2, most) for _ in range(2000)] + [bound for bound in BUCKETS_MS if bound <= most]
+    expected = [0] * (len(BUCKETS_MS) + 1)
+    for value in values:
+        expected[bisect_left(BUCKETS_MS, value)] += 1
+    cells = new_cells()
+    fill(cells, list(values))
+    assert histogram_of(cells) == Histogram(tuple(expected), sum(max(0, value) for value in values))
+    assert histogram_of(cells).count == len(values)
+
+
+def test_a_quantile_lies_inside_the_bucket_of_its_rank() -> None:
+    even = histogram(*[8] * 50, *[40] * 50)  # (5, 10] and (25, 50]
+    assert [even.quantile(q) for q in (0.0, 0.25, 0.5, 0.75, 1.0)] == [5.0, 7.5, 10.0, 37.5, 50.0]
+    assert histogram(0, 0).quantile(0.5) == 0.5
+    assert Histogram().quantile(0.5) is None
+    assert histogram(1, 10**9).quantile(0.99) == BUCKETS_MS[-1], "what is above the last bound counts as that"
+
+
+def test_what_came_in_since_is_the_difference_unless_redis_lost_the_counts() -> None:
+    before = histogram(5, 5, 70)
+    now = before + histogram(6, 10**9)
+    assert now == histogram(5, 5, 70, 6, 10**9)
+    assert now.since(before) == histogram(6, 10**9)
+    assert now.since(now) == Histogram()
+    assert now.since(None) == now
+    assert histogram(70).since(before) == histogram(70)
+
+
+# -- in Redis --------------------------------------------------------------------------------------------------------
+
+SEVERAL = Figures(
+    {"q": histogram(1, 3, 3, 10**9), "a:b\u20ac": histogram(0)},
+    {("q", "work"): histogram(7), ("q", "shop.tasks:sync"): histogram(2), ("other", "work"): histogram(10**10)},
+    {"reserve": histogram(0, 1)},
+    {("redis_error", "transient"): 3},
+)
+
+
+def test_figures_are_added_up_and_read_back_whole(broker: Broker) -> None:
+    assert broker.figures() == Figures()
+    assert not broker.figures()
+    broker.note_figures(SEVERAL)
+    assert broker.figures() == SEVERAL
+    other(broker).note_figures(Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1}))
+    assert broker.figures() == SEVERAL + Figures({"q": histogram(2)}, counts={("redis_error", "overload"): 1})
+
+
+def test_figures_on_a_cluster(cluster_broker: Broker) -> None:
+    cluster_broker.note_figures(SEVERAL)
+    cluster_broker.note_figures(SEVERAL)
+    cluster_broker.set_level("fsck_violations", 4)
+    found = cluster_broker.figures()
+    assert (found.lateness, found.run, found.counts) == (
+        (SEVERAL + SEVERAL).lateness, (SEVERAL + SEVERAL).run, {("redis_error", "transient"): 6},
+    )  # fmt: skip
+    assert found.levels["fsck_violations"].value == 4
+
+
+def test_a_call_that_is_sent_again_adds_nothing(broker: Broker) -> None:
+    for _ in range(2):
+        broker.note_figures(SEVERAL, request=b"0123456789abcdef")
+    assert broker.figures() == SEVERAL
+    broker.note_figures(SEVERAL)
+    assert broker.figures() == SEVERAL + SEVERAL
+
+
+def test_more_figures_than_one_call_takes_arrive_whole_and_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures_module, "_MOST_AT_ONCE", 3)
+    for _ in range(2):
+        broker.note_figures(SEVERAL, request=b"0123456789abcdef")
+    assert broker.figures() == SEVERAL
+
+
+def test_a_level_is_set_not_added_and_says_when(broker: Broker) -> None:
+    began = broker.now_ms()
+    broker.set_level("fsck_violations", 7)
+    broker.set_level("fsck_violations", 0)
+    (name,), (level,) = broker.figures().levels.keys(), broker.figures().levels.values()
+    assert (name, level.value) == ("fsck_violations", 0)
+    assert int(began) <= level.at_ms <= broker.now_ms()
+
+
+def test_the_requests_that_were_heard_are_few_and_are_forgotten(broker: Broker) -> None:
+    _, heard = figures_keys(broker.prefix)
+    now = int(broker.now_ms())
+    broker.client.zadd(heard, {"old": now - 700_000, **{f"r{number}": now - number for number in range(11_000)}})
+    broker.note_figures(SEVERAL)
+    assert broker.client.zcard(heard) == 10_000
+    assert broker.client.zscore(heard, "old") is None
+    assert broker.client.zscore(heard, "r0") == now
+    broker.client.delete(heard)
+    broker.client.zadd(heard, {"old": now - 700_000, "young": now - 500_000})
+    broker.note_figures(SEVERAL)
+    assert {name for name in broker.client.zrange(heard, 0, -1) if len(name) < 10} == {b"young"}
+
+
+def test_the_hash_does_not_grow_without_end(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(figures_module, "MOST_FIELDS", 5)
+    for number in range(10):
+        broker.note_figures(Figures(counts={("redis_error", str(number)): 1, ("redis_error", "0"): 1}))
+    broker.set_level("fsck_violations", 7)
+    assert broker.figures() == Figures(counts={
+        ("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}})  # fmt: skip
+    assert "left out" in caplog.text
+
+
+def test_the_figures_of_a_deleted_queue_go_with_it(broker: Broker) -> None:
+    broker.queue("q")
+    broker.note_figures(SEVERAL)
+    assert broker.delete_queue("q")
+    assert broker.figures() == SEVERAL.without("q")
+    assert broker.figures().run == {("other", "work"): histogram(10**10)}
+
+
+def test_fields_of_another_release_are_read_as_far_as_they_can_be() -> None:
+    stored = {name: b"%d" % count for name, count in to_fields(Figures({"q": histogram(1)}))}
+    strange = {b"l7:q": b"2", b"lfoo:q": b"1", b"x9:q": b"1", b"c:bad": b"?", b"nothing": b"1", b"v:bad": b"1"}
+    assert from_fields({**stored, **strange}) == Figures({"q": Histogram(histogram(1, 7, 7).counts, 1)})
+
+
+# -- in the process --------------------------------------------------------------------------------------------------
+
+
+def test_every_attempt_that_began_is_counted_with_its_lateness_and_its_length() -> None:
+    post = Post()
+    tally = Tally(post)
+    record = Settlement(job("early"), "record", DUE + 2, 30)
+    tally.ended("q", [
+        ran(0, 10), ran(-5, 20), ran(300, 7, "slow"), record, fail(job(), DUE + 1, 4, delay_ms=0),
+        bury(job(), DUE + 1, 5, reason="why"), bury(job(), 0, 0, reason="undecodable"), ack(job(), 0, 0, event=False),
+        release(job()), Settlement(job(), "expire", DUE, 1),
+    ])  # fmt: skip
+    assert tally.flush()
+    ((figures, _),) = post.sent
+    assert figures == Figures(
+        {"q": histogram(0, 0, 300, 2, 1, 1)},
+        {("q", "work"): histogram(10, 20, 4, 5), ("q", "slow"): histogram(7), ("q", "early"): histogram(30)},
+    )
+
+
+def test_nothing_is_sent_when_nothing_happened() -> None:
+    post = Post()
+    tally = Tally(post)
+    tally.ended("q", [release(job())])
+    tally.waited("note", 0.1, False)
+    assert not tally
+    assert tally.flush()
+    assert post.sent == []
+
+
+def test_what_could_not_be_sent_is_sent_again_as_it_was_and_then_the_rest() -> None:
+    """The first call may have arrived although its answer did not."""
+    post = Post()
+    tally = Tally(post)
+    tally.ended("q", [ran(1, 1)])
+    post.down = True
+    for _ in range(2):
+        with pytest.raises(QueueUnavailable):
+            tally.flush()
+        tally.ended("q", [ran(2, 2)])
+    since = tally.since
+    post.down = False
+    assert tally.flush()
+    assert not tally
+    first, again, at_last, rest = post.sent
+    assert first == again == at_last
+    assert first[0].lateness == {"q": histogram(1)}
+    assert rest[0].lateness == {"q": histogram(2, 2)}
+    assert rest[1] != first[1]
+    tally.ended("q", [ran(1, 1)])
+    assert tally.since > since
+
+
+def test_the_bell_rings_for_the_first_figure_only() -> None:
+    rung: list[int] = []
+    tally = Tally(Post())
+    ring = lambda: rung.append(1)  # noqa: E731
+    tally.subscribe(ring)
+    for _ in range(3):
+        tally.ended("q", [ran(1, 1)])
+        tally.count("redis_error", "transient")
+    assert len(rung) == 1
+    tally.flush()
+    tally.waited("reserve", 0.2, False)
+    assert len(rung) == 2
+    tally.flush()
+    tally.unsubscribe(ring)
+    tally.count("redis_error", "transient")
+    assert len(rung) == 2
+
+
+def test_names_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally_module, "MOST_NAMES", 3)
+    post = Post()
+    tally = Tally(post)
+    for number in range(10):
+        tally.ended(f"q{number}", [ran(1, 1)])
+        tally.count("redis_error", str(number))
+        tally.waited(f"s{number}", 0.001, False)
+    tally.ended("q0", [ran(1, 1)])
+    tally.flush()
+    figures = post.sent[0][0]
+    assert (len(figures.lateness), len(figures.run), len(figures.counts), len(figures.script)) == (3, 3, 3, 3)
+    assert figures.lateness["q0"].count == 2
+
+
+def test_threads_lose_nothing(broker: Broker) -> None:
+    stop = threading.Event()
+
+    def flush() -> None:
+        while not stop.is_set():
+            broker.tally.flush()
+
+    def work() -> None:
+        for _ in range(500):
+            broker.tally.ended("q", [ran(1, 1), ran(700, 3)])
+
+    flushing, working = threading.Thread(target=flush), [threading.Thread(target=work) for _ in range(4)]
+    flushing.start()
+    for thread in working:
+        thread.start()
+    for thread in working:
+        thread.join()
+    stop.set()
+    flushing.join()
+    broker.tally.flush()
+    assert broker.figures().lateness == {"q": histogram(*[1] * 2000, *[700] * 2000)}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_tells_nothing_of_what_its_parent_counted() -> None:
+    tally = Tally(Post())
+    tally.ended("q", [ran(1, 1)])
+    tally._lock.acquire()  # another thread of the parent is at it, which the child does not have
+    child = os.fork()
+    if child == 0:
+        try:
+            before = bool(tally)
+            tally.count("redis_error", "transient")
+            os._exit(0 if not before and tally else 1)
+        finally:
+            os._exit(2)
+    tally._lock.release()
+    assert os.waitpid(child, 0)[1] == 0
+    assert tally
+
+
+def test_an_outage_costs_no_figures(redis_factory: Any) -> None:
+    box: RedisBox = redis_factory(aof="always")
+    connection = connect(RedisConfig.parse(f"{box.url}?retries=0"))
+    broker = Broker(connection)
+    broker.tally.ended("q", [ran(1, 1)])
+    broker.tally.flush()
+    box.kill()
+    broker.tally.ended("q", [ran(20, 1)])
+    with pytest.raises(QueueUnavailable):
+        broker.tally.flush()
+    broker.tally.ended("q", [ran(300, 1)])
+    box.start()
+    assert broker.tally.flush()
+    assert broker.figures().lateness == {"q": histogram(1, 20, 300)}
+    connection.close()
+
+
+def test_calls_of_scripts_are_figures_where_somebody_asks_for_it(broker: Broker) -> None:
+    broker.observe(broker.tally.waited)
+    broker.queue("q").schedule(NewJob("a", "work"))
+    broker.tally.flush()
+    assert {name: found.count for name, found in broker.figures().script.items()}["schedule"] == 1
+    assert not broker.tally, "the call that carries figures is none"
+
+
+def test_levels_of_two_figures_are_the_later_ones() -> None:
+    one = Figures(levels={"a": Level(1, 5), "b": Level(1, 5)})
+    assert (one + Figures(levels={"a": Level(2, 6)})).levels == {"a": Level(2, 6), "b": Level(1, 5)}

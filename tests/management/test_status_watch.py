@@ -1,0 +1,105 @@
+"""delayq_status --watch as a person sees it: in a real terminal, and through a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.job import NewJob
+from tests.support.processes import wait_until
+
+from .conftest import Depot
+
+CLEAR = "\x1b[2J\x1b[H"
+
+
+@pytest.fixture
+def busy(redis_url: str, prefix: str) -> Any:
+    """A deployment with a long queue name, jobs, and a worker that runs something."""
+    connection = connect(RedisConfig.parse(redis_url))
+    broker = Broker(connection, prefix=prefix)
+    queue = broker.queue("a-queue-with-a-rather-long-name")
+    queue.schedule_many(NewJob(f"j{n}", "work", delay_ms=n * 60_000) for n in range(40))
+    jobs = [{"slot": n, "queue": queue.name, "id": f"j{n}", "task": "shop.pay", "started_ms": 1, "ids": 1}
+            for n in range(3)]  # fmt: skip
+    broker.announce("box:1", {"queues": [queue.name], "threads": 4, "running": 3, "jobs": jobs})
+    yield broker
+    connection.close()
+
+
+def read_into(screen: list[str], terminal: int) -> Callable[[], str]:
+    os.set_blocking(terminal, False)
+
+    def read() -> str:
+        with contextlib.suppress(OSError):  # nothing there yet, or nobody who writes any more
+            screen.append(os.read(terminal, 65536).decode(errors="replace"))
+        return "".join(screen)
+
+    return read
+
+
+def test_a_terminal_shows_one_screen_after_the_other_that_fits(depot: Depot, busy: Broker, spawn: Any) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
+    env = {**depot.env, "COLUMNS": "", "LINES": ""}
+    process = spawn(*depot.command("delayq_status", "--watch", "0.1"), env=env, stdin=theirs, stdout=theirs,
+                    stderr=subprocess.PIPE)  # fmt: skip
+    os.close(theirs)
+    read = read_into([], ours)
+    wait_until(lambda: read().count(CLEAR) >= 4, 30, "three whole screens")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    _, first, second, *_ = read().split(CLEAR)
+    os.close(ours)
+    for lines in (first.splitlines(), second.splitlines()):
+        assert max(map(len, lines)) <= 60
+        assert len(lines) <= 12
+        assert any(line.startswith("a-queue-with") for line in lines)
+        assert "next hour: 39 due, 0 later, 1 ready now" in "\n".join(lines)
+    assert "▁" in second
+
+
+def test_a_pipe_gets_plain_text_with_every_job_that_runs(depot: Depot, busy: Broker, spawn: Any) -> None:
+    process = spawn(*depot.command("delayq_status", "--watch", "0.1"), env={**depot.env, "COLUMNS": "120"},
+                    stdout=subprocess.PIPE)  # fmt: skip
+    lines = [process.stdout.readline().rstrip("\n") for _ in range(30)]
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(10) == 0
+    assert not any("\x1b" in line for line in lines)
+    assert [line.split()[:1] for line in lines if line.startswith("  #")][:3] == [["#0"], ["#1"], ["#2"]]
+    assert max(map(len, lines)) <= 120
+
+
+def test_json_is_told_again_and_again_with_rates(depot: Depot, busy: Broker, spawn: Any) -> None:
+    process = spawn(*depot.command("delayq_status", "--watch", "0.05", "--json"), env=depot.env,
+                    stdout=subprocess.PIPE)  # fmt: skip
+    told: list[dict[str, Any]] = []
+    lines: list[str] = []
+    while len(told) < 2:
+        lines.append(process.stdout.readline())
+        if lines[-1] == "}\n":
+            told.append(json.loads("".join(lines)))
+            lines = []
+            busy.queue("more").schedule(NewJob(f"n{len(told)}", "work"))
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(10) == 0
+    first, second = told
+    assert "rates" not in first["totals"]
+    assert {"scheduled", "done", "failing", "lateness", "run"} == second["totals"]["rates"].keys()
+    assert all("rates" in queue for queue in second["queues"])
+    assert len(second["workers"][0]["jobs"]) == 3

@@ -1,0 +1,141 @@
+"""What is drawn, as lines: no terminal needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.core.counts import Counts
+from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
+from django_delayq.status.drawing import clipped, fitted, flowing, regrouped, server_line, spark
+from django_delayq.status.screen import LOOKS, Trail, backlog_line, screen
+from django_delayq.status.telling import human_bytes
+
+from .conftest import T0
+from .test_take import lengths
+
+
+def test_numbers_are_drawn_as_blocks() -> None:
+    assert spark([0, 1, 4, 8]) == "▁▂▅█"
+    assert spark([0, 0]) == "▁▁"
+    assert spark([]) == ""
+    assert spark([0.001, 1000]) == "▂█", "what is not nothing is seen"
+    assert spark([1, 20], top=10) == "▂█"
+
+
+def test_bins_are_summed_up_where_there_is_no_room() -> None:
+    assert regrouped([1, 2, 3, 4, 5], 5) == [1, 2, 3, 4, 5]
+    assert regrouped([1, 2, 3, 4, 5], 3) == [3, 7, 5]
+    assert regrouped([1, 2], 0) == [3]
+    assert regrouped([], 5) == []
+
+
+def test_pieces_flow_into_lines() -> None:
+    assert flowing(["aa", "bb", "cc"], 6) == ["aa  bb", "cc"]
+    assert flowing([], 6) == []
+    assert clipped("abcdef", 4) == "abc…"
+
+
+def test_a_table_gives_up_columns_before_it_cuts_names() -> None:
+    head, rows = ("name", "first", "second"), [("a-long-name", "1", "2"), ("b", "30", "4")]
+    assert fitted(head, rows, ("second",), 40) == [
+        "name         first  second", "a-long-name      1       2", "b               30       4"]  # fmt: skip
+    assert fitted(head, rows, ("second",), 18) == ["name         first", "a-long-name      1", "b               30"]
+    assert fitted(head, rows, ("second",), 16) == ["name       first", "a-long-n…      1", "b             30"]
+
+
+def test_bytes_read_as_redis_writes_them() -> None:
+    assert [human_bytes(size) for size in (5, 1536, 1.5 * 2**20, 2**30, 2**41)] == [
+        "5B", "1.50K", "1.50M", "1.00G", "2.00T"]  # fmt: skip
+
+
+def test_what_is_wrong_with_redis_is_seen_at_once() -> None:
+    redis = RedisStatus("7.4.1", used_memory=2048, aof=True, aof_ok=False, rdb_ok=False, loading=True, nodes=3)
+    assert server_line(Snapshot(T0, redis=redis)) == (
+        "Redis 7.4.1 on 3 nodes, 2.00K used, AOF, LOADING, AOF WRITES FAIL, SNAPSHOTS FAIL")  # fmt: skip
+
+
+def test_the_next_hour_is_a_line() -> None:
+    assert backlog_line((3, 0, 5, 10, 7), 80) == "next hour: 15 due, 7 later, 3 ready now  ▁▅█"
+    assert backlog_line((3, 0, 5, 10, 7), 40) == "next hour: 15 due, 7 later, 3 ready now"
+
+
+@pytest.fixture
+def drawn() -> tuple[Snapshot, Change, Trail]:
+    """Two queues, one of them paused, and two workers, one of them lost."""
+    orders = Counts("orders", T0, ready=2, delayed=40, reserved=3, failed=1, morgue=9, oldest_due_ms=T0 - 2500,
+                    backlog=(2, 30, 10))  # fmt: skip
+    mails = Counts("mails\x1b[2J", T0, delayed=5, backlog=(0, 0, 5))
+    jobs = (RunningJob(1, "orders", "id-1", "shop.pay", T0 - 4000), RunningJob(2, "orders", "id-2\n", "shop.sync",
+                                                                           T0 - 90_000, 3))  # fmt: skip
+    snapshot = Snapshot(
+        T0,
+        (QueueStatus("mails\x1b[2J", "python", mails, 1, 0, paused="out"),
+         QueueStatus("orders", "python", orders, 4, 0)),
+        (WorkerStatus("box:1", T0, 0.4, queues=("orders", "mails"), threads=5, running=2, rss_mib=80, dispatcher=True,
+                      jobs=jobs),
+         WorkerStatus("box:2", T0, 99, threads=5, running=1, jobs=jobs)),
+        RedisStatus("7.4.1", used_memory=3 * 2**20, aof=True),
+    )  # fmt: skip
+    rates = Rates(1.0, 12.5, 0.5, lengths(5, 5, 1000, 1000), lengths(100))
+    trail = Trail()
+    for done in (0.0, 4.0, 12.5):
+        trail.add(Change(1.0, queues={"orders": Rates(done=done), "mails\x1b[2J": Rates()}))
+    return snapshot, Change(1.0, rates, {"orders": rates}), trail
+
+
+def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change, Trail]) -> None:
+    assert screen(*drawn, 160) == [
+        "22:13:20 UTC  Redis 7.4.1, 3.00M used, AOF",
+        "lag 2.5s  busy 2/5  delayed 45  ready 2  failed 1  morgue 9  done 12.5/s  failing 0.5/s  "
+        "late p50 5ms  p99 990ms",
+        "",
+        "queue         delayed  ready  reserved  gated  failed  morgue   lag  done/s  failing/s  p50 late  p99 late"
+        "     ordered  last looks",
+        "mails\\x1b[2J        5      0         0      0       0       0  0.0s     0.0        0.0         -         -"
+        "  paused out  ▁▁▁",
+        "orders             40      2         3      0       1       9  2.5s    12.5        0.5       5ms     990ms"
+        "              ▁▃█",
+        "",
+        "next hour: 30 due, 15 later, 2 ready now  █",
+        "",
+        "box:1  orders, mails  busy 2/5  80 MiB  dispatcher  0.4s ago",
+        "  #1 4.0s  shop.pay id-1  orders",
+        "  #2 1m30s  shop.sync id-2\\n and 2 more  orders",
+        "box:2  busy 1/5  lost",
+    ]  # fmt: skip
+
+
+def test_a_narrow_terminal_keeps_what_matters(drawn: tuple[Snapshot, Change, Trail]) -> None:
+    assert screen(*drawn, 70)[4:7] == [
+        "queue         delayed  ready   lag  done/s     ordered  last looks",
+        "mails\\x1b[2J        5      0  0.0s     0.0  paused out  ▁▁▁",
+        "orders             40      2  2.5s    12.5              ▁▃█",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal(drawn: tuple[Snapshot, Change, Trail], width: int) -> None:
+    lines = screen(*drawn, width)
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("orders") for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_what_is_higher_than_the_terminal_is_counted(drawn: tuple[Snapshot, Change, Trail]) -> None:
+    lines = screen(*drawn, 80, 8)
+    assert (len(lines), lines[-1]) == (8, f"… {len(screen(*drawn, 80)) - 7} more lines: make the terminal higher")
+
+
+def test_a_trail_is_as_long_as_it_is_drawn_and_forgets_queues_that_are_gone() -> None:
+    trail = Trail()
+    for number in range(LOOKS + 5):
+        trail.add(Change(1.0, queues={"a": Rates(done=float(number)), "b": Rates()}))
+    assert trail.of("a") == tuple(float(number) for number in range(5, LOOKS + 5))
+    trail.add(Change(1.0, queues={"a": Rates()}))
+    assert trail.of("b") == ()
+
+
+def test_nothing_is_drawn_in_words() -> None:
+    lines = screen(Snapshot(T0), Change(), Trail(), 80)
+    assert "No queue yet: nothing was ever scheduled." in lines
+    assert "No worker is running. Start one: manage.py delayq_worker" in lines

@@ -1,0 +1,184 @@
+"""A worker tells Redis how late its jobs began and how long they ran: seldom, never when idle, and at its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core import tally
+from django_delayq.core.broker import Broker
+from django_delayq.core.codec import encode_args
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.job import NewJob
+from django_delayq.core.timings import BUCKETS_MS, Figures
+from django_delayq.worker.figures import Reporter
+from django_delayq.worker.loop import Loop
+from django_delayq.worker.weather import Weather
+from tests.support.redis_box import RedisBox
+
+from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
+from .test_supervisor import Program, program  # noqa: F401 (a fixture)
+
+
+def counts(figures: Figures) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """How many starts by queue, and how many runs by queue and task."""
+    return ({queue: found.count for queue, found in figures.lateness.items()},
+            {name: found.count for name, found in figures.run.items()})  # fmt: skip
+
+
+def test_every_attempt_is_counted_by_queue_and_task(broker: Broker) -> None:
+    def work() -> None:
+        pass
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    def sync(batch: dict[str, Any]) -> None:
+        pass
+
+    registry = registry_of(work, fails, retry_in=lambda n: 0.0, max_attempts=3)
+    registry.add(next(iter(registry_of(sync, merge=True, batch_size=10))))
+    for _ in range(300):
+        put(broker, "work")
+    put(broker, "work", queue="other")
+    put(broker, "fails")
+    put(broker, "unknown")
+    for ident in "abc":
+        put_payload(broker, "sync", ident, 1, queue="crm")
+    run_dry(broker, registry, queues=("default", "other", "crm"))
+    assert counts(broker.figures()) == (
+        {"default": 303, "other": 1, "crm": 3},
+        {("default", "work"): 300, ("default", "fails"): 3, ("other", "work"): 1, ("crm", "sync"): 3},
+    )
+
+
+def test_lateness_counts_from_the_due_time_and_length_from_the_start(broker: Broker) -> None:
+    def work() -> None:
+        threading.Event().wait(0.06)
+
+    late = int(broker.now_ms()) - 40_000
+    broker.queue("default").schedule(NewJob("a", "work", encode_args((), {}), due_ms=late, delay_ms=None))
+    run_dry(broker, registry_of(work))
+    figures = broker.figures()
+    assert figures.lateness["default"].counts[BUCKETS_MS.index(60_000)] == 1
+    assert 40_000 <= figures.lateness["default"].sum_ms < 60_000
+    assert 60 <= figures.run["default", "work"].sum_ms < 10_000
+
+
+def test_jobs_that_are_acked_before_they_begin_are_counted_when_they_end(broker: Broker) -> None:
+    def work() -> None:
+        pass
+
+    put(broker, "work")
+    run_dry(broker, registry_of(work, ack="early"))
+    assert counts(broker.figures()) == ({"default": 1}, {("default", "work"): 1})
+
+
+def test_the_run_that_killed_its_process_is_counted_by_the_supervisor(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "crash_once")
+    program()
+    eventually(lambda: counts(broker.figures())[1] == {("default", "crash_once"): 2})
+
+
+def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+    send = broker.tally._send
+
+    def remember(figures: Figures, request: bytes) -> None:
+        told.append(time.monotonic())
+        send(figures, request)
+
+    monkeypatch.setattr(broker.tally, "_send", remember)
+    monkeypatch.setattr("django_delayq.worker.figures.PACE", 0.2)
+
+    def work() -> None:
+        pass
+
+    began = time.monotonic()
+    with working(broker, registry_of(work)):
+        for _ in range(60):
+            put(broker, "work")
+            threading.Event().wait(0.01)
+        eventually(lambda: counts(broker.figures())[0] == {"default": 60})
+    # Each call tells what was counted for at least one pace; one more may come at the end of the worker.
+    assert 2 <= len(told) <= (told[-1] - began) / 0.2 + 1
+
+
+def test_an_idle_worker_tells_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[float] = []
+    looked = threading.Event()
+    run = Reporter.run
+
+    def remember(reporter: Reporter) -> float:
+        turns.append(run(reporter))
+        looked.set()
+        return turns[-1]
+
+    monkeypatch.setattr(Reporter, "run", remember)
+    with working(broker, registry_of(print), config(heartbeat=0.02)):
+        assert looked.wait(DEADLINE)
+        eventually(lambda: broker.workers())
+        first = broker.workers()[0]["seen_ms"]
+        eventually(lambda: broker.workers()[0]["seen_ms"] > first + 100)  # several heartbeats
+        assert turns == [float("inf")]
+    assert not broker.client.exists(f"{{{broker.prefix}}}:figures")
+
+
+def test_figures_of_an_outage_are_told_when_it_is_over(redis_factory: Callable[..., Any]) -> None:
+    box: RedisBox = redis_factory(aof="always")
+    connection = connect(RedisConfig.parse(f"{box.url}?retries=0"))
+    broker = Broker(connection)
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        assert go.wait(DEADLINE)
+
+    put(broker, "work")
+    with working(broker, registry_of(work), config(heartbeat=0.1)) as worker:
+        assert began.wait(DEADLINE)
+        box.kill()
+        eventually(worker.weather.lasting)
+        go.set()
+        box.start()
+        eventually(lambda: counts(broker.figures())[0] == {"default": 1})
+        errors = eventually(lambda: broker.figures().counts)
+    assert set(errors) == {("redis_error", "transient")}
+    assert errors["redis_error", "transient"] >= 1
+    connection.close()
+
+
+def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
+    seen: list[str] = []
+    weather = Weather(seen.append)
+    weather.storm("loop", ConnectionError("gone"))
+    weather.storm("loop", ZeroDivisionError())
+    weather.storm("loop", ConnectionError("gone"))
+    assert seen == ["transient", "transient"]
+
+
+def test_a_reporter_that_is_closed_is_rung_no_more(broker: Broker) -> None:
+    reporter = Reporter(broker.tally)
+    loop = Loop("figures", reporter, Weather())
+    loop.start()
+    loop.close()
+    assert broker.tally._rings == ()
+
+
+def test_a_reporter_waits_until_the_first_figure_is_as_old_as_the_pace(broker: Broker) -> None:
+    reporter = Reporter(broker.tally)
+    assert reporter.run() == float("inf")
+    broker.tally.count("redis_error", "transient")
+    assert 0 < reporter.run() <= tally.PACE
+    assert broker.figures() == Figures()
+    broker.tally.since -= tally.PACE
+    assert reporter.run() == 0.0
+    assert broker.figures().counts == {("redis_error", "transient"): 1}
+    assert reporter.run() == float("inf")

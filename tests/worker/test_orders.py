@@ -1,0 +1,297 @@
+"""What somebody tells a worker through Redis: stop, drain, dump. And what it says that its threads run."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.workers import Heard, Told
+from django_delayq.worker.board import Board
+from django_delayq.worker.dispatcher import Registrar
+from django_delayq.worker.hooks import Hooks
+from django_delayq.worker.run import BatchRun
+from django_delayq.worker.slots import MOST_SHOWN, Slots
+from django_delayq.worker.words import Words
+
+from .support import DEADLINE, config, eventually, make_job, make_run, put, put_payload, registry_of, working
+from .test_supervisor import Program, program  # noqa: F401 (a fixture)
+from .test_worker import places
+
+#: s; workers of these tests announce themselves so often
+BEAT = 0.05
+
+
+def tell_all(broker: Broker, word: str, count: int = 1) -> list[str]:
+    """Tell every worker, when there are so many."""
+    eventually(lambda: len(broker.workers()) >= count)
+    names = [worker["name"] for worker in broker.workers()]
+    assert [broker.tell_worker(name, word) for name in names] == [True] * len(names)
+    return names
+
+
+# -- inside another program ------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_runs_and_is_gone(broker: Broker) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        assert go.wait(DEADLINE)
+
+    put(broker, "work")
+    with working(broker, registry_of(work), config(heartbeat=BEAT, threads=1)) as worker:
+        assert began.wait(DEADLINE)
+        put(broker, "work", id="later")
+        tell_all(broker, "stop")
+        eventually(lambda: broker.workers()[0]["stopping"])
+        assert not worker.done.is_set()
+        go.set()
+        assert worker.done.wait(DEADLINE)
+        eventually(lambda: broker.workers() == [])
+        assert places(broker) == {"ready": 1}
+        assert worker.stop()
+
+
+def test_a_worker_that_is_told_to_drain_runs_what_it_holds_and_is_gone(broker: Broker) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        assert go.wait(DEADLINE)
+
+    put(broker, "work")
+    with working(broker, registry_of(work), config(heartbeat=BEAT, threads=1)):
+        assert began.wait(DEADLINE)
+        tell_all(broker, "drain")
+        eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"), "it said that it has done so")
+        put(broker, "work", id="later")
+        go.set()
+        eventually(lambda: broker.workers() == [])
+        assert places(broker) == {"ready": 1}
+
+
+def test_a_dispatcher_without_a_consumer_stops_too(broker: Broker) -> None:
+    with working(broker, registry_of(print), config(heartbeat=BEAT, consumer=False)) as worker:
+        tell_all(broker, "stop")
+        assert worker.done.wait(DEADLINE)
+        eventually(lambda: broker.workers() == [])
+
+
+def test_a_worker_that_is_told_to_dump_shows_its_stacks_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    def a_name_to_look_for() -> None:
+        began.set()
+        assert go.wait(DEADLINE)
+
+    put(broker, "a_name_to_look_for")
+    with caplog.at_level(logging.WARNING, "django_delayq.worker"):
+        with working(broker, registry_of(a_name_to_look_for), config(heartbeat=BEAT)) as worker:
+            assert began.wait(DEADLINE)
+            before = broker.now_ms()
+            (name,) = tell_all(broker, "dump")
+            at, text = eventually(lambda: broker.dump_of(name))
+            eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"))
+            assert name == worker.name
+            assert int(before) <= at <= broker.now_ms()
+            assert "thread delayq-slot-" in text
+            assert "a_name_to_look_for" in text
+            go.set()
+        assert sum("stacks of process" in record.getMessage() for record in caplog.records) == 1
+
+
+# -- once ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_said_again_because_the_answer_got_lost_is_done_once(broker: Broker) -> None:
+    done: list[str] = []
+    words = Words(broker, "w", done.append)
+    assert words.done is None, "what was told before its first announcement was not for it"
+    words.heed(Heard(1.0))
+    assert words.done == []
+    stop, drain = Told("stop", "1"), Told("drain", "2")
+    words.heed(Heard(2.0, (stop,)))
+    words.heed(Heard(3.0, (stop, drain)))
+    words.heed(Heard(3.0, (stop, drain)))
+    assert done == ["stop", "drain"]
+    assert words.done == ["1", "2"]
+    words.heed(Heard(4.0))
+    assert words.done == []
+
+
+def test_stacks_that_redis_does_not_take_are_in_the_log(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_told: Any) -> None:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(broker, "keep_dump", refuse)
+    Words(broker, "w", lambda word: None).heed(Heard(1.0, (Told("dump", "1"),)))
+    assert "stacks of process" in caplog.text
+    assert "could not put its stacks into Redis" in caplog.text
+
+
+def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> None:
+    broker.announce("lost", {})
+    broker.tell_worker("lost", "stop")
+    minutes_ago = b"%d:{}" % (broker.now_ms() - 90_000)
+    broker.client.hset(f"{{{broker.prefix}}}:workers", "lost", minutes_ago)
+    Registrar(broker, "own").run()
+    assert broker.workers() == []
+    assert not broker.client.exists(f"{{{broker.prefix}}}:told")
+
+
+def test_a_board_carries_the_stronger_of_two_wishes() -> None:
+    board = Board.create(1)
+    try:
+        seen = [board.wish]
+        for wish in ("drain", "stop", "drain"):
+            board.set_wish(wish)
+            seen.append(board.wish)
+        assert seen == ["", "drain", "stop", "stop"]
+        assert not board.leaving
+    finally:
+        board.close()
+
+
+# -- as a program ----------------------------------------------------------------------------------------------------
+
+
+def test_all_processes_of_a_program_that_is_told_to_stop_end_with_their_grace(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    """Each of them is told, as a person does who stops all that he sees; that is not a second signal: not at once."""
+    for ident in "ab":
+        put(broker, "wait", id=ident)
+    running = program(grace=60.0, processes=2, threads=1, heartbeat=0.2)
+    running.await_words("begun", 2)
+    tell_all(broker, "stop", 2)
+    eventually(lambda: [worker["stopping"] for worker in broker.workers()] == [True, True])
+    tell_all(broker, "stop", 2)
+    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"))
+    running.client.rpush("release", 1, 1)
+    assert running.wait() == 0
+    assert sorted(entry[0] for entry in running.trace()) == ["begun", "begun", "ended", "ended"]
+    assert (places(broker), broker.workers()) == ({}, [])
+
+
+def test_all_processes_of_a_program_drain_when_one_is_told_to(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "wait", id="a")
+    running = program(processes=2, threads=1, heartbeat=0.2)
+    running.await_words("begun")
+    (busy,) = eventually(lambda: [worker for worker in broker.workers() if worker["jobs"]])
+    assert broker.tell_worker(busy["name"], "drain")
+    eventually(lambda: [worker["name"] for worker in broker.workers()] == [busy["name"]], "the idle one is gone")
+    put(broker, "note", id="left")
+    running.client.rpush("release", 1)
+    assert running.wait() == 0
+    assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
+    assert places(broker) == {"ready": 1}
+
+
+@pytest.mark.parametrize("word", ["stop", "drain"])
+def test_a_program_without_a_supervisor_does_so_itself(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+    word: str,
+) -> None:
+    put(broker, "wait", id="a")
+    running = program("single", heartbeat=0.2)
+    running.await_words("begun")
+    tell_all(broker, word)
+    eventually(lambda: not broker.client.exists(f"{{{broker.prefix}}}:told"))
+    running.client.rpush("release", 1)
+    assert running.wait() == 0
+    assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
+    assert broker.workers() == []
+
+
+def test_a_signal_behind_the_word_stop_does_not_end_a_program_at_once(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "wait", id="a")
+    running = program("single", heartbeat=0.2, grace=60.0)
+    running.await_words("begun")
+    tell_all(broker, "stop")
+    eventually(lambda: broker.workers()[0]["stopping"])
+    running.signal(signal.SIGTERM)
+    threading.Event().wait(0.3)  # it tells nobody that it heard
+    running.client.rpush("release", 1)
+    assert running.wait() == 0
+    assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
+
+
+# -- what the threads run --------------------------------------------------------------------------------------------
+
+
+def test_a_worker_says_what_each_of_its_threads_runs(broker: Broker) -> None:
+    began, go = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        began.release()
+        assert go.wait(DEADLINE)
+
+    def sync(batch: dict[str, Any]) -> None:
+        work()
+
+    registry = registry_of(work)
+    registry.add(next(iter(registry_of(sync, merge=True, batch_size=10))))
+    for ident in "abc":
+        put_payload(broker, "sync", ident, 1)
+    put(broker, "work", id="plain", queue="other")
+    before = broker.now_ms()
+    with working(broker, registry, config(heartbeat=BEAT, queues=("default", "other"))):
+        for _ in range(2):
+            assert began.acquire(timeout=DEADLINE)
+        (worker,) = eventually(lambda: [one for one in broker.workers() if len(one["jobs"]) == 2])
+        now = broker.now_ms()
+        go.set()
+        said = sorted((job["queue"], job["task"], job["ids"]) for job in worker["jobs"])
+        assert said == [("default", "sync", 3), ("other", "work", 1)]
+        assert {job["id"] for job in worker["jobs"]} <= {"a", "b", "c", "plain"}
+        assert len({job["slot"] for job in worker["jobs"]}) == 2
+        assert all(before - 50 <= job["started_ms"] <= now for job in worker["jobs"])
+        eventually(lambda: broker.workers()[0]["jobs"] == [])
+
+
+def test_runs_that_end_while_they_are_listed_do_no_harm_and_not_all_of_a_thousand_are_shown() -> None:
+    slots = Slots(1000, lambda run: None, Hooks(), lambda: None)
+    run = make_run(make_job(id="x"), started=time.monotonic())
+    slots.running[:] = [run] * 1000
+    assert [job["slot"] for job in slots.jobs()] == list(range(MOST_SHOWN))
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            for slot in range(1000):
+                slots.running[slot] = None
+            slots.running[:] = [BatchRun([make_run(), make_run()])] * 1000
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert all(job["ids"] in (1, 2) and job["started_ms"] > 0 for job in slots.jobs())
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_run_that_was_just_taken_begins_now() -> None:
+    slots = Slots(1, lambda run: None, Hooks(), lambda: None)
+    slots.running[0] = make_run()
+    (job,) = slots.jobs()
+    assert abs(job["started_ms"] - time.time() * 1000) < 5000
