@@ -1,0 +1,21 @@
+"""What a monitor asks about: metrics for Prometheus and OpenTelemetry, and traces. See ``docs/metrics.md``.
+
+Nothing is imported here; each module says which package it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collector import Collector, register
+
+__all__ = ["Collector", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from . import collector
+
+        return getattr(collector, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

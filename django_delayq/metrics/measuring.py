@@ -1,0 +1,181 @@
+"""What all metrics say now: one look at the whole deployment, for Prometheus and OpenTelemetry alike."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from .. import connections
+from ..conf import conf
+from ..core.errors import DelayQError
+from ..core.faults import REDIS_ERRORS
+from ..core.timings import Figures, Histogram
+from ..status import QueueStatus, RedisStatus, Snapshot, WorkerStatus, take
+from . import names
+from .names import COUNTERS, MOST_LABELS, OTHER, Metric
+
+logger: Final = logging.getLogger(__name__)
+
+Value: TypeAlias = float | Histogram
+#: values of the labels, in the order of the metric's labels → value
+Values: TypeAlias = dict[tuple[str, ...], Value]
+_Sample: TypeAlias = tuple[Metric, tuple[str, ...], Value]
+_STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
+
+
+def measure() -> dict[Metric, Values]:
+    """Every metric that has something to say, in at most 6 round trips. While Redis is away only ``delayq_up``: 0."""
+    began = time.time()
+    try:
+        snapshot = take(connections.broker())
+    except (DelayQError, *REDIS_ERRORS) as error:
+        logger.warning("no metrics, Redis does not answer: %s", error)
+        return {names.UP: {(): 0.0}}
+    ended = time.time()
+    found = read(snapshot, aliases=conf().metrics.aliases)
+    found[names.CLOCK_SKEW] = {(): skew(began, ended, snapshot.now_ms / 1000)}
+    found[names.SCRAPE] = {(): ended - began}
+    return found
+
+
+def skew(began: float, ended: float, redis: float) -> float:
+    """How far this machine's clock is ahead of Redis's, in seconds, if Redis read its own between these two moments."""
+    return began - redis if redis < began else min(0.0, ended - redis)
+
+
+def read(snapshot: Snapshot, *, aliases: bool = True) -> dict[Metric, Values]:
+    """What a snapshot says, by metric. Of each metric there are only so many label values, see :func:`bounded`."""
+    found: dict[Metric, Values] = {}
+    for metric, labels, value in _samples(snapshot, aliases=aliases):
+        found.setdefault(metric, {})[labels] = value
+    return {metric: bounded(metric, values) for metric, values in found.items()}
+
+
+def bounded(metric: Metric, values: Values, most: int = MOST_LABELS) -> Values:
+    """The same with at most so many values of the labels that users make; the rest is one more, ``other``.
+
+    The first ones in the order of their names are kept, because that order is the same in every process and at every
+    moment: whatever depends on how much happens where would move counts from one name to another.
+    """
+    size = metric.open_labels
+    chosen = {labels[:size] for labels in values}
+    if len(chosen) <= most:
+        return values
+    kept = set(sorted(chosen)[:most])
+    found: Values = {}
+    for labels, value in values.items():
+        under = labels if labels[:size] in kept else (OTHER,) * size + labels[size:]
+        found[under] = _merged(metric, found[under], value) if under in found else value
+    return found
+
+
+def _merged(metric: Metric, one: Value, other: Value) -> Value:
+    if isinstance(one, Histogram) or isinstance(other, Histogram):
+        return one + other  # type: ignore[operator]
+    return max(one, other) if metric.merge == "max" else one + other
+
+
+def _samples(snapshot: Snapshot, *, aliases: bool) -> Iterator[_Sample]:
+    from .. import __version__
+
+    yield names.UP, (), 1.0
+    yield names.INFO, (__version__,), 1.0
+    for queue in snapshot.queues:
+        yield from _of_queue(queue)
+        if aliases:
+            yield from _aliases(queue)
+    if aliases:
+        totals = snapshot.totals
+        yield names.ALIAS_SCHEDULED, (), totals.delayed + totals.ready + totals.reserved
+    yield from _of_workers(snapshot)
+    yield from _of_redis(snapshot.redis)
+    yield from _of_figures(snapshot.figures)
+    kept = snapshot.outbox
+    if kept is not None:
+        for state, rows in (("waiting", kept["waiting"]), ("sent", kept["sent"]), ("buried", kept["buried"]),
+                            ("refused", kept["refused"])):  # fmt: skip
+            yield names.OUTBOX, (state,), rows
+        yield names.OUTBOX_AGE, (), kept["oldest_waiting_seconds"] or 0.0
+
+
+def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
+    name, counts = queue.name, queue.counts
+    for state in _STATES:
+        yield names.JOBS, (name, state), getattr(counts, state)
+    yield names.FAILED, (name,), counts.failed
+    yield names.LAG, (name,), queue.lag_seconds
+    yield names.SHARDS, (name,), queue.shards
+    for direction in ("in", "out"):
+        yield names.PAUSED, (name, direction), float(queue.paused in (direction, "both"))
+    yield names.HOLD, (name,), max(0.0, counts.hold_ms / 1000)
+    yield names.MARKS, (name,), counts.marks
+    # Also those that never counted anything: a rate of what was not there before it rose from 0 would be missed.
+    for counter, (metric, label) in COUNTERS.items():
+        yield metric, (name, label) if label else (name,), counts.counters.get(counter, 0)
+
+
+def _aliases(queue: QueueStatus) -> Iterator[_Sample]:
+    counters = queue.counts.counters
+    yield names.ALIAS_EVENTS, (queue.name, "enqueue"), counters.get("created", 0)
+    yield names.ALIAS_EVENTS, (queue.name, "dequeue"), counters.get("reserved", 0)
+    yield names.ALIAS_READY, (queue.name,), queue.counts.ready
+
+
+def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
+    live = [worker for worker in snapshot.workers if not worker.lost]
+    stopping = sum(worker.stopping for worker in live)
+    yield names.WORKERS, ("running",), len(live) - stopping
+    yield names.WORKERS, ("stopping",), stopping
+    yield names.WORKERS, ("lost",), len(snapshot.workers) - len(live)
+    yield names.DISPATCHERS, (), sum(worker.dispatcher for worker in live)
+    yield names.WORKER_THREADS, (), sum(worker.threads for worker in live)
+    yield names.WORKER_BUSY, (), sum(worker.running for worker in live)
+    yield names.WORKER_MEMORY, (), sum(worker.rss_mib or 0 for worker in live) * 1024 * 1024
+    for queue in snapshot.queues:
+        if queue.kind == "python":
+            serving = sum(worker.threads > 0 and queue.name in worker.queues for worker in live)
+            yield names.QUEUE_WORKERS, (queue.name,), serving
+        yield names.LONGEST_RUN, (queue.name,), _longest_run(queue.name, live, snapshot.now_ms)
+
+
+def _longest_run(queue: str, workers: Sequence[WorkerStatus], now_ms: float) -> float:
+    began = [job.started_ms for worker in workers for job in worker.jobs if job.queue == queue]
+    return max(0.0, now_ms - min(began)) / 1000 if began else 0.0
+
+
+def _of_redis(redis: RedisStatus) -> Iterator[_Sample]:
+    yield names.REDIS_INFO, (redis.version, redis.mode, redis.role, redis.maxmemory_policy or ""), 1.0
+    numbers = (
+        (names.REDIS_MEMORY, redis.used_memory),
+        (names.REDIS_MEMORY_PEAK, redis.used_memory_peak),
+        (names.REDIS_MEMORY_MAX, redis.maxmemory),
+        (names.REDIS_UPTIME, redis.uptime_seconds),
+        (names.REDIS_CLIENTS, redis.clients),
+        (names.REDIS_COMMANDS, redis.ops_per_sec),
+        (names.REDIS_EVICTED, redis.evicted_keys),
+        (names.REDIS_SAVE_AGE, redis.rdb_last_save_seconds),
+        (names.REDIS_REPLICAS, redis.replicas),
+        (names.REDIS_AOF, float(redis.aof)),
+        (names.REDIS_SAVED, float(redis.aof_ok and redis.rdb_ok)),
+    )
+    for metric, number in numbers:
+        if number is not None:
+            yield metric, (), number
+
+
+def _of_figures(figures: Figures) -> Iterator[_Sample]:
+    for queue, histogram in figures.lateness.items():
+        yield names.LATENESS, (queue,), histogram
+    for (queue, task), histogram in figures.run.items():
+        yield names.RUN, (queue, task), histogram
+    for script, histogram in figures.script.items():
+        yield names.SCRIPT, (script,), histogram
+    for (name, label), count in figures.counts.items():
+        if name == "redis_error":
+            yield names.REDIS_ERRORS, (label,), count
+    violations = figures.levels.get("fsck_violations")
+    if violations is not None:
+        yield names.FSCK, (), violations.value
+        yield names.FSCK_AT, (), violations.at_ms / 1000

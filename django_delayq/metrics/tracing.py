@@ -1,0 +1,298 @@
+"""Traces from the request over the delay to the run, for OpenTelemetry.
+
+::
+
+    DELAYQ = {
+        "SCHEDULE_MIDDLEWARE": ["django_delayq.metrics.tracing.schedule"],
+        "MIDDLEWARE": ["django_delayq.metrics.tracing.run"],
+    }
+
+A schedule call is a span of its own, and what continues its trace (``traceparent`` and whatever else the project's
+propagator writes) travels in the job's context. Each attempt is a span below it: however long the delay, it is one
+story, with one trace id to look for. A collector that decides about whole traces at their end (tail sampling) has
+decided long before a job of tomorrow runs; for such there is :func:`run_linked`, whose traces begin with the run and
+link to the call.
+
+Both middlewares also measure, in the words of OpenTelemetry's conventions for messaging, what this process does. Only
+the interface of OpenTelemetry is needed: without an SDK nothing is recorded and nothing is written into jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+try:
+    from opentelemetry import metrics, propagate, trace
+    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+except ImportError as error:
+    raise ImportError("traces need the interface of OpenTelemetry: pip install 'django-delayq[otel]'") from error
+
+from .. import __version__
+from ..core.errors import PartialFailure, Verdict
+from ..handle import JobHandle
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from ..core.job import Job
+    from ..intercept import Chain, Scheduling
+    from ..worker.middleware import Call
+    from ..worker.run import Run
+
+logger: Final = logging.getLogger(__name__)
+
+NAME: Final = "django_delayq"
+SYSTEM: Final = "delayq"
+_Attributes = dict[str, Any]
+#: seconds; the buckets that the conventions name, and what jobs need above them
+_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0,
+                  1800.0)  # fmt: skip
+
+
+# -- the schedule call -----------------------------------------------------------------------------------------------
+
+
+def schedule(next: Chain) -> Chain:
+    """A schedule middleware: a span "schedule <task>" around the call, whose trace the job continues.
+
+    The entries of ``schedule_many`` get no spans of their own; their jobs continue the trace of the caller.
+    """
+    tracer = trace.get_tracer(NAME, __version__)
+    meter = metrics.get_meter(NAME, __version__)
+    sent = meter.create_counter(
+        "messaging.client.sent.messages", "{message}", "Number of messages producer attempted to send to the broker."
+    )
+    took = meter.create_histogram(
+        "messaging.client.operation.duration", "s",
+        "Duration of messaging operation initiated by a producer or consumer client.",
+        explicit_bucket_boundaries_advisory=_BOUNDS,
+    )  # fmt: skip
+
+    def call(scheduling: Scheduling) -> Any:
+        measured = _attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
+        if scheduling.many:
+            _inject(scheduling)
+            sent.add(1, measured)
+            return next(scheduling)
+        parent, links = _parent_of(scheduling.options)
+        began = time.perf_counter()
+        with _inside(parent), tracer.start_as_current_span(
+            f"schedule {scheduling.task.name}", None, SpanKind.PRODUCER, measured, links,
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            _inject(scheduling)
+            try:
+                handle = next(scheduling)
+                _tell_outcome(span, handle)
+            except BaseException as error:
+                measured["error.type"] = _failed(span, error)
+                raise
+            finally:
+                sent.add(1, measured)
+                took.record(time.perf_counter() - began, measured)
+        return handle
+
+    return call
+
+
+def _queue_of(scheduling: Scheduling) -> str:
+    queue = scheduling.options.get("queue")
+    return queue if isinstance(queue, str) else scheduling.task.options.queue
+
+
+def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Link]]:
+    """What the call continues: the span around it; else what its own ``context`` names, as that of a program that
+    speaks of a trace in the body of its request. If there are both, the latter is linked to."""
+    given = options.get("context")
+    if not isinstance(given, Mapping):
+        return None, ()
+    named = _origin_in(given)
+    theirs, ours = _span_context(named), trace.get_current_span().get_span_context()
+    if not theirs.is_valid:
+        return None, ()
+    if not ours.is_valid:
+        return named, ()
+    return None, () if theirs.span_id == ours.span_id else (Link(theirs),)
+
+
+def _inject(scheduling: Scheduling) -> None:
+    """Put what continues the current span into the job's context; the caller's own dict is left as it is."""
+    given = scheduling.options.get("context")
+    if given is not None and not isinstance(given, Mapping):
+        return  # it is refused further in, with a better message
+    if scheduling.many and given and _span_context(_origin_in(given)).is_valid:
+        return  # there is no span of ours that could stand between this entry and what it says itself
+    carrier: dict[str, str] = {}
+    if trace.get_current_span().get_span_context().is_valid:
+        propagate.inject(carrier)
+    if carrier:
+        scheduling.options["context"] = {**(given or {}), **carrier}
+
+
+def _tell_outcome(span: Span, handle: Any) -> None:
+    if span.is_recording() and isinstance(handle, JobHandle):  # a middleware further in may answer by itself
+        span.set_attributes(
+            {
+                "messaging.message.id": handle.id,
+                "messaging.destination.name": handle.queue,
+                "delayq.outcome": str(handle.outcome),
+                "delayq.delay": max(0.0, round(handle.due.timestamp() - time.time(), 3)),
+            }
+        )
+
+
+# -- the run ---------------------------------------------------------------------------------------------------------
+
+
+def run(next: Call) -> Call:
+    """A run middleware: a span "run <task>" for each attempt, in the trace of the call that scheduled the job.
+
+    A run of several jobs together continues that of the first and links to the others.
+    """
+    return _around(next, linked=False)
+
+
+def run_linked(next: Call) -> Call:
+    """The same with a new trace for each attempt, which links to the calls that scheduled its jobs."""
+    return _around(next, linked=True)
+
+
+def _around(next: Call, *, linked: bool) -> Call:
+    tracer = trace.get_tracer(NAME, __version__)
+    meter = metrics.get_meter(NAME, __version__)
+    consumed = meter.create_counter(
+        "messaging.client.consumed.messages", "{message}", "Number of messages that were delivered to the application."
+    )
+    took = meter.create_histogram(
+        "messaging.process.duration", "s", "Duration of processing operation.",
+        explicit_bucket_boundaries_advisory=_BOUNDS,
+    )  # fmt: skip
+    late = meter.create_histogram(
+        "delayq.start_lateness", "s", "From the due time to the start of each attempt.",
+        explicit_bucket_boundaries_advisory=_BOUNDS,
+    )  # fmt: skip
+
+    def call(run: Run) -> Any:
+        jobs = [part.job for part in run.live] or [run.job]
+        measured = _attributes(run.job.queue, run.job.task, "run", "process")
+        for job in jobs:
+            late.record(_lateness(run, job), measured)
+        consumed.add(len(jobs), measured)
+        parent, links = _origin(jobs, linked=linked)
+        began = time.perf_counter()
+        with _inside(parent), tracer.start_as_current_span(
+            f"run {run.job.task}", None, SpanKind.CONSUMER, {**measured, **_run_attributes(run, jobs)}, links,
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                return next(run)
+            except BaseException as error:
+                if _is_verdict(error):
+                    _tell_verdict(span, error)
+                else:
+                    measured["error.type"] = _failed(span, error)
+                raise
+            finally:
+                took.record(time.perf_counter() - began, measured)
+
+    return call
+
+
+def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Link]]:
+    """In which context a run goes on, and to what it links."""
+    origins = [_origin_in(job.context) for job in jobs]
+    known = [origin for origin in origins if _span_context(origin).is_valid] or origins[:1]
+    links = [Link(_span_context(one)) for one in (known if linked else known[1:]) if _span_context(one).is_valid]
+    # A trace of its own begins where no span is; what else came along (baggage) stays.
+    return trace.set_span_in_context(trace.INVALID_SPAN, known[0]) if linked else known[0], links
+
+
+@contextmanager
+def _inside(context: Context | None) -> Iterator[None]:
+    """Go on in ``context`` for the length of a block; None = in the present one."""
+    if context is None:
+        yield
+        return
+    token = attach(context)
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def _span_context(context: Context) -> trace.SpanContext:
+    return trace.get_current_span(context).get_span_context()
+
+
+def _lateness(run: Run, job: Job) -> float:
+    return max(0.0, (run.started_ms - job.due_ms) / 1000)
+
+
+def _run_attributes(run: Run, jobs: Sequence[Job]) -> _Attributes:
+    job = jobs[0]
+    found: _Attributes = {
+        "delayq.attempt": job.failures + 1,
+        "delayq.reserves": job.reserves,
+        "delayq.lateness": _lateness(run, job),
+    }
+    if run.members:
+        return {**found, "messaging.batch.message_count": len(jobs)}
+    return {**found, "messaging.message.id": job.id, "delayq.key": job.key.hex()}
+
+
+def _is_verdict(error: BaseException) -> bool:
+    """Whether the handler decided what becomes of its job, which is no error; that some of a batch failed is one."""
+    return isinstance(error, Verdict) and not isinstance(error, PartialFailure)
+
+
+def _tell_verdict(span: Span, error: BaseException) -> None:
+    span.set_attribute("delayq.verdict", type(error).__name__.lower())
+    if error.args and isinstance(error.args[0], str) and error.args[0]:
+        span.set_attribute("delayq.reason", error.args[0])
+
+
+# -- both ------------------------------------------------------------------------------------------------------------
+
+
+def _origin_in(given: Mapping[str, Any]) -> Context:
+    """What a job's context says of its origin. Anybody may have written it, so only texts are shown to a propagator,
+    and a job does not fail because one of them makes no sense."""
+    try:
+        return propagate.extract({name: text for name, text in given.items() if isinstance(text, str)}, Context())
+    except Exception:
+        logger.exception("the origin of a trace cannot be read")
+        return Context()
+
+
+def _attributes(queue: str, task: str, operation: str, kind: str) -> _Attributes:
+    return {
+        "messaging.system": SYSTEM,
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+        "delayq.task": task,
+    }
+
+
+def _failed(span: Span, error: BaseException) -> str:
+    """Note an error on its span. Returns its ``error.type``."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if span.is_recording():
+        span.record_exception(error)
+        span.set_attribute("error.type", name)
+        span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+    return name
+
+
+def flush(seconds: float = 2.0) -> None:
+    """Hand over what an SDK has not exported yet, at the end of a process that runs no exit handlers."""
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+        force: Callable[[int], object] | None = getattr(provider, "force_flush", None)
+        if force is not None:
+            force(int(seconds * 1000))

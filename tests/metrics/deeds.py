@@ -1,0 +1,50 @@
+"""Tasks for the tests of metrics and traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opentelemetry import baggage, trace
+
+from django_delayq import Bury, PartialFailure, Release, Retry, schedule, task
+
+#: what handlers saw, in the order of their runs
+seen: list[Any] = []
+
+
+def _see(word: str) -> None:
+    seen.append((word, f"{trace.get_current_span().get_span_context().trace_id:032x}", baggage.get_baggage("tenant")))
+
+
+@task(name="measured.note", queue="notes", max_attempts=5, retry_in=0, api=True)
+def note(text: str = "") -> None:
+    _see(text)
+
+
+@task(name="measured.fall", queue="notes", max_attempts=5, retry_in=0)
+def fall(way: str) -> None:
+    verdicts: dict[str, Exception] = {
+        "retry": Retry("not yet", delay=3600),
+        "release": Release("somebody is at it", delay=3600),
+        "bury": Bury("hopeless"),
+        "error": ZeroDivisionError("by zero"),
+    }
+    raise verdicts[way]
+
+
+@task(name="measured.first", queue="notes")
+def first() -> None:
+    _see("first")
+    schedule(note, "second")
+
+
+@task(name="measured.later", queue="notes")
+async def later() -> None:
+    _see("async")
+
+
+@task(name="measured.unite", queue="united", merge=True, batch_size=10, retry_in=3600)
+def unite(payloads_by_id: dict[str, list[Any]]) -> None:
+    _see("united")
+    if "bad" in payloads_by_id:
+        raise PartialFailure({"bad": ValueError("bad")})

@@ -1,0 +1,193 @@
+"""The list of metrics, and what is made from it by hand: documentation, dashboard, alert rules."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import django_delayq
+from django_delayq.metrics import names
+
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARD = ROOT / "docs" / "grafana" / "django_delayq.json"
+ALERTS = ROOT / "docs" / "prometheus" / "alerts.yml"
+BEGIN, END = "<!-- the list: made from django_delayq/metrics/names.py -->\n", "<!-- the end of the list -->"
+
+COMMANDS = {path.stem for path in (ROOT / "django_delayq" / "management" / "commands").glob("delayq_*.py")}
+SAMPLES = {sample: metric for metric in names.METRICS for sample in metric.samples}
+#: the values of labels that are not made by users
+VALUES = {
+    "state": {"delayed", "ready", "reserved", "gated", "morgue", "running", "stopping", "lost", "waiting", "sent",
+              "buried", "refused"},
+    "direction": {"in", "out", "enqueue", "dequeue"},
+    "result": {label for metric, label in names.COUNTERS.values() if metric is names.SCHEDULED},
+    "outcome": {label for metric, label in names.COUNTERS.values() if metric is names.SETTLED},
+    "verb": {label for metric, label in names.COUNTERS.values() if metric is names.INTERVENTIONS},
+}  # fmt: skip
+NAME = re.compile(r"\b(delay(?:q|ed_queue)_[a-z_]+)\s*(\{[^}]*\})?")
+MATCHER = re.compile(r'([a-z_]+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
+GROUPING = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def fields(of: Any, wanted: set[str]) -> Iterator[str]:
+    """Every text under one of these names, however deep."""
+    if isinstance(of, dict):
+        for name, value in of.items():
+            if name in wanted and isinstance(value, str):
+                yield value
+            else:
+                yield from fields(value, wanted)
+    elif isinstance(of, list):
+        for value in of:
+            yield from fields(value, wanted)
+
+
+def wrong_in(expression: str) -> list[str]:
+    """What an expression speaks of that there is not."""
+    found = []
+    labels = {"job", "instance", "le"}
+    for name, matchers in NAME.findall(expression):
+        metric = SAMPLES.get(name)
+        if metric is None:
+            found.append(f"no metric {name}")
+            continue
+        labels |= set(metric.labels)
+        for label, _, text in MATCHER.findall(matchers):
+            if label not in {*metric.labels, "job"}:
+                found.append(f"{name} has no label {label}")
+            elif not text.startswith("$"):
+                found += [f"{name} has no {label} {one}" for one in text.split("|") if one not in VALUES[label]]
+    for group in GROUPING.findall(expression):
+        found += [f"nothing has a label {one}" for one in re.split(r",\s*", group) if one not in labels]
+    if sum(map(expression.count, "([{")) != sum(map(expression.count, ")]}")):
+        found.append("brackets do not match")
+    return found
+
+
+def test_what_is_wrong_in_an_expression_is_found() -> None:
+    assert wrong_in('sum by (shop) (delayq_jobs{state="reddy", queue=~"$queue"})') == [
+        "delayq_jobs has no state reddy", "nothing has a label shop"
+    ]  # fmt: skip
+    assert wrong_in("rate(delayq_run_seconds[5m])") == ["no metric delayq_run_seconds"]
+    assert wrong_in('max(delayq_lag_seconds{task="a"}') == [
+        "delayq_lag_seconds has no label task",
+        "brackets do not match",
+    ]
+
+
+def test_every_expression_of_the_dashboard_asks_for_what_there_is() -> None:
+    expressions = [text for text in fields(dashboard(), {"expr", "query", "definition"}) if "(" in text]
+
+    assert len(expressions) > 50
+    assert [(one, wrong) for one in expressions if (wrong := wrong_in(one))] == []
+
+
+def test_the_dashboard_shows_every_metric_but_those_that_only_describe() -> None:
+    shown = {SAMPLES[name] for one in fields(dashboard(), {"expr"}) for name, _ in NAME.findall(one)}
+
+    hidden = {names.INFO, names.REDIS_INFO, names.SHARDS, names.FSCK_AT, names.RESERVED, *names.ALIASES}
+    assert set(names.METRICS) - shown - hidden == set()
+
+
+def test_the_dashboard_is_one_that_grafana_10_takes() -> None:
+    board = dashboard()
+    panels = board["panels"]
+
+    assert board["schemaVersion"] >= 38
+    assert [panel["title"] for panel in panels if panel["type"] == "row"] == [
+        "Overview", "Queues", "Lateness and runs", "Workers", "Redis", "Outbox of durable jobs"
+    ]  # fmt: skip
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert {variable["name"]: variable["type"] for variable in board["templating"]["list"]} == {
+        "datasource": "datasource", "job": "query", "queue": "query"
+    }  # fmt: skip
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        if panel["type"] != "row":
+            sources = {json.dumps(panel["datasource"]), *(json.dumps(one["datasource"]) for one in panel["targets"])}
+            assert {json.loads(one)["uid"] for one in sources} == {"${datasource}"}
+            assert len({one["refId"] for one in panel["targets"]}) == len(panel["targets"])
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any]) -> None:
+    assert wrong_in(rule["expr"]) == []
+    assert set(rule["annotations"]) == {"summary", "description", "action"}
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert rule["alert"].startswith("Delayq")
+    texts = " ".join(rule["annotations"].values())
+    labels = {label for name, _ in NAME.findall(rule["expr"]) for label in SAMPLES[name].labels}
+    assert set(re.findall(r"\$labels\.(\w+)", texts)) <= {*labels, "job"}
+    assert {name for name, _ in NAME.findall(texts)} <= {metric.name for metric in names.METRICS} | COMMANDS
+
+
+def test_the_documentation_has_the_list_as_it_is() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+
+    listed = text.partition(BEGIN)[2].partition(END)[0].strip()
+
+    assert listed == names.table(), "write the answer of django_delayq.metrics.names.table() into docs/metrics.md"
+
+
+def test_the_documentation_speaks_of_metrics_that_there_are() -> None:
+    text = (ROOT / "docs" / "metrics.md").read_text()
+
+    spoken = {name for name, _ in NAME.findall(text)} - COMMANDS
+
+    assert spoken <= {metric.name for metric in names.METRICS}
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    for metric in names.METRICS:
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+        assert re.fullmatch(r"delay(q|ed_queue)_[a-z_]+", metric.name)
+        assert metric.help.endswith(".")
+        labels = metric.labels
+        assert all(label in names.OPEN for label in labels[: metric.open_labels]), "those that users make come first"
+    for of in ({metric.name for metric in names.METRICS}, {metric.otel or metric.name for metric in names.METRICS}):
+        assert len(of) == len(names.METRICS)
+
+
+def test_every_counter_of_the_scripts_is_exported() -> None:
+    """What is counted there and is in no list here would be missing without anybody noticing."""
+    scripts = Path(django_delayq.__file__).parent / "core" / "lua"
+    source = "\n".join(path.read_text() for path in scripts.rglob("*.lua"))
+    counted = set(re.findall(r"\bcount\('(\w+)'", source))
+    counted |= set(re.findall(r"'HINCRBY', KEYS\[3\], '(\w+)'", source))
+    counted |= set(re.findall(r"= '(\w+)'", re.findall(r"COUNTERS = \{(.*?)\}", source)[0]))
+    for name in ("fail", "release", "bury", "expire", "lib/settle"):
+        counted |= set(re.findall(r"return '([a-z]{5,})'", (scripts / f"{name}.lua").read_text()))
+
+    outcomes = {"failed", "timeout", "crashed"}  # fail.lua counts them under the outcome that it is given
+
+    assert len(counted) > 15
+    assert counted | outcomes == set(names.COUNTERS)

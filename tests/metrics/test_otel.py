@@ -1,0 +1,136 @@
+"""The metrics of the deployment as OpenTelemetry collects them, with the SDK and a real Redis."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Sum
+
+from django_delayq import connections, schedule
+from django_delayq.metrics import measuring, names
+from django_delayq.metrics.otel import instrument
+
+from .deeds import note
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def reader(delayq: Any) -> Iterator[InMemoryMetricReader]:
+    """A reader of a provider of its own with all instruments."""
+    found = InMemoryMetricReader()
+    provider = MeterProvider([found], shutdown_on_exit=False)
+    instrument(provider)
+    yield found
+    provider.shutdown()
+
+
+def collected(reader: InMemoryMetricReader) -> dict[str, Any]:
+    data = reader.get_metrics_data()
+    if data is None:
+        return {}
+    return {one.name: one for one in data.resource_metrics[0].scope_metrics[0].metrics}
+
+
+def points(metric: Any) -> dict[tuple[tuple[str, Any], ...], float]:
+    return {tuple(sorted(point.attributes.items())): point.value for point in metric.data.data_points}
+
+
+def test_the_deployment_is_measured_in_the_words_of_opentelemetry(
+    reader: InMemoryMetricReader, work_off: Callable[..., None]
+) -> None:
+    schedule(note, "one")
+    schedule(note, "two", delay=60)
+    work_off()
+
+    found = collected(reader)
+
+    settled = points(found["delayq.settled"])
+    assert settled[("delayq.outcome", "acked"), ("messaging.destination.name", "notes")] == 1
+    assert points(found["delayq.jobs"])[("delayq.state", "delayed"), ("messaging.destination.name", "notes")] == 1
+    assert points(found["delayed.queue.events"])[("direction", "dequeue"), ("type", "notes")] == 1
+    assert (found["delayq.lag"].unit, found["delayq.redis.memory.used"].unit) == ("s", "By")
+    assert isinstance(found["delayq.settled"].data, Sum)
+    assert found["delayq.settled"].data.is_monotonic
+    assert not found["delayq.jobs"].data.is_monotonic
+    assert isinstance(found["delayq.lag"].data, Gauge)
+
+
+def test_every_metric_but_the_histograms_has_an_instrument(reader: InMemoryMetricReader) -> None:
+    broker = connections.broker()
+    broker.queue("notes")
+    broker.tally.count("redis_error", "transient")
+    broker.tally.flush()
+    broker.set_level("fsck_violations", 0)
+
+    assert set(collected(reader)) == {metric.otel for metric in names.METRICS if metric.kind != "histogram"}
+
+
+def test_a_collection_looks_once(reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    take = measuring.take
+
+    def counted(*args: Any, **options: Any) -> Any:
+        looks.append(1)
+        return take(*args, **options)
+
+    monkeypatch.setattr(measuring, "take", counted)
+
+    for _ in range(3):
+        assert collected(reader)
+
+    assert len(looks) == 3
+
+
+@pytest.mark.broken_on_purpose
+def test_without_redis_only_that_is_said(reader: InMemoryMetricReader, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0"}
+    connections.close_broker()
+
+    found = collected(reader)
+
+    assert {name: list(points(metric).values()) for name, metric in found.items()} == {"delayq.up": [0.0]}
+
+
+@pytest.mark.parametrize("module", ["otel", "tracing", "collector"])
+def test_a_missing_package_is_named_with_its_extra(module: str) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['opentelemetry'] = sys.modules['prometheus_client'] = None\n"
+        "try:\n"
+        f"    import django_delayq.metrics.{module}\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=True,
+    )  # fmt: skip
+
+    extra = "metrics" if module == "collector" else "otel"
+    assert f"pip install 'django-delayq[{extra}]'" in answer.stdout
+
+
+def test_without_an_sdk_nothing_is_done_and_nothing_breaks() -> None:
+    """In a process of its own, because a provider stays for the life of a process."""
+    program = (
+        "from types import SimpleNamespace as S\n"
+        "from django_delayq.metrics import otel, tracing\n"
+        "from opentelemetry import trace\n"
+        "options = {'context': {'mine': 1}}\n"
+        "asked = S(options=options, many=False, task=S(name='t', options=S(queue='q')))\n"
+        "print(tracing.schedule(lambda scheduling: 'handle')(asked), options, otel.instrument())\n"
+    )
+    environment = {"DJANGO_SETTINGS_MODULE": "tests.settings", "PATH": "", "OTEL_SDK_DISABLED": "true"}
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=True, env=environment,
+    )  # fmt: skip
+
+    assert answer.stdout.strip() == "handle {'context': {'mine': 1}} None"

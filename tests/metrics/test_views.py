@@ -1,0 +1,144 @@
+"""The address that Prometheus scrapes: who may read it, and in which format."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from django_delayq import connections, schedule
+from tests.api.conftest import ALL, Caller, api, caller  # noqa: F401 - fixtures
+
+from .deeds import note
+
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,"
+    "text/plain;version=1.0.0;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+URLS = "tests.metrics.alone"
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def ask(who: Caller | None = None, *, accept: str = "*/*", path: str = "/delayq/metrics", method: str = "GET") -> Any:
+    headers = {"Accept": accept}
+    if who is not None and who.token:
+        headers["Authorization"] = f"Token {who.token}"
+    return Client().generic(method, path, headers=headers)
+
+
+def test_who_may_view_the_api_may_read_the_metrics(caller: Callable[..., Caller]) -> None:  # noqa: F811
+    schedule(note, "one")
+
+    answers = {actions: ask(caller(*actions)).status_code for actions in ((), ("view",), ("produce",))}
+
+    assert answers == {(): 403, ("view",): 200, ("produce",): 403}
+
+
+def test_nobody_is_told_how_to_come_in(caller: Callable[..., Caller]) -> None:  # noqa: F811
+    answer = ask(caller(anonymous=True), accept=PROMETHEUS)
+
+    assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Token")
+    assert answer.json()["code"] == "not_authenticated"
+
+
+def test_the_project_has_a_word_in_it(caller: Callable[..., Caller], settings: Any) -> None:  # noqa: F811
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{__name__}.refuse"}}
+
+    assert ask(caller("view")).status_code == 403
+
+
+def refuse(request: Any, action: str, queue: str) -> bool:
+    assert (action, queue) == ("view", "")
+    return False
+
+
+def test_public_metrics_need_no_token(delayq: Any, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "METRICS": {"public": True}}
+    connections.broker().queue("notes")
+
+    answer = ask()
+
+    assert answer.status_code == 200
+    assert answer["Cache-Control"] == "no-store"
+    assert "delayq_up" in {family.name for family in parse(answer.content.decode())}
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type", "end"),
+    [
+        (PROMETHEUS, "application/openmetrics-text", b"# EOF\n"),
+        ("text/plain", "text/plain; version=", b"\n"),
+        ("*/*", "text/plain; version=", b"\n"),
+        ("application/json", "text/plain; version=", b"\n"),
+        ("", "text/plain; version=", b"\n"),
+    ],
+)
+def test_the_format_is_the_one_that_was_asked_for(
+    caller: Callable[..., Caller], accept: str, content_type: str, end: bytes  # noqa: F811
+) -> None:  # fmt: skip
+    answer = ask(caller("view"), accept=accept)
+
+    assert answer.status_code == 200
+    assert answer["Content-Type"].startswith(content_type)
+    assert answer.content.endswith(end)
+    assert (b"# EOF" in answer.content) == content_type.startswith("application/openmetrics")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD"])
+def test_it_is_only_read(caller: Callable[..., Caller], method: str) -> None:  # noqa: F811
+    assert ask(caller("view"), method=method).status_code == 405
+
+
+@pytest.mark.broken_on_purpose
+def test_the_scrape_answers_without_redis(delayq: Any, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://127.0.0.1:1/0", "METRICS": {"public": True}}
+    connections.close_broker()
+
+    answer = ask()
+
+    samples = [sample for family in parse(answer.content.decode()) for sample in family.samples]
+    assert (answer.status_code, [(sample.name, sample.value) for sample in samples]) == (200, [("delayq_up", 0.0)])
+
+
+@pytest.mark.urls(URLS)
+def test_the_metrics_can_be_included_by_themselves(delayq: Any, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "METRICS": {"public": True}}
+
+    assert ask(path="/metrics").status_code == 200
+
+
+WITHOUT_DRF = """
+import sys
+sys.modules["rest_framework"] = None
+import django
+from django.conf import settings
+settings.configure(
+    DELAYQ={"REDIS": "redis://127.0.0.1:1/0", "METRICS": {"public": %s}}, ROOT_URLCONF="tests.metrics.alone",
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django_delayq"],
+    ALLOWED_HOSTS=["testserver"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+)
+django.setup()
+from django.test import Client
+answer = Client().get("/metrics")
+print(answer.status_code, answer.content.decode())
+"""
+
+
+@pytest.mark.parametrize(
+    ("public", "status", "text"), [(True, "200", "delayq_up 0.0"), (False, "403", "pip install 'django-delayq[api]'")]
+)
+def test_public_metrics_do_without_the_api(public: bool, status: str, text: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_DRF % public],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=True,
+    )  # fmt: skip
+
+    assert answer.stdout.startswith(status)
+    assert text in answer.stdout
