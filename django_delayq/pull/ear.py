@@ -58,19 +58,21 @@ class Ear:
         #: queues of which tokens came although nobody waits for them any more
         self._strays: set[str] = set()
 
-    def listening(self, names: frozenset[str]) -> bool:
-        """Whether the thread hears of these queues; if not, it soon will."""
+    def hears(self, names: frozenset[str]) -> bool:
+        """Whether the thread hears of these queues. Under the lock."""
+        return self._waker is not None and names <= self._names
+
+    def call(self, names: frozenset[str]) -> None:
+        """Make the thread hear of these queues. It may not notice; then whoever waits calls again."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._live, name="delayq-pull", daemon=True)
                 self._thread.start()
             waker = self._waker
             if waker is None or names <= self._names:
-                return waker is not None
-        # It may be about to block just now and not notice; then the caller comes again.
-        with contextlib.suppress(Exception):
+                return
+        with contextlib.suppress(Exception):  # it may be about to block just now
             waker.close()
-        return False
 
     def put_back(self, hints: Iterable[tuple[str, int]]) -> None:
         """Tokens of a list are heard by one process only; what this one cannot use is for another."""

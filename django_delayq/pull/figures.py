@@ -1,4 +1,4 @@
-"""The figures of pulled jobs: counted where they end, told to Redis a second later by a timer of the process."""
+"""The figures of processes that are no workers: counted where they arise, told to Redis a second later by a timer."""
 
 from __future__ import annotations
 
@@ -36,6 +36,17 @@ def note_fault(broker: Broker, fault: Fault) -> None:
     """Redis could not be used."""
     see_to(broker.tally)
     broker.tally.count("redis_error", fault.value)
+
+
+def observe_scripts(broker: Broker) -> None:
+    """``METRICS["scripts"]``: every call of a script is measured from now on."""
+    tally = broker.tally
+
+    def heard(script: str, seconds: float, failed: bool) -> None:
+        see_to(tally)  # each time: after a fork nobody does any more
+        tally.waited(script, seconds, failed)
+
+    broker.observe(heard)
 
 
 class Courier:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import TracebackType
@@ -19,6 +19,7 @@ from ..core.job import PRIORITIES, Job, Settlement, Undecodable, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..worker import decision
+from . import figures
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -71,6 +72,11 @@ class HeldJob:
         return f"<HeldJob {self.queue}/{self.id} attempt={self.attempt}>"
 
     # -- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> Job:
+        """What Redis said of it."""
+        return self._job
 
     @property
     def body(self) -> bytes:
@@ -217,6 +223,10 @@ class HeldJob:
                 self._ends_at = asked_at + ttr_ms / 1000
         return not self.lost
 
+    def refuse(self, error: Undecodable) -> bool:
+        """What is stored cannot be read, now or ever: into the morgue, with its bytes."""
+        return self._end(decision.undecodable(self._job, error))
+
     def __enter__(self) -> Self:
         return self
 
@@ -241,11 +251,19 @@ class HeldJob:
 
     def _meet(self, error: BaseException) -> None:
         if isinstance(error, Undecodable):
-            self._end(decision.undecodable(self._job, error))
+            self.refuse(error)
         elif isinstance(error, Exception):
             self.fail(error)
         else:
             self.release()
+
+    def _given_back(self) -> Settlement | None:
+        """How it goes back uncounted; None if it has ended already."""
+        with self._ending:
+            if self._ended or self.lost:
+                return None
+            self._ended = True
+        return decision.give_back(self._job, self._policy, reason="nobody waits for it any more")
 
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)
@@ -256,7 +274,23 @@ class HeldJob:
                 return False
             (counted,) = self._live.settle([settlement])
             self._ended, self.lost = True, not counted
+        figures.note(self._live.broker, [settlement])
         return counted
+
+
+def give_back(jobs: Iterable[HeldJob]) -> None:
+    """Gives jobs back that nobody will work on, uncounted, in few calls. If that fails their leases will end."""
+    by_queue: dict[Queue, list[Settlement]] = {}
+    for job in jobs:
+        settlement = job._given_back()
+        if settlement is not None:
+            by_queue.setdefault(job._live, []).append(settlement)
+    for queue, settlements in by_queue.items():
+        try:
+            queue.settle(settlements)
+        except DelayQError as error:
+            logger.warning("%d jobs of %s were not given back; their leases will end: %s", len(settlements),
+                           queue.name, error)  # fmt: skip
 
 
 def _moment(ms: float) -> datetime:

@@ -1,11 +1,11 @@
-"""Where the pulling threads of a process wait: they share one blocking read, and what is known of the shards.
+"""Where those who pull in a process wait: they share one blocking read, and what is known of the shards.
 
-A thread that waits sleeps on a condition of its own until the nearest due time that is known. The wake thread keeps the
-blocking read outstanding and wakes one of them for each token, the one that waits longest. Every look at the shards
-(for lost tokens and expired leases) is made by a thread that waits or calls anyway.
+Who waits sleeps, in a way of its own (:mod:`.waiter`), until the nearest due time that is known; the hub only decides
+for how long. The wake thread keeps the blocking read outstanding and wakes one of them for each token, the one that
+waits longest. Every look at the shards (for lost tokens and expired leases) is made by one who waits or calls anyway.
 
-What holds at every moment: of the threads that wait for a queue at least one is awake or sleeps no longer than the
-nearest known due time of that queue. So who changes a due time, or leaves, wakes one of the others.
+What holds at every moment: of those who wait for a queue at least one is awake or sleeps no longer than the nearest
+known due time of that queue. So who changes a due time, or leaves, wakes one of the others.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .. import connections
@@ -23,7 +24,9 @@ from ..core.task import registry
 from ..worker.dispatcher import Patrol
 from ..worker.run import NEVER
 from ..worker.weather import Weather
+from . import figures
 from .ear import Ear
+from .waiter import Waiter
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -36,6 +39,7 @@ REFRESH: Final = 6.0
 #: the wake thread listens to other queues: it is told of new ones again after so long
 _REPEAT: Final = 0.1
 _SHORTEST: Final = 0.02
+_MOST_TURNS: Final = 10_000
 _LONGEST: Final = 3600.0
 _FIRST_DOUBT: Final = 0.02
 _LONGEST_DOUBT: Final = 1.0
@@ -69,16 +73,19 @@ class Question:
     heard: int
 
 
-class Waiter:
-    """One thread that waits. ``anew``: what is known may be wrong, ask every shard."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one who waits does next; without a chore and without seconds it looks at the shards.
 
-    __slots__ = ("anew", "condition", "names", "sleeping")
+    Attributes:
+        chore: asks Redis, so it is for a thread; then decide again.
+        seconds: sleep so long at most; then decide again.
+        everything: look at all shards, not only at those in which something is due.
+    """
 
-    def __init__(self, names: Iterable[str], lock: threading.Lock) -> None:
-        self.names = frozenset(names)
-        self.condition = threading.Condition(lock)
-        self.sleeping = False
-        self.anew = False
+    chore: Callable[[], object] | None = None
+    seconds: float | None = None
+    everything: bool = False
 
 
 class Hub:
@@ -86,7 +93,7 @@ class Hub:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.weather = Weather()
+        self.weather = Weather(partial(figures.note_fault, broker))
         self._lock = threading.Lock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}
@@ -97,7 +104,8 @@ class Hub:
         self._ear = Ear(broker, self, self.weather, self._lock)
         lease = broker.lease_ms / 1000
         self._patrol = Patrol(self._live_queues, registry, lease, lease / 3, self.weather, self, pace=LOOK)
-        self._patrolling = threading.Lock()
+        #: somebody is at it, or has said that it will be
+        self._patrolling = False
         self._look_at = self._refresh_at = 0.0
 
     # -- what is known of the shards ---------------------------------------------------------------------------------
@@ -133,6 +141,8 @@ class Hub:
     def turn(self, names: tuple[str, ...]) -> int:
         """Counts the calls for these queues."""
         with self._lock:
+            if len(self._turns) >= _MOST_TURNS and names not in self._turns:
+                self._turns.clear()  # callers may name queues in any order, and then each order counts for itself
             self._turns[names] += 1
             return self._turns[names] - 1
 
@@ -180,38 +190,40 @@ class Hub:
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def enter(self, names: Iterable[str]) -> Waiter:
-        """A thread that found nothing wants to wait for these queues."""
-        waiter = Waiter(names, self._lock)
+    def enter(self, waiter: Waiter) -> None:
+        """One who found nothing wants to wait."""
         with self._lock:
             self._waiters.append(waiter)
             self._ear.called.notify()
-        return waiter
 
-    def wait(self, waiter: Waiter, places: Sequence[Place], give_up: float) -> bool:
-        """Until one of these shards is worth a look, or ``give_up``.
-
-        Returns:
-            Whether all of them are.
-        """
-        while True:
-            listening = self._ear.listening(waiter.names)
-            self.keep_house()
-            with self._lock:
-                if waiter.anew:
-                    waiter.anew = False
-                    return True
-                now = time.monotonic()
-                due_at = min((place.due_at for place in places), default=NEVER)
-                if due_at <= now or give_up <= now:
-                    return False
-                until = min(due_at, give_up, self._look_at, NEVER if listening else now + _REPEAT)
-                waiter.sleeping = True
-                waiter.condition.wait(min(max(0.0, until - now), _LONGEST))
-                waiter.sleeping = False
+    def decide(self, waiter: Waiter, places: Sequence[Place], give_up: float) -> Step:
+        """What it does next, to find something in one of these shards before ``give_up``. Never asks Redis."""
+        with self._lock:
+            waiter.sleeping = False
+            if waiter.anew:
+                waiter.anew = False
+                return Step(everything=True)
+            now = time.monotonic()
+            due_at = min((place.due_at for place in places), default=NEVER)
+            if due_at <= now or give_up <= now:
+                return Step()
+            call_at = NEVER if self._ear.hears(waiter.names) else waiter.called_at + _REPEAT
+            if call_at <= now:
+                waiter.called_at = now
+                return Step(lambda: self._ear.call(waiter.names))
+            if self._claims_house(now):
+                return Step(self._patrol_now)
+            waiter.hush()
+            waiter.sleeping = True
+            until = min(due_at, give_up, call_at, max(self._look_at, now + _SHORTEST))
+            return Step(seconds=min(until - now, _LONGEST))
 
     def leave(self, waiter: Waiter) -> None:
-        """It waits no more. What it knew is told to another thread, else to other processes."""
+        """It waits no more. What it knew is told to another one, else to other processes."""
+        self.put_back(self.withdraw(waiter))
+
+    def withdraw(self, waiter: Waiter) -> list[tuple[str, int]]:
+        """The same without asking Redis: tokens for other processes, for :meth:`put_back`."""
         with self._lock:
             self._waiters.remove(waiter)
             alone = {name for name in waiter.names if not self._wanted(name)}
@@ -220,8 +232,11 @@ class Hub:
             known = [place for place in self._places.values() if place.token and place.queue.name in alone]
             for place in known:
                 place.token = False
-            worth_telling = [(place.queue.name, place.number) for place in known if place.due_at != NEVER]
-        self._ear.put_back(worth_telling)
+            return [(place.queue.name, place.number) for place in known if place.due_at != NEVER]
+
+    def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
+        """Tells other processes of shards that are worth a look."""
+        self._ear.put_back(hints)
 
     def _wanted(self, name: str) -> bool:
         return any(name in waiter.names for waiter in self._waiters)
@@ -230,7 +245,7 @@ class Hub:
         for waiter in self._waiters:
             if waiter.sleeping and name in waiter.names:
                 waiter.sleeping = False  # the next token is for another one
-                waiter.condition.notify()
+                waiter.wake()
                 return
 
     # -- looks -------------------------------------------------------------------------------------------------------
@@ -238,11 +253,23 @@ class Hub:
     def keep_house(self) -> None:
         """Give expired leases back and wake somebody for work whose token was lost, if it is time to look. Never
         raises: what is wrong with Redis is seen by those who reserve."""
-        now = time.monotonic()
-        if now < self._look_at or not self._patrolling.acquire(blocking=False):
+        if time.monotonic() < self._look_at:
             return
+        with self._lock:
+            mine = self._claims_house(time.monotonic())
+        if mine:
+            self._patrol_now()
+
+    def _claims_house(self, now: float) -> bool:
+        """Under the lock: whether it is time to look, and nobody else is at it. Who claims it has to do it."""
+        if now < self._look_at or self._patrolling:
+            return False
+        self._patrolling, self._look_at = True, now + LOOK
+        return True
+
+    def _patrol_now(self) -> None:
         try:
-            self._look_at = now + LOOK
+            now = time.monotonic()
             if self._refresh_at <= now:
                 self._refresh_at = now + REFRESH
                 self._refresh()
@@ -250,7 +277,7 @@ class Hub:
         except Exception as error:
             self.weather.storm("a look at the leases", error)
         finally:
-            self._patrolling.release()
+            self._patrolling = False
 
     def _refresh(self) -> None:
         """Learn of shards that came or went; tokens may have told others only."""
@@ -263,7 +290,7 @@ class Hub:
         return [queue for queue in list(self._queues.values()) if not queue.deleted]
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """False: the threads that wait look after due times by themselves, and nobody else is to be woken."""
+        """False: those who wait look after due times by themselves, and nobody else is to be woken."""
         return False
 
     # -- what the wake thread asks and tells, under the lock ---------------------------------------------------------
@@ -288,10 +315,10 @@ class Hub:
         return True
 
     def ask_anew(self) -> None:
-        """Tokens may have been lost: every thread that waits asks every shard."""
+        """Tokens may have been lost: everyone who waits asks every shard."""
         for waiter in self._waiters:
             waiter.anew = True
-            waiter.condition.notify()
+            waiter.wake()
 
 
 _lock = threading.Lock()

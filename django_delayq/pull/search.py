@@ -1,4 +1,4 @@
-"""One call of ``Queue.reserve()``: asks the shards in turn, and waits where it may."""
+"""One call for jobs: asks the shards in turn, and waits where it may. In a coroutine see :mod:`.vigil`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.faults import Backoff
 from .held import HeldJob
-from .hub import Hub, Place, Question
+from .hub import Hub, Place, Question, Step
+from .waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
     from ..core.shards import Batch
@@ -31,6 +32,16 @@ class Terms:
     worker: str
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one look brought. Unless it is ``over``, there may be another one: after ``pause`` seconds, or after a wait
+    at the hub if that is 0."""
+
+    jobs: list[HeldJob]
+    over: bool
+    pause: float = 0.0
+
+
 class Search:
     """Use once.
 
@@ -41,10 +52,15 @@ class Search:
     """
 
     def __init__(self, hub: Hub, names: tuple[str, ...], terms: Terms) -> None:
-        self._hub = hub
-        self._names = names
+        self.hub = hub
+        self.names = names
+        #: when it ends (monotonic); may be brought forward at any time
+        self.give_up = 0.0
         self._terms = terms
         self._turn = hub.turn(names)
+        self._places: list[Place] = []
+        self._everything = True
+        self._pause = Backoff(cap=1.0)
         #: of reserves whose reply was lost: the request id, under which the same jobs are handed out again, and when it
         #: was first sent
         self._requests: dict[Place, tuple[bytes, float]] = {}
@@ -55,35 +71,57 @@ class Search:
         Raises:
             QueueUnavailable: Redis could not be reached, at the end.
         """
-        hub, waiter = self._hub, None
-        everything = True
-        pause = Backoff(cap=1.0)
+        self.give_up = give_up
+        waiter: ThreadWaiter | None = None
         try:
-            while True:
-                hub.keep_house()
-                try:
-                    places = hub.places(hub.open(self._names), self._turn)
-                    if everything:
-                        jobs = self._collect(map(hub.ask, places))
-                    else:
-                        jobs = self._collect(iter(partial(hub.ask_due, places), None))
-                except QueueUnavailable as error:
-                    fault = hub.weather.storm("a pulling thread", error)
-                    left = give_up - time.monotonic()
-                    if left <= 0:
-                        raise
-                    time.sleep(min(left, pause.next(fault)))
-                    everything = True
+            while not (looked := self.look()).over:
+                if looked.pause:
+                    time.sleep(looked.pause)
                     continue
-                pause.reset()
-                if jobs or time.monotonic() >= give_up:
-                    return jobs
                 if waiter is None:
-                    waiter = hub.enter(self._names)
-                everything = hub.wait(waiter, places, give_up)
+                    waiter = ThreadWaiter(self.names)
+                    self.hub.enter(waiter)
+                while (step := self.decide(waiter)) is not None:
+                    if step.chore is not None:
+                        step.chore()
+                    else:
+                        waiter.sleep(step.seconds or 0.0)
+            return looked.jobs
         finally:
             if waiter is not None:
-                hub.leave(waiter)
+                self.hub.leave(waiter)
+
+    def look(self) -> Looked:
+        """Asks the shards that may have something, all of them at first.
+
+        Raises:
+            QueueUnavailable: Redis could not be reached, and the time is over.
+        """
+        hub = self.hub
+        hub.keep_house()
+        try:
+            self._places = hub.places(hub.open(self.names), self._turn)
+            if self._everything:
+                jobs = self._collect(map(hub.ask, self._places))
+            else:
+                jobs = self._collect(iter(partial(hub.ask_due, self._places), None))
+        except QueueUnavailable as error:
+            fault = hub.weather.storm("a pulling thread", error)
+            left = self.give_up - time.monotonic()
+            if left <= 0:
+                raise
+            self._everything = True
+            return Looked([], over=False, pause=min(left, self._pause.next(fault)))
+        self._pause.reset()
+        return Looked(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
+
+    def decide(self, waiter: Waiter) -> Step | None:
+        """What ``waiter`` does until the next look is worth it; None = it is now."""
+        step = self.hub.decide(waiter, self._places, self.give_up)
+        if step.chore is None and step.seconds is None:
+            self._everything = step.everything
+            return None
+        return step
 
     def _collect(self, questions: Iterator[Question]) -> list[HeldJob]:
         found: list[HeldJob] = []
@@ -108,9 +146,9 @@ class Search:
         try:
             batch, asked_at = self._reserve(place, room)
         except BaseException:
-            self._hub.unanswered(question)
+            self.hub.unanswered(question)
             raise
-        self._hub.answered(question, batch.next_due_ms, batch.taken)
+        self.hub.answered(question, batch.next_due_ms, batch.taken)
         taken_ms = batch.now_ms - (time.monotonic() - asked_at) * 1000  # the lease began when it was first asked for
         return [
             HeldJob(place.queue, job, asked_at=asked_at, taken_ms=taken_ms, ttr_ms=terms.ttr_ms) for job in batch.jobs
