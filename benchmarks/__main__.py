@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-NAMES = ("drain", "merged", "failures", "enqueue", "bulk", "lateness", "idle", "memory", "scripts")
+NAMES = ("drain", "merged", "failures", "enqueue", "bulk", "lateness", "idle", "memory", "scripts", "http")
 
 
 def main(arguments: list[str] | None = None) -> int:

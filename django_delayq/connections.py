@@ -18,8 +18,8 @@ from .core.task import registry, short, suggest
 
 _lock: Final = threading.Lock()
 _broker: DjangoBroker | None = None
-#: the same for those who are in a hurry
-_swift: DjangoBroker | None = None
+#: the same for those who are in a hurry, by the seconds that they wait
+_hurried: Final[dict[float, DjangoBroker]] = {}
 #: what tests put in the place of the process's broker, which is kept meanwhile; see :func:`stand_in`
 _stand_in: DjangoBroker | None = None
 _kept: DjangoBroker | None = None
@@ -45,15 +45,25 @@ def swift_broker() -> DjangoBroker:
     Raises:
         Misconfigured: see :func:`broker`.
     """
-    global _swift
+    return hurried_broker(conf().outbox.budget)
+
+
+def hurried_broker(seconds: float) -> DjangoBroker:
+    """A broker of the same deployment that waits so long for each answer; the same one for the same ``seconds``.
+
+    Raises:
+        Misconfigured: see :func:`broker`.
+    """
     if _stand_in is not None:
         return _stand_in
-    if _swift is None:
+    found = _hurried.get(seconds)
+    if found is None:
         with _lock:
-            if _swift is None:
+            found = _hurried.get(seconds)
+            if found is None:
                 settings = conf()
-                _swift = make_broker(settings, make_connection(settings).hurried(settings.outbox.budget))
-    return _swift
+                found = _hurried[seconds] = make_broker(settings, make_connection(settings).hurried(seconds))
+    return found
 
 
 class DjangoBroker(Broker):
@@ -133,12 +143,13 @@ def other_shards(of: Broker) -> list[str]:
 
 def close_broker() -> None:
     """Close the process's brokers, if there are any; the next use makes new ones."""
-    global _broker, _kept, _swift
+    global _broker, _kept
     with _lock:
-        swift, _swift = _swift, None
+        hurried = list(_hurried.values())
+        _hurried.clear()
         old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
         _broker = _stand_in
-    for one in (old, swift):
+    for one in (old, *hurried):
         if one is not None:
             one.connection.close()
 
@@ -173,9 +184,9 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
         event_cap=settings.events.cap,
     )
     if settings.metrics.scripts:
-        from .metrics.scripts import observe
+        from .pull.figures import observe_scripts
 
-        observe(made)
+        observe_scripts(made)
     return made
 
 

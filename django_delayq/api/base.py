@@ -18,10 +18,11 @@ from ..conf import SETTING, conf
 from ..core.queue import Queue
 from ..loading import load
 from . import idempotency, problems
-from .parsing import LimitedJSONParser
+from .parsing import LimitedJSONParser, check_head
 from .permissions import ActionThrottle, MayDo
 
 if TYPE_CHECKING:
+    from django.http import HttpResponse
     from rest_framework.authentication import BaseAuthentication
     from rest_framework.request import Request
     from rest_framework.throttling import BaseThrottle
@@ -63,14 +64,20 @@ class ApiView(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Who is it, may they, not too often; and was the same asked before."""
+        check_head(request)
         super().initial(request, *args, **kwargs)
         self._kept = idempotency.begin(request)
 
-    def handle_exception(self, exc: Exception) -> Response:
+    def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
         """An answer for every error, and the one that was given before to the same key."""
         if isinstance(exc, idempotency.Replayed):
             return exc.response
-        return super().handle_exception(exc)
+        try:
+            return super().handle_exception(exc)
+        except Exception:  # a fault of ours: Django answers, and this key is free again
+            if self._kept is not None:
+                self._kept.drop()
+            raise
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """Keeps the answer, if its request carried a key; nothing of this API is for caches."""
@@ -103,7 +110,8 @@ class ApiView(APIView):
         Raises:
             Problem: there is none.
         """
-        found = connections.existing_queue(name)
+        # The registry counts its changes under the name "", which no queue has.
+        found = connections.existing_queue(name) if name else None
         if found is None:
             raise problems.queue_not_found(name[:64])
         return found

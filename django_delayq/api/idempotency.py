@@ -1,29 +1,217 @@
-"""Answers that are given again to the same Idempotency-Key."""
+"""Answers that are given again to the same ``Idempotency-Key`` (draft-ietf-httpapi-idempotency-key-header), for POST.
+
+The key is the user's own: two users may use the same one. It stands for the method, the path, the query and the raw
+bytes of the body; with anything else it is refused (422). While the first request is under way the same key is answered
+with 409. Its answer is kept in Redis for ``API["keep_answers"]`` seconds, or as long as ``Idempotency-Keep`` says if
+that is less. Not kept is what changes by waiting (5xx and 429), or has more than 1 MiB: it is given once, with
+``Idempotent-Answer: not-kept``, and the same key is a new request afterwards.
+
+What is guaranteed:
+
+* An answer that was kept is given again, and nothing is done a second time, as long as it is kept and Redis has it.
+* A process may die after it has done what was asked for and before the answer is kept. Then the key is "in progress"
+  until 60 seconds after the request began, and afterwards the request is carried out once more. A request that takes
+  longer than those 60 seconds counts as dead as well.
+* Jobs that are produced under a key and have no id of their own get ids made of the key, the request and their place
+  in it. So carrying it out once more replaces those that still wait, and does not double them. One that has run (or has
+  begun to) meanwhile is stored, and runs, again: what must not run twice needs ``@exactly_once``, or an id and
+  ``on_conflict: "error"`` where the job outlives the repetition.
+* Verbs that name jobs (cancel, kick, …) find them done already. Reserving jobs twice takes other jobs the second time;
+  the first ones come back when their leases end.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+import json
+import logging
+import os
+import re
+from base64 import urlsafe_b64encode
+from typing import TYPE_CHECKING, Any, Final
+
+from django.http import HttpResponse
+
+from .. import connections
+from ..conf import conf
+from ..core.errors import DelayQError
+from ..core.scripts import clear_errors
+from .problems import Problem
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.response import Response
 
+#: seconds after which a request that did not end counts as dead
+UNDER_WAY: Final = 60
+#: bytes of the largest answer that is kept
+LARGEST: Final = 1024 * 1024
+HEADER: Final = "Idempotency-Key"
+#: seconds for which the client will want the answer again: who gives up after a minute need not fill Redis for a day
+KEEP: Final = "Idempotency-Keep"
+
+logger: Final = logging.getLogger("django_delayq.api")
+
+_SECONDS: Final = re.compile(r"[1-9][0-9]{0,7}")
+_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
+_HEADERS: Final = ("Content-Type", "Location", "Retry-After")
+_RUNNING: Final = b"r"
+_ANSWERED: Final = b"a"
+_DIGEST: Final = 32
+
 
 class Replayed(Exception):
     """The request was answered before; ``response`` is that answer."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: HttpResponse) -> None:
         super().__init__()
         self.response = response
 
 
 class Kept:
-    """Where the answer of a request with a key is to be kept."""
+    """Where the answer of a request with a key is to be kept; until then it says that the request is under way."""
+
+    def __init__(self, name: str, fingerprint: bytes, keep: float) -> None:
+        self._name = name
+        self._fingerprint = fingerprint
+        self._keep_ms = int(keep * 1000)
+        self._mark = _RUNNING + fingerprint + os.urandom(16)
+
+    def begin(self) -> None:
+        """Says that the request is under way.
+
+        Raises:
+            Replayed: it was answered already.
+            Problem: it is under way (409), or the key was used for something else (422).
+            QueueUnavailable: Redis cannot be asked, so nothing is done.
+        """
+        client = connections.broker().client
+        with clear_errors():
+            # What was there may end between the two looks.
+            for _ in range(3):
+                if client.set(self._name, self._mark, nx=True, ex=UNDER_WAY):
+                    return
+                found: bytes | None = client.get(self._name)
+                if found is not None:
+                    self._meet(found, client.ttl(self._name))
+        raise _in_progress(1)
+
+    def _meet(self, found: bytes, ttl: int) -> None:
+        if found[1 : 1 + _DIGEST] != self._fingerprint:
+            raise Problem(422, "idempotency_mismatch",
+                          f"this {HEADER} was used for another request; take a new key for each request")  # fmt: skip
+        if found[:1] == _RUNNING:
+            raise _in_progress(max(1, ttl))
+        raise Replayed(_unpack(found[1 + _DIGEST :]))
+
+    def job_id(self, place: int) -> str:
+        """The id of a job that has none: the same when the request is repeated. 20 characters, as random ones have."""
+        return urlsafe_b64encode(
+            hashlib.sha256(b"%b:%d:%b" % (self._name.encode(), place, self._fingerprint)).digest()[:15]
+        ).decode()
 
     def keep(self, response: Response) -> None:
-        """Keeps it."""
+        """Keeps the answer as soon as it is written down."""
+        if response.status_code >= 500 or response.status_code == 429:
+            self.drop()
+            response["Idempotent-Answer"] = "not-kept"
+            return
+        response.add_post_render_callback(self._keep)
+
+    def drop(self) -> None:
+        """Nothing is kept: the same key is a new request."""
+        self._replace(None)
+
+    def _keep(self, response: HttpResponse) -> None:
+        if len(response.content) > LARGEST:
+            response["Idempotent-Answer"] = "not-kept"
+            self._replace(None)
+        else:
+            self._replace(_ANSWERED + self._fingerprint + _pack(response))
+
+    def _replace(self, answer: bytes | None) -> None:
+        """Puts something in the place of our mark, if it is still there."""
+        try:
+            with clear_errors():
+                client = connections.broker().client
+                if client.get(self._name) != self._mark:
+                    logger.warning(
+                        "a request with an %s took more than %d s, its answer is not kept", HEADER, UNDER_WAY
+                    )
+                elif answer is None:
+                    client.delete(self._name)
+                else:
+                    client.set(self._name, answer, px=self._keep_ms)
+        except DelayQError as error:
+            # What was asked for is done, and that is told. The mark ends by itself.
+            logger.warning("the answer to an %s was not kept: %s", HEADER, error)
 
 
 def begin(request: Request) -> Kept | None:
-    """What is known of the request's key; None if it has none."""
-    return None
+    """What is known of the request's key; None if it has none.
+
+    Raises:
+        Replayed: it was answered before.
+        Problem: the key cannot be one (400), is in progress (409), or was used for another request (422).
+        QueueUnavailable: Redis cannot be asked.
+    """
+    if request.method != "POST":
+        return None
+    key = request.headers.get(HEADER)
+    if key is None:
+        return None
+    if not _KEY.fullmatch(key):
+        raise Problem(400, "invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
+    request.data  # noqa: B018 (reads the body; a wrong one is refused here)
+    raw: bytes = getattr(request, "delayq_raw", b"")
+    path = request.get_full_path()
+    words = (request.method.encode(), path.encode(), raw)
+    kept = Kept(f"{connections.broker().prefix}:answer:{_digest(_user(request.user), key.encode()).hex()}",
+                _digest(*words), _keep(request.headers.get(KEEP)))  # fmt: skip
+    kept.begin()
+    return kept
+
+
+def _keep(text: str | None) -> float:
+    """Seconds for which the answer is kept: what the client says, and no longer than the project does."""
+    most = conf().api.keep_answers
+    if text is None:
+        return most
+    if not _SECONDS.fullmatch(text):
+        raise Problem(400, "invalid", f"{KEEP} is a whole number of seconds, 1 to 99999999")
+    return min(float(text), most)
+
+
+def _digest(*words: bytes) -> bytes:
+    found = hashlib.sha256()
+    for word in words:
+        found.update(b"%d:" % len(word))
+        found.update(word)
+    return found.digest()
+
+
+def _user(user: Any) -> bytes:
+    kind = user.__class__  # of a lazy user, too
+    who = getattr(user, "pk", None)
+    return f"{kind.__module__}.{kind.__qualname__}:{user if who is None else who}".encode()
+
+
+def _in_progress(seconds: float) -> Problem:
+    said = f"a request with this {HEADER} is under way; ask for its answer later"
+    return Problem(409, "idempotency_in_progress", said, retry_after=seconds)
+
+
+def _pack(response: HttpResponse) -> bytes:
+    headers = {name: response[name] for name in _HEADERS if name in response}
+    head = json.dumps({"status": response.status_code, "headers": headers}).encode()
+    return head + b"\n" + response.content
+
+
+def _unpack(stored: bytes) -> HttpResponse:
+    head, _, content = stored.partition(b"\n")
+    known = json.loads(head)
+    response = HttpResponse(content, status=known["status"])
+    for name, value in known["headers"].items():
+        response[name] = value
+    response["Idempotent-Replayed"] = "true"
+    return response

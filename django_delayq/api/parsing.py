@@ -1,20 +1,30 @@
-"""JSON bodies with limits: nothing that a client sends may cost more than reading it."""
+"""JSON bodies with limits: nothing that a client sends may cost more than reading it.
+
+Stricter than most: a name that stands twice in an object, a number that no double holds (``1e400``), ``NaN`` and half
+of a surrogate pair are refused, because what reads them next would understand something else than the sender did.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import IO, Any, Final, NoReturn
+import math
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
-from django.conf import settings
-from rest_framework.exceptions import ParseError
+from django.http.request import UnreadablePostError
+from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 
 from ..conf import conf
+from ..core.inputs import short
 from .problems import Problem
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
 
 #: longest whole number of a body, in digits: larger ones cost time that grows with their square
 _DIGITS: Final = 40
+_CHARSETS: Final = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
 class LimitedJSONParser(BaseParser):
@@ -32,22 +42,71 @@ class LimitedJSONParser(BaseParser):
         Raises:
             Problem: too large, or nested too deep.
             ParseError: no JSON.
+            UnsupportedMediaType: another charset.
         """
         limits = conf().api
+        _check_charset(media_type or "")
         raw = _read(stream, limits.max_body)
         if parser_context is not None:
-            parser_context["request"].delayq_raw = raw
-        text = _decode(raw)
-        try:
-            value = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole)
-        except RecursionError:
-            raise too_deep(limits.max_depth) from None
-        except ValueError as error:
-            raise ParseError(f"the body is not JSON: {str(error)[:200]}") from None
-        # A body with few brackets cannot be deep, and most have few.
-        if raw.count(b"[") + raw.count(b"{") > limits.max_depth and _depth(value, limits.max_depth) > limits.max_depth:
-            raise too_deep(limits.max_depth)
-        return value
+            request = parser_context["request"]
+            if len(raw) < int(request.META.get("CONTENT_LENGTH") or 0):
+                raise ParseError("the body broke off before its end")
+            request.delayq_raw = raw
+        return loads(raw, limits.max_depth)
+
+
+def check_head(request: Request) -> None:
+    """What the headers alone tell of a body, looked at before a byte of it is read.
+
+    Raises:
+        Problem: too large, or its length is not told. ParseError: a wrong length.
+        UnsupportedMediaType: compressed, or no JSON.
+    """
+    meta = request.META
+    encoding = meta.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedMediaType(
+            encoding, f"the body is sent as {short(encoding)}; send it as it is, without Content-Encoding"
+        )
+    told = str(meta.get("CONTENT_LENGTH") or "").strip()
+    if not told:
+        if meta.get("HTTP_TRANSFER_ENCODING"):
+            raise Problem(411, "length_required", "the length of the body is not told; send a Content-Length")
+        return
+    if not (told.isascii() and told.isdigit()):
+        raise ParseError(f"the Content-Length {short(told)} is no number of bytes")
+    most = conf().api.max_body
+    if len(told) > 20 or int(told) > most:
+        raise too_large(most)
+    kind = str(meta.get("CONTENT_TYPE") or "")
+    # Here, because a form may be read, and then seem to be empty, while the session's user is looked at.
+    if int(told) > 0 and kind.partition(";")[0].strip().lower() != LimitedJSONParser.media_type:
+        raise UnsupportedMediaType(kind, f"the body is sent as {short(kind)}; send JSON, as application/json")
+
+
+def loads(raw: bytes, max_depth: int) -> Any:
+    """The value of a body.
+
+    Raises:
+        Problem: nested too deep. ParseError: no JSON.
+    """
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise ParseError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    try:
+        value = _decoder.decode(text)
+    except RecursionError:
+        raise too_deep(max_depth) from None
+    except ValueError as error:
+        raise ParseError(f"the body is not JSON: {str(error)[:200]}") from None
+    # A body with few brackets cannot be deep.
+    if raw.count(b"[") + raw.count(b"{") > max_depth and is_deeper(value, max_depth):
+        raise too_deep(max_depth)
+    # Half of a pair can be written as an escape only, and hardly anybody writes those.
+    if "\\u" in text:
+        _refuse_halves(value)
+    return value
 
 
 def too_deep(most: int) -> Problem:
@@ -55,31 +114,57 @@ def too_deep(most: int) -> Problem:
     return Problem(400, "too_deep", f"the JSON of the body is nested more than {most} deep; make it flatter")
 
 
+def too_large(most: int) -> Problem:
+    """413: too many bytes."""
+    return Problem(413, "too_large", f"the body has more than {most} bytes; send several smaller requests")
+
+
+def too_many(most: int, what: str) -> Problem:
+    """413: too many entries."""
+    return Problem(413, "too_large", f"one request is about at most {most} {what}; send several requests")
+
+
+def is_deeper(value: Any, most: int) -> bool:
+    """Whether lists and objects are nested more than ``most`` deep. It does not recurse."""
+    level = [value]
+    for _ in range(most + 1):
+        level = [one for one in level if type(one) is list or type(one) is dict]
+        if not level:
+            return False
+        level = [item for one in level for item in _items(one)]
+    return True
+
+
+def _items(one: Any) -> Iterator[Any]:
+    return iter(one.values() if type(one) is dict else one)
+
+
+def _check_charset(media_type: str) -> None:
+    for part in media_type.split(";")[1:]:
+        name, _, value = part.partition("=")
+        if name.strip().lower() == "charset" and value.strip(" \"'").lower() not in _CHARSETS:
+            raise UnsupportedMediaType(media_type, "JSON is sent as UTF-8; leave the charset out")
+
+
 def _read(stream: IO[bytes], most: int) -> bytes:
-    raw = stream.read(most + 1)
-    if len(raw) > most:
-        raise Problem(413, "too_large", f"the body has more than {most} bytes; send several smaller requests")
-    return raw
-
-
-def _decode(raw: bytes) -> str:
+    parts, left = [], most + 1
     try:
-        text = raw.decode(settings.DEFAULT_CHARSET if settings.DEFAULT_CHARSET else "utf-8")
-    except UnicodeDecodeError as error:
-        raise ParseError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
-    # "\ud800" is half a character: nothing else could be made of it later.
-    if "\\ud" in text or "\\uD" in text:
-        _refuse_halves(text)
-    return text
+        # A stream may give less than it is asked for and still not be at its end.
+        while left > 0 and (part := stream.read(left)):
+            parts.append(part)
+            left -= len(part)
+    except (UnreadablePostError, OSError):
+        raise ParseError("the body broke off before its end") from None
+    if left <= 0:
+        raise too_large(most)
+    return b"".join(parts)
 
 
-def _refuse_halves(text: str) -> None:
+def _refuse_halves(value: Any) -> None:
     try:
-        json.dumps(json.loads(text), ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ParseError("the body has a half of a surrogate pair; send whole characters") from None
-    except (ValueError, RecursionError):
-        return  # the parser itself says what is wrong
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -87,21 +172,27 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _whole(digits: str) -> int:
-    if len(digits) > _DIGITS:
-        raise ParseError(f"a whole number of {len(digits)} digits is too long; send it as a text")
+    if len(digits.lstrip("-")) > _DIGITS:
+        raise ParseError(f"a whole number of {len(digits.lstrip('-'))} digits is too long; send it as a text")
     return int(digits)
 
 
-def _depth(value: Any, most: int) -> int:
-    """How deep it is nested, counted no further than one beyond ``most``."""
-    depth, level = 0, [value]
-    while level and depth <= most:
-        inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += [item for item in one.values() if isinstance(item, (dict, list))]
-            elif isinstance(one, list):
-                inner += [item for item in one if isinstance(item, (dict, list))]
-        depth += bool(isinstance(value, (dict, list)))
-        level = inner
-    return depth
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ParseError(f"the number {short(text)} is too large; send it as a text")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ParseError(f"the name {short(twice)} stands twice in an object; which value is meant?")
+    return made
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_fraction
+)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
-from django.urls import include, path
+from django.urls import URLPattern, include, path
 
+from . import converters  # noqa: F401 (delayq_any)
 from .views import consuming, health, jobs, morgue, queues, schema, stats, workers
 from .views.nothing import Nothing
 
@@ -19,9 +21,22 @@ _v1: Final = [
     *stats.urlpatterns,
     *schema.urlpatterns,
 ]
+
+
+def _metrics() -> list[URLPattern]:
+    """For Prometheus, where its package is installed."""
+    if find_spec("prometheus_client") is None:
+        return []
+    from ..metrics.views import metrics
+
+    return [path("metrics", metrics, name="metrics")]
+
+
 urlpatterns: Final = [
     path("v1/", include(_v1)),
     *health.urlpatterns,
+    *_metrics(),
     # What is no address is answered in the same way as everything else, behind the same door.
-    path("<path:rest>", Nothing.as_view(), name="nothing"),
+    path("", Nothing.as_view(), name="nothing"),
+    path("<delayq_any:rest>", Nothing.as_view(), name="nothing"),
 ]

@@ -1,8 +1,31 @@
-"""How things look in JSON."""
+"""How things look in JSON: moments, spans, and jobs, in which nobody sees what is secret."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import inspect
+import math
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from ..conf import conf
+from ..core import codec
+from ..core.job import Job, Payload, Undecodable
+from ..core.task import registry
+from ..core.views import JobView
+from ..masking import Mask
+from ..pull.held import RAW
+
+#: payloads of one job that are shown
+MOST_PAYLOADS: Final = 50
+#: bytes of arguments that a list shows; larger ones are left out of it
+MOST_BYTES: Final = 10_000
+#: how deep stored values are shown: what this package stores is never deeper, foreign bytes may be
+_DEEPEST: Final = 100
 
 
 def moment(ms: float | None) -> str | None:
@@ -18,3 +41,139 @@ def moment(ms: float | None) -> str | None:
 def seconds(ms: float) -> float:
     """A span (ms) in seconds."""
     return round(ms / 1000, 3)
+
+
+def mask() -> Mask:
+    """What hides the secrets, as in the admin."""
+    return _mask(conf().admin.sensitive)
+
+
+@lru_cache(maxsize=4)
+def _mask(words: tuple[str, ...]) -> Mask:
+    return Mask(words)
+
+
+def job(view: JobView, payloads: Iterable[Payload] | None = None) -> dict[str, Any]:
+    """A job as everybody may see it.
+
+    Args:
+        view: the job.
+        payloads: those of a merged job; None = only their number is told.
+    """
+    held, history, hide = view.job, view.history, mask()
+    shown: dict[str, Any] = {
+        "queue": held.queue,
+        "id": view.id,
+        "key": held.key.hex(),
+        "task": held.task,
+        "state": view.state,
+        "due": moment(view.due_ms),
+        "priority": held.priority,
+        "merged": held.merged,
+        **{name: history[name] for name in ("failures", "reserves", "crashes", "releases")},
+        "context": hide.value(plain(held.context)),
+        "size": view.size,
+        "cut": view.cut,
+        "gated_due": moment(view.gated_due_ms),
+        "worker": held.worker or None if view.state == "reserved" else None,
+        "lease_ends": moment(view.deadline_ms),
+        "buried": moment(view.buried_ms),
+        "reason": _hidden(view.reason, hide),
+        "outcome": view.outcome,
+        "error": _error(view, hide),
+    }
+    if held.merged:
+        shown["payload_count"] = view.payload_count
+        if payloads is not None:
+            shown["payloads"] = [_payload(payload, hide) for payload, _ in zip(payloads, range(MOST_PAYLOADS))]  # noqa: B905
+    elif not view.cut:
+        shown |= _content(held, hide)
+    return shown
+
+
+def _error(view: JobView, hide: Mask) -> dict[str, str] | None:
+    known = view.error
+    name = str(known.get("class") or view.error_class or "")
+    if not (known or name):
+        return None
+    return {
+        "class": _text(name),
+        "message": _hidden(str(known.get("message") or ""), hide),
+        "traceback": _text(hide.traceback(str(known.get("traceback") or ""))),
+    }
+
+
+def _payload(payload: Payload, hide: Mask) -> dict[str, Any]:
+    try:
+        return {"payload": hide.value(plain(codec.decode(payload.data))), "score": payload.score}
+    except Undecodable:
+        return {**raw(payload.data, hide), "score": payload.score}
+
+
+def _content(held: Job, hide: Mask) -> dict[str, Any]:
+    if held.task == RAW:
+        return raw(held.args, hide)
+    try:
+        args, kwargs = codec.decode_args(held.args)
+    except Undecodable:
+        return raw(held.args, hide)
+    known = registry.get(held.task)
+    args, kwargs = hide.arguments(plain(args), plain(kwargs), () if known is None else _names(known.func))
+    return {"args": args, "kwargs": kwargs}
+
+
+def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
+    """Bytes as a text, if they are one, else in base64.
+
+    Args:
+        hide: what hides secrets in a text; None = it is for the one to whom the job is handed.
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+    return {"body": text if hide is None else _hidden(text, hide)}
+
+
+@lru_cache(maxsize=1024)
+def _names(func: Callable[..., Any]) -> Sequence[str]:
+    """Names of the positional arguments."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(name for name, one in inspect.signature(func).parameters.items() if one.kind in kinds)
+
+
+def plain(value: Any, _depth: int = 0) -> Any:
+    """A value of the codec as plain JSON: moments in ISO 8601, spans in seconds, bytes in base64, numbers as they are.
+
+    It never fails, whatever lies in Redis.
+    """
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if _depth > _DEEPEST:
+        return "…"
+    if isinstance(value, Mapping):
+        return {_text(str(name)): plain(item, _depth + 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, _depth + 1) for item in value]
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, (Decimal, UUID)):
+        return str(value)
+    return _text(repr(value)[:1000])
+
+
+def _hidden(text: str, hide: Mask) -> str:
+    return _text(hide.text(text))  # in this order: the mask reads JSON, in which any half may be escaped
+
+
+def _text(text: str) -> str:
+    """Without halves of surrogate pairs, which an answer cannot carry."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

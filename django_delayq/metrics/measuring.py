@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -22,6 +24,9 @@ Value: TypeAlias = float | Histogram
 #: values of the labels, in the order of the metric's labels → value
 Values: TypeAlias = dict[tuple[str, ...], Value]
 _Sample: TypeAlias = tuple[Metric, tuple[str, ...], Value]
+#: seconds that one answer of Redis is waited for. A Redis that stands still would keep the thread for minutes, and a
+#: scraper that gives up sooner would not hear that it does
+PATIENCE: Final = 3.0
 _STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
 
 
@@ -29,7 +34,7 @@ def measure() -> dict[Metric, Values]:
     """Every metric that has something to say, in at most 6 round trips. While Redis is away only ``delayq_up``: 0."""
     began = time.time()
     try:
-        snapshot = take(connections.broker())
+        snapshot = take(connections.hurried_broker(PATIENCE))
     except (DelayQError, *REDIS_ERRORS) as error:
         logger.warning("no metrics, Redis does not answer: %s", error)
         return {names.UP: {(): 0.0}}
@@ -133,16 +138,21 @@ def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
     yield names.WORKER_THREADS, (), sum(worker.threads for worker in live)
     yield names.WORKER_BUSY, (), sum(worker.running for worker in live)
     yield names.WORKER_MEMORY, (), sum(worker.rss_mib or 0 for worker in live) * 1024 * 1024
+    serving = Counter(name for worker in live if worker.threads > 0 for name in set(worker.queues))
+    began = _oldest_runs(live)
     for queue in snapshot.queues:
         if queue.kind == "python":
-            serving = sum(worker.threads > 0 and queue.name in worker.queues for worker in live)
-            yield names.QUEUE_WORKERS, (queue.name,), serving
-        yield names.LONGEST_RUN, (queue.name,), _longest_run(queue.name, live, snapshot.now_ms)
+            yield names.QUEUE_WORKERS, (queue.name,), serving[queue.name]
+        oldest = began.get(queue.name, snapshot.now_ms)
+        yield names.LONGEST_RUN, (queue.name,), max(0.0, snapshot.now_ms - oldest) / 1000
 
 
-def _longest_run(queue: str, workers: Sequence[WorkerStatus], now_ms: float) -> float:
-    began = [job.started_ms for worker in workers for job in worker.jobs if job.queue == queue]
-    return max(0.0, now_ms - min(began)) / 1000 if began else 0.0
+def _oldest_runs(workers: Sequence[WorkerStatus]) -> dict[str, float]:
+    """When the oldest run of each queue began, Unix ms, as far as workers say so."""
+    found: dict[str, float] = {}
+    for job in (job for worker in workers for job in worker.jobs if job.started_ms):
+        found[job.queue] = min(found.get(job.queue, math.inf), job.started_ms)
+    return found
 
 
 def _of_redis(redis: RedisStatus) -> Iterator[_Sample]:

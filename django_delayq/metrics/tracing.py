@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 try:
     from opentelemetry import metrics, propagate, trace
-    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 except ImportError as error:
     raise ImportError("traces need the interface of OpenTelemetry: pip install 'django-delayq[otel]'") from error
@@ -77,24 +77,25 @@ def schedule(next: Chain) -> Chain:
         measured = _attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
         if scheduling.many:
             _inject(scheduling)
-            sent.add(1, measured)
+            with _unharmed():
+                sent.add(1, measured)
             return next(scheduling)
         parent, links = _parent_of(scheduling.options)
         began = time.perf_counter()
-        with _inside(parent), tracer.start_as_current_span(
-            f"schedule {scheduling.task.name}", None, SpanKind.PRODUCER, measured, links,
-            record_exception=False, set_status_on_exception=False,
-        ) as span:  # fmt: skip
+        name = f"schedule {scheduling.task.name}"
+        with _span_around(tracer, name, parent, SpanKind.PRODUCER, measured, links) as span:
             _inject(scheduling)
             try:
                 handle = next(scheduling)
-                _tell_outcome(span, handle)
             except BaseException as error:
-                measured["error.type"] = _failed(span, error)
+                measured = {**measured, "error.type": _failed(span, error)}
                 raise
             finally:
-                sent.add(1, measured)
-                took.record(time.perf_counter() - began, measured)
+                with _unharmed():
+                    sent.add(1, measured)
+                    took.record(time.perf_counter() - began, measured)
+            with _unharmed():
+                _tell_outcome(span, handle)
         return handle
 
     return call
@@ -129,7 +130,8 @@ def _inject(scheduling: Scheduling) -> None:
         return  # there is no span of ours that could stand between this entry and what it says itself
     carrier: dict[str, str] = {}
     if trace.get_current_span().get_span_context().is_valid:
-        propagate.inject(carrier)
+        with _unharmed():
+            propagate.inject(carrier)
     if carrier:
         scheduling.options["context"] = {**(given or {}), **carrier}
 
@@ -180,25 +182,25 @@ def _around(next: Call, *, linked: bool) -> Call:
     def call(run: Run) -> Any:
         jobs = [part.job for part in run.live] or [run.job]
         measured = _attributes(run.job.queue, run.job.task, "run", "process")
-        for job in jobs:
-            late.record(_lateness(run, job), measured)
-        consumed.add(len(jobs), measured)
+        with _unharmed():
+            for job in jobs:
+                late.record(_lateness(run, job), measured)
+            consumed.add(len(jobs), measured)
         parent, links = _origin(jobs, linked=linked)
         began = time.perf_counter()
-        with _inside(parent), tracer.start_as_current_span(
-            f"run {run.job.task}", None, SpanKind.CONSUMER, {**measured, **_run_attributes(run, jobs)}, links,
-            record_exception=False, set_status_on_exception=False,
-        ) as span:  # fmt: skip
+        said = {**measured, **_run_attributes(run, jobs)}
+        with _span_around(tracer, f"run {run.job.task}", parent, SpanKind.CONSUMER, said, links) as span:
             try:
                 return next(run)
             except BaseException as error:
                 if _is_verdict(error):
                     _tell_verdict(span, error)
                 else:
-                    measured["error.type"] = _failed(span, error)
+                    measured = {**measured, "error.type": _failed(span, error)}
                 raise
             finally:
-                took.record(time.perf_counter() - began, measured)
+                with _unharmed():
+                    took.record(time.perf_counter() - began, measured)
 
     return call
 
@@ -213,16 +215,30 @@ def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Lin
 
 
 @contextmanager
-def _inside(context: Context | None) -> Iterator[None]:
-    """Go on in ``context`` for the length of a block; None = in the present one."""
-    if context is None:
-        yield
-        return
-    token = attach(context)
+def _span_around(tracer: trace.Tracer, name: str, parent: Context | None, kind: SpanKind, attributes: _Attributes,
+                 links: Sequence[Link]) -> Iterator[Span]:  # fmt: skip
+    """A span in ``parent`` (None = the present context) for the length of a block."""
+    span = trace.INVALID_SPAN
+    with _unharmed():
+        span = tracer.start_span(name, parent, kind, attributes, links)
+    inside = parent if span is trace.INVALID_SPAN else trace.set_span_in_context(span, parent)
+    token = attach(get_current() if inside is None else inside)
     try:
-        yield
+        yield span
     finally:
         detach(token)
+        with _unharmed():
+            span.end()
+
+
+@contextmanager
+def _unharmed() -> Iterator[None]:
+    """What looks on must not fail what it looks at: a sampler, a processor or a propagator of the project, or an
+    exception that cannot be printed. (A time limit that strikes here is no Exception, and goes on.)"""
+    try:
+        yield
+    except Exception:
+        logger.exception("a trace or a measurement is incomplete")
 
 
 def _span_context(context: Context) -> trace.SpanContext:
@@ -283,10 +299,12 @@ def _failed(span: Span, error: BaseException) -> str:
     """Note an error on its span. Returns its ``error.type``."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    if span.is_recording():
-        span.record_exception(error)
-        span.set_attribute("error.type", name)
-        span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+    with _unharmed():
+        if span.is_recording():
+            span.set_attribute("error.type", name)
+            span.set_status(Status(StatusCode.ERROR, kind.__name__))  # in case that its text cannot be had
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
     return name
 
 

@@ -47,7 +47,10 @@ def exposition(request: HttpRequest | Request) -> HttpResponse:
     """The metrics as Prometheus reads them; 200 also while Redis is away (``delayq_up`` is 0 then)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector())
-    encode, content_type = choose_encoder(request.META.get("HTTP_ACCEPT", ""))
+    try:
+        encode, content_type = choose_encoder(request.META.get("HTTP_ACCEPT", ""))
+    except (TypeError, ValueError):  # versions that are no numbers
+        encode, content_type = choose_encoder("")
     return HttpResponse(encode(registry), content_type=content_type, headers={"Cache-Control": "no-store"})
 
 

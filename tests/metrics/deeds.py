@@ -21,6 +21,13 @@ def note(text: str = "") -> None:
     _see(text)
 
 
+class Speechless(Exception):
+    """An error without words."""
+
+    def __str__(self) -> str:
+        raise RecursionError("what was it?")
+
+
 @task(name="measured.fall", queue="notes", max_attempts=5, retry_in=0)
 def fall(way: str) -> None:
     verdicts: dict[str, Exception] = {
@@ -28,6 +35,7 @@ def fall(way: str) -> None:
         "release": Release("somebody is at it", delay=3600),
         "bury": Bury("hopeless"),
         "error": ZeroDivisionError("by zero"),
+        "speechless": Speechless(),
     }
     raise verdicts[way]
 

@@ -371,6 +371,55 @@ def test_what_a_process_does_is_measured_in_the_words_of_the_conventions(
     }
 
 
+class Clumsy:
+    """A tracer whose spans cannot begin, or not end, as a sampler or a processor of the project may have it."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def start_span(self, *args: Any, **options: Any) -> Any:
+        if self.how == "begin":
+            raise LookupError("no sampler")
+        found = tracer.start_span(*args, **options)
+        end = found.end
+
+        def fail() -> None:
+            end()
+            raise LookupError("no processor")
+
+        found.end = fail  # type: ignore[method-assign]
+        return found
+
+
+@pytest.mark.parametrize("how", ["begin", "end"])
+def test_telemetry_that_breaks_fails_neither_the_call_nor_the_job(
+    traced: InMemorySpanExporter, work_off: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(tracing.trace, "get_tracer", lambda *name: Clumsy(how))
+    connections.close_broker()
+
+    handle = schedule(note, "one")
+    work_off()
+
+    assert [word for word, *_ in seen] == ["one"]
+    counters = connections.broker().inspector.counts("notes").counters
+    assert (handle.outcome, counters["acked"], counters.get("failed", 0)) == ("created", 1, 0)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_an_error_without_words_stays_the_error_that_it_is(
+    traced: InMemorySpanExporter, work_off: Callable[..., None]
+) -> None:
+    handle = schedule(fall, "speechless", max_attempts=1)
+    work_off()
+
+    buried = get_job(handle)
+    assert buried is not None
+    assert buried.error_class == "tests.metrics.deeds.Speechless"
+    assert attributes(span(traced, "run measured.fall"))["error.type"] == "tests.metrics.deeds.Speechless"
+    assert span(traced, "run measured.fall").status.status_code == StatusCode.ERROR
+
+
 def test_flushing_hands_over_what_a_batch_processor_holds(spans: InMemorySpanExporter) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

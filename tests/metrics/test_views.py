@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,9 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import connections, schedule
+from django_delayq.metrics import measuring
 from tests.api.conftest import ALL, Caller, api, caller  # noqa: F401 - fixtures
+from tests.support.redis_box import RedisBox
 
 from .deeds import note
 
@@ -104,6 +109,41 @@ def test_the_scrape_answers_without_redis(delayq: Any, settings: Any) -> None:
 
     samples = [sample for family in parse(answer.content.decode()) for sample in family.samples]
     assert (answer.status_code, [(sample.name, sample.value) for sample in samples]) == (200, [("delayq_up", 0.0)])
+
+
+@pytest.mark.broken_on_purpose
+def test_a_redis_that_stands_still_is_told_of_before_a_scraper_gives_up(
+    delayq: Any, settings: Any, redis_factory: Callable[..., RedisBox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the patience of everybody else it takes 20 s, and 80 s the next time: nobody would hear of it."""
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "METRICS": {"public": True}}
+    connections.close_broker()
+    assert measuring.PATIENCE * 3 < 10, "three steps of it fit into the time-out of a scrape"
+    monkeypatch.setattr(measuring, "PATIENCE", 0.3)
+    pid = box.client().info("server")["process_id"]
+    assert b"delayq_up 1.0" in ask().content
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        answers = [ask().content for _ in range(2)]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert [b"delayq_up 0.0" in answer for answer in answers] == [True, True]
+    assert time.monotonic() - began < 10
+    assert b"delayq_up 1.0" in ask().content
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/plain;version=1.x", "application/openmetrics-text; version=x", "text/plain; version=;escaping"]
+)
+def test_a_format_that_makes_no_sense_is_the_plain_one(delayq: Any, settings: Any, accept: str) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "METRICS": {"public": True}}
+
+    answer = ask(accept=accept)
+
+    assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
 
 
 @pytest.mark.urls(URLS)

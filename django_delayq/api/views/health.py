@@ -1,5 +1,112 @@
+"""Whether the process lives, and whether it can work. Anybody may ask, and is told nothing else."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
 
-urlpatterns: list[URLPattern] = []
+from django.db import Error as DatabaseTrouble
+from django.db import connections as databases
+from django.db import transaction
+from django.http import HttpRequest, JsonResponse
+from django.urls import URLPattern, path
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from redis.exceptions import RedisError
+
+from ... import connections
+from ...conf import conf
+from ...core.errors import DelayQError, QueueUnavailable
+from ...core.scripts import clear_errors
+
+logger: Final = logging.getLogger("django_delayq.api")
+
+#: seconds in which the database has to answer
+BUDGET: Final = 1.0
+#: any name: the script that is tried looks at a shard that need not be there, and changes nothing
+_NOWHERE: Final = "readyz"
+
+
+@never_cache
+@require_safe
+@transaction.non_atomic_requests
+def healthz(request: HttpRequest) -> JsonResponse:
+    """200 as long as the process answers at all; nobody is asked."""
+    return JsonResponse({"status": "ok"})
+
+
+@never_cache
+@require_safe
+@transaction.non_atomic_requests
+def readyz(request: HttpRequest) -> JsonResponse:
+    """200 if Redis answers and runs our scripts, and the databases of durable jobs answer, else 503.
+
+    Redis is waited for as long as after a commit (``OUTBOX["budget"]``, at most a second for each step), so no thread
+    is left behind with the question.
+    """
+    found = {"redis": _told("redis", redis_answers), "database": _told("database", databases_answer)}
+    ready = all(said == "ok" for said in found.values())
+    return JsonResponse({"status": "ok" if ready else "away", **found}, status=200 if ready else 503)
+
+
+def redis_answers() -> None:
+    """A PING and a script that only reads.
+
+    Raises:
+        DelayQError: Redis does not answer in time, or not as it should.
+    """
+    broker = connections.swift_broker()
+    with clear_errors():
+        broker.client.ping()
+    shard = broker.shard(_NOWHERE, 0)
+    broker.scripts.call("stats", shard.keys, b"", shard.constants)
+
+
+def databases_answer() -> None:
+    """A SELECT 1 to each database that has an outbox.
+
+    A connection that broke since it was last used is made anew: its next user would do the same.
+
+    Raises:
+        DatabaseTrouble: one does not answer. QueueUnavailable: not in time.
+    """
+    for alias in conf().outbox.databases:
+        began = time.monotonic()
+        _select_one(alias)
+        took = time.monotonic() - began
+        if took > BUDGET:
+            raise QueueUnavailable(f"the database {alias!r} took {took:.1f} s to answer SELECT 1")
+
+
+def _select_one(alias: str) -> None:
+    connection = databases[alias]
+    kept = connection.connection is not None
+    try:
+        _ask(connection)
+    except DatabaseTrouble:
+        if not kept or connection.in_atomic_block:
+            raise
+        connection.close()
+        _ask(connection)
+
+
+def _ask(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _told(what: str, ask: Callable[[], None]) -> str:
+    """ok or away; why it is away is for the log."""
+    try:
+        ask()
+    except _TROUBLES as error:
+        logger.warning("not ready, %s is away: %s", what, error)
+        return "away"
+    return "ok"
+
+
+_TROUBLES: Final[tuple[type[Exception], ...]] = (DelayQError, DatabaseTrouble, RedisError, OSError)
+
+urlpatterns: list[URLPattern] = [path("healthz", healthz, name="healthz"), path("readyz", readyz, name="readyz")]

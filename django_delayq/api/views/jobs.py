@@ -1,5 +1,185 @@
+"""Jobs: produce and list them, look at one, cancel and move it. Verbs for many are in :mod:`.moving`."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final
+from urllib.parse import quote
 
-urlpatterns: list[URLPattern] = []
+from django.urls import URLPattern, path
+from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
+from rest_framework.response import Response
+
+from ... import connections
+from ...core.errors import InvalidJob
+from ...core.inputs import check_id
+from ...core.queue import Queue
+from .. import converters, values, verbs  # noqa: F401 (the addresses ask for delayq_any)
+from ..base import ApiView
+from ..describe import extend_schema
+from ..entries import Reader
+from ..listing import JOBS_PARAMETERS, STATES, JobsQuery, Wish
+from ..problems import Problem, invalid, job_not_found
+from ..producing import kind_of, produce_many, produce_one
+from ..shapes import JobSerializer, JobsPageSerializer, ProblemSerializer, ProducedManySerializer, ProducedSerializer
+from . import moving
+from .asked import (
+    BytesSerializer,
+    CallSerializer,
+    ManySerializer,
+    MovedSerializer,
+    OutcomeSerializer,
+    When,
+    WhenSerializer,
+)
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+TAG: Final = "jobs"
+_PRODUCE: Final = PolymorphicProxySerializer(
+    component_name="Produce", serializers=[CallSerializer, BytesSerializer, ManySerializer],
+    resource_type_field_name=None,
+)  # fmt: skip
+
+
+class Jobs(ApiView):
+    """``queues/{queue}/jobs``."""
+
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "produce"}
+
+    @extend_schema(
+        operation_id="list_jobs", summary="Jobs of a queue, page by page", tags=[TAG], parameters=JOBS_PARAMETERS,
+        responses={200: JobsPageSerializer},
+        examples=[OpenApiExample("one page", {"jobs": [], "cursor": None}, response_only=True)],
+    )  # fmt: skip
+    def get(self, request: Request, queue: str) -> Response:
+        """Live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
+        query = self.read_query(request, JobsQuery)
+        place, orders = STATES[query["state"] or "waiting"]
+        return Response(Wish.of(query, place, orders).answer(self.queue(queue)))
+
+    @extend_schema(
+        operation_id="produce_jobs", summary="Put jobs in", tags=[TAG], request=_PRODUCE,
+        responses={
+            200: ProducedManySerializer, 201: ProducedSerializer,
+            202: PolymorphicProxySerializer(
+                component_name="ProducedLater", serializers=[ProducedSerializer, ProducedManySerializer],
+                resource_type_field_name=None),
+            409: ProblemSerializer, 422: ProblemSerializer,
+        },
+        examples=[
+            OpenApiExample("a call of a task", request_only=True, value={
+                "task": "shop.cancel_order", "args": [17], "id": "order-17", "delay": 1800}),
+            OpenApiExample("bytes for a queue of kind pull", request_only=True, value={
+                "body": "{\"order\": 17}", "at": "2026-11-21T18:00:00Z"}),
+            OpenApiExample("many", request_only=True, value={
+                "jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]}),
+            OpenApiExample("one was taken in", response_only=True, status_codes=["201"], value={
+                "id": "order-17", "queue": "orders", "outcome": "created", "due": "2026-11-21T11:53:43.123Z"}),
+            OpenApiExample("many were", response_only=True, status_codes=["200"], value={
+                "results": [{"id": "order-17", "outcome": "created"}, {"id": "order-18", "outcome": "replaced"}],
+                "counts": {"created": 1, "replaced": 1}}),
+        ],
+    )  # fmt: skip
+    def post(self, request: Request, queue: str) -> Response:
+        """One job (201, or 200 if nothing new is there), or up to 1,000 as `jobs` (200).
+
+        If one of many is wrong, nothing is stored. 202: Redis does not answer; durable jobs are in the database, and
+        Redis is told as soon as it does. Only tasks with `@task(api=True)` can be called.
+        """
+        asked = request.data
+        if not isinstance(asked, dict):
+            raise invalid('the body is an object: one job, or {"jobs": […]}')
+        reader = Reader(queue, kind_of(queue), None if self._kept is None else self._kept.job_id)
+        if "jobs" in asked:
+            for name in asked.keys() - {"jobs"}:
+                text = "there is no such member beside jobs; what is said of a job is said in its entry"
+                raise invalid(text, (f"/{name[:60]}", text))
+            status, answer = produce_many(asked["jobs"], reader, queue)
+            return Response(answer, status=status)
+        status, answer = produce_one(asked, reader)
+        response = Response(answer, status=status)
+        if answer["id"] is not None:
+            response["Location"] = location(request, queue, answer["queue"], answer["id"])
+        return response
+
+
+class OneJob(ApiView):
+    """``queues/{queue}/jobs/{id}``; an id may hold any character."""
+
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view", "DELETE": "operate", "PATCH": "operate"}
+
+    @extend_schema(operation_id="get_job", summary="One job", tags=[TAG],
+                   responses={200: JobSerializer, 404: ProblemSerializer})  # fmt: skip
+    def get(self, request: Request, queue: str, id: str) -> Response:
+        """The live job of this id, else the one that was buried last."""
+        live, ident = self.queue(queue), ident_of(id)
+        inspector = connections.broker().inspector
+        view = inspector.get(live.name, ident)
+        if view is None:
+            raise job_not_found(live.name, id)
+        held = view.state != "morgue" and view.job.merged
+        return Response(values.job(view, inspector.payloads(live.name, ident) if held else view.payloads))
+
+    @extend_schema(operation_id="cancel_job", summary="Cancel one job", tags=[TAG],
+                   responses={200: OutcomeSerializer, 202: OutcomeSerializer, 404: ProblemSerializer})  # fmt: skip
+    def delete(self, request: Request, queue: str, id: str) -> Response:
+        """`cancelled`: it was waiting and is gone. `stopping`: it runs, hears of it with its next heartbeat, and is not
+        tried again. 202 `outbox`: Redis does not answer, and is told as soon as it does."""
+        live, ident = self.queue(queue), ident_of(id)
+        (outcome,) = verbs.cancel(live, [ident])
+        if outcome == verbs.GONE:
+            raise job_not_found(live.name, id)
+        return Response({"outcome": outcome}, status=_status(outcome))
+
+    @extend_schema(operation_id="reschedule_job", summary="Give one job another due time", tags=[TAG],
+                   request=WhenSerializer, responses={200: MovedSerializer, 202: MovedSerializer,
+                                                      404: ProblemSerializer, 409: ProblemSerializer})  # fmt: skip
+    def patch(self, request: Request, queue: str, id: str) -> Response:
+        """What waits under the id, or waits for the end of a run, is due then. 409: it runs, and nothing waits."""
+        due_ms, delay_ms = moving.due_of(self.read(request, When))
+        live, ident = self.queue(queue), ident_of(id)
+        (outcome,) = verbs.reschedule(live, [ident], due_ms, delay_ms)
+        if outcome == verbs.NOT_WAITING:
+            raise _not_waiting(live, ident)
+        due = due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)  # Redis's clock decides
+        return Response({"outcome": outcome, "due": values.moment(due)}, status=_status(outcome))
+
+
+def ident_of(text: str) -> str:
+    """The id of an address.
+
+    Raises:
+        Problem: it can be none, so there is no such job.
+    """
+    try:
+        return check_id(text)
+    except InvalidJob as error:
+        raise Problem(404, "job_not_found", str(error)) from None
+
+
+def location(request: Request, asked: str, queue: str, ident: str) -> str:
+    """The address of a job. What stands for a folder (``.``, ``..``) clients would take out of a path."""
+    jobs = quote(request.path.removesuffix(f"{asked}/jobs")) + f"{queue}/jobs"
+    return f"{jobs}?id={ident}" if ident in (".", "..") else f"{jobs}/{quote(ident, safe='')}"
+
+
+def _not_waiting(queue: Queue, ident: str) -> Problem:
+    view = connections.broker().inspector.get(queue.name, ident, most_bytes=0)
+    if view is None or view.state == "morgue":
+        return job_not_found(queue.name, ident)
+    return Problem(409, "conflict", f"job {ident!r} of queue {queue.name!r} is {view.state} now: what runs has no due "
+                                    f"time any more")  # fmt: skip
+
+
+def _status(outcome: str) -> int:
+    return 202 if outcome == "outbox" else 200
+
+
+urlpatterns: list[URLPattern] = [
+    *moving.urlpatterns,
+    path("queues/<str:queue>/jobs", Jobs.as_view(), name="jobs"),
+    path("queues/<str:queue>/jobs/<delayq_any:id>", OneJob.as_view(), name="job"),
+]

@@ -1,5 +1,122 @@
+"""The morgue: jobs whose attempts are used up, or that were cut short. List them, bring them back, throw them away."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-urlpatterns: list[URLPattern] = []
+from django.urls import URLPattern, path
+from drf_spectacular.utils import OpenApiExample
+from rest_framework.response import Response
+
+from ... import connections
+from ...core import bulk
+from .. import values, verbs
+from ..base import ApiView
+from ..describe import extend_schema
+from ..listing import MORGUE, MORGUE_PARAMETERS, MorgueQuery, Wish, newest_first
+from ..problems import Problem
+from ..shapes import JobsPageSerializer, ProblemSerializer
+from .asked import Discard, Kick
+from .jobs import ident_of
+from .moving import each, either, queue_verb
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+TAG: Final = "morgue"
+
+
+class Morgue(ApiView):
+    """``queues/{queue}/morgue``."""
+
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+    @extend_schema(operation_id="list_morgue", summary="The morgue of a queue, page by page", tags=[TAG],
+                   parameters=MORGUE_PARAMETERS, responses={200: JobsPageSerializer})  # fmt: skip
+    def get(self, request: Request, queue: str) -> Response:
+        """Records in the order in which they were buried, or by id. An id may have several."""
+        return Response(Wish.of(self.read_query(request, MorgueQuery), *MORGUE).answer(self.queue(queue)))
+
+
+class Graves(ApiView):
+    """``queues/{queue}/morgue/{id}``."""
+
+    actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
+
+    @extend_schema(operation_id="get_graves", summary="All records of an id in the morgue", tags=[TAG],
+                   responses={200: JobsPageSerializer, 404: ProblemSerializer})  # fmt: skip
+    def get(self, request: Request, queue: str, id: str) -> Response:
+        """Up to 250, the one that was buried last first; `cursor` is always null."""
+        live = self.queue(queue)
+        graves = newest_first(connections.broker().inspector.graves(live.name, ident_of(id)))
+        if not graves:
+            raise Problem(404, "job_not_found", f"the morgue of queue {live.name!r} has no job {id!r} (any more)")
+        return Response({"jobs": [values.job(view, view.payloads) for view in graves], "cursor": None})
+
+
+class KickView(ApiView):
+    """``queues/{queue}/kick``."""
+
+    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
+
+    @extend_schema(
+        operation_id="kick_jobs", summary="Bring jobs back from the morgue", tags=[TAG], request=Kick,
+        responses={200: either("Kicked")},
+        examples=[
+            OpenApiExample("some", {"ids": ["order-17"], "delay": 60}, request_only=True),
+            OpenApiExample("a certain record", {"jobs": [{"id": "order-17", "key": "7f" * 16}]}, request_only=True),
+            OpenApiExample("all, ten in a second", {"all": True, "per_second": 10}, request_only=True),
+        ],
+    )  # fmt: skip
+    def post(self, request: Request, queue: str) -> Response:
+        """Their failures are forgotten. `kicked`, `live` (a live job of the id stands in the way) or `gone`."""
+        asked, live = self.read(request, Kick), self.queue(queue)
+        delay_ms, replace = asked.get("delay", 0), asked.get("replace", False)
+        if "all" in asked:
+            pace = asked.get("per_second")
+            return Response(verbs.swept(lambda progress: bulk.kick_all(
+                live, delay_ms=delay_ms, per_second=pace, replace=replace, progress=progress)))  # fmt: skip
+        wanted = _wanted(asked)
+        outcomes = [live.kick(ident, key=key, delay_ms=delay_ms, replace=replace) or verbs.GONE
+                    for ident, key in wanted]  # fmt: skip
+        return Response(each([ident for ident, _ in wanted], outcomes))
+
+
+class DiscardView(ApiView):
+    """``queues/{queue}/discard``."""
+
+    actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
+
+    @extend_schema(
+        operation_id="discard_jobs", summary="Throw jobs out of the morgue", tags=[TAG], request=Discard,
+        responses={200: either("Discarded")},
+        examples=[
+            OpenApiExample("some", {"ids": ["order-17"]}, request_only=True),
+            OpenApiExample("what is older than a week", {"all": True, "older_than": 604800}, request_only=True),
+        ],
+    )  # fmt: skip
+    def post(self, request: Request, queue: str) -> Response:
+        """`discarded`, or `gone`: it was not there."""
+        asked, live = self.read(request, Discard), self.queue(queue)
+        if "all" in asked:
+            age = asked.get("older_than")
+            before = None if age is None else live.broker.now_ms() - age
+            return Response(verbs.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress)))
+        wanted = _wanted(asked)
+        outcomes = ["discarded" if live.discard(ident, key=key) else verbs.GONE for ident, key in wanted]
+        return Response(each([ident for ident, _ in wanted], outcomes))
+
+
+def _wanted(asked: dict[str, Any]) -> list[tuple[str, bytes | None]]:
+    """``(id, key)`` pairs; without a key the record that was buried last is meant."""
+    graves: list[tuple[str, bytes | None]] | None = asked.get("jobs")
+    return [(ident, None) for ident in asked["ids"]] if graves is None else graves
+
+
+urlpatterns: list[URLPattern] = [
+    path("queues/<str:queue>/morgue", Morgue.as_view(), name="morgue"),
+    path("queues/<str:queue>/morgue/<delayq_any:id>", Graves.as_view(), name="graves"),
+    queue_verb("kick", KickView),
+    queue_verb("discard", DiscardView),
+]

@@ -1,5 +1,49 @@
+"""The document of the API itself."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-urlpatterns: list[URLPattern] = []
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse
+from rest_framework.response import Response
+
+from ..base import ApiView, Body
+from ..describe import extend_schema
+from ..openapi import document
+from ..shapes import ProblemSerializer
+
+if TYPE_CHECKING:
+    from rest_framework.request import Request
+
+_HERE: Final = "v1/openapi.json"
+
+
+class Schema(ApiView):
+    """The OpenAPI document."""
+
+    actions: ClassVar = {"GET": "view"}
+
+    @extend_schema(
+        operation_id="openapi",
+        summary="This document",
+        description="OpenAPI 3.0, for people who write clients and for programs that do.",
+        tags=["schema"],
+        request=None,
+        responses={200: OpenApiResponse(OpenApiTypes.OBJECT, "the document"), 400: ProblemSerializer},
+        examples=[
+            OpenApiExample(
+                "The beginning", {"openapi": "3.0.3", "info": {"title": "django_delayq"}}, response_only=True,
+                status_codes=["200"],
+            ),
+        ],
+    )  # fmt: skip
+    def get(self, request: Request) -> Response:
+        """The document, for the place where the project included this API."""
+        self.read_query(request, Body)
+        # The path as the client asked for it: with what a proxy or the project put in front of it.
+        return Response(document(request.path.removesuffix(_HERE)))
+
+
+urlpatterns: Final[list[Any]] = [path("openapi.json", Schema.as_view(), name="openapi")]

@@ -1,0 +1,121 @@
+"""The HTTP API against a view of the same server that does nothing: one uvicorn process, four keep-alive clients."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.processes import environment, program, project_python, run_program, running_worker
+from benchmarks.report import Bar, Report, median
+from benchmarks.server import Server, running_server
+
+CLIENTS = 4
+#: jobs of one request in the batched workloads
+BATCH = 100
+BATCHED_BAR = 15_000.0
+#: (name, workload of programs/http_load.py, jobs of one request, requests of one round)
+WORKLOADS = (
+    ("empty view", "empty", 1, 1),
+    ("produce", "produce", 1, 1),
+    (f"produce by {BATCH}", "produce", BATCH, 1),
+    ("reserve + ack", "consume", 1, 2),
+    (f"reserve + ack by {BATCH}", "consume", BATCH, 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A server that answers."""
+
+    port: int
+    token: str
+    env: Mapping[str, str]
+
+    def load(self, workload: str, size: int, seconds: float) -> tuple[float, float]:
+        """Rounds and jobs per second."""
+        command = [sys.executable, program("http_load"), str(self.port), self.token, workload, str(size), str(CLIENTS),
+                   str(seconds)]  # fmt: skip
+        found = run_program(command, self.env)
+        return found["rounds"] / found["seconds"], found["jobs"] / found["seconds"]
+
+
+def run(
+    *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
+) -> Report:
+    """All workloads one after another, in each round. ``jobs``: how many lie in the queue for the consumers."""
+    seconds = 0.3 if quick else 4.0
+    rounds = rounds or (1 if quick else 3)
+    jobs = jobs or (20_000 if quick else 250_000)
+    requests: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
+    handled: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
+    with running_server() as server, running_site(server) as site:
+        text = server.description()
+        for _ in range(rounds):
+            for name, workload, size, each in WORKLOADS:
+                _fill(server, site, jobs if workload == "consume" else 0)
+                per_second, jobs_per_second = site.load(workload, size, seconds)
+                requests[name].append(per_second * each)
+                handled[name].append(jobs_per_second)
+    report = Report(
+        "http",
+        f"{jobs:,} jobs, {CLIENTS} clients, one uvicorn process, {text}, medians of {rounds}",
+        ("workload", "requests/s", "jobs/s", "requests × empty", "jobs × empty"),
+    )
+    empty = median(requests["empty view"])
+    for name, *_ in WORKLOADS:
+        rate, jobs_rate = median(requests[name]), median(handled[name])
+        report.rows.append((name, rate, jobs_rate, rate / empty, jobs_rate / empty))
+        report.figures[name] = {"requests_per_second": rate, "jobs_per_second": jobs_rate, "of_empty": rate / empty}
+    report.bars = [Bar(f"produce by {BATCH}, jobs/s", median(handled[f"produce by {BATCH}"]), BATCHED_BAR)]
+    return report
+
+
+@contextlib.contextmanager
+def running_site(server: Server) -> Iterator[Site]:
+    """The site of the benchmark on that Redis, with a database of its own."""
+    with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
+        env = environment(
+            DJANGO_SETTINGS_MODULE="benchmarks.site.web_settings", BENCH_SOCKET=server.socket,
+            BENCH_DATABASE=str(Path(folder) / "db.sqlite3"),
+        )  # fmt: skip
+        token = run_program([project_python(), program("http_site")], env)["token"]
+        port = _free_port()
+        command = [project_python(), "-m", "uvicorn", "benchmarks.site.asgi:application", "--port", str(port),
+                   "--loop", "asyncio", "--http", "h11", "--lifespan", "off", "--log-level", "warning"]  # fmt: skip
+        with running_worker(command, env) as worker:
+            while not _answers(port):
+                worker.require_alive()
+            yield Site(port, token, env)
+
+
+def _fill(server: Server, site: Site, jobs: int) -> None:
+    """So many jobs in the queue, and nothing else in Redis."""
+    with contextlib.closing(server.client()) as client:
+        for name in ("delayq*", "{delayq*"):
+            stale = [key for key in client.scan_iter(name, count=5000) if not key.endswith(b":queues")]
+            for start in range(0, len(stale), 1000):
+                client.unlink(*stale[start : start + 1000])
+    if jobs:
+        run_program([project_python(), program("http_fill"), str(jobs)], site.env)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as line:
+        return int(line.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        line.request("GET", "/delayq/healthz")
+        return line.getresponse().status < 500
+    except OSError:
+        return False
+    finally:
+        line.close()

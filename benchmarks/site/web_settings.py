@@ -1,0 +1,15 @@
+"""The same project with the HTTP API: tokens in a SQLite file, no middleware."""
+
+from __future__ import annotations
+
+import os
+
+from benchmarks.site.settings import *  # noqa: F403
+from benchmarks.site.settings import DELAYQ as _DELAYQ
+from benchmarks.site.settings import INSTALLED_APPS as _APPS
+
+INSTALLED_APPS = [*_APPS, "rest_framework", "rest_framework.authtoken"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["BENCH_DATABASE"]}}
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "benchmarks.site.web"
+DELAYQ = {**_DELAYQ, "QUEUES": {"feed": {"kind": "pull", "shards": 5}}}

@@ -1,0 +1,30 @@
+"""``@extend_schema`` for the views of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from drf_spectacular import utils
+from drf_spectacular.openapi import AutoSchema
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def extend_schema(**said: Any) -> Callable[[F], F]:
+    """drf-spectacular's decorator of a view or of a method of one; the same arguments.
+
+    That one builds upon the project's ``DEFAULT_SCHEMA_CLASS``, which need not be drf-spectacular's.
+    """
+    decorate = utils.extend_schema(**said)
+
+    def apply(method: F) -> F:
+        if isinstance(method, type):
+            return decorate(method)
+        method.schema = AutoSchema  # type: ignore[attr-defined]
+        try:
+            return decorate(method)
+        finally:
+            del method.schema  # type: ignore[attr-defined]
+
+    return apply

@@ -1,0 +1,335 @@
+"""The jobs that a request asks for, read in one pass and checked as :func:`django_delayq.schedule` checks them.
+
+Nothing is stored before all of them are right. What is wrong is told with a JSON pointer to it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from ..conf import conf
+from ..core.errors import InvalidJob
+from ..core.inputs import check_id, short, suggest
+from ..core.job import NewJob, new_id
+from ..core.task import Task, registry
+from ..handle import JobHandle
+from ..intercept import Chain, Scheduling, chain
+from ..joboptions import JOB_OPTIONS, Rare, check_option_names, due, due_ms_here
+from ..merged import MergedJobs
+from ..newjob import NewJobs
+from ..outbox import door
+from ..pull.held import RAW
+from ..scheduling import COLLECTED
+from ..targets import find_task
+from .fields import moment_of
+from .problems import Problem
+
+Entry = dict[str, Any]
+#: makes the id of a job that has none, from its place in the request
+Ids = Callable[[int], str]
+
+_PULL: Final = frozenset((*JOB_OPTIONS, "body", "body_base64"))
+_PULL_ONLY: Final = ("body", "body_base64")
+_MOST_ERRORS: Final = 50
+#: how messages begin that are about one member: "delay is …", "at= lies …", "expires=… is …"
+_ABOUT: Final = re.compile(r"(argument )?([a-z_]+|\d+|'[^']*')")
+
+
+class Wrong(InvalidJob):
+    """An entry cannot be stored; ``member`` is the JSON pointer to what is wrong, from the entry on."""
+
+    def __init__(self, member: str, text: str) -> None:
+        super().__init__(text)
+        self.member = member
+
+
+class TaskNotFound(Exception):
+    """No task of this name may be scheduled over HTTP."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A job that is right.
+
+    Attributes:
+        task: its task; None for the bytes of a pull queue.
+        queue: where it goes; another one than that of the address if a schedule middleware says so.
+        durable: it gets a row in the outbox.
+    """
+
+    task: Task | None
+    queue: str
+    new: NewJob
+    durable: bool = False
+
+    def handle(self, outcome: str) -> JobHandle:
+        """What Python callers get."""
+        return JobHandle(self.new.id, self.queue, outcome, due_ms_here(self.new), self.task, durable=self.durable)
+
+
+class Reader:
+    """Reads the entries of one request. What jobs of one task have in common is made once.
+
+    Args:
+        queue: the queue of the address.
+        kind: python or pull.
+        ids: for jobs without an id; None = random ones.
+    """
+
+    def __init__(self, queue: str, kind: str, ids: Ids | None = None) -> None:
+        self._queue = queue
+        self._pull = kind == "pull"
+        self._ids = ids
+        self._tasks: dict[str, _OfTask] = {}
+        self._raw = Rare(_RAW_TASK)
+        self._limit = conf().max_args_bytes
+        self._around = None if self._pull else chain()
+
+    def one(self, entry: Any, send: Callable[[Asked], str]) -> JobHandle:
+        """Reads one job and sends it, schedule middlewares around both.
+
+        Args:
+            send: stores it and says what came of it.
+
+        Raises:
+            Problem: it is wrong (400), or there is no such task (404).
+        """
+        made: list[JobHandle] = []
+
+        def end(scheduling: Scheduling) -> JobHandle:
+            options = dict(scheduling.options)
+            check_option_names(options)
+            of = _OfTask(find_task(scheduling.task), options.pop("queue", None) or self._queue)
+            asked = of.make(scheduling.args, scheduling.kwargs, options)
+            made.append(asked.handle(send(asked)))
+            return made[-1]
+
+        try:
+            if self._around is None:
+                asked = self._read(entry, 0)
+                return asked.handle(send(asked))
+            of, args, kwargs, options = self._call(entry, 0)
+            answer = self._around(Scheduling(of.task, args, kwargs, options, many=False, end=end))
+        except Wrong as error:
+            raise _refusal([(error.member, str(error))]) from None
+        except TaskNotFound as error:
+            raise _not_found([("/task", str(error))]) from None
+        # A middleware may answer for the job without passing it on.
+        return answer if isinstance(answer, JobHandle) else made[-1] if made else _skipped(self._queue)
+
+    def many(self, entries: list[Any]) -> list[Asked | None]:
+        """All jobs, in their order; None for one that a schedule middleware did not pass on.
+
+        Raises:
+            Problem: some are wrong (400), or there is no such task (404). Nothing was stored.
+        """
+        read: list[Asked | None] = []
+        wrong: list[tuple[str, str]] = []
+        missing: list[tuple[str, str]] = []
+        around = self._around
+        for place, entry in enumerate(entries):
+            try:
+                read.append(self._read(entry, place) if around is None else self._pass(around, entry, place))
+            except Wrong as error:
+                wrong.append((f"/jobs/{place}{error.member}", str(error)))
+            except TaskNotFound as error:
+                missing.append((f"/jobs/{place}/task", str(error)))
+            if len(wrong) + len(missing) == _MOST_ERRORS:
+                break
+        if missing:
+            raise _not_found(missing)
+        if wrong:
+            raise _refusal(wrong)
+        return read
+
+    # -- one entry ---------------------------------------------------------------------------------------------------
+
+    def _read(self, entry: Any, place: int) -> Asked:
+        if self._pull:
+            return self._bytes(_object(entry), place)
+        of, args, kwargs, options = self._call(entry, place)
+        return of.make(args, kwargs, options)
+
+    def _call(self, entry: Any, place: int) -> tuple[_OfTask, tuple[Any, ...], dict[str, Any], Entry]:
+        """The task, the arguments and the options of an entry, which is used up."""
+        options = _object(entry)
+        name = options.pop("task", None)
+        of = self._tasks.get(name) if type(name) is str else None
+        if of is None:
+            of = self._tasks[str(name)] = _OfTask(self._find(name), self._queue)
+        if not options.keys() <= of.members:
+            _refuse_members(options, of.members, self._pull)
+        args, kwargs = options.pop("args", None), options.pop("kwargs", None)
+        if args is not None and type(args) is not list:
+            raise Wrong("/args", f"args is a list, not {short(args)}")
+        if kwargs is not None and type(kwargs) is not dict:
+            raise Wrong("/kwargs", f"kwargs is an object, not {short(kwargs)}")
+        if "at" in options or "expires" in options:
+            _read_moments(options)
+        if self._ids is not None and options.get("id") is None and not of.task.options.merge:
+            options["id"] = self._ids(place)
+        return of, tuple(args) if args else (), kwargs or {}, options
+
+    def _find(self, name: object) -> Task:
+        if type(name) is not str:
+            raise Wrong("/task", f"task is the name of a task, not {short(name)}")
+        found = registry.get(name)
+        # Who may produce is not told which other tasks there are.
+        if found is None or not found.options.api:
+            raise TaskNotFound(f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
+        return found
+
+    def _pass(self, around: Chain, entry: Any, place: int) -> Asked | None:
+        of, args, kwargs, options = self._call(entry, place)
+        made: list[Asked] = []
+
+        def end(scheduling: Scheduling) -> JobHandle:
+            if scheduling.task is not of.task or not scheduling.options.keys() <= of.members:
+                raise InvalidJob(
+                    "of many jobs a schedule middleware may change the arguments and the options of one, not its task, "
+                    "its queue or its database"
+                )
+            made.append(of.make(scheduling.args, scheduling.kwargs, scheduling.options))
+            return made[-1].handle(COLLECTED)
+
+        around(Scheduling(of.task, args, kwargs, options, many=True, end=end))
+        return made[-1] if made else None
+
+    def _bytes(self, options: Entry, place: int) -> Asked:
+        if not options.keys() <= _PULL:
+            _refuse_members(options, _PULL, self._pull)
+        body = _body(options.pop("body", None), options.pop("body_base64", None), self._limit)
+        if "at" in options or "expires" in options:
+            _read_moments(options)
+        given = options.get("id")
+        try:
+            due_ms, delay_ms = due(options.get("delay"), options.get("at"))
+            ident = check_id(given) if given is not None else self._ids(place) if self._ids else new_id()
+            new = NewJob(ident, RAW, body, due_ms, delay_ms, options=self._raw.bytes,
+                         fresh=given is None and self._ids is None)  # fmt: skip
+            self._raw.apply(new, options)
+        except InvalidJob as error:
+            raise _pointed(error, None, _PULL) from None
+        return Asked(None, self._queue, new)
+
+
+class _OfTask:
+    """What the jobs of one task have in common."""
+
+    __slots__ = ("_durable", "_maker", "members", "task")
+
+    def __init__(self, task: Task, queue: str) -> None:
+        self.task = task
+        self._maker = (MergedJobs if task.options.merge else NewJobs)(task, {"queue": queue})
+        #: what an entry may say beside the task
+        self.members = self._maker.entry_keys | {"durable"}
+        self._durable = door.is_durable(task, {}, self._maker.queue)
+
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Asked:
+        """One job; :class:`Wrong` if it cannot be stored."""
+        maker = self._maker
+        durable = self._durable
+        try:
+            new = maker.make(args, kwargs, options)
+            if "durable" in options:
+                durable = door.is_durable(self.task, options, maker.queue)
+        except (InvalidJob, TypeError) as error:
+            raise _pointed(error, self.task, self.members) from None
+        return Asked(self.task, maker.queue, new, durable)
+
+
+def _raw_task() -> None:
+    """Raw bytes have no function."""
+
+
+_RAW_TASK: Final = Task(_raw_task, name=RAW)
+
+
+def _object(entry: Any) -> Entry:
+    if type(entry) is not dict:
+        raise Wrong("", f"a job is an object, not {short(entry)}")
+    return entry
+
+
+def _read_moments(options: Entry) -> None:
+    """Texts are moments; numbers are Unix seconds, or (expires) a span."""
+    for name in ("at", "expires"):
+        value = options.get(name)
+        if type(value) is str:
+            try:
+                options[name] = moment_of(value)
+            except InvalidJob as error:
+                raise Wrong(f"/{name}", str(error)) from None
+
+
+def _body(text: object, encoded: object, limit: int) -> bytes:
+    if (text is None) == (encoded is None):
+        raise Wrong("/body", "give either body (a text) or body_base64")
+    if text is not None:
+        if type(text) is not str:
+            raise Wrong("/body", f"body is a text, not {short(text)}; send other bytes as body_base64")
+        found = text.encode()
+    else:
+        found = _decoded(encoded)
+    if len(found) > limit:
+        member = "/body" if text is not None else "/body_base64"
+        raise Wrong(member, f"the body has {len(found)} bytes, at most {limit} are stored; store the data elsewhere "
+                            f"and send its key")  # fmt: skip
+    return found
+
+
+def _decoded(encoded: object) -> bytes:
+    if type(encoded) is str and encoded.isascii():
+        try:
+            return b64decode(encoded, validate=True)
+        except binascii.Error:
+            pass
+    raise Wrong("/body_base64", f"{short(encoded)} is no base64 (A-Z a-z 0-9 + / and = at the end)")
+
+
+def _refuse_members(options: Entry, members: frozenset[str], pull: bool) -> NoReturn:
+    name = next(name for name in options if name not in members)
+    if name in ("payload", "score"):
+        hint = " It is for merged tasks."
+    elif name in _PULL_ONLY and not pull:
+        hint = " It is for queues of kind pull."
+    elif name in ("task", "args", "kwargs", "durable") and pull:
+        hint = " This queue is of kind pull: its jobs are bytes, not calls of tasks."
+    else:
+        hint = suggest(name, members)
+    pointer = name[:60].replace("~", "~0").replace("/", "~1")
+    known = ", ".join(sorted(members if pull else {*members, "task"}))
+    raise Wrong(f"/{pointer}", f"there is no such member.{hint} Known are: {known}")
+
+
+def _pointed(error: Exception, task: Task | None, members: frozenset[str]) -> Wrong:
+    """The same with a pointer to the member that the message is about."""
+    text = str(error)
+    if task is not None:
+        text = text.removeprefix(f"task {task.name}: ")
+    about = _ABOUT.match(text)
+    if about is None:
+        return Wrong("", text)
+    argument, word = about.groups()
+    if argument:
+        word = word.strip("'").replace("~", "~0").replace("/", "~1")
+        return Wrong(f"/args/{word}" if word.isdigit() else f"/kwargs/{word}", text)
+    return Wrong(f"/{word}" if word in members else "", text)
+
+
+def _refusal(errors: list[tuple[str, str]]) -> Problem:
+    where, text = errors[0]
+    return Problem(400, "invalid", f"{where or '/'}: {text}. Nothing was stored", errors=errors)
+
+
+def _not_found(errors: list[tuple[str, str]]) -> Problem:
+    return Problem(404, "task_not_found", f"{errors[0][1]}. Nothing was stored", errors=errors)
+
+
+def _skipped(queue: str) -> JobHandle:
+    return JobHandle("", queue, "skipped", 0)

@@ -1,0 +1,92 @@
+"""How a job looks to the one who holds it: complete, nothing masked, and in plain JSON for any language."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn
+
+from ..core.errors import DelayQError
+from ..core.job import Undecodable
+from ..pull.held import RAW, HeldJob
+from .leases import lease_of
+from .parsing import is_deeper
+from .values import moment, plain, raw
+
+logger: Final = logging.getLogger("django_delayq.api")
+
+#: deeper than anything that this package stores, and not too deep for any reader
+_DEEPEST: Final = 200
+
+
+def shown(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
+    """The jobs for an answer. What cannot be shown goes to the morgue: it would only come back for ever."""
+    found = []
+    for job in jobs:
+        try:
+            found.append(held(job))
+        except Undecodable as error:
+            logger.warning("job %s of %s cannot be handed out, so it is buried: %s", job.id, job.queue, error)
+            try:
+                job.refuse(error)
+            except DelayQError as trouble:
+                logger.warning("job %s of %s was not buried; its lease will end: %s", job.id, job.queue, trouble)
+    return found
+
+
+def held(job: HeldJob) -> dict[str, Any]:
+    """What ``HeldJobSerializer`` describes.
+
+    Raises:
+        Undecodable: what is stored is no JSON.
+    """
+    record = job.record
+    return {
+        "queue": job.queue,
+        "id": job.id,
+        "lease": str(lease_of(record)),
+        "key": job.key,
+        "task": job.task,
+        **_content(job),
+        "due": moment(record.due_ms),
+        "attempt": job.attempt,
+        "failures": job.failures,
+        "noe": job.noe,
+        "lives": job.lives,
+        "context": plain(job.context),
+        "lease_ends": moment(job.deadline.timestamp() * 1000),
+    }
+
+
+def _content(job: HeldJob) -> dict[str, Any]:
+    record = job.record
+    if record.merged:
+        return {"payloads": [_json(payload.data) for payload in record.payloads]}
+    if job.task == RAW:
+        return dict(raw(record.args))
+    args = _json(record.args) if record.args else []
+    if isinstance(args, list):
+        return {"args": args, "kwargs": {}}
+    if isinstance(args, dict) and args.keys() <= {"a", "k"}:
+        found = {"args": args.get("a", []), "kwargs": args.get("k", {})}
+        if isinstance(found["args"], list) and isinstance(found["kwargs"], dict):
+            return found
+    raise Undecodable("these are no arguments: a list, or an object with a list 'a' and an object 'k', was expected")
+
+
+def _json(data: bytes) -> Any:
+    """Stored JSON as it is, with the codec's tags for what JSON has not."""
+    try:
+        value = json.loads(data.decode(), parse_constant=_no_constant)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs cannot be written down again
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"no JSON: {type(error).__name__}: {error}") from None
+    if data.count(b"[") + data.count(b"{") > _DEEPEST and is_deeper(value, _DEEPEST):
+        raise Undecodable(f"nested more than {_DEEPEST} levels deep")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

@@ -1,0 +1,227 @@
+"""What holders send: the ids and leases of the jobs that they hold, with what each verb wants to know besides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from ..conf import conf
+from ..core.chunks import CHUNK
+from ..core.errors import InvalidJob
+from ..core.inputs import check_id, check_int, short, suggest
+from ..core.job import PRIORITIES, Job
+from ..core.keys import MAX_SHARDS
+from ..core.times import delay_ms_of
+from .fields import MOST_ERRORS
+from .parsing import too_many
+
+#: seconds that a reserve or a touch holds a job for
+TTR: Final = 60
+LONGEST_TTR: Final = 3600
+_REASON_CHARS: Final = 200
+_LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})")
+#: tokens travel as doubles
+_LARGEST_TOKEN: Final = 1 << 53
+#: how far each epoch's tokens are ahead of the clock, µs (``lua/lib/reserve.lua``)
+_AHEAD: Final = 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The shard in which a job is held, and the fencing token under which it is. As text it is opaque to clients."""
+
+    shard: int
+    token: int
+
+    def __str__(self) -> str:
+        return f"{self.shard}.{self.token}"
+
+    @property
+    def taken_ms(self) -> int:
+        """When it was given, Unix ms on Redis's clock: a token is a moment."""
+        return max(0, self.token - self.shard // MAX_SHARDS * _AHEAD) // 1000
+
+
+def lease_of(job: Job) -> Lease:
+    """The lease of a job in somebody's hands."""
+    return Lease(job.shard, job.token)
+
+
+def read_lease(text: object) -> Lease:
+    """A lease as a client gives it back; :class:`InvalidJob` if it is none."""
+    match = _LEASE.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[2]) > _LARGEST_TOKEN:
+        raise InvalidJob(f"this is the lease that reserve gave with the job, not {short(text)}")
+    return Lease(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One job of a batch, and what was said of it; what was not said, or null, is missing in ``said``."""
+
+    id: str
+    lease: Lease
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An error of a program in another language."""
+
+    message: str
+    name: str = ""
+    trace: str = ""
+
+
+def read_error(value: object) -> Told:
+    """A text, or class, message and traceback."""
+    if isinstance(value, str):
+        return Told(value)
+    if not isinstance(value, dict):
+        raise InvalidJob(f"an error is a text, or an object with class, message and traceback, not {short(value)}")
+    for name, text in value.items():
+        if name not in ("class", "message", "traceback"):
+            raise InvalidJob(f"an error has class, message and traceback, not {short(name)}")
+        if not isinstance(text, str):
+            raise InvalidJob(f"{name} of an error is a text, not {short(text)}")
+    return Told(value.get("message", ""), value.get("class", ""), value.get("traceback", ""))
+
+
+def read_ttr(value: object) -> int:
+    """The length of a lease in ms."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= LONGEST_TTR:
+        raise InvalidJob(f"ttr is a number of seconds, 1 to {LONGEST_TTR}, not {short(value)}")
+    return round(value * 1000)
+
+
+def _delay_ms(value: Any) -> int:
+    return delay_ms_of(value, allow_far=conf().allow_far)
+
+
+def _priority(value: object) -> int:
+    return check_int("priority", value, 0, PRIORITIES - 1)
+
+
+def _reason(value: object) -> str:
+    if not isinstance(value, str) or len(value) > _REASON_CHARS:
+        raise InvalidJob(f"a reason is a text of up to {_REASON_CHARS} characters, not {short(value)}")
+    return value
+
+
+class HeldField(serializers.Field[Any, Any, Any, Any]):
+    """A list of 1 … 250 held jobs, read in one pass."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+
+    def to_internal_value(self, data: Any) -> list[Entry]:
+        """The entries; all errors are told."""
+        if not isinstance(data, list) or not data:
+            raise serializers.ValidationError("this is a list with at least one job")
+        if len(data) > CHUNK:
+            raise too_many(CHUNK, "jobs")
+        found: list[Entry] = []
+        wrong: dict[str, Any] = {}
+        for place, entry in enumerate(data):
+            errors: dict[str, list[str]] = {}
+            if not isinstance(entry, dict):
+                wrong[str(place)] = [f'this is an object with "id" and "lease", not {short(entry)}']
+            elif (one := self._entry(entry, errors)) is not None:
+                found.append(one)
+            else:
+                wrong[str(place)] = errors
+            if len(wrong) == MOST_ERRORS:
+                break
+        if wrong:
+            raise serializers.ValidationError(wrong)
+        return found
+
+    def _entry(self, entry: dict[str, Any], errors: dict[str, list[str]]) -> Entry | None:
+        readers = {"id": check_id, "lease": read_lease, **self.readers}
+        said: dict[str, Any] = {}
+        for name, value in entry.items():
+            read = readers.get(name)
+            try:
+                if read is None:
+                    known = ", ".join(readers)
+                    raise InvalidJob(f"there is no such member.{suggest(name, readers)} Known are: {known}")
+                if value is not None or name in ("id", "lease"):
+                    said[name] = read(value)
+            except InvalidJob as error:
+                errors[name[:60]] = [str(error)]
+        for name in ("id", "lease"):
+            if name not in entry:
+                errors[name] = ["this is needed"]
+        return None if errors else Entry(said.pop("id"), said.pop("lease"), said)
+
+
+_ID: Final = {"type": "string", "minLength": 1, "maxLength": 255, "description": "as reserve gave it"}
+_HELD: Final = {"type": "string", "pattern": f"^{_LEASE.pattern}$", "description": "opaque; as reserve gave it"}
+_DELAY: Final = {"type": "number", "minimum": 0, "maximum": 315_360_000, "nullable": True}
+
+
+def _schema(**more: Any) -> dict[str, Any]:
+    """What such a list looks like in the OpenAPI document."""
+    entry = {"type": "object", "properties": {"id": _ID, "lease": _HELD, **more}, "required": ["id", "lease"],
+             "additionalProperties": False}  # fmt: skip
+    return {"type": "array", "items": entry, "minItems": 1, "maxItems": CHUNK}
+
+
+@extend_schema_field(_schema())
+class AckField(HeldField):
+    """Jobs that are done."""
+
+
+_TEXT: Final = {"type": "string"}
+_ERROR: Final = {
+    "oneOf": [
+        _TEXT,
+        {"type": "object", "properties": {"class": _TEXT, "message": _TEXT, "traceback": _TEXT},
+         "additionalProperties": False},
+    ],
+    "nullable": True,
+    "description": "what happened: a text, or its parts",
+}  # fmt: skip
+
+
+@extend_schema_field(_schema(
+    error=_ERROR, delay={**_DELAY, "description": "seconds until the next attempt, in place of the task's back-off"},
+))  # fmt: skip
+class FailField(HeldField):
+    """Jobs whose attempts failed."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"error": read_error, "delay": _delay_ms}
+
+
+@extend_schema_field(_schema(
+    delay={**_DELAY, "description": "seconds until it is due again; without it, at its old place"},
+    priority={"type": "integer", "minimum": 0, "maximum": PRIORITIES - 1, "nullable": True,
+              "description": "from now on; 0 is the first"},
+))  # fmt: skip
+class ReleaseField(HeldField):
+    """Jobs that are given back."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"delay": _delay_ms, "priority": _priority}
+
+
+@extend_schema_field(_schema(
+    reason={"type": "string", "maxLength": _REASON_CHARS, "nullable": True, "description": "for the one who finds it"},
+))  # fmt: skip
+class BuryField(HeldField):
+    """Jobs that can never succeed."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"reason": _reason}
+
+
+@extend_schema_field(_schema(
+    ttr={"type": "number", "minimum": 1, "maximum": LONGEST_TTR, "default": TTR, "nullable": True,
+         "description": "seconds from now on"},
+))  # fmt: skip
+class TouchField(HeldField):
+    """Jobs that are to be held longer."""
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"ttr": read_ttr}

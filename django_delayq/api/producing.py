@@ -1,0 +1,152 @@
+"""How the jobs of a request get to Redis, and what is answered.
+
+As :mod:`django_delayq.sending` does it, but for the transaction: a request of the API is never inside one, and its
+answer says what has happened. Durable jobs get their rows first; if Redis is away then, they are left to the relay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
+
+from .. import connections
+from ..conf import conf
+from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
+from ..core.queue import Queue
+from ..core.task import registry
+from ..outbox import door, rows, swift
+from ..outbox.swift import OUTBOX, Outgoing
+from ..signals import emit, job_scheduled
+from . import problems
+from .entries import Asked, Reader
+from .parsing import too_many
+from .values import moment
+
+#: outcomes of jobs that are not stored
+REFUSED: Final = ("taken", "exists", "full", "paused")
+#: outcome of what a schedule middleware did not pass on
+SKIPPED: Final = "skipped"
+#: outcomes by which nothing new is there
+_NOTHING_NEW: Final = ("ignored", SKIPPED)
+
+
+def kind_of(name: str) -> str:
+    """The kind of the queue of an address. One that the settings or a task of the API name need not be there yet.
+
+    Raises:
+        Problem: there is no such queue. QueueUnavailable: nobody knows it here, and Redis is away.
+    """
+    named = name in conf().queues or any(task.options.api and task.options.queue == name for task in registry)
+    try:
+        found = connections.existing_queue(name)
+    except QueueUnavailable:
+        if not named:
+            raise
+        found = None  # durable jobs can be taken in all the same
+    if found is not None:
+        return found.kind
+    if not named:
+        raise problems.queue_not_found(name[:64])
+    return conf().queue(name).kind
+
+
+def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
+    """Stores one job: ``(status, answer)``.
+
+    Raises:
+        Problem: it is wrong. IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis does not take it.
+    """
+    handle = reader.one(entry, _send_one)
+    status = 202 if handle.outcome == OUTBOX else 200 if handle.outcome in _NOTHING_NEW else 201
+    due = None if handle.outcome == SKIPPED else moment(handle.due.timestamp() * 1000)
+    return status, {"id": handle.id or None, "queue": handle.queue, "outcome": handle.outcome, "due": due}
+
+
+def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[str, Any]]:
+    """Stores many jobs: ``(status, answer)``.
+
+    Raises:
+        Problem: some are wrong, or none could be taken now.
+        QueueFull, QueueUnavailable: Redis took no more; some may be stored.
+    """
+    if not isinstance(entries, list) or not entries:
+        text = "jobs is a list with at least one job"
+        raise problems.invalid(text, ("/jobs", text))
+    most = conf().api.max_jobs
+    if len(entries) > most:
+        raise too_many(most, "jobs")
+    read = reader.many(entries)
+    told = iter(send([asked for asked in read if asked is not None]))
+    outcomes = [SKIPPED if asked is None else next(told) for asked in read]
+    counts = Counter(outcomes)
+    if counts["paused"] == len(outcomes):
+        raise QueuePaused(f"queue {queue!r} is paused for new jobs; resume it, or try again later")
+    if counts["full"] == len(outcomes):
+        raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
+    results = [{"id": None if asked is None else asked.new.id, "outcome": outcome}
+               for asked, outcome in zip(read, outcomes, strict=True)]  # fmt: skip
+    return 202 if counts[OUTBOX] == len(outcomes) else 200, {"results": results, "counts": dict(counts)}
+
+
+def _send_one(asked: Asked) -> str:
+    if asked.durable:
+        (result,) = _send_durable([asked])
+        if result.error is not None:
+            raise result.error
+        outcome = result.outcome
+    else:
+        outcome = connections.queue(asked.queue).schedule(asked.new)
+    _tell(asked, outcome)
+    return outcome
+
+
+def send(jobs: Sequence[Asked]) -> list[str]:
+    """Stores jobs in their order, with as few round trips as there can be; the outcomes.
+
+    Raises:
+        QueueFull, QueueUnavailable: Redis took no more; those before may be stored.
+    """
+    outcomes: list[str] = []
+    for (queue, durable, _), run in groupby(jobs, key=_company):
+        some = list(run)
+        if durable:
+            outcomes += [result.outcome for result in _send_durable(some)]
+        else:
+            outcomes += _store(connections.queue(queue), some)
+    if job_scheduled.receivers:
+        for asked, outcome in zip(jobs, outcomes, strict=True):
+            if outcome not in REFUSED:
+                _tell(asked, outcome)
+    return outcomes
+
+
+def _company(asked: Asked) -> tuple[str, bool, str]:
+    """Jobs with the same one can travel together; rows of several tasks are written one after the other."""
+    return asked.queue, asked.durable, asked.new.task if asked.durable else ""
+
+
+def _store(queue: Queue, some: list[Asked]) -> list[str]:
+    return queue.schedule_many([asked.new for asked in some])
+
+
+def _send_durable(some: Sequence[Asked]) -> list[swift.Result]:
+    alias = door.check(None)
+    queue = some[0].queue
+    outgoing = []
+    for asked in some:
+        delay_ms = door.make_durable(asked.new, queue)
+        outgoing.append(
+            Outgoing(queue, asked.new, time.monotonic(), delay_ms, rows.key_of(asked.new), asked.new.due_ms)
+        )
+    rows.insert(alias, queue, [asked.new for asked in some])
+    return swift.send(alias, outgoing)
+
+
+def _tell(asked: Asked, outcome: str) -> None:
+    if job_scheduled.receivers and outcome != OUTBOX:
+        due = datetime.fromtimestamp((asked.new.due_ms or time.time() * 1000 + (asked.new.delay_ms or 0)) / 1000, UTC)
+        emit(job_scheduled, asked.task, id=asked.new.id, queue=asked.queue, outcome=outcome, due=due)

@@ -1,0 +1,164 @@
+"""How jobs end that another process, or another call, has reserved: all that is known of them is id and lease.
+
+What else an end needs (policy, failures, what its event tells) is read from the live jobs, of all shards in one round
+trip; then each shard is asked once for each verb. The fencing token decides, as everywhere: who lost the lease changes
+nothing, whatever was read before.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ..core.errors import Bury, Release
+from ..core.frames import pack_id
+from ..core.gather import gather
+from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
+from ..core.queue import Queue
+from ..core.task import registry
+from ..core.views import unpack_views
+from ..pull import figures
+from ..worker import decision
+from ..worker.record import name_of, record_of
+from .leases import TTR, Entry, Told
+from .values import moment
+
+#: how a job ends: the job as it is held, its entry, when it was taken (Unix ms) and how long ago that is (ms)
+How = Callable[[Job, Entry, int, int], Settlement]
+_NOTHING: Final = Told("")
+_CLASS_CHARS: Final = 200
+
+
+class Reported(Exception):
+    """Stands for the errors of others: rules for classes of exceptions say nothing about them."""
+
+
+def acked(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+    """It is done."""
+    return ack(job, taken_ms, run_ms)
+
+
+def failed(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+    """The attempt counts; see :meth:`HeldJob.fail`."""
+    told: Told = entry.said.get("error", _NOTHING)
+    record = record_of(told.name, told.message, told.trace)
+    settlement = decision.raised(job, _policy(job), Reported(told.message), taken_ms, run_ms, record=lambda _: record)
+    settlement.error_class = told.name[:_CLASS_CHARS]
+    settlement.reason = settlement.reason.replace(name_of(Reported), settlement.error_class or "an error")
+    if settlement.verb == "fail" and "delay" in entry.said:
+        settlement.delay_ms = entry.said["delay"]
+    return settlement
+
+
+def released(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+    """It goes back uncounted; see :meth:`HeldJob.release`."""
+    delay_ms = entry.said.get("delay")
+    verdict = Release(delay=None if delay_ms is None else delay_ms / 1000, priority=entry.said.get("priority"))
+    return decision.raised(job, _policy(job), verdict, taken_ms, run_ms)
+
+
+def buried(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
+    """It goes to the morgue; see :meth:`HeldJob.bury`."""
+    return decision.raised(job, _policy(job), Bury(entry.said.get("reason", "")), taken_ms, run_ms)
+
+
+def _policy(job: Job) -> decision.Policy:
+    return decision.policy_of(registry.get(job.task), job)
+
+
+def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str) -> list[bool]:
+    """Ends held jobs of a queue.
+
+    Args:
+        queue: where they are held.
+        entries: the jobs.
+        how: what becomes of each.
+        caller: who asks, for what is told of jobs that he does not hold.
+
+    Returns:
+        For each, whether it counted; False = the lease was lost (or never was), and nothing was changed.
+
+    Raises:
+        QueueUnavailable: Redis could not be reached; some may have counted.
+    """
+    known = _known_shards(queue, entries)
+    mine = [place for place, entry in enumerate(entries) if entry.lease.shard in known]
+    now_ms, live = _live(queue, [entries[place] for place in mine])
+    settlements: dict[int, Settlement] = {}
+    lost: dict[int, Settlement] = {}
+    for place in mine:
+        entry = entries[place]
+        held = _held(live.get((entry.lease.shard, entry.id)), entry)
+        taken_ms = entry.lease.taken_ms
+        if held is not None:
+            settlements[place] = how(held, entry, taken_ms, max(0, int(now_ms) - taken_ms))
+        else:  # it is sent all the same: the shard counts the ends that came too late
+            lost[place] = how(_stranger(queue, entry, caller), entry, taken_ms, 0)
+    # Those that are held in front: the first of a call says whose they are.
+    asked = {**settlements, **lost}
+    counted = dict(zip(asked, queue.settle(list(asked.values())), strict=True))
+    figures.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
+    return [counted.get(place, False) for place in range(len(entries))]
+
+
+def touch(queue: Queue, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Holds jobs longer: for each what ``TouchSerializer`` shows."""
+    known = _known_shards(queue, entries)
+    now_ms = queue.broker.now_ms()  # asked for before, so that no lease ends sooner than is said
+    found: list[dict[str, Any]] = [
+        {"id": entry.id, "held": False, "stopping": False, "lease_ends": None} for entry in entries
+    ]
+    by_ttr: dict[int, list[int]] = {}
+    for place, entry in enumerate(entries):
+        if entry.lease.shard in known:
+            by_ttr.setdefault(entry.said.get("ttr", TTR * 1000), []).append(place)
+    for ttr_ms, places in by_ttr.items():
+        jobs = [_stranger(queue, entries[place], "") for place in places]
+        for place, answer in zip(places, queue.touch(jobs, ttr_ms=ttr_ms), strict=True):
+            if answer != "lost":
+                found[place] |= {"held": True, "stopping": answer == "stopping", "lease_ends": moment(now_ms + ttr_ms)}
+    return found
+
+
+def _known_shards(queue: Queue, entries: Sequence[Entry]) -> frozenset[int]:
+    """The shards that there are: asking another one would bring it into being."""
+    known = frozenset(queue.numbers)
+    if any(entry.lease.shard not in known for entry in entries) and queue.reload():
+        known = frozenset(queue.numbers)
+    return known
+
+
+def _live(queue: Queue, entries: Sequence[Entry]) -> tuple[float, Mapping[tuple[int, str], Job]]:
+    """Redis's time, and the live jobs of these ids by shard and id, without their arguments."""
+    wanted: dict[int, list[str]] = {}
+    for entry in entries:
+        wanted.setdefault(entry.lease.shard, []).append(entry.id)
+    now_ms, found = 0.0, {}
+    while wanted:
+        calls = [(queue.shard(number), (b"".join(map(pack_id, ids)), b"0")) for number, ids in wanted.items()]
+        rest: dict[int, list[str]] = {}
+        for (number, ids), frame in zip(wanted.items(), gather(queue.broker, "view", calls), strict=True):
+            now_ms = max(now_ms, struct.unpack_from("<d", frame)[0])
+            views = unpack_views(queue.name, number, ids, frame)
+            found.update({(number, view.id): view.job for view in views if view is not None})
+            if len(views) < len(ids):
+                rest[number] = ids[len(views) :]
+        wanted = rest
+    return now_ms, found
+
+
+def _held(job: Job | None, entry: Entry) -> Job | None:
+    """The job, if it is held under this lease."""
+    if job is None or job.token != entry.lease.token:
+        return None
+    if job.merged:
+        # Which payloads are in the hand is not read. That somebody may wait for the end of one makes the shard look.
+        job.payloads = (Payload(b"", "", DURABLE * 16),)
+    return job
+
+
+def _stranger(queue: Queue, entry: Entry, worker: str) -> Job:
+    """A job of which only id and lease are known."""
+    lease = entry.lease
+    return Job(queue.name, lease.shard, entry.id, "", b"", b"", b"", DEFAULT_PRIORITY, 0, lease.token, worker=worker)

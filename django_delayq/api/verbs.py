@@ -1,0 +1,161 @@
+"""Cancel, reschedule and run now, for one job or many, the rows of durable jobs included.
+
+Jobs that have rows in the outbox go the way of :func:`django_delayq.cancel`: first the row, then Redis. Which of them
+have any is asked once for all of a request, and not at all where durable jobs are not in use. All others are told to
+Redis directly, one short call each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..conf import conf
+from ..core import bulk
+from ..core.queue import Queue
+from ..core.sweep import Progress
+from ..outbox import door, rows, verbs
+from ..signals import emit, job_cancelled
+from ..sweeping import Sweep
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+    from ..connections import DjangoBroker
+    from ..models import OutboxJob
+
+#: seconds that a verb for all jobs of a queue may take
+LONGEST: Final = 10.0
+GONE: Final = "gone"
+MOVED: Final = "moved"
+NOT_WAITING: Final = "not_waiting"
+
+
+def cancel(queue: Queue, idents: Sequence[str]) -> list[str]:
+    """Takes jobs back; for each: cancelled, stopping (it runs, and will not be tried again), gone or outbox.
+
+    Raises:
+        QueueUnavailable: Redis is away; the durable jobs among them are noted in the outbox.
+    """
+    homes = _with_rows(queue, idents)
+
+    def one(ident: str) -> str:
+        if ident in homes:
+            return verbs.cancel(_target(queue, ident, homes)) or GONE
+        outcome = queue.cancel(ident)
+        if outcome:
+            emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
+        return outcome or GONE
+
+    return _each(idents, homes, one)
+
+
+def reschedule(queue: Queue, idents: Sequence[str], due_ms: int | None, delay_ms: int | None) -> list[str]:
+    """Gives waiting jobs a new due time; for each: moved, not_waiting or outbox.
+
+    Args:
+        due_ms: Unix ms; or
+        delay_ms: from now, on Redis's clock.
+
+    Raises:
+        QueueUnavailable: see :func:`cancel`.
+    """
+    here = due_ms if due_ms is not None else int(time.time() * 1000) + (delay_ms or 0)
+    return _move(queue, idents, "reschedule", here,
+                 lambda live, ident: live.reschedule(ident, due_ms=due_ms, delay_ms=delay_ms))  # fmt: skip
+
+
+def run_now(queue: Queue, idents: Sequence[str]) -> list[str]:
+    """Makes waiting jobs due now; for each: moved, not_waiting or outbox.
+
+    Raises:
+        QueueUnavailable: see :func:`cancel`.
+    """
+    return _move(queue, idents, "run_now", int(time.time() * 1000), lambda live, ident: live.run_now(ident))
+
+
+def cancel_all(queue: Queue) -> dict[str, Any]:
+    """Takes every waiting job out, and back what the outbox has not sent yet; see :func:`swept`."""
+    counts = _unsent(queue, "cancelled", rows.take_back)
+    return swept(lambda progress: bulk.cancel_all(queue, progress=progress), counts)
+
+
+def run_all_now(queue: Queue) -> dict[str, Any]:
+    """Makes every waiting job due now, those that the outbox has not sent yet as well; see :func:`swept`."""
+    now_ms = int(time.time() * 1000)
+    counts = _unsent(queue, MOVED, lambda unsent: rows.move(unsent, now_ms))
+    return swept(lambda progress: bulk.run_all_now(queue, progress=progress), counts)
+
+
+def swept(act: Callable[[Progress], dict[str, int]], before: dict[str, int] | None = None) -> dict[str, Any]:
+    """An answer about all jobs of a queue. If it was not complete in time, the same call goes on with the rest.
+
+    Returns:
+        ``counts`` by outcome (of a call that was not complete only what ``before`` says), ``complete``, and how many of
+        ``total`` were ``seen``.
+    """
+    sweep = Sweep(LONGEST)
+    counts = dict(before or {})
+    for outcome, number in sweep.run(act).items():
+        counts[outcome] = counts.get(outcome, 0) + number
+    return {"counts": counts, "complete": not sweep.over, "seen": sweep.seen, "total": sweep.total}
+
+
+def _move(queue: Queue, idents: Sequence[str], verb: str, here_ms: int,
+          move: Callable[[Queue, str], bool]) -> list[str]:  # fmt: skip
+    homes = _with_rows(queue, idents)
+
+    def one(ident: str) -> str:
+        if ident not in homes:
+            return MOVED if move(queue, ident) else NOT_WAITING
+
+        def tell(broker: DjangoBroker) -> bool:
+            live = broker.existing(queue.name)
+            return live is not None and move(live, ident)
+
+        answer = verbs.move(_target(queue, ident, homes), verb, here_ms, tell)
+        return answer if isinstance(answer, str) else MOVED if answer else NOT_WAITING
+
+    return _each(idents, homes, one)
+
+
+def _each(idents: Sequence[str], homes: dict[str, str], one: Callable[[str], str]) -> list[str]:
+    # Durable jobs first: if Redis is away they are noted before the first of the others says so.
+    first = {place: one(ident) for place, ident in enumerate(idents) if ident in homes} if homes else {}
+    return [first[place] if place in first else one(ident) for place, ident in enumerate(idents)]
+
+
+def _target(queue: Queue, ident: str, homes: dict[str, str]) -> verbs.Target:
+    return verbs.Target(queue.name, ident, None, "", homes[ident], durable=True)
+
+
+def _outboxes(queue: Queue) -> Iterable[str]:
+    if queue.kind != "pull":
+        for alias in conf().outbox.databases:
+            if door.in_use(alias, queue.name, None):
+                yield alias
+
+
+def _with_rows(queue: Queue, idents: Sequence[str]) -> dict[str, str]:
+    """Which of them have rows that are still to run: id → database."""
+    found: dict[str, str] = {}
+    for alias in _outboxes(queue):
+        table = rows.table(alias)
+        states = table.model.State
+        mine = table.filter(queue=queue.name, state__in=[states.UNSENT, states.SENT, states.MOVED])
+        for some in rows.chunks(idents):
+            there = mine.filter(job_id__in=some).values_list("job_id", flat=True)
+            found.update(dict.fromkeys(there, alias))
+    return found
+
+
+def _unsent(queue: Queue, outcome: str, change: Callable[[QuerySet[OutboxJob]], None]) -> dict[str, int]:
+    """Does something to the rows of which Redis has not heard yet; how many there were."""
+    number = 0
+    for alias in _outboxes(queue):
+        table = rows.table(alias)
+        unsent = table.filter(queue=queue.name, state=table.model.State.UNSENT)
+        number += unsent.count()
+        change(unsent)
+    return {outcome: number} if number else {}

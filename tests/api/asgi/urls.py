@@ -1,0 +1,7 @@
+"""The API, and a look behind it."""
+
+from django.urls import include, path
+
+from .watched import waits
+
+urlpatterns = [path("delayq/", include("django_delayq.api.urls")), path("waits", waits)]

@@ -1,0 +1,32 @@
+"""What a test may know of a server, and how it makes it dawdle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.decorators import async_only_middleware
+
+from django_delayq.api import waiting
+from django_delayq.pull.hub import hub
+
+
+async def waits(request: HttpRequest) -> JsonResponse:
+    """How many wait, and how many of them sleep."""
+    sleeping = sum(waiter.sleeping for waiter in list(hub()._waiters))
+    return JsonResponse({"waiting": len(waiting._waits()._vigils), "sleeping": sleeping})
+
+
+@async_only_middleware
+def hold_back(
+    get_response: Callable[[HttpRequest], Awaitable[HttpResponse]],
+) -> Callable[[HttpRequest], Awaitable[HttpResponse]]:
+    """Keeps an answer back for so many seconds as the request's header asks for."""
+
+    async def middleware(request: HttpRequest) -> HttpResponse:
+        response = await get_response(request)
+        await asyncio.sleep(float(request.headers.get("X-Hold-Back", 0)))
+        return response
+
+    return middleware

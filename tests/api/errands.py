@@ -1,0 +1,87 @@
+"""Tasks for the tests of the HTTP API, and what looks at the jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_delayq import task
+from django_delayq.core import job
+from django_delayq.core.broker import Broker
+from django_delayq.core.inspector import JobView
+from django_delayq.core.job import Job
+from django_delayq.core.task import Task
+from django_delayq.merged import MergedJobs
+from django_delayq.newjob import NewJobs
+
+_ERROR = b'{"class":"OSError","message":"token=abc","traceback":""}'
+
+
+@task(name="errands.carry", queue="errands", api=True)
+def carry(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+@task(name="errands.greet", queue="errands", api=True, max_attempts=3, priority=2)
+def greet(name: str, password: str = "") -> None:
+    return None
+
+
+@task(name="errands.collect", queue="errands", api=True, merge=True)
+def collect(payloads_by_id: dict[str, list[Any]]) -> None:
+    return None
+
+
+@task(name="errands.keep", queue="errands", api=True, durable=True)
+def keep(number: int = 0) -> None:
+    return None
+
+
+@task(name="errands.secret", queue="errands")
+def secret(*args: Any) -> None:
+    """Not for the API."""
+
+
+def put(broker: Broker, one: Task, *args: Any, kwargs: dict[str, Any] | None = None, **options: Any) -> None:
+    """A job as schedule() stores it, but at once: a test stands inside a transaction."""
+    maker = (MergedJobs if one.options.merge else NewJobs)(one, {"queue": "errands"})
+    broker.queue("errands").schedule(maker.make(args, kwargs or {}, options))
+
+
+def reserve(broker: Broker, ident: str) -> Job:
+    """A worker takes it."""
+    (job,) = broker.queue("errands").reserve_id(ident, worker="w1", early=True).jobs
+    return job
+
+
+def fail(broker: Broker, ident: str, times: int = 1) -> None:
+    """It has failed so often, and waits for its next try."""
+    for _ in range(times):
+        settlement = job.fail(reserve(broker, ident), 1, 1, delay_ms=100_000, error_class="OSError", error=_ERROR)
+        assert broker.queue("errands").settle([settlement]) == [True]
+
+
+def bury(broker: Broker, ident: str, reason: str = "exhausted") -> None:
+    """It is in the morgue, before everything that is buried later."""
+    settlement = job.bury(reserve(broker, ident), 1, 1, reason=reason, error_class="OSError", error=_ERROR)
+    assert broker.queue("errands").settle([settlement]) == [True]
+    buried_ms = max(view.buried_ms or 0 for view in broker.inspector.graves("errands", ident))
+    while int(broker.now_ms()) <= buried_ms:
+        pass
+
+
+def live(broker: Broker, ident: str, queue: str = "errands") -> JobView:
+    """A job that there is."""
+    found = broker.inspector.get(queue, ident)
+    assert found is not None, f"no job {ident!r} in queue {queue!r}"
+    return found
+
+
+def waiting(broker: Broker, queue: str = "errands") -> list[str]:
+    """Ids of what waits, in the order of their due times."""
+    return [view.id for view in broker.inspector.page(queue, "waiting", limit=250).jobs]
+
+
+def contents(broker: Broker) -> dict[bytes, bytes | None]:
+    """Everything in Redis but figures and what expires: two of these tell whether anything was stored."""
+    client = broker.client
+    return {key: client.dump(key) for key in sorted(client.scan_iter(count=1000)) if client.ttl(key) < 0}

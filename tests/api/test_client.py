@@ -1,0 +1,413 @@
+"""The Python client against a real server: every route, every error, and connections that break."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_delayq.client import (
+    ApiError,
+    Client,
+    Conflict,
+    IdTaken,
+    Invalid,
+    JobNotFound,
+    NotAuthenticated,
+    NotFound,
+    PermissionDenied,
+    QueueFull,
+    QueueNotEmpty,
+    QueueNotFound,
+    QueuePaused,
+    Unavailable,
+)
+
+from .conftest import ALL, ROOT, Caller
+from .world import CANCEL, SECRET, SYNC, WORKER, World, tasks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def token(caller: Callable[..., Caller]) -> str:
+    return caller(*ALL).token
+
+
+@pytest.fixture
+def client(delayq: Any, transactional_db: None, live_server: Any, token: str) -> Iterator[Client]:
+    """Of somebody who may everything, in a world with something in every place."""
+    with tasks():
+        World().refresh()
+        with Client(live_server.url + ROOT, token=token, retries=0) as made:
+            yield made
+
+
+@pytest.fixture
+def url(live_server: Any) -> str:
+    return str(live_server.url) + ROOT
+
+
+# --- produce ---
+
+
+def test_bytes_that_are_put_come_out_as_they_were(client: Client) -> None:
+    every_byte = bytes(range(256))
+    client.create_queue("images", kind="pull")
+    produced = client.put("images", every_byte, id="5", delay=timedelta(0), context={"trace": "abc"})
+    assert (produced.id, produced.queue, produced.outcome) == ("5", "images", "created")
+    assert produced.due is not None and abs(produced.due - datetime.now(UTC)) < timedelta(seconds=30)
+    (job,) = client.reserve("images", ttr=30)
+    assert (job.id, job.body, job.attempt, job.lives, job.context) == ("5", every_byte, 1, 26, {"trace": "abc"})
+    assert job.ack()
+    assert client.reserve("images") == []
+
+
+def test_many_are_put_in_requests_of_a_thousand_and_answered_in_their_order(client: Client) -> None:
+    client.create_queue("images", kind="pull")
+    told = client.put_many("images", (
+        f"picture {number}" if number % 2 else {"body": b"\xff", "id": f"n{number}", "delay": 60}
+        for number in range(1100)
+    ))  # fmt: skip
+    assert told.counts == {"created": 1100}
+    assert [ident for ident, _ in told.results][::2] == [f"n{number}" for number in range(0, 1100, 2)]
+    counts = client.queue("images").counts
+    assert counts is not None and (counts.delayed, counts.ready) == (550, 550)
+
+
+def test_large_ones_are_put_in_requests_that_the_server_takes(client: Client) -> None:
+    told = client.put_many("mail", ("x" * 700_000 for _ in range(8)))
+    assert told.counts == {"created": 8}
+
+
+def test_tasks_are_scheduled_with_their_arguments(client: Client) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    assert client.schedule("orders", CANCEL, args=[5], kwargs={"reason": "late"}, id="o5", at=at).due == at
+    assert client.schedule("crm", SYNC, id="c5", payload={"name": "Ada"}, score=3, delay=60).outcome == "created"
+    assert client.schedule("crm", SYNC, id="c5", payload={"name": "Bob"}, score=4).outcome == "merged"
+    told = client.schedule_many("orders", [{"task": CANCEL, "args": [number], "delay": 60} for number in range(3)])
+    assert told.counts == {"created": 3}
+    order, merged = client.job("orders", "o5"), client.job("crm", "c5")
+    assert order is not None and (order.task, order.args, order.kwargs) == (CANCEL, [5], {"reason": "late"})
+    assert merged is not None and (merged.merged, merged.payload_count) == (True, 2)
+
+
+def test_what_cannot_be_stored_is_told_with_its_place_and_what_was_stored_before(client: Client) -> None:
+    jobs: list[Any] = ["fine"] * 1000 + ["fine", {"body": "x", "delay": -1}]
+    with pytest.raises(Invalid) as told:
+        client.put_many("mail", jobs)
+    assert (told.value.status, told.value.code, len(told.value.done)) == (400, "invalid", 1000)
+    assert told.value.errors[0][0] == "/jobs/1/delay"
+
+
+def test_a_moment_without_a_time_zone_is_refused_before_anything_is_sent(client: Client) -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        client.put("mail", "x", at=datetime(2030, 1, 1))
+
+
+# --- consume ---
+
+
+def test_a_held_job_ends_in_one_way_and_only_once(client: Client) -> None:
+    client.put_many("mail", [{"body": "x", "id": f"j{number}"} for number in range(4)])
+    jobs = {job.id: job for job in client.reserve("mail", max=10) if job.id.startswith("j")}
+    assert jobs["j0"].ack() and jobs["j1"].fail(ValueError("no such address"), delay=60)
+    assert jobs["j2"].release(timedelta(hours=1)) and jobs["j3"].bury("nonsense")
+    assert [job.ack() for job in jobs.values()] == [False] * 4
+    failed, released, buried = (client.job("mail", ident) for ident in ("j1", "j2", "j3"))
+    assert client.job("mail", "j0") is None
+    assert failed is not None and failed.error is not None
+    assert (failed.state, failed.failures) == ("delayed", 1)
+    assert (failed.error.kind, failed.error.message) == ("ValueError", "no such address")
+    assert released is not None and (released.failures, released.releases) == (0, 1)
+    assert buried is not None and (buried.state, buried.reason) == ("morgue", "nonsense")
+
+
+def test_a_block_acks_at_its_end_and_fails_on_an_exception(client: Client) -> None:
+    client.put_many("mail", [{"body": "good", "id": "a"}, {"body": "bad", "id": "b"}])
+    jobs = {job.id: job for job in client.reserve("mail", max=10)}
+    with jobs["a"]:
+        pass
+    with pytest.raises(RuntimeError, match="boom"), jobs["b"]:
+        raise RuntimeError("boom")
+    assert client.job("mail", "a") is None
+    failed = client.job("mail", "b")
+    assert failed is not None and failed.error is not None and failed.error.message == "boom"
+
+
+def test_many_are_settled_at_once_each_with_its_own_answer(client: Client) -> None:
+    client.put_many("mail", [{"body": "x", "id": f"j{number}"} for number in range(3)])
+    jobs = [job for job in client.reserve("mail", "orders", max=10) if job.id != "mail-ready"]
+    assert sorted(job.id for job in jobs) == ["j0", "j1", "j2", "orders-ready"]
+    assert all(client.touch(jobs, ttr=120))
+    soon = datetime.now(UTC) + timedelta(seconds=90)
+    assert all(job.lease_ends is not None and job.lease_ends > soon for job in jobs)
+    client.cancel("mail", ["j0"])
+    client.touch(jobs)
+    assert [job.id for job in jobs if job.should_stop] == ["j0"]
+    assert jobs[0].ack()
+    assert client.ack(jobs) == [False, True, True, True]
+
+
+def test_waiting_for_a_job_takes_as_long_as_it_is_not_there_and_no_longer(client: Client) -> None:
+    client.create_queue("images", kind="pull")
+    client.put("images", "x", delay=0.2, id="later")
+    assert [job.id for job in client.reserve("images", wait=10)] == ["later"]
+    assert client.reserve("images", wait=0.2) == []
+
+
+# --- look and order ---
+
+
+def test_lists_follow_their_cursors(client: Client) -> None:
+    client.put_many("mail", [{"body": "x", "id": f"n{number:03}", "delay": 3600 + number} for number in range(25)])
+    found = [job.id for job in client.jobs("mail", state="delayed", limit=10) if job.id.startswith("n")]
+    assert found == [f"n{number:03}" for number in range(25)]
+    (dead,) = client.morgue("mail")
+    assert (dead.id, dead.state, dead.reason) == ("mail-morgue", "morgue", "no such customer")
+    assert dead.body == b"Dear customer"
+    assert client.graves("mail", "mail-morgue") == [dead]
+    assert client.graves("mail", "nobody") == []
+
+
+@pytest.mark.parametrize("ident", ["a/b", "a b?c=d#e", "ä", "%2F", "a//b/", ".."])
+def test_an_id_may_hold_any_character(client: Client, ident: str) -> None:
+    client.put("mail", "x", id=ident, delay=60)
+    job = client.job("mail", ident)
+    assert job is not None and job.id == ident
+
+
+def test_jobs_are_moved_cancelled_and_brought_back(client: Client) -> None:
+    assert client.reschedule("mail", ["mail-delayed", "nobody"], delay=10).counts == {"moved": 1, "not_waiting": 1}
+    assert client.run_now("mail", ["mail-delayed"]).results == [("mail-delayed", "moved")]
+    assert client.cancel("mail", ["mail-delayed", "mail-reserved"]).counts == {"cancelled": 1, "stopping": 1}
+    assert client.cancel_job("mail", "mail-ready") == "cancelled"
+    due = client.reschedule_job("orders", "orders-delayed", at=datetime(2030, 1, 1, tzinfo=UTC))
+    assert due == datetime(2030, 1, 1, tzinfo=UTC)
+    assert client.kick("mail", list(client.morgue("mail")), delay=60).results == [("mail-morgue", "kicked")]
+    assert client.discard("orders", ["orders-morgue", "nobody"]).counts == {"discarded": 1, "gone": 1}
+    assert client.kill_failed("mail").counts == {"killed": 1}
+    assert client.kick("mail", all=True, per_second=100).counts == {"kicked": 1}
+    assert client.delete_failed("orders").counts == {"deleted": 1}
+    assert client.discard("crm", all=True, older_than=3600).counts.get("discarded", 0) == 0
+    assert client.run_now("orders", all=True).complete
+    assert client.cancel("orders", all=True).counts == {"cancelled": 2}
+    with pytest.raises(TypeError, match="ids are a list"):
+        client.cancel("mail", "mail-delayed")
+    with pytest.raises(JobNotFound):
+        client.cancel_job("mail", "nobody")
+
+
+def test_queues_are_made_limited_paused_resharded_and_deleted(client: Client) -> None:
+    made = client.create_queue("images", kind="pull", shards=2, max_length=10)
+    assert (made.kind, made.shards, made.limits["max_length"]) == ("pull", 2, 10)
+    assert client.limit_queue("images", max_length=None, morgue_max=5).limits["max_length"] is None
+    assert client.pause("images", "in").paused == "in"
+    assert client.resume("images").paused == ""
+    assert client.reshard("images", 4).shards == 4
+    assert {queue.name for queue in client.queues()} == {"mail", "orders", "crm", "images"}
+    shown = client.queue("images")
+    assert len({(shard.epoch, shard.number) for shard in shown.by_shard}) == len(shown.by_shard) >= 4
+    client.delete_queue("images")
+    with pytest.raises(QueueNotEmpty):
+        client.delete_queue("mail")
+    client.delete_queue("mail", force=True)
+    with pytest.raises(QueueNotFound):
+        client.queue("mail")
+
+
+def test_workers_are_shown_and_told(client: Client) -> None:
+    (worker,) = client.workers()
+    assert (worker.name, worker.host, worker.pid, worker.lost) == (WORKER, "web1", 4711, False)
+    assert worker.jobs[0].id == "orders-reserved"
+    assert client.worker(WORKER).jobs[0].lease_ends is not None
+    client.dump_worker(WORKER)
+    assert "in pay" in client.dump_of(WORKER)
+    client.drain_worker(WORKER)
+    client.stop_worker(WORKER)
+    with pytest.raises(NotFound):
+        client.stop_worker("nobody")
+
+
+def test_figures_health_and_the_document(client: Client) -> None:
+    stats = client.stats()
+    assert (stats.total.length, stats.total.morgue_length) == (9, 3)
+    assert stats.by_queue["mail"].length == 3
+    assert {queue["name"] for queue in client.status()["queues"]} == {"mail", "orders", "crm"}
+    assert client.healthy() and client.ready()
+    assert client.openapi()["info"]["title"] == "django_delayq"
+
+
+def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
+    """The client is written by hand; this says when the API has grown without it."""
+    operations = {one["operationId"] for methods in client.openapi()["paths"].values() for one in methods.values()}
+    methods = {
+        "list_queues": "queues", "create_queue": "create_queue", "get_queue": "queue", "limit_queue": "limit_queue",
+        "delete_queue": "delete_queue", "pause_queue": "pause", "resume_queue": "resume", "reshard_queue": "reshard",
+        "list_jobs": "jobs", "produce_jobs": "put", "get_job": "job", "cancel_job": "cancel_job",
+        "reschedule_job": "reschedule_job", "cancel_jobs": "cancel", "reschedule_jobs": "reschedule",
+        "run_jobs_now": "run_now", "kill_failed_jobs": "kill_failed", "delete_failed_jobs": "delete_failed",
+        "list_morgue": "morgue", "get_graves": "graves", "kick_jobs": "kick", "discard_jobs": "discard",
+        "reserve": "reserve", "reserve_from_many": "reserve", "ack": "ack", "fail": "fail", "release": "release",
+        "bury": "bury", "touch": "touch", "list_workers": "workers", "get_worker": "worker",
+        "stop_worker": "stop_worker", "drain_worker": "drain_worker", "dump_worker": "dump_worker",
+        "get_dump": "dump_of", "get_stats": "stats", "get_status": "status", "openapi": "openapi",
+        "healthz": "healthy", "readyz": "ready",
+    }  # fmt: skip
+    assert operations == set(methods)
+    assert [name for name in methods.values() if not callable(getattr(client, name, None))] == []
+
+
+# --- errors ---
+
+
+def test_every_refusal_is_an_exception_of_its_own(client: Client, url: str, caller: Callable[..., Caller]) -> None:
+    client.create_queue("small", kind="pull", max_length=1)
+    client.put("small", "x")
+    client.pause("mail", "in")
+
+    def error(act: Callable[[], object]) -> tuple[type[ApiError], int, str]:
+        with pytest.raises(ApiError) as told:
+            act()
+        return type(told.value), told.value.status, told.value.code
+
+    viewer = Client(url, token=caller("view").token, retries=0)
+    nobody = Client(url, token="wrong", retries=0)
+    assert {
+        "full": error(lambda: client.put("small", "y")),
+        "paused": error(lambda: client.put("mail", "y")),
+        "taken": error(lambda: client.schedule("orders", CANCEL, args=[1], id="orders-delayed", on_conflict="error")),
+        "no queue": error(lambda: client.put("nowhere", "y")),
+        "no task": error(lambda: client.schedule("orders", SECRET)),
+        "no address": error(lambda: client._get("nothing")),
+        "wrong": error(lambda: client.pause("mail", "sideways")),
+        "other kind": error(lambda: client.create_queue("small", kind="python")),
+        "may not": error(lambda: viewer.put("small", "y")),
+        "nobody": error(nobody.queues),
+    } == {
+        "full": (QueueFull, 429, "queue_full"),
+        "paused": (QueuePaused, 503, "queue_paused"),
+        "taken": (IdTaken, 409, "id_taken"),
+        "no queue": (QueueNotFound, 404, "queue_not_found"),
+        "no task": (NotFound, 404, "task_not_found"),
+        "no address": (NotFound, 404, "not_found"),
+        "wrong": (Invalid, 400, "invalid"),
+        "other kind": (Conflict, 409, "conflict"),
+        "may not": (PermissionDenied, 403, "permission_denied"),
+        "nobody": (NotAuthenticated, 401, "not_authenticated"),
+    }
+    viewer.close()
+    nobody.close()
+
+
+def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was_said(
+    client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.pause("mail", "in")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            client.resume("mail")
+
+    monkeypatch.setattr("django_delayq.client.wire.time.sleep", sleep)
+    with Client(url, token=token, retries=2) as patient:
+        assert patient.put("mail", "x", id="p").outcome == "created"
+        client.pause("mail", "in")
+        with pytest.raises(QueuePaused) as told:
+            patient.put("mail", "x", id="p2")
+    assert len(pauses) == 4
+    assert told.value.retry_after == 5
+    assert all(5 <= pause <= 5.5 for pause in pauses)
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
+    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any]
+) -> None:
+    proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
+    with Client(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, timeout=10) as there:
+        assert there.healthy()
+        proxy.cut_after_request(when=lambda chunk: b'"body"' in chunk)
+        produced = there.put("mail", "only once")
+        held = [job for job in client.reserve("mail", max=10) if job.body == b"only once"]
+    assert proxy.cuts_done == 1
+    assert [job.id for job in held] == [produced.id]
+
+
+def test_answers_are_kept_no_longer_than_it_may_ask_for_them(client: Client, delayq: Any) -> None:
+    client.put("mail", "x")
+    (name,) = delayq.client.scan_iter(f"{delayq.prefix}:answer:*")
+    assert 0 < delayq.client.ttl(name) <= 60  # 30 s timeout and as long a pause, without retries
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a_word(
+    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any]
+) -> None:
+    proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
+    with Client(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, retries=0) as there:
+        assert there.healthy() and there.healthy()
+        assert proxy.connections == 1
+        proxy.reset_connections()
+        assert there.healthy()
+        assert proxy.connections == 2
+
+
+def test_who_does_not_answer_is_said_to_be_unavailable(proxy_factory: Callable[..., Any], delayq: Any) -> None:
+    proxy = proxy_factory(("127.0.0.1", 1))
+    proxy.refuse()
+    with Client(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
+        client.queues()
+    assert (told.value.status, told.value.code) == (0, "no_answer")
+
+
+def test_threads_share_a_client_each_with_a_connection_of_its_own(client: Client) -> None:
+    client.create_queue("images", kind="pull", shards=4)
+    client.put_many("images", [{"body": str(number), "id": str(number)} for number in range(60)])
+    taken: list[str] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while jobs := client.reserve("images", max=5):
+                for job in jobs:
+                    with job:
+                        taken.append(job.id)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert sorted(taken, key=int) == [str(number) for number in range(60)]
+
+
+# --- the package ---
+
+
+def test_importing_it_loads_neither_django_nor_redis() -> None:
+    program = (
+        "import json, sys, django_delayq.client;"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))))"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    answer = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {root!r}); {program}"],
+                            capture_output=True, text=True, timeout=60, check=True)  # fmt: skip
+    assert not {"django", "redis", "rest_framework"} & set(json.loads(answer.stdout))
+
+
+@pytest.mark.parametrize("address", ["shop.example/delayq", "ftp://shop.example/", "https://me:secret@shop.example/"])
+def test_an_address_that_is_none_is_refused_without_telling_its_password(address: str) -> None:
+    with pytest.raises(ValueError) as told:
+        Client(address)
+    assert "secret" not in str(told.value)

@@ -1,0 +1,78 @@
+"""What docs/http.md says is so: its commands run, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_delayq import models
+from django_delayq.api.documented import CODES
+from django_delayq.api.openapi import document
+from django_delayq.sections import ApiConf
+
+from .conftest import ALL, Caller
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "http.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.M | re.S)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_walk_with_curl_works_as_it_stands(
+    delayq: Any, transactional_db: None, live_server: Any, caller: Callable[..., Caller], tmp_path: Path
+) -> None:
+    script = "set -euo pipefail\n" + "\necho; echo ---\n".join(blocks("sh"))
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False,
+        env={"PATH": __import__("os").environ["PATH"], "URL": f"{live_server.url}/delayq", "TOKEN": caller(*ALL).token},
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    steps = [json.loads(f"[{step.strip().replace('}{', '},{')}]") for step in done.stdout.split("---")]
+    defined, made, looked, taken, ended, morgue, many, figures = steps
+    assert (defined, taken) == ([], [])
+    assert (made[0]["kind"], made[1]["outcome"]) == ("pull", "created")
+    assert set(json.loads(blocks("json")[0])) == set(made[1])
+    assert (looked[0]["state"], looked[1]["counts"]) == ("delayed", {"moved": 1})
+    assert [one["results"][0].get("held", one["results"][0].get("counted")) for one in ended] == [True, True]
+    assert json.loads(blocks("json")[1]) == ended[1]
+    assert [morgue[0]["counts"], [job["id"] for job in morgue[1]["jobs"]], morgue[2]["counts"]] == [
+        {"killed": 1}, ["picture-5"], {"kicked": 1},
+    ]  # fmt: skip
+    assert many[0]["counts"] == {"created": 2}
+    assert figures[0]["by_queue"]["images"]["length"] == 3
+
+
+def test_its_table_of_codes_is_the_one_of_the_document() -> None:
+    table = TEXT.split("<!-- codes")[1].split("<!-- end -->")[0]
+    found = re.findall(r"^\| `(\w+)` \| (\d+) \| (.*) \|$", table, re.M)
+    assert {code: (int(status), text) for code, status, text in found} == CODES
+
+
+def test_its_table_of_settings_has_all_of_them() -> None:
+    table = TEXT.split('`DELAYQ["API"]`')[1].split("##")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.M) == list(ApiConf.__dataclass_fields__)
+
+
+def test_its_table_of_permissions_has_all_of_them() -> None:
+    names = re.findall(r"^\| \w+ \| `django_delayq\.(\w+)`", TEXT, re.M)
+    assert names == [codename for codename, _ in models.HttpApi._meta.permissions]
+
+
+def test_its_table_of_routes_has_all_of_them() -> None:
+    table = TEXT.split("## Routes")[1].split("## Errors")[0]
+    found = set()
+    for cell in re.findall(r"^\| (`.*?) \|", table, re.M):
+        first, *others = re.findall(r"`([^`]+)`", cell)
+        found.add(first)
+        for other in others:  # "/resume" stands for a route beside the first one, "/morgue/{id}" below the same queue
+            base = first if other.startswith("/") else ""
+            found.add(base.rpartition("/")[0] + other if base else other)
+    assert {f"/{one}" for one in found} - {"/metrics"} == set(document("/")["paths"])

@@ -1,0 +1,436 @@
+"""Jobs are listed, looked at, cancelled and moved over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_delayq import schedule, signals
+from django_delayq.core.broker import Broker
+from django_delayq.masking import HIDDEN
+from django_delayq.models import OutboxJob
+
+from .conftest import Caller
+from .errands import bury, carry, collect, fail, greet, keep, live, put, reserve, waiting
+
+QUEUE = "v1/queues/errands"
+JOBS = f"{QUEUE}/jobs"
+
+
+def ids(answer: tuple[int, Any]) -> list[str]:
+    assert answer[0] == 200, answer
+    return [job["id"] for job in answer[1]["jobs"]]
+
+
+@pytest.fixture
+def five(delayq: Broker) -> Broker:
+    """Jobs a … e, due 100 s to 500 s from now; and two that are due."""
+    for place, ident in enumerate("abcde"):
+        put(delayq, carry, place, id=ident, delay=100 * (place + 1))
+    put(delayq, greet, "x", id="now1")
+    put(delayq, greet, "y", id="now2")
+    return delayq
+
+
+# --- lists ---
+
+
+def test_waiting_jobs_come_in_the_order_of_their_due_times(api: Caller, five: Broker) -> None:
+    status, body = api.get(JOBS)
+    assert ids((status, body)) == ["now1", "now2", *"abcde"]
+    assert body["cursor"] is None
+    assert ids(api.get(f"{JOBS}?state=delayed&order=desc")) == [*"edcba"]
+    assert ids(api.get(f"{JOBS}?state=ready")) == ["now1", "now2"]
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("state", ["waiting", "delayed"])
+def test_pages_go_on_behind_their_cursors(api: Caller, five: Broker, order: str, state: str) -> None:
+    whole = ids(api.get(f"{JOBS}?state={state}&order={order}"))
+    found, cursor, pages = [], "", 0
+    while cursor is not None:
+        status, body = api.get(f"{JOBS}?state={state}&order={order}&limit=2&cursor={cursor}")
+        found += ids((status, body))
+        cursor, pages = body["cursor"], pages + 1
+    assert (found, pages) == (whole, -(-len(whole) // 2))
+
+
+def test_a_list_is_narrowed_by_moments_id_and_task(api: Caller, five: Broker) -> None:
+    due = live(five, "c").due_ms
+    iso = datetime.fromtimestamp(due / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert ids(api.get(f"{JOBS}?min={iso}")) == [*"cde"]
+    assert ids(api.get(f"{JOBS}?max={due / 1000:.3f}")) == ["now1", "now2", *"abc"]
+    assert ids(api.get(f"{JOBS}?state=delayed&max={iso}&min={iso}")) == ["c"]
+    assert ids(api.get(f"{JOBS}?id=c")) == ids(api.get(f"{JOBS}?id=c&state=delayed")) == ["c"]
+    assert ids(api.get(f"{JOBS}?id=c&state=ready")) == ids(api.get(f"{JOBS}?id=nosuch")) == []
+    assert ids(api.get(f"{JOBS}?task=errands.greet")) == ["now1", "now2"]
+    status, body = api.get(f"{JOBS}?task=errands.carry&limit=2")
+    assert (ids((status, body)), body["cursor"] is not None) == ([], True)
+
+
+def test_reserved_gated_and_failed_jobs_have_lists_of_their_own(api: Caller, five: Broker) -> None:
+    fail(five, "b", times=2)
+    fail(five, "a")
+    reserve(five, "c")
+    reserve(five, "d")
+    put(five, carry, "again", id="d", delay=60)
+    assert ids(api.get(f"{JOBS}?state=reserved")) == ["c", "d"]
+    assert ids(api.get(f"{JOBS}?state=gated")) == ["d"]
+    assert ids(api.get(f"{JOBS}?state=failed")) == ["b", "a"]
+    assert ids(api.get(f"{JOBS}?state=failed&by=failures")) == ["a", "b"]
+    assert ids(api.get(f"{JOBS}?state=failed&by=failures&min=2")) == ["b"]
+    assert ids(api.get(f"{JOBS}?state=failed&by=updated&order=desc&limit=1")) == ["a"]
+    assert ids(api.get(f"{JOBS}?state=failed&id=a")) == ["a"]
+    assert ids(api.get(f"{JOBS}?state=gated&id=c")) == []
+
+
+@pytest.mark.parametrize(("query", "pointer"), [
+    ("state=morgue", "/state"), ("state=reserved&by=due", "/by"), ("by=deadline", "/by"), ("by=size", "/by"),
+    ("order=up", "/order"), ("limit=0", "/limit"), ("limit=-1", "/limit"), ("limit=251", "/limit"),
+    ("limit=1000000000000000000", "/limit"), ("limit=x", "/limit"), ("limit=1.5", "/limit"), ("limit=%C2%B2", "/limit"),
+    ("min=soon", "/min"), ("max=2030-01-01", "/max"), ("min=1e400", "/min"), ("max=1e17", "/max"), ("min=nan", "/min"),
+    ("state=failed&by=failures&min=2030-01-01T00:00:00Z", "/min"), ("id=x&min=5", "/min"), ("id=x&cursor=y", "/cursor"),
+    ("id=a%00b", "/id"), ("id=" + "x" * 300, "/id"), ("colour=red", "/colour"),
+])  # fmt: skip
+def test_a_query_that_makes_no_sense_is_refused(api: Caller, five: Broker, query: str, pointer: str) -> None:
+    status, body = api.get(f"{JOBS}?{query}")
+    assert (status, body["code"], [error["pointer"] for error in body.get("errors", ())]) == (400, "invalid", [pointer])
+
+
+# --- one job ---
+
+
+def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None:
+    put(
+        delayq,
+        greet,
+        "Ada",
+        kwargs={"password": "letmein"},
+        id="x",
+        at=1893456000,
+        context={"token": "t", "trace": "r"},
+        priority=1,
+    )
+    view = live(delayq, "x")
+    assert api.get(f"{JOBS}/x") == (200, {
+        "queue": "errands", "id": "x", "key": view.job.key.hex(), "task": "errands.greet", "state": "delayed",
+        "due": "2030-01-01T00:00:00.000Z", "priority": 1, "merged": False, "failures": 0, "reserves": 0, "crashes": 0,
+        "releases": 0, "context": {"token": HIDDEN, "trace": "r"}, "size": len(view.job.args), "cut": False,
+        "args": ["Ada"], "kwargs": {"password": HIDDEN}, "gated_due": None, "worker": None, "lease_ends": None,
+        "buried": None, "reason": "", "outcome": "", "error": None,
+    })  # fmt: skip
+
+
+def test_positional_secrets_and_those_of_errors_are_hidden(api: Caller, delayq: Broker) -> None:
+    put(delayq, greet, "Ada", "letmein", id="x")
+    fail(delayq, "x")
+    body = api.get(f"{JOBS}/x")[1]
+    assert (body["args"], body["failures"], body["state"]) == (["Ada", HIDDEN], 1, "delayed")
+    assert body["error"] == {"class": "OSError", "message": f"token={HIDDEN}", "traceback": ""}
+
+
+def test_a_reserved_job_tells_who_has_it_and_what_waits_behind_it(api: Caller, delayq: Broker) -> None:
+    put(delayq, carry, 1, id="x")
+    reserve(delayq, "x")
+    put(delayq, carry, 2, id="x", at=1893456000)
+    body = api.get(f"{JOBS}/x")[1]
+    lease = datetime.fromtimestamp((live(delayq, "x").deadline_ms or 0) / 1000, UTC).isoformat(timespec="milliseconds")
+    told = {name: body[name] for name in ("state", "worker", "lease_ends", "gated_due", "reserves", "args")}
+    assert told == {"state": "reserved", "worker": "w1", "lease_ends": lease.replace("+00:00", "Z"), "reserves": 1,
+                    "gated_due": "2030-01-01T00:00:00.000Z", "args": [1]}  # fmt: skip
+
+
+def test_what_only_python_has_is_shown_as_plain_json(api: Caller, delayq: Broker) -> None:
+    from decimal import Decimal
+    from uuid import UUID
+
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    put(delayq, carry, moment, moment.date(), timedelta(minutes=1), Decimal("1.50"), UUID(int=1), b"\xff", id="x")
+    assert api.get(f"{JOBS}/x")[1]["args"] == ["2030-01-01T00:00:00+00:00", "2030-01-01", 60.0, "1.50",
+                                               "00000000-0000-0000-0000-000000000001", "/w=="]  # fmt: skip
+
+
+def test_the_first_payloads_of_a_merged_job_are_shown(api: Caller, delayq: Broker) -> None:
+    for n in range(60):
+        put(delayq, collect, id="m", payload={"n": n, "token": "t"}, score=n, delay=60)
+    body = api.get(f"{JOBS}/m")[1]
+    assert (body["merged"], body["payload_count"], "args" in body) == (True, 60, False)
+    assert body["payloads"] == [{"payload": {"n": n, "token": HIDDEN}, "score": str(n)} for n in range(50)]
+    assert "payloads" not in api.get(JOBS)[1]["jobs"][0]
+
+
+def test_large_arguments_are_left_out_of_lists(api: Caller, delayq: Broker) -> None:
+    put(delayq, carry, "x" * 20_000, id="x")
+    (job,) = api.get(JOBS)[1]["jobs"]
+    assert (job["cut"], job["size"], "args" in job) == (True, 20_004, False)
+    assert api.get(f"{JOBS}/x")[1]["args"] == ["x" * 20_000]
+
+
+def test_bytes_are_shown_as_text_or_base64(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"raw": {"kind": "pull"}}}
+    for ident, body in (("a", {"body": '{"token": "t", "n": 1}'}), ("b", {"body_base64": "/wA="})):
+        assert api.post("v1/queues/raw/jobs", {"id": ident, **body})[0] == 201
+    shown = [api.get(f"v1/queues/raw/jobs/{ident}")[1] for ident in "ab"]
+    assert shown[0]["body"] == f'{{"token": "{HIDDEN}", "n": 1}}'
+    assert (shown[1]["body_base64"], shown[1]["task"], "args" in shown[1]) == ("/wA=", "raw", False)
+
+
+def test_a_buried_job_is_shown_if_none_of_its_id_lives(api: Caller, delayq: Broker) -> None:
+    put(delayq, greet, "Ada", id="x")
+    bury(delayq, "x", reason="pin=1234")
+    body = api.get(f"{JOBS}/x")[1]
+    assert (body["state"], body["buried"] is not None, body["args"]) == ("morgue", True, ["Ada"])
+
+
+def test_what_there_is_not_is_not_found(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    assert [(api.get(path)[0], api.get(path)[1]["code"]) for path in (
+        f"{JOBS}/nosuch", "v1/queues/nosuch/jobs/x", "v1/queues/nosuch/jobs", f"{JOBS}/{'x' * 256}",
+    )] == [(404, f"{what}_not_found") for what in ("job", "queue", "queue", "job")]  # fmt: skip
+    assert delayq.queue_names() == ["errands"]
+
+
+@pytest.mark.broken_on_purpose
+def test_a_job_that_nobody_can_read_is_shown_as_bytes(api: Caller, delayq: Broker) -> None:
+    from django_delayq.core.job import NewJob
+
+    queue = delayq.queue("errands")
+    for ident, args in (("a", b"\xff\xfe"), ("b", b'["\\ud800", 1e999, NaN]'), ("c", b"[" * 5000),
+                        ("d", b'{"a":[{"$nosuch":1}]}'), ("e", b'["\\ud800"]')):  # fmt: skip
+        queue.schedule(NewJob(ident, "errands.carry", args, options=b'{"context":{"x":NaN,"y":"\\ud800"}}'))
+    assert ids(api.get(JOBS)) == [*"abcde"]
+    shown = {ident: api.get(f"{JOBS}/{ident}")[1] for ident in "abcde"}
+    assert (shown["a"]["body_base64"], shown["d"]["body"], shown["e"]["args"]) == (
+        "//4=",
+        '{"a": [{"$nosuch": 1}]}',
+        ["?"],
+    )
+    assert shown["a"]["context"] == {"x": "nan", "y": "?"}
+
+
+# --- cancel ---
+
+
+def test_a_waiting_job_is_cancelled(api: Caller, five: Broker) -> None:
+    heard: list[Any] = []
+
+    def hear(**words: Any) -> None:
+        heard.append((words["id"], words["queue"], words["outcome"]))
+
+    signals.job_cancelled.connect(hear)
+    try:
+        assert api.delete(f"{JOBS}/c") == (200, {"outcome": "cancelled"})
+    finally:
+        signals.job_cancelled.disconnect(hear)
+    assert (waiting(five), heard) == (["now1", "now2", *"abde"], [("c", "errands", "cancelled")])
+    status, body = api.delete(f"{JOBS}/c")
+    assert (status, body["code"]) == (404, "job_not_found")
+
+
+def test_a_running_job_is_told_to_stop(api: Caller, five: Broker) -> None:
+    reserve(five, "c")
+    assert api.delete(f"{JOBS}/c") == (200, {"outcome": "stopping"})
+
+
+def test_many_jobs_are_cancelled_at_once(api: Caller, five: Broker) -> None:
+    reserve(five, "c")
+    assert api.post(f"{QUEUE}/cancel", {"ids": ["a", "c", "nosuch", "b"]}) == (200, {
+        "results": [{"id": "a", "outcome": "cancelled"}, {"id": "c", "outcome": "stopping"},
+                    {"id": "nosuch", "outcome": "gone"}, {"id": "b", "outcome": "cancelled"}],
+        "counts": {"cancelled": 2, "stopping": 1, "gone": 1},
+    })  # fmt: skip
+    assert waiting(five) == ["now1", "now2", "d", "e"]
+
+
+def test_all_waiting_jobs_are_cancelled(api: Caller, five: Broker) -> None:
+    reserve(five, "c")
+    assert api.post(f"{QUEUE}/cancel", {"all": True}) == (200, {
+        "counts": {"cancelled": 6}, "complete": True, "seen": 6, "total": 6})  # fmt: skip
+    assert (waiting(five), live(five, "c").state) == ([], "reserved")
+
+
+def test_what_takes_too_long_is_not_complete_and_goes_on_with_the_next_call(
+    api: Caller, delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_delayq.api import verbs
+
+    monkeypatch.setattr(verbs, "LONGEST", -1.0)
+    status, body = api.post(JOBS, {"jobs": [{"task": "errands.carry", "delay": 60}] * 600})
+    assert (status, body["counts"]) == (200, {"created": 600})
+    answers = []
+    while not answers or not answers[-1][1]["complete"]:
+        answers.append(api.post(f"{QUEUE}/cancel", {"all": True}))
+    assert answers[0] == (200, {"counts": {}, "complete": False, "seen": 250, "total": 600})
+    assert (len(answers), answers[-1][1]["counts"], waiting(delayq)) == (3, {"cancelled": 100}, [])
+
+
+# --- another due time ---
+
+
+def test_a_job_is_moved_to_a_moment_or_by_a_delay(api: Caller, five: Broker) -> None:
+    assert api.patch(f"{JOBS}/c", {"at": "2030-01-01T00:00:00Z"}) == (200, {
+        "outcome": "moved", "due": "2030-01-01T00:00:00.000Z"})  # fmt: skip
+    assert live(five, "c").due_ms == 1893456000_000
+    status, body = api.patch(f"{JOBS}/c", {"delay": 7})
+    assert (status, body["outcome"]) == (200, "moved")
+    assert 5_000 < live(five, "c").due_ms - five.now_ms() <= 7_000
+
+
+def test_what_runs_has_no_due_time_but_what_waits_behind_it_has(api: Caller, five: Broker) -> None:
+    reserve(five, "c")
+    status, body = api.patch(f"{JOBS}/c", {"delay": 7})
+    assert (status, body["code"]) == (409, "conflict")
+    put(five, carry, id="c", delay=60)
+    assert api.patch(f"{JOBS}/c", {"at": 1893456000})[0] == 200
+    assert live(five, "c").gated_due_ms == 1893456000_000
+    status, body = api.patch(f"{JOBS}/nosuch", {"delay": 7})
+    assert (status, body["code"]) == (404, "job_not_found")
+
+
+@pytest.mark.parametrize("body", [
+    {}, {"delay": 5, "at": 5}, {"delay": -1}, {"delay": "5"}, {"delay": None}, {"delay": 10**15}, {"at": "later"},
+    {"at": "2030-01-01T00:00:00"}, {"at": True}, {"at": -5}, {"at": 1e15}, {"when": 5}, [], {"delay": 5, "x": 1},
+])  # fmt: skip
+def test_a_due_time_that_cannot_be_meant_is_refused(api: Caller, five: Broker, body: Any) -> None:
+    before = live(five, "c").due_ms
+    many = {"ids": ["c"], **body} if isinstance(body, dict) else body
+    for answer in (api.patch(f"{JOBS}/c", body), api.post(f"{QUEUE}/reschedule", many)):
+        assert (answer[0], answer[1]["code"]) == (400, "invalid")
+    assert live(five, "c").due_ms == before
+
+
+def test_many_jobs_are_moved(api: Caller, five: Broker) -> None:
+    reserve(five, "c")
+    assert api.post(f"{QUEUE}/reschedule", {"ids": ["e", "c", "nosuch"], "at": 5}) == (200, {
+        "results": [{"id": "e", "outcome": "moved"}, {"id": "c", "outcome": "not_waiting"},
+                    {"id": "nosuch", "outcome": "not_waiting"}],
+        "counts": {"moved": 1, "not_waiting": 2},
+    })  # fmt: skip
+    assert waiting(five)[0] == "e"
+
+
+def test_jobs_are_made_due_now(api: Caller, five: Broker) -> None:
+    assert api.post(f"{QUEUE}/run-now", {"ids": ["e", "nosuch"]}) == (200, {
+        "results": [{"id": "e", "outcome": "moved"}, {"id": "nosuch", "outcome": "not_waiting"}],
+        "counts": {"moved": 1, "not_waiting": 1}})  # fmt: skip
+    assert live(five, "e").state == "ready"
+    status, body = api.post(f"{QUEUE}/run-now", {"all": True})
+    assert (status, body["complete"], {view.state for view in five.inspector.page("errands", "waiting").jobs}) == (
+        200, True, {"ready"})  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["cancel", "run-now"])
+@pytest.mark.parametrize("body", [
+    {}, {"ids": []}, {"ids": "a"}, {"ids": {"a": 1}}, {"ids": [None]}, {"ids": ["a", "b\n"]}, {"ids": [1.5]},
+    {"ids": ["x" * 256]}, {"all": False}, {"all": 1}, {"all": "true"}, {"ids": ["a"], "all": True}, {"id": "a"},
+])  # fmt: skip
+def test_a_verb_without_clear_jobs_is_refused(api: Caller, five: Broker, verb: str, body: Any) -> None:
+    before = waiting(five)
+    status, answer = api.post(f"{QUEUE}/{verb}", body)
+    assert (status, answer["code"], waiting(five)) == (400, "invalid", before)
+
+
+def test_more_ids_than_a_request_may_have_are_refused(api: Caller, five: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"max_jobs": 2}}
+    assert [api.post(f"{QUEUE}/{verb}", {"ids": ["a", "b", "c"], **more})[0] for verb, more in (
+        ("cancel", {}), ("run-now", {}), ("reschedule", {"delay": 1}), ("kick", {}), ("discard", {}),
+    )] == [413] * 5  # fmt: skip
+    assert len(waiting(five)) == 7
+
+
+# --- failed jobs ---
+
+
+def test_failed_jobs_are_buried_or_deleted(api: Caller, five: Broker) -> None:
+    fail(five, "a")
+    fail(five, "b")
+    assert api.post(f"{QUEUE}/kill-failed") == (200, {
+        "counts": {"killed": 2}, "complete": True, "seen": 2, "total": 2})  # fmt: skip
+    assert sorted(ids(api.get(f"{QUEUE}/morgue"))) == ["a", "b"]
+    fail(five, "c")
+    assert api.post(f"{QUEUE}/delete-failed", {})[1]["counts"] == {"deleted": 1}
+    assert waiting(five) == ["now1", "now2", "d", "e"]
+    assert api.post(f"{QUEUE}/kill-failed", {"all": True})[0] == 400
+
+
+# --- durable jobs ---
+
+
+def there() -> list[tuple[str, str]]:
+    return list(OutboxJob._default_manager.order_by("pk").values_list("job_id", "state"))
+
+
+@pytest.fixture
+def unsent(delayq: Broker, transactional_db: None) -> Broker:
+    """The durable job a is with Redis; b waits in the outbox; c is no durable one."""
+    schedule(keep, 1, id="a", delay=60)
+    schedule(carry, 1, id="c", queue="errands", delay=60)
+    delayq.pause("errands", "in")
+    schedule(keep, 2, id="b", delay=60)
+    delayq.resume("errands", "in")
+    assert (there(), waiting(delayq)) == ([("a", "sent"), ("b", "unsent")], ["a", "c"])
+    return delayq
+
+
+def test_durable_jobs_are_cancelled_in_the_outbox_too(unsent: Broker, caller: Callable[..., Caller]) -> None:
+    api = caller("operate")
+    assert api.post(f"{QUEUE}/cancel", {"ids": ["c", "b", "a", "nosuch"]})[1]["results"] == [
+        {"id": ident, "outcome": outcome}
+        for ident, outcome in zip(["c", "b", "a", "nosuch"], ["cancelled"] * 3 + ["gone"], strict=True)
+    ]
+    assert waiting(unsent) == []
+    assert ("b", "unsent") not in there()
+
+
+def test_all_means_what_waits_in_the_outbox_as_well(unsent: Broker, caller: Callable[..., Caller]) -> None:
+    api = caller("operate")
+    assert api.post(f"{QUEUE}/cancel", {"all": True})[1] == {
+        "counts": {"cancelled": 3}, "complete": True, "seen": 2, "total": 2}  # fmt: skip
+    assert (waiting(unsent), dict(there())["b"]) == ([], "cancelled")
+
+
+def test_durable_jobs_are_moved_in_the_outbox_too(unsent: Broker, caller: Callable[..., Caller]) -> None:
+    api = caller("operate")
+    assert api.patch(f"{JOBS}/b", {"at": 1893456000})[0] == 200
+    assert OutboxJob._default_manager.get(job_id="b").due_ms == 1893456000_000
+    assert api.post(f"{QUEUE}/run-now", {"ids": ["a", "b", "c"]})[1]["counts"] == {"moved": 3}
+    assert live(unsent, "a").state == "ready"
+    assert OutboxJob._default_manager.get(job_id="b").due_ms <= unsent.now_ms()
+    assert api.delete(f"{JOBS}/b") == (200, {"outcome": "cancelled"})
+
+
+# --- who may ---
+
+
+def test_each_route_asks_for_its_permission(caller: Callable[..., Caller], five: Broker) -> None:
+    routes = {
+        "view": [("GET", JOBS, None), ("GET", f"{JOBS}/a", None), ("GET", f"{QUEUE}/morgue", None),
+                 ("GET", f"{QUEUE}/morgue/a", None)],
+        "operate": [("DELETE", f"{JOBS}/a", None), ("PATCH", f"{JOBS}/a", {"delay": 1}),
+                    *(("POST", f"{QUEUE}/{verb}", {"ids": ["a"], **more}) for verb, more in (
+                        ("cancel", {}), ("run-now", {}), ("reschedule", {"delay": 1}), ("kick", {}), ("discard", {}))),
+                    ("POST", f"{QUEUE}/kill-failed", {}), ("POST", f"{QUEUE}/delete-failed", {})],
+    }  # fmt: skip
+    stranger = caller(anonymous=True)
+    everything = {"view", "produce", "consume", "operate", "admin"}
+    before = [view.due_ms for view in five.inspector.page("errands", "waiting").jobs]
+    for action, calls in routes.items():
+        others = caller(*(everything - {action}))
+        assert [stranger(*call)[0] for call in calls] == [401] * len(calls)
+        assert [others(*call)[0] for call in calls] == [403] * len(calls)
+    assert [view.due_ms for view in five.inspector.page("errands", "waiting").jobs] == before
+    for action, calls in routes.items():
+        allowed = caller(action)
+        assert {allowed(*call)[0] for call in calls} <= {200, 404}
+
+
+def test_no_route_answers_another_method(api: Caller, five: Broker) -> None:
+    for method, path in (("PUT", JOBS), ("DELETE", JOBS), ("POST", f"{JOBS}/a"), ("GET", f"{QUEUE}/cancel"),
+                         ("DELETE", f"{QUEUE}/kick"), ("GET", f"{QUEUE}/kill-failed"),
+                         ("POST", f"{QUEUE}/morgue")):  # fmt: skip
+        status, body = api(method, path)
+        assert (status, body["code"]) == (405, "method_not_allowed")
+    assert len(waiting(five)) == 7

@@ -1,0 +1,290 @@
+"""The OpenAPI document says everything that there is, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema
+import pytest
+from django.core.management import call_command
+from django.urls import URLPattern, URLResolver, path
+from django.urls import include as include_urls
+from drf_spectacular.drainage import GENERATOR_STATS
+from drf_spectacular.validation import validate_schema
+
+import django_delayq
+from django_delayq.api import openapi, urls
+from django_delayq.api.documented import CODES, TAGS
+
+from .conftest import Caller
+from .world import World, tasks
+
+METHODS = ("get", "post", "put", "patch", "delete")
+PACKAGE = Path(django_delayq.__file__).parent
+#: for Prometheus, in its own format
+NO_JSON = {"/metrics"}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """As a client gets it."""
+    made: dict[str, Any] = json.loads(json.dumps(openapi.document("/delayq/"), default=str))
+    return made
+
+
+def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for where, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method in METHODS:
+                yield where, method, operation
+
+
+def resolved(document: Mapping[str, Any], part: Any) -> Any:
+    """The thing itself, where there is a reference to it."""
+    while isinstance(part, Mapping) and "$ref" in part:
+        found: Any = document
+        for word in part["$ref"].removeprefix("#/").split("/"):
+            found = found[word]
+        part = found
+    return part
+
+
+def routes(patterns: list[Any], prefix: str = "/") -> Iterator[tuple[str, Any]]:
+    for one in patterns:
+        where = prefix + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(one.pattern))
+        if isinstance(one, URLResolver):
+            yield from routes(one.url_patterns, where)
+        elif isinstance(one, URLPattern) and one.name != "nothing":
+            yield where, one.callback
+
+
+def methods_of(view: Any) -> set[str]:
+    """Those that do something; HEAD and OPTIONS come for free."""
+    kind = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    return {"get"} if kind is None else {name for name in METHODS if hasattr(kind, name)}
+
+
+def test_it_is_valid(document: dict[str, Any]) -> None:
+    validate_schema(document)  # raises
+
+
+def test_every_default_is_one_that_may_be_said(document: dict[str, Any]) -> None:
+    def walk(part: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(part, dict):
+            if "default" in part and "type" in part:
+                yield part
+            part = list(part.values())
+        if isinstance(part, list):
+            for one in part:
+                yield from walk(one)
+
+    found = list(walk(document))
+    assert found
+    for one in found:
+        check(document, one, one["default"], str(one))
+
+
+def test_generating_it_warns_of_nothing() -> None:
+    openapi._generated.cache_clear()
+    openapi.document("/delayq/")
+    assert (dict(GENERATOR_STATS._warn_cache), dict(GENERATOR_STATS._error_cache)) == ({}, {})
+
+
+def test_it_has_every_route_and_method_and_no_other(document: dict[str, Any]) -> None:
+    there = {(where, method) for where, view in routes(urls.urlpatterns) for method in methods_of(view)}
+    said = {(where, method) for where, method, _ in operations(document)}
+    assert said == {(where, method) for where, method in there if where not in NO_JSON}
+
+
+def test_every_operation_is_named_summed_up_and_filed(document: dict[str, Any]) -> None:
+    found = list(operations(document))
+    names = [operation["operationId"] for *_, operation in found]
+    assert sorted(set(names)) == sorted(names)
+    for where, method, operation in found:
+        assert operation.get("summary"), (where, method)
+        assert len(operation["summary"]) < 80, operation["summary"]
+        assert operation.get("description"), (where, method)
+        assert len(operation["tags"]) == 1, (where, method)
+        assert operation["tags"][0] in TAGS, (where, method)
+
+
+def test_every_operation_says_what_it_answers_with_an_example_of_it(document: dict[str, Any]) -> None:
+    for where, method, operation in operations(document):
+        good = {status: answer for status, answer in operation["responses"].items() if status < "300"}
+        assert good, (where, method)
+        for status, answer in good.items():
+            if status != "204":
+                content = answer["content"]["application/json"]
+                assert content["schema"], (where, method, status)
+                assert content.get("examples"), f"{method} {where} has no example of the answer {status}"
+
+
+def test_every_operation_that_takes_a_body_has_an_example_of_it(document: dict[str, Any]) -> None:
+    for where, method, operation in operations(document):
+        if "requestBody" in operation:
+            content = operation["requestBody"]["content"]
+            assert list(content) == ["application/json"], (where, method)
+            assert content["application/json"].get("examples"), f"{method} {where} has no example of its body"
+
+
+def test_every_example_is_what_its_schema_says(document: dict[str, Any]) -> None:
+    for where, method, operation in operations(document):
+        parts = [operation.get("requestBody", {})]
+        parts += [resolved(document, answer) for answer in operation["responses"].values()]
+        for part in parts:
+            for content in part.get("content", {}).values():
+                for name, example in content.get("examples", {}).items():
+                    check(document, content["schema"], example["value"], f"{method} {where}: {name}")
+
+
+def check(document: dict[str, Any], schema: Any, value: Any, what: str) -> None:
+    """As JSON schema has it, which knows no ``nullable``."""
+    whole = {**_plain(schema), "components": _plain(document["components"])}
+    errors = list(jsonschema.Draft4Validator(whole).iter_errors(value))
+    assert errors == [], (what, [error.message for error in errors])
+
+
+def _plain(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _plain(one) for name, one in schema.items()}
+    return {"anyOf": [{"type": "null"}, made]} if made.pop("nullable", False) is True else made
+
+
+def test_errors_are_problems_and_every_code_that_the_views_use_is_listed(document: dict[str, Any]) -> None:
+    for where, method, operation in operations(document):
+        for status, answer in operation["responses"].items():
+            if status >= "400" and operation.get("security") != []:
+                content = resolved(document, answer)["content"]
+                assert list(content) == ["application/problem+json"], (where, method, status)
+                assert content["application/problem+json"]["schema"]["$ref"].endswith("/Problem")
+    assert codes_in_use() == {(status, code) for code, (status, _) in CODES.items()}
+
+
+def codes_in_use() -> set[tuple[int, str]]:
+    """``Problem(409, "conflict", …)`` wherever the source of the API has it, and what DRF raises by itself."""
+    found = {(400, "malformed"), (401, "not_authenticated"), (403, "permission_denied"), (404, "not_found"),
+             (405, "method_not_allowed"), (406, "not_acceptable"), (415, "unsupported_media_type"),
+             (429, "throttled"), (400, "invalid")}  # fmt: skip
+    for file in sorted((PACKAGE / "api").rglob("*.py")):
+        if "grape" in file.parts:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="Problem"), args=[ast.Constant(int(status)), ast.Constant(str(code)), *_]
+                ):
+                    found.add((status, code))
+    return found
+
+
+def test_names_in_addresses_have_patterns(document: dict[str, Any]) -> None:
+    for where, method, operation in operations(document):
+        known = {one["name"]: one for one in operation.get("parameters", ()) if one.get("in") == "path"}
+        assert set(known) == set(re.findall(r"{(\w+)}", where)), (where, method)
+        for one in known.values():
+            assert one["description"], where
+            assert one["example"], where
+            assert {"pattern", "maxLength"} & set(one["schema"]), where
+
+
+def test_every_post_may_carry_an_idempotency_key(document: dict[str, Any]) -> None:
+    reference = {"$ref": "#/components/parameters/DelayqIdempotencyKey"}
+    for where, method, operation in operations(document):
+        assert (reference in operation.get("parameters", ())) == (method == "post"), (where, method)
+
+
+def test_everything_but_health_needs_a_token_or_a_session(document: dict[str, Any]) -> None:
+    open_to_all = {where for where, _, operation in operations(document) if operation["security"] == []}
+    assert open_to_all == {"/healthz", "/readyz"}
+    others = [one["security"] for *_, one in operations(document) if one["security"] != []]
+    assert all(one == [{"tokenAuth": []}, {"cookieAuth": []}] for one in others)
+
+
+def test_every_operation_names_its_permission_which_is_the_one_that_is_asked_for(document: dict[str, Any]) -> None:
+    wanted = {(where, method): view.cls.actions[method.upper()]
+              for where, view in routes(urls.urlpatterns) if hasattr(view, "cls") and where not in NO_JSON
+              for method in methods_of(view) if method.upper() in view.cls.actions}  # fmt: skip
+    said = {
+        (where, method): one["x-permission"] for where, method, one in operations(document) if "x-permission" in one
+    }
+    assert said == wanted
+
+
+def test_the_view_answers_with_it_for_the_place_where_it_is_included(
+    api: Caller, document: dict[str, Any], settings: Any
+) -> None:
+    status, body = api.get("v1/openapi.json")
+    assert (status, body) == (200, document)
+    assert body["servers"] == [{"url": "/delayq"}]
+    assert body["info"]["version"] == django_delayq.__version__
+
+
+elsewhere = [path("intern/queues/", include_urls("django_delayq.api.urls"))]
+
+
+def test_included_elsewhere_it_says_so(api: Caller, settings: Any) -> None:
+    module = ModuleType("elsewhere")
+    module.urlpatterns = elsewhere  # type: ignore[attr-defined]
+    settings.ROOT_URLCONF = module
+    response = api.client.get("/intern/queues/v1/openapi.json", headers={"Authorization": f"Token {api.token}"})
+    assert response.json()["servers"] == [{"url": "/intern/queues"}]
+
+
+def test_the_settings_of_the_projects_own_document_do_not_change_it(
+    document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from drf_spectacular.settings import spectacular_settings
+
+    theirs = {"TITLE": "Shop", "CAMELIZE_NAMES": True, "SCHEMA_PATH_PREFIX_INSERT": "/x"}
+    for name, value in theirs.items():
+        monkeypatch.setattr(spectacular_settings, name, value)
+    openapi._generated.cache_clear()
+    made = json.loads(json.dumps(openapi.document("/delayq/"), default=str))
+    assert made == document
+    assert {name: getattr(spectacular_settings, name) for name in theirs} == theirs
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"urlconf": "django_delayq.api.urls", "custom_settings": "django_delayq.api.openapi.SETTINGS"},
+], ids=["in a project's own document", "alone"])  # fmt: skip
+def test_the_spectacular_command_finds_it_without_a_warning(
+    options: dict[str, str], document: dict[str, Any], capsys: pytest.CaptureFixture[str], settings: Any
+) -> None:
+    from rest_framework.settings import api_settings
+
+    settings.REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+    api_settings.reload()
+    out = StringIO()
+    call_command("spectacular", "--fail-on-warn", "--validate", "--format", "openapi-json", stdout=out, **options)
+    found = {operation["operationId"] for *_, operation in operations(json.loads(out.getvalue()))}
+    views = {one["operationId"] for *_, one in operations(document) if "x-permission" in one}
+    assert views <= found
+    assert "arning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["", "v1", "v1/queues/", "v1/queues/mail/jobs/a%0Ab", "%0A", "v1/a%00b"])
+def test_what_is_no_address_is_a_problem_and_nobody_learns_even_that(
+    api: Caller, caller: Callable[..., Caller], address: str
+) -> None:
+    assert api.get(address)[1]["status"] == 404
+    assert caller(anonymous=True).get(address)[1]["status"] == 401
+
+
+def test_the_world_of_these_tests_has_something_in_every_place(api: Caller, delayq: Any) -> None:
+    with tasks():
+        World().refresh()
+        _, body = api.get("v1/queues")
+    assert {one["name"]: one["counts"] for one in body["queues"]} == {
+        name: {"delayed": 2, "ready": 1, "reserved": 1, "gated": 0, "failed": 1, "morgue": 1}
+        for name in ("mail", "orders", "crm")
+    }

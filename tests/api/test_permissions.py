@@ -1,0 +1,198 @@
+"""Who may do what, for every route that there is: the URL configuration is walked, so a new route is covered too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_delayq.core.job import NewJob
+
+from .conftest import ALL, ROOT, Caller
+from .routes import NOTHING, OPEN, Route, ask, calls, ids_of, picture
+
+CALLS = calls()
+CHANGING = [call for call in CALLS if call[0] != "GET"]
+pytestmark = pytest.mark.urls("tests.api.grape_urls")
+#: the promise: action → "METHOD address", where {} is the queue "mail". Whoever adds a route says here what it asks
+PROMISED = {
+    "view": """
+        GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7; GET v1/queues/{}/morgue;
+        GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/workers/W/dump; GET v1/stats; GET v1/status;
+        GET v1/openapi.json; GET metrics; GET G/job/peek; GET G/tube/list; GET G/tube/stats; GET G/tube/stats/images
+    """,
+    "produce": "POST v1/queues/{}/jobs; POST G/job/produce",
+    "consume": """
+        POST v1/reserve; POST v1/queues/{}/reserve; POST v1/queues/{}/ack; POST v1/queues/{}/fail;
+        POST v1/queues/{}/release; POST v1/queues/{}/bury; POST v1/queues/{}/touch; GET G/job/consume;
+        POST G/job/consume; DELETE G/job/finish; PUT G/job/release; PUT G/job/bury; PUT G/job/failure
+    """,
+    "operate": """
+        PATCH v1/queues/{}; POST v1/queues/{}/pause; POST v1/queues/{}/resume; DELETE v1/queues/{}/jobs/7;
+        PATCH v1/queues/{}/jobs/7; POST v1/queues/{}/cancel; POST v1/queues/{}/reschedule; POST v1/queues/{}/run-now;
+        POST v1/queues/{}/kill-failed; POST v1/queues/{}/delete-failed; POST v1/queues/{}/kick;
+        POST v1/queues/{}/discard; POST v1/workers/W/dump; DELETE G/job/delete; PUT G/job/kick; DELETE G/job/discard
+    """,
+    "admin": """
+        POST v1/queues; DELETE v1/queues/{}; POST v1/queues/{}/reshard; POST v1/workers/W/stop;
+        POST v1/workers/W/drain; POST G/tube/create; POST G/tube/delete
+    """,
+}
+#: what the project's own rule was asked
+asked: list[tuple[str, str]] = []
+
+
+def refuse_all(request: Any, action: str, queue: str) -> bool:
+    """A rule of a project."""
+    asked.append((action, queue))
+    return False
+
+
+def only_mail(request: Any, action: str, queue: str) -> bool:
+    """Another one: everything, but of one queue."""
+    return queue in ("", "mail")
+
+
+@pytest.fixture
+def world(delayq: Any) -> Any:
+    """The queues that the sample addresses name, with a job each."""
+    delayq.queue("mail").schedule(NewJob("7", "shop.mail", b"[[],{}]", delay_ms=60_000))
+    delayq.queue("images", kind="pull").schedule(NewJob("7", "raw", b"bytes"))
+    delayq.announce("host.example:4711", {"queues": ["mail"], "threads": 1, "running": 0})
+    return delayq
+
+
+def test_every_route_asks_for_what_is_promised() -> None:
+    found: dict[str, set[str]] = {action: set() for action in ALL}
+    for method, route, action in CALLS:
+        address = route.path.partition("?")[0].replace("/mail", "/{}").replace("host.example:4711", "W")
+        found[action].add(f"{method} {address.replace('grape/api/', 'G/')}")
+    assert found == {action: {one.strip() for one in said.split(";")} for action, said in PROMISED.items()}
+
+
+@pytest.mark.parametrize(("method", "route", "action"), CALLS, ids=ids_of(CALLS))
+def test_without_credentials_it_is_401(
+    method: str, route: Route, action: str, world: Any, caller: Callable[..., Caller]
+) -> None:
+    before = picture(world)
+    stranger = caller(anonymous=True)
+    assert ask(stranger, method, route) == 401
+    assert stranger.response["WWW-Authenticate"] == "Token"
+    assert picture(world) == before
+
+
+@pytest.mark.parametrize(("method", "route", "action"), CALLS, ids=ids_of(CALLS))
+def test_with_all_permissions_but_the_needed_one_it_is_403(
+    method: str, route: Route, action: str, world: Any, caller: Callable[..., Caller]
+) -> None:
+    before = picture(world)
+    assert ask(caller(*(one for one in ALL if one != action)), method, route) == 403
+    assert picture(world) == before
+
+
+@pytest.mark.parametrize(("method", "route", "action"), CALLS, ids=ids_of(CALLS))
+def test_with_exactly_the_needed_permission_it_is_not_refused(
+    method: str, route: Route, action: str, world: Any, caller: Callable[..., Caller]
+) -> None:
+    status = ask(caller(action), method, route)
+    assert status not in (401, 403, 405)
+    assert status < 500
+
+
+@pytest.mark.parametrize(("method", "route", "action"), CALLS, ids=ids_of(CALLS))
+def test_a_user_that_is_not_active_is_refused(
+    method: str, route: Route, action: str, world: Any, caller: Callable[..., Caller]
+) -> None:
+    former = caller(*ALL)
+    former.user.is_active = False
+    former.user.save()
+    assert ask(former, method, route) == 401
+
+
+@pytest.mark.parametrize(("method", "route", "action"), CHANGING, ids=ids_of(CHANGING))
+def test_a_session_without_a_csrf_token_changes_nothing(
+    method: str, route: Route, action: str, world: Any, caller: Callable[..., Caller]
+) -> None:
+    before = picture(world)
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(caller(*ALL).user)
+    response = browser.generic(method, ROOT + route.path, "{}", content_type="application/json")
+    # Grape's interface does not know sessions at all.
+    assert response.status_code == (401 if route.is_grape else 403)
+    assert route.is_grape or "CSRF" in response.json()["detail"]
+    assert picture(world) == before
+
+
+def test_a_session_with_a_csrf_token_is_as_good_as_a_token(world: Any, caller: Callable[..., Caller]) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(caller("operate").user)
+    browser.cookies["csrftoken"] = secret = "k" * 32
+    response = browser.post(f"{ROOT}v1/queues/mail/pause", json.dumps({"direction": "in"}), "application/json",
+                            headers={"X-CSRFToken": secret})  # fmt: skip
+    assert (response.status_code, response.json()["paused"]) == (200, "in")
+
+
+def test_a_session_may_look(world: Any, caller: Callable[..., Caller]) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(caller("view").user)
+    assert browser.get(f"{ROOT}v1/stats").status_code == 200
+
+
+def test_grape_takes_no_jobs_for_a_browser(world: Any, caller: Callable[..., Caller]) -> None:
+    before = picture(world)
+    browser = Client()
+    browser.force_login(caller(*ALL).user)
+    assert browser.get(f"{ROOT}grape/api/job/consume?tube=images").status_code == 401
+    assert picture(world) == before
+
+
+def test_who_may_only_consume_can_do_nothing_else(world: Any, caller: Callable[..., Caller]) -> None:
+    consumer = caller("consume")
+    allowed = {f"{method} {route.path}" for method, route, action in CALLS if action == "consume"}
+    refused = {
+        f"{method} {route.path}"
+        for method, route, _ in CALLS
+        if f"{method} {route.path}" not in allowed and ask(consumer, method, route) == 403
+    }
+    assert refused == {f"{method} {route.path}" for method, route, _ in CALLS} - allowed
+
+
+@pytest.mark.parametrize(("method", "route", "action"), CALLS, ids=ids_of(CALLS))
+def test_what_the_projects_own_rule_refuses_is_403(
+    method: str, route: Route, action: str, world: Any, caller: Callable[..., Caller], settings: Any
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{__name__}.refuse_all"}}
+    asked.clear()
+    assert ask(caller(*ALL), method, route) == 403
+    assert asked
+    assert set(asked) <= ({(action, "mail")} if route.has_queue else {(action, ""), (action, "mail")})
+
+
+def test_the_projects_own_rule_hides_queues(world: Any, caller: Callable[..., Caller], settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{__name__}.only_mail"}}
+    everybody = caller(*ALL)
+    assert everybody.get("v1/queues?names_only=true") == (200, {"names": ["mail"]})
+    assert list(everybody.get("v1/stats")[1]["by_queue"]) == ["mail"]
+    assert everybody.get("grape/api/tube/list") == (200, [])
+    assert everybody.get("v1/queues/images")[0] == 403
+    assert everybody.post("v1/queues", {"name": "other"})[0] == 403
+    assert everybody("GET", "grape/api/job/consume?tube=images")[0] == 403
+    assert everybody("POST", "grape/api/tube/create?tube=other")[0] == 403
+
+
+@pytest.mark.parametrize("path", sorted(OPEN))
+def test_health_is_open_to_everybody(path: str, world: Any, caller: Callable[..., Caller]) -> None:
+    assert caller(anonymous=True).get(path)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["v1/nowhere", "nowhere", "grape/api/nowhere"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_what_is_no_address_is_told_only_to_who_may_come_in(
+    path: str, method: str, world: Any, caller: Callable[..., Caller]
+) -> None:
+    assert len(NOTHING) == 2
+    assert caller(anonymous=True)(method, path)[0] == 401
+    assert caller()(method, path)[0] == 404

@@ -1,0 +1,463 @@
+"""Jobs come in over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.db.models import Model
+
+from django_delayq import signals
+from django_delayq.core.broker import Broker
+from django_delayq.intercept import Scheduling
+from django_delayq.models import OutboxJob
+
+from ..support.redis_box import RedisBox
+from .conftest import Caller
+from .errands import carry, contents, live, waiting
+
+JOBS = "v1/queues/errands/jobs"
+HERE = "tests.api.test_produce"
+#: deeper than arguments may be, and not too deep for a request
+DEEP = json.loads("[" * 40 + "]" * 40)
+tenant: ContextVar[str] = ContextVar("tenant")
+
+
+@pytest.fixture
+def pull(settings: Any, delayq: Broker) -> str:
+    """The jobs of a queue of kind pull."""
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"raw": {"kind": "pull"}}}
+    return "v1/queues/raw/jobs"
+
+
+def row_keys() -> list[tuple[str, str]]:
+    model: type[Model] = OutboxJob
+    return list(model._default_manager.order_by("pk").values_list("job_id", "state"))
+
+
+# --- one job ---
+
+
+def test_a_job_is_stored_as_schedule_would_store_it(api: Caller, delayq: Broker) -> None:
+    status, body = api.post(JOBS, {
+        "task": "errands.greet", "args": ["Ada"], "kwargs": {"password": "x"}, "id": "a/b", "delay": 60, "priority": 1,
+        "max_attempts": 7, "retry_in": [5, 10], "expires": 3600, "context": {"trace": "t1"},
+    })  # fmt: skip
+    view = live(delayq, "a/b")
+    assert status == 201
+    assert body == {"id": "a/b", "queue": "errands", "outcome": "created", "due": body["due"]}
+    assert abs(datetime.fromisoformat(body["due"]).timestamp() * 1000 - view.due_ms) < 1000
+    assert api.response["Location"] == "/delayq/v1/queues/errands/jobs/a%2Fb"
+    assert (view.job.task, view.arguments, view.job.priority) == ("errands.greet", (["Ada"], {"password": "x"}), 1)
+    assert 55_000 < view.due_ms - delayq.now_ms() <= 60_000
+    assert view.job.options == {"max_attempts": 7, "retry_in": [5, 10], "expires_in_ms": 3_600_000,
+                                "context": {"trace": "t1"}}  # fmt: skip
+
+
+def test_the_location_leads_to_the_job(api: Caller) -> None:
+    for ident in ("plain", "a/b//c", "50%", "what?", "ö ü", "a#b", "%2F", ".", "..", "/lead", "trail/"):
+        api.post(JOBS, {"task": "errands.carry", "id": ident, "delay": 60})
+        where = api.response["Location"].removeprefix("/delayq/")
+        status, body = api.get(where)
+        jobs = body["jobs"] if "?id=" in where else [body]
+        assert (status, [job["id"] for job in jobs]) == (200, [ident])
+
+
+def test_a_job_without_anything_is_due_now_under_a_random_id(api: Caller, delayq: Broker) -> None:
+    status, body = api.post(JOBS, {"task": "errands.carry"})
+    assert (status, body["outcome"], waiting(delayq)) == (201, "created", [body["id"]])
+    assert live(delayq, body["id"]).state == "ready"
+
+
+@pytest.mark.parametrize("at", ["2030-01-01T00:00:00Z", "2030-01-01T01:00:00+01:00", 1893456000, 1893456000.0])
+def test_a_moment_is_iso_8601_or_unix_seconds(api: Caller, delayq: Broker, at: Any) -> None:
+    status, body = api.post(JOBS, {"task": "errands.carry", "id": "x", "at": at})
+    assert (status, body["due"]) == (201, "2030-01-01T00:00:00.000Z")
+    assert live(delayq, "x").due_ms == 1893456000_000
+
+
+def test_a_job_expires_at_a_moment(api: Caller, delayq: Broker) -> None:
+    api.post(JOBS, {"task": "errands.carry", "id": "x", "expires": "2030-01-01T00:00:00Z"})
+    assert live(delayq, "x").job.options == {"expires_ms": 1893456000_000}
+
+
+def test_the_second_job_of_an_id_replaces_or_is_ignored(api: Caller, delayq: Broker) -> None:
+    job = {"task": "errands.carry", "id": "x", "delay": 60}
+    answers = [api.post(JOBS, {**job, "args": [n], **more})
+               for n, more in enumerate(({}, {}, {"on_conflict": "ignore"}))]  # fmt: skip
+    told = [(status, body["outcome"]) for status, body in answers]
+    assert told == [(201, "created"), (201, "replaced"), (200, "ignored")]
+    assert live(delayq, "x").arguments == ([1], {})
+
+
+def test_an_id_that_must_be_new_and_is_not_is_taken(api: Caller, delayq: Broker) -> None:
+    api.post(JOBS, {"task": "errands.carry", "id": "x", "args": [1], "delay": 60})
+    status, body = api.post(JOBS, {"task": "errands.carry", "id": "x", "args": [2], "on_conflict": "error"})
+    assert (status, body["code"], live(delayq, "x").arguments) == (409, "id_taken", ([1], {}))
+    status, body = api.post(JOBS, {"task": "errands.greet", "id": "x", "args": ["Ada"]})
+    assert (status, body["code"]) == (409, "id_taken")
+
+
+def test_payloads_of_a_merged_task_are_united(api: Caller, delayq: Broker) -> None:
+    outcomes = [
+        api.post(JOBS, {"task": "errands.collect", "id": 5, "payload": {"n": n}, "score": 3 - n, "delay": 60})[1][
+            "outcome"
+        ]
+        for n in range(3)
+    ]
+    assert outcomes == ["created", "merged", "merged"]
+    assert [payload.data for payload in delayq.inspector.payloads("errands", "5")] == [
+        b'{"n":2}',
+        b'{"n":1}',
+        b'{"n":0}',
+    ]
+
+
+@pytest.mark.parametrize("value", [
+    {"$dt": "2030-01-01T00:00:00+00:00"}, {"$b": "AAAA"}, {"$dec": "1.5"}, {"$$dt": 1}, {"$": 1}, {"$.money": [1, 2]},
+    {"$uuid": "no uuid"}, {"$unknown": {"$d": "2030-01-01"}},
+])  # fmt: skip
+def test_what_looks_like_a_tag_of_the_codec_arrives_as_it_was_sent(api: Caller, delayq: Broker, value: Any) -> None:
+    args, kwargs = [value, [value], {"deep": [value]}], {"one": value}
+    api.post(JOBS, {"task": "errands.carry", "id": "x", "args": args, "kwargs": kwargs})
+    api.post(JOBS, {"task": "errands.carry", "id": "y", "kwargs": value})
+    api.post(JOBS, {"task": "errands.collect", "id": "z", "payload": value})
+    assert live(delayq, "x").arguments == (args, kwargs)
+    assert live(delayq, "y").arguments == ([], value)
+    shown = api.get(f"{JOBS}/x")[1]
+    assert (shown["args"], shown["kwargs"]) == (args, kwargs)
+    assert [one["payload"] for one in api.get(f"{JOBS}/z")[1]["payloads"]] == [value]
+
+
+def test_only_tasks_of_the_api_can_be_called_and_nobody_learns_of_others(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    before = contents(delayq)
+    answers = [api.post(JOBS, {"task": name, "args": [1]}) for name in ("errands.secret", "errands.nosuch")]
+    assert [(status, body["code"]) for status, body in answers] == [(404, "task_not_found")] * 2
+    first, second = (json.dumps(body).replace(name, "?") for (_, body), name in
+                     zip(answers, ("errands.secret", "errands.nosuch"), strict=True))  # fmt: skip
+    assert first == second
+    assert contents(delayq) == before
+
+
+def test_the_queue_of_the_address_wins_over_the_task_s_own(api: Caller, delayq: Broker) -> None:
+    delayq.queue("elsewhere")
+    status, body = api.post("v1/queues/elsewhere/jobs", {"task": "errands.carry", "id": "x"})
+    assert (status, body["queue"], live(delayq, "x", "elsewhere").job.task) == (201, "elsewhere", "errands.carry")
+    assert api.response["Location"] == "/delayq/v1/queues/elsewhere/jobs/x"
+
+
+def test_a_queue_that_nobody_knows_is_not_brought_into_being(api: Caller, delayq: Broker) -> None:
+    status, body = api.post("v1/queues/typo/jobs", {"task": "errands.carry"})
+    assert (status, body["code"], delayq.queue_names()) == (404, "queue_not_found", [])
+
+
+# --- bytes ---
+
+
+def test_bytes_go_to_a_queue_of_kind_pull_as_text_or_base64(api: Caller, pull: str, delayq: Broker) -> None:
+    assert api.post(pull, {"id": "a", "body": "grün\n", "delay": 5, "priority": 0})[0] == 201
+    assert api.post(pull, {"id": "b", "body_base64": "/wA="})[0] == 201
+    assert api.post(pull, {"id": "c", "body": ""})[0] == 201
+    assert [live(delayq, ident, "raw").job.args for ident in "abc"] == ["grün\n".encode(), b"\xff\x00", b""]
+    assert live(delayq, "a", "raw").job.priority == 0
+
+
+def test_many_bytes_come_in_at_once(api: Caller, pull: str, delayq: Broker) -> None:
+    status, body = api.post(pull, {"jobs": [{"id": "a", "body": "x"}, {"body_base64": "eA=="}]})
+    assert (status, body["counts"], body["results"][0]) == (200, {"created": 2}, {"id": "a", "outcome": "created"})
+    assert {live(delayq, one["id"], "raw").job.args for one in body["results"]} == {b"x"}
+
+
+@pytest.mark.parametrize(("job", "pointer"), [
+    ({}, "/body"), ({"body": "x", "body_base64": "eA=="}, "/body"), ({"body": 5}, "/body"),
+    ({"body_base64": "no!"}, "/body_base64"), ({"body_base64": "é"}, "/body_base64"),
+    ({"body_base64": 1}, "/body_base64"),
+    ({"body": "x", "task": "errands.carry"}, "/task"), ({"body": "x", "durable": True}, "/durable"),
+    ({"body": "x", "delay": -1}, "/delay"), ({"body": "x", "on_conflict": "merge"}, "/on_conflict"),
+])  # fmt: skip
+def test_bytes_that_are_wrong_are_refused(api: Caller, pull: str, delayq: Broker, job: Any, pointer: str) -> None:
+    api.post(pull, {"body": "there is the queue"})
+    before = contents(delayq)
+    status, body = api.post(pull, job)
+    assert (status, body["code"], body["errors"][0]["pointer"], contents(delayq)) == (400, "invalid", pointer, before)
+
+
+# --- many ---
+
+
+def test_many_jobs_are_answered_in_the_order_asked(api: Caller, delayq: Broker) -> None:
+    api.post(JOBS, {"task": "errands.carry", "id": "old", "delay": 60})
+    status, body = api.post(JOBS, {"jobs": [
+        {"task": "errands.carry", "id": "new", "delay": 60},
+        {"task": "errands.carry", "id": "old", "delay": 60},
+        {"task": "errands.carry", "id": "old", "on_conflict": "ignore"},
+        {"task": "errands.greet", "id": "old", "args": ["Ada"]},
+        {"task": "errands.carry", "id": "old", "on_conflict": "error"},
+        {"task": "errands.collect", "id": "m", "payload": 1, "delay": 60},
+        {"task": "errands.collect", "id": "m", "payload": 2},
+    ]})  # fmt: skip
+    assert (status, body) == (200, {
+        "results": [
+            {"id": "new", "outcome": "created"}, {"id": "old", "outcome": "replaced"},
+            {"id": "old", "outcome": "ignored"}, {"id": "old", "outcome": "taken"}, {"id": "old", "outcome": "exists"},
+            {"id": "m", "outcome": "created"}, {"id": "m", "outcome": "merged"},
+        ],
+        "counts": {"created": 2, "replaced": 1, "ignored": 1, "taken": 1, "exists": 1, "merged": 1},
+    })  # fmt: skip
+    assert sorted(waiting(delayq)) == ["m", "new", "old"]
+
+
+def test_one_wrong_job_among_many_means_that_none_is_stored(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    before = contents(delayq)
+    status, body = api.post(JOBS, {"jobs": [
+        {"task": "errands.carry"}, {"task": "errands.carry", "delay": -1}, "no job",
+        {"task": "errands.carry", "id": ""},
+        {"task": "errands.carry", "args": [{"a": [1e300, "x" * 3_000_000]}]},
+    ]})  # fmt: skip
+    assert (status, body["code"]) == (400, "invalid")
+    assert [error["pointer"] for error in body["errors"]] == ["/jobs/1/delay", "/jobs/2", "/jobs/3/id", "/jobs/4"]
+    assert contents(delayq) == before
+
+
+@pytest.mark.parametrize(("change", "pointer"), [
+    ({"delay": "soon"}, "/delay"), ({"delay": -0.5}, "/delay"), ({"delay": 10**12}, "/delay"),
+    ({"delay": True}, "/delay"),
+    ({"at": "tomorrow"}, "/at"), ({"at": "2030-01-01T00:00:00"}, "/at"), ({"at": "9999-12-31T23:59:59Z"}, "/at"),
+    ({"at": "0001-01-01T00:00:00+14:00"}, "/at"), ({"at": 10**18}, "/at"), ({"at": []}, "/at"),
+    ({"at": 5, "delay": 5}, "/delay"), ({"id": ""}, "/id"), ({"id": "x" * 256}, "/id"), ({"id": "a\nb"}, "/id"),
+    ({"id": "a\0b"}, "/id"), ({"id": 1.5}, "/id"), ({"id": ["x"]}, "/id"), ({"priority": 8}, "/priority"),
+    ({"priority": "high"}, "/priority"), ({"on_conflict": "merge"}, "/on_conflict"),
+    ({"on_conflict": 1}, "/on_conflict"),
+    ({"due_policy": "inherit"}, "/due_policy"), ({"due_policy": "whatever"}, "/due_policy"),
+    ({"reset_retries": 1}, "/reset_retries"), ({"max_attempts": 0}, "/max_attempts"), ({"retry_in": -1}, "/retry_in"),
+    ({"retry_in": "no preset"}, "/retry_in"), ({"retry_in": {}}, "/retry_in"), ({"expires": 0}, "/expires"),
+    ({"expires": "2001-01-01T00:00:00Z"}, "/expires"), ({"expires": "x"}, "/expires"), ({"expires": []}, "/expires"),
+    ({"context": 5}, "/context"), ({"context": {"x": "y" * 70_000}}, "/context"), ({"durable": "yes"}, "/durable"),
+    ({"args": {}}, "/args"), ({"args": "abc"}, "/args"), ({"kwargs": []}, "/kwargs"), ({"task": 5}, "/task"),
+    ({"task": None}, "/task"), ({"task": ["errands.carry"]}, "/task"), ({"queue": "other"}, "/queue"),
+    ({"using_db": "default"}, "/using_db"), ({"a/b~c": 1}, "/a~1b~0c"), ({"payload": 1}, "/payload"),
+    ({"score": 1}, "/score"),
+    ({"body": "x"}, "/body"), ({"args": [DEEP]}, "/args/0"), ({"args": [1], "kwargs": {"x": DEEP}}, "/kwargs/x"),
+])  # fmt: skip
+def test_each_wrong_member_is_pointed_at(api: Caller, delayq: Broker, change: Any, pointer: str) -> None:
+    delayq.queue("errands")
+    before = contents(delayq)
+    job = {"task": "errands.carry", **change}
+    status, body = api.post(JOBS, job)
+    assert (status, body["code"], [error["pointer"] for error in body["errors"]]) == (400, "invalid", [pointer])
+    status, body = api.post(JOBS, {"jobs": [{"task": "errands.carry", "id": "good"}, job]})
+    assert (status, [error["pointer"] for error in body["errors"]]) == (400, [f"/jobs/1{pointer}"])
+    assert contents(delayq) == before
+
+
+def test_arguments_that_the_function_does_not_take_are_refused(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    status, body = api.post(JOBS, {"task": "errands.greet", "kwargs": {"nam": "Ada"}})
+    assert (status, body["code"], waiting(delayq)) == (400, "invalid", [])
+    assert "missing a required argument: 'name'" in body["detail"]
+    status, body = api.post(JOBS, {"task": "errands.collect", "id": "m", "args": [1]})
+    assert (status, waiting(delayq)) == (400, [])
+    status, body = api.post(JOBS, {"task": "errands.collect", "payload": 1})
+    assert (status, waiting(delayq), "needs an id" in body["detail"]) == (400, [], True)
+
+
+def test_an_unknown_task_among_many_means_that_none_is_stored(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    status, body = api.post(JOBS, {"jobs": [{"task": "errands.carry"}, {"task": "errands.secret"}, {"task": "nosuch"}]})
+    assert (status, body["code"]) == (404, "task_not_found")
+    assert [error["pointer"] for error in body["errors"]] == ["/jobs/1/task", "/jobs/2/task"]
+    assert waiting(delayq) == []
+
+
+def test_more_jobs_than_a_request_may_have_are_refused(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"max_jobs": 3}}
+    status, body = api.post(JOBS, {"jobs": [{"task": "errands.carry"}] * 4})
+    assert (status, body["code"], delayq.queue_names()) == (413, "too_large", [])
+    assert api.post(JOBS, {"jobs": [{"task": "errands.carry"}] * 3})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body", [[], "x", 5, None, {}, {"jobs": {}}, {"jobs": []}, {"jobs": "x"}, {"jobs": [1], "delay": 5}]
+)
+def test_a_body_of_another_shape_is_refused(api: Caller, delayq: Broker, body: Any) -> None:
+    status, answer = api.post(JOBS, json.dumps(body))
+    assert (status, answer["code"], delayq.queue_names()) == (400, "invalid", [])
+
+
+# --- back-pressure ---
+
+
+def test_a_full_queue_answers_429_and_when_to_come_again(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"errands": {"max_length": 2}}}
+    many = {"jobs": [{"task": "errands.carry", "delay": 60}] * 3}
+    assert api.post(JOBS, many)[1]["counts"] == {"created": 2, "full": 1}
+    for body in (many, {"task": "errands.carry"}):
+        status, answer = api.post(JOBS, body)
+        assert (status, answer["code"], api.response["Retry-After"]) == (429, "queue_full", "5")
+    assert len(waiting(delayq)) == 2
+
+
+def test_a_paused_queue_answers_503_and_when_to_come_again(api: Caller, delayq: Broker) -> None:
+    delayq.queue("errands")
+    delayq.pause("errands", "in")
+    for body in ({"jobs": [{"task": "errands.carry"}] * 3}, {"task": "errands.carry"}):
+        status, answer = api.post(JOBS, body)
+        assert (status, answer["code"], api.response["Retry-After"]) == (503, "queue_paused", "5")
+    assert waiting(delayq) == []
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.one_server("fills a Redis of its own")
+def test_a_redis_without_memory_answers_429(api: Caller, redis_factory: Callable[..., RedisBox], settings: Any) -> None:
+    from django_delayq import connections
+
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
+    connections.close_broker()
+    assert api.post(JOBS, {"task": "errands.carry"})[0] == 201
+    box.client().config_set("maxmemory", "1mb")
+    for body in ({"jobs": [{"task": "errands.carry"}] * 3}, {"task": "errands.carry"}):
+        status, answer = api.post(JOBS, body)
+        assert (status, answer["code"], "Retry-After" in api.response) == (429, "queue_full", True)
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.one_server("ends a Redis of its own")
+def test_without_redis_a_job_is_refused_and_a_durable_one_is_left_to_the_outbox(
+    api: Caller, redis_factory: Callable[..., RedisBox], settings: Any
+) -> None:
+    from django_delayq import connections
+
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
+    connections.close_broker()
+    assert api.post(JOBS, {"task": "errands.carry"})[0] == 201
+    box.kill()
+    status, answer = api.post(JOBS, {"task": "errands.carry"})
+    assert (status, answer["code"], "Retry-After" in api.response) == (503, "unavailable", True)
+    status, answer = api.post(JOBS, {"task": "errands.keep", "id": "k"})
+    assert (status, answer["outcome"], row_keys()) == (202, "outbox", [("k", "unsent")])
+    status, answer = api.post(JOBS, {"jobs": [{"task": "errands.keep", "id": "l"}]})
+    assert (status, answer["counts"], row_keys()) == (202, {"outbox": 1}, [("k", "unsent"), ("l", "unsent")])
+    connections.close_broker()
+
+
+# --- as schedule() ---
+
+
+def test_durable_jobs_get_a_row_as_those_of_schedule_do(api: Caller, delayq: Broker) -> None:
+    assert api.post(JOBS, {"task": "errands.keep", "id": "a", "delay": 60})[1]["outcome"] == "created"
+    body = api.post(JOBS, {"jobs": [
+        {"task": "errands.keep", "id": "b"}, {"task": "errands.carry", "id": "c"},
+        {"task": "errands.carry", "id": "d", "durable": True}, {"task": "errands.keep", "id": "e", "durable": False},
+    ]})[1]  # fmt: skip
+    assert body["results"] == [{"id": ident, "outcome": "created"} for ident in "bcde"]
+    assert row_keys() == [("a", "sent"), ("b", "sent"), ("d", "sent")]
+    assert sorted(waiting(delayq)) == ["a", "b", "c", "d", "e"]
+
+
+def test_receivers_hear_of_each_job(api: Caller, delayq: Broker) -> None:
+    heard: list[Any] = []
+
+    def hear(sender: Any, **words: Any) -> None:
+        heard.append((sender.name, words["id"], words["queue"], words["outcome"]))
+
+    signals.job_scheduled.connect(hear)
+    try:
+        api.post(JOBS, {"task": "errands.carry", "id": "a"})
+        api.post(
+            JOBS, {"jobs": [{"task": "errands.carry", "id": "b"}, {"task": "errands.greet", "id": "a", "args": ["x"]}]}
+        )
+    finally:
+        signals.job_scheduled.disconnect(hear)
+    assert heard == [("errands.carry", ident, "errands", "created") for ident in "ab"]
+
+
+def with_tenant(next: Callable[[Scheduling], Any]) -> Callable[[Scheduling], Any]:
+    def call(scheduling: Scheduling) -> Any:
+        scheduling.options["context"] = {"tenant": 5}
+        if scheduling.kwargs.pop("skip", False):
+            return "nothing"
+        if scheduling.kwargs.pop("other", False):
+            scheduling.task, scheduling.args, scheduling.options["queue"] = "errands.secret", (1,), "aside"
+        handle = next(scheduling)
+        seen.append(handle.outcome)
+        return handle
+
+    return call
+
+
+seen: list[str] = []
+
+
+def test_schedule_middlewares_stand_around_each_job(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "SCHEDULE_MIDDLEWARE": [f"{HERE}.with_tenant"]}
+    seen.clear()
+    assert api.post(JOBS, {"task": "errands.carry", "id": "a"})[0] == 201
+    body = api.post(
+        JOBS, {"jobs": [{"task": "errands.carry", "id": "b"}, {"task": "errands.carry", "kwargs": {"skip": True}}]}
+    )[1]
+    assert body == {"results": [{"id": "b", "outcome": "created"}, {"id": None, "outcome": "skipped"}],
+                    "counts": {"created": 1, "skipped": 1}}  # fmt: skip
+    assert [live(delayq, ident).job.context for ident in "ab"] == [{"tenant": 5}] * 2
+    assert seen == ["created", "collected"]
+    status, body = api.post(JOBS, {"task": "errands.carry", "kwargs": {"skip": True}})
+    assert (status, body) == (200, {"id": None, "queue": "errands", "outcome": "skipped", "due": None})
+
+
+def test_a_schedule_middleware_may_send_a_job_elsewhere(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "SCHEDULE_MIDDLEWARE": [f"{HERE}.with_tenant"]}
+    status, body = api.post(JOBS, {"task": "errands.carry", "id": "a", "kwargs": {"other": True}})
+    assert (status, body["queue"], api.response["Location"]) == (201, "aside", "/delayq/v1/queues/aside/jobs/a")
+    assert live(delayq, "a", "aside").job.task == "errands.secret"
+
+
+def test_context_variables_travel_along(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "CONTEXT": {"tenant": f"{HERE}.tenant"}}
+    token = tenant.set("acme")
+    try:
+        api.post(
+            JOBS,
+            {
+                "jobs": [
+                    {"task": "errands.carry", "id": "a", "context": {"more": 1}},
+                    {"task": "errands.carry", "id": "b"},
+                ]
+            },
+        )
+    finally:
+        tenant.reset(token)
+    assert [live(delayq, ident).job.context for ident in "ab"] == [{"tenant": "acme", "more": 1}, {"tenant": "acme"}]
+
+
+# --- who may ---
+
+
+def test_only_who_may_produce_can_put_jobs_in(caller: Callable[..., Caller], delayq: Broker) -> None:
+    delayq.queue("errands")
+    job = {"task": "errands.carry", "id": "x"}
+    assert [caller(*actions).post(JOBS, job)[0] for actions in ([], ["view", "consume", "operate", "admin"])] == [
+        403,
+        403,
+    ]
+    assert caller(anonymous=True).post(JOBS, job)[0] == 401
+    assert waiting(delayq) == []
+    assert caller("produce").post(JOBS, job)[0] == 201
+
+
+def only_mails(request: Any, action: str, queue: str) -> bool:
+    return queue == "mails"
+
+
+def test_the_project_may_object_to_a_queue(api: Caller, delayq: Broker, settings: Any) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{HERE}.only_mails"}}
+    delayq.queue("mails")
+    assert api.post(JOBS, {"task": "errands.carry"})[0] == 403
+    assert api.post("v1/queues/mails/jobs", {"task": "errands.carry"})[0] == 201
+    assert carry.name == "errands.carry"

@@ -1,0 +1,55 @@
+"""Figures over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_delayq import status
+from django_delayq.core.job import NewJob, bury
+
+from .conftest import Caller
+
+
+def seed(broker: Any) -> None:
+    mail, slow = broker.queue("mail", shards=2), broker.queue("slow")
+    for ident in ("a", "b"):
+        mail.schedule(NewJob(ident, "shop.mail", due_ms=int(broker.now_ms()) - 5_000, delay_ms=None))
+    mail.schedule(NewJob("c", "shop.mail", delay_ms=60_000))
+    slow.schedule(NewJob("x", "shop.slow", due_ms=int(broker.now_ms()) - 90_000, delay_ms=None))
+    slow.schedule(NewJob("y", "shop.slow"))
+    (job,) = slow.reserve_id("y", worker="w", ttr_ms=60_000).jobs
+    slow.settle([bury(job, 0, 1, reason="buried")])
+
+
+def test_the_stats_have_lowkiqs_shape(api: Caller, delayq: Any) -> None:
+    seed(delayq)
+    code, body = api.get("v1/stats")
+    assert code == 200
+    mail, slow = body["by_queue"]["mail"], body["by_queue"]["slow"]
+    assert 5 <= mail["lag"] < 60
+    assert 90 <= slow["lag"] < 150
+    assert body == {
+        "total": {"length": 4, "morgue_length": 1, "lag": slow["lag"]},
+        "by_queue": {"mail": {"length": 3, "morgue_length": 0, "lag": mail["lag"]},
+                     "slow": {"length": 1, "morgue_length": 1, "lag": slow["lag"]}},
+    }  # fmt: skip
+
+
+def test_without_queues_the_stats_are_nothing(api: Caller) -> None:
+    assert api.get("v1/stats") == (200, {"total": {"length": 0, "morgue_length": 0, "lag": 0.0}, "by_queue": {}})
+
+
+def test_the_status_is_what_the_command_prints(api: Caller, delayq: Any) -> None:
+    seed(delayq)
+    delayq.announce("w1", {"queues": ["mail"], "threads": 2, "running": 1})
+    code, body = api.get("v1/status")
+    assert code == 200
+    expected = status.take(delayq, recurring=True).as_json()
+    assert body.keys() == expected.keys()
+    for moving in ("now", "redis", "workers"):
+        assert type(body.pop(moving)) is type(expected.pop(moving))
+    for found in (body, expected):
+        for entry in (found["totals"], *found["queues"]):
+            entry.pop("lag_seconds")
+    assert body == expected
+    assert body["totals"]["morgue"] == 1
