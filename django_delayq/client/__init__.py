@@ -1,0 +1,57 @@
+"""A client of the HTTP API, for programs without Django. It needs the standard library only.
+
+::
+
+    from django_delayq.client import Client
+
+    client = Client("https://shop.example/delayq/", token="…")
+    client.put("mail", b"Dear …", delay=60, id="welcome-5")
+    while jobs := client.reserve("mail", max=10, wait=60):
+        for job in jobs:
+            with job:  # acks at the end, fails on an exception
+                send(job.body)
+"""
+
+from __future__ import annotations
+
+from .answers import (
+    Bulk,
+    Counts,
+    Job,
+    JobError,
+    Many,
+    Produced,
+    Queue,
+    RunningJob,
+    Shard,
+    Stat,
+    Stats,
+    Worker,
+)
+from .client import Client
+from .errors import (
+    ApiError,
+    Conflict,
+    IdTaken,
+    Invalid,
+    JobNotFound,
+    NotAuthenticated,
+    NotFound,
+    PermissionDenied,
+    QueueFull,
+    QueueNotEmpty,
+    QueueNotFound,
+    QueuePaused,
+    Throttled,
+    TryLater,
+    Unavailable,
+)
+from .held import HeldJob
+from .producing import Options
+
+__all__ = [
+    "ApiError", "Bulk", "Client", "Conflict", "Counts", "HeldJob", "IdTaken", "Invalid", "Job", "JobError",
+    "JobNotFound", "Many", "NotAuthenticated", "NotFound", "Options", "PermissionDenied", "Produced", "Queue",
+    "QueueFull", "QueueNotEmpty", "QueueNotFound", "QueuePaused", "RunningJob", "Shard", "Stat", "Stats", "Throttled",
+    "TryLater", "Unavailable", "Worker",
+]  # fmt: skip

@@ -1,0 +1,226 @@
+"""What the server says, with types. Members that this version does not know are left out; a newer server has more."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+
+def moment(text: str | None) -> datetime | None:
+    """An aware datetime of what JSON has; None as it is."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def body_of(data: Mapping[str, Any]) -> bytes | None:
+    """The raw bytes of a job of a pull queue; None of others."""
+    if "body_base64" in data:
+        return base64.b64decode(data["body_base64"])
+    return data["body"].encode() if "body" in data else None
+
+
+def made(kind: type[T], data: Mapping[str, Any], /, **given: Any) -> T:
+    """An instance of a dataclass; a member with a ``read`` in its metadata goes through it."""
+    for one in fields(kind):  # type: ignore[arg-type]
+        if one.init and one.name not in given and one.name in data:
+            reader: Callable[[Any], Any] | None = one.metadata.get("read")
+            given[one.name] = data[one.name] if reader is None else reader(data[one.name])
+    return kind(**given)
+
+
+_MOMENT: Final = {"read": moment}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """A job that was taken in. ``outcome``: created, merged, replaced, ignored, gated, outbox, or skipped (no id)."""
+
+    id: str | None
+    queue: str
+    outcome: str
+    due: datetime | None = field(default=None, metadata=_MOMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Many:
+    """What became of each of many: (id, outcome) in the order asked, and how often each outcome came."""
+
+    results: list[tuple[str | None, str]]
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobError:
+    """The last error of a job. ``kind`` is the class of the exception."""
+
+    kind: str = ""
+    message: str = ""
+    traceback: str = ""
+
+
+def _job_error(data: Mapping[str, Any] | None) -> JobError | None:
+    return None if data is None else made(JobError, data, kind=data.get("class", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as it was seen at one moment; its arguments are masked.
+
+    ``state`` is delayed, ready, reserved or morgue. It carries ``args`` and ``kwargs``, or ``payloads`` (the first 50
+    of a merged one), or ``body`` (of a queue of kind pull); nothing if they were too large for a list (``cut``).
+    """
+
+    queue: str
+    id: str
+    key: str
+    task: str
+    state: str
+    due: datetime | None = field(default=None, metadata=_MOMENT)
+    priority: int = 4
+    merged: bool = False
+    failures: int = 0
+    reserves: int = 0
+    crashes: int = 0
+    releases: int = 0
+    context: dict[str, Any] = field(default_factory=dict)
+    size: int = 0
+    cut: bool = False
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    payloads: list[Any] | None = None
+    payload_count: int = 0
+    body: bytes | None = None
+    gated_due: datetime | None = field(default=None, metadata=_MOMENT)
+    worker: str | None = None
+    lease_ends: datetime | None = field(default=None, metadata=_MOMENT)
+    buried: datetime | None = field(default=None, metadata=_MOMENT)
+    reason: str = ""
+    outcome: str = ""
+    error: JobError | None = field(default=None, metadata={"read": _job_error})
+
+
+def job_of(data: Mapping[str, Any]) -> Job:
+    """A job of JSON."""
+    return made(Job, data, body=body_of(data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulk:
+    """What a verb did to many jobs: how often each outcome came, and of jobs that were named (id, outcome) of each.
+
+    ``complete`` is False if there is more to do.
+    """
+
+    counts: dict[str, int]
+    results: list[tuple[str, str]] = field(default_factory=list)
+    complete: bool = True
+    seen: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many jobs lie where. Failed ones are also counted as delayed or ready."""
+
+    delayed: int = 0
+    ready: int = 0
+    reserved: int = 0
+    gated: int = 0
+    failed: int = 0
+    morgue: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One shard of a queue."""
+
+    number: int
+    epoch: int
+    counts: Counts = field(metadata={"read": lambda data: made(Counts, data)})
+    lag_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue. ``paused`` is "in", "out", "both" or ""; a limit that is None is none.
+
+    ``counts``, ``lag_seconds`` and ``counters`` are known where queues are looked at, not where they are changed;
+    ``by_shard`` where one is looked at.
+    """
+
+    name: str
+    kind: str
+    shards: int
+    epoch: int
+    draining: bool
+    paused: str
+    configured: bool
+    limits: dict[str, Any]
+    counts: Counts | None = field(default=None, metadata={"read": lambda data: made(Counts, data)})
+    lag_seconds: float = 0.0
+    counters: dict[str, int] = field(default_factory=dict)
+    by_shard: list[Shard] = field(
+        default_factory=list, metadata={"read": lambda data: [made(Shard, one) for one in data]}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """What one thread of a worker ran at its last heartbeat."""
+
+    slot: int
+    queue: str
+    id: str
+    task: str
+    started: datetime | None = field(default=None, metadata=_MOMENT)
+    ids: int = 1
+    lease_ends: datetime | None = field(default=None, metadata=_MOMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A worker process, as it last said."""
+
+    name: str
+    host: str
+    pid: int | None
+    queues: list[str]
+    threads: int
+    running: int
+    dispatcher: bool
+    stopping: bool
+    lost: bool
+    seconds_ago: float
+    rss_mib: int | None = None
+    started: datetime | None = field(default=None, metadata=_MOMENT)
+    seen: datetime | None = field(default=None, metadata=_MOMENT)
+    jobs: list[RunningJob] = field(
+        default_factory=list, metadata={"read": lambda data: [made(RunningJob, one) for one in data]}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stat:
+    """How long a queue is: jobs outside the morgue, jobs in it, and how many seconds the oldest due one waits."""
+
+    length: int
+    morgue_length: int
+    lag: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """The length of everything."""
+
+    total: Stat
+    by_queue: dict[str, Stat]
+
+
+def stats_of(data: Mapping[str, Any]) -> Stats:
+    """Stats of JSON."""
+    by_queue = {name: made(Stat, one) for name, one in data["by_queue"].items()}
+    return Stats(total=made(Stat, data["total"]), by_queue=by_queue)

@@ -1,0 +1,14 @@
+"""The client itself: all its parts together."""
+
+from __future__ import annotations
+
+from .consuming import Consuming
+from .operating import Operating
+from .producing import Producing
+
+
+class Client(Producing, Consuming, Operating):
+    """The HTTP API of django_delayq; see :class:`django_delayq.client.base.Base` for its arguments.
+
+    Every method raises :class:`ApiError`, or the subclass that says more.
+    """

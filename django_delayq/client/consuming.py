@@ -1,0 +1,119 @@
+"""Take due jobs, and say how they ended."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from .answers import moment
+from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, said, seconds
+from .held import HeldJob, held_of
+
+#: longest wait of one request, seconds; a longer one is several
+_LONGEST_WAIT: Final = 20.0
+_REASON_CHARS: Final = 200
+
+
+class Consuming(Base):
+    """The verbs of who does the work."""
+
+    def reserve(self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds = 60) -> list[HeldJob]:
+        """Take up to ``max`` due jobs of a queue, or of several that are served in turn.
+
+        Args:
+            queues: names.
+            max: 1 … 250.
+            wait: seconds to wait for the first job.
+            ttr: seconds until the jobs are somebody else's again, unless they are touched.
+
+        Returns:
+            The jobs; an empty list if there was none in time.
+
+        Raises:
+            ApiError: the request was refused, or there was no answer.
+        """
+        if not queues:
+            raise ValueError('which queue? client.reserve("mail"), or several: client.reserve("mail", "sms")')
+        end = time.monotonic() + seconds(wait)
+        while True:
+            left = end - time.monotonic()
+            jobs, pause = self._reserve(queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr))
+            left = end - time.monotonic()
+            if jobs or left <= 0:
+                return jobs
+            # Who cannot wait for us says when it is worth asking again.
+            time.sleep(min(pause, left))
+
+    def ack(self, jobs: Sequence[HeldJob]) -> list[bool]:
+        """They are done. Of each whether that counted; False = its lease was lost.
+
+        Jobs that were ended here before are not sent, and are False.
+        """
+        return self._settle("ack", jobs)
+
+    def fail(
+        self, jobs: Sequence[HeldJob], error: BaseException | str = "", delay: Seconds | None = None
+    ) -> list[bool]:
+        """The attempts failed and count. They are due again after ``delay``, by default after their tasks' back-off, or
+        go to the morgue where this was the last attempt."""
+        return self._settle("fail", jobs, error=_told(error), delay=delay)
+
+    def release(self, jobs: Sequence[HeldJob], delay: Seconds | None = None) -> list[bool]:
+        """Give them back without counting an attempt, after ``delay`` or (None) at their old places."""
+        return self._settle("release", jobs, delay=delay)
+
+    def bury(self, jobs: Sequence[HeldJob], reason: str = "") -> list[bool]:
+        """They can never succeed: into the morgue, where a person finds the reason."""
+        return self._settle("bury", jobs, reason=reason[:_REASON_CHARS] or None)
+
+    def touch(self, jobs: Sequence[HeldJob], ttr: Seconds | None = None) -> list[bool]:
+        """Hold them longer: ``ttr`` seconds from now on. False where the lease was lost."""
+
+        def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
+            job.lost, job.should_stop = not answer["held"], answer["stopping"]
+            if not job.lost:
+                job.lease_ends = moment(answer["lease_ends"])
+            return not job.lost
+
+        return self._each("touch", jobs, said(ttr=ttr), read)
+
+    def _reserve(self, queues: Sequence[str], most: int, wait: float, ttr: float) -> tuple[list[HeldJob], float]:
+        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": self._worker}
+        path = ("v1", "queues", queues[0], "reserve") if len(queues) == 1 else ("v1", "reserve")
+        if len(queues) > 1:
+            body["queues"] = list(queues)
+        answer = self._wire.ask("POST", *path, body=body, extra=wait)
+        return [held_of(one, self) for one in answer.data["jobs"]], answer.retry_after or 0.0
+
+    def _settle(self, verb: str, jobs: Sequence[HeldJob], **members: Any) -> list[bool]:
+        def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
+            job.ended, job.lost = True, not answer["counted"]
+            return bool(answer["counted"])
+
+        return self._each(verb, jobs, said(**members), read)
+
+    def _each(
+        self, verb: str, jobs: Sequence[HeldJob], members: Mapping[str, Any],
+        read: Callable[[HeldJob, Mapping[str, Any]], bool],
+    ) -> list[bool]:  # fmt: skip
+        answers: dict[int, bool] = {}
+        by_queue: dict[str, list[tuple[int, HeldJob]]] = {}
+        for place, job in enumerate(jobs):
+            if not (job.ended or job.lost):
+                by_queue.setdefault(job.queue, []).append((place, job))
+        for queue, held in by_queue.items():
+            for chunk in chunks(held, SETTLED_AT_ONCE):
+                entries = [{"id": job.id, "lease": job.lease, **members} for _, job in chunk]
+                results = self._post("queues", queue, verb, body={"jobs": entries})["results"]
+                for (place, job), result in zip(chunk, results, strict=True):
+                    answers[place] = read(job, result)
+        return [answers.get(place, False) for place in range(len(jobs))]
+
+
+def _told(error: BaseException | str) -> dict[str, str] | str | None:
+    if isinstance(error, BaseException):
+        trace = "".join(traceback.format_exception(error))
+        return {"class": type(error).__qualname__, "message": str(error), "traceback": trace}
+    return error or None

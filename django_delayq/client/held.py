@@ -1,0 +1,114 @@
+"""A job in the caller's hands."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from .answers import body_of, made, moment
+from .errors import ApiError
+
+if TYPE_CHECKING:
+    from .consuming import Consuming
+
+logger: Final = logging.getLogger("django_delayq.client")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class HeldJob:
+    """A job that this program holds until ``lease_ends``. Nobody renews the lease but :meth:`touch`.
+
+    One of :meth:`ack`, :meth:`fail`, :meth:`release` and :meth:`bury` ends it; each answers whether it counted, and
+    after the first of them every other answers False. False from the first one means that the lease was lost: the job
+    is somebody else's by now, or back in the queue, and nothing was changed. As a context manager it acks at the end of
+    the block and fails on an exception.
+
+    Attributes:
+        body: raw bytes of a queue of kind pull. Jobs of others have ``args`` and ``kwargs``, or ``payloads``.
+        attempt: number of this counted attempt; the first is 1.
+        noe: how often it was handed out before, counted or not.
+        lives: attempts that are left, this one included.
+        should_stop: somebody cancelled it; known after a :meth:`touch`.
+        lost: the lease is known to be lost.
+        ended: it was ended here.
+    """
+
+    queue: str
+    id: str
+    lease: str
+    key: str
+    task: str
+    body: bytes | None
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    payloads: list[Any] | None = None
+    due: datetime | None = field(default=None, metadata={"read": moment})
+    attempt: int = 1
+    failures: int = 0
+    noe: int = 0
+    lives: int = 0
+    context: dict[str, Any] = field(default_factory=dict)
+    lease_ends: datetime | None = field(default=None, metadata={"read": moment})
+    should_stop: bool = field(default=False, init=False)
+    lost: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
+    _client: Consuming = field(repr=False)
+    #: one thread at a time ends or touches it
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def ack(self) -> bool:
+        """It is done; nothing of it stays."""
+        with self._guard:
+            return self._client.ack([self])[0]
+
+    def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> bool:
+        """The attempt failed and counts. It is due again after ``delay``, by default after its task's back-off, or goes
+        to the morgue if this was its last attempt."""
+        with self._guard:
+            return self._client.fail([self], error, delay)[0]
+
+    def release(self, delay: float | timedelta | None = None) -> bool:
+        """Give it back without counting an attempt, after ``delay`` or (None) at its old place."""
+        with self._guard:
+            return self._client.release([self], delay)[0]
+
+    def bury(self, reason: str = "") -> bool:
+        """It can never succeed: into the morgue, where a person finds the reason."""
+        with self._guard:
+            return self._client.bury([self], reason)[0]
+
+    def touch(self, ttr: float | timedelta | None = None) -> bool:
+        """Hold it longer: ``ttr`` seconds from now on; None = the server's default. False if the lease was lost."""
+        with self._guard:
+            return self._client.touch([self], ttr)[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ack, fail, or (for what ends the process) release, unless the block has ended the job itself."""
+        if self.ended or self.lost:
+            return
+        if error is None:
+            if not self.ack():
+                logger.warning("%s: done, but its lease was lost, so it may be run again", self.id)
+            return
+        # The block's own error is what the caller has to hear of.
+        with contextlib.suppress(ApiError):
+            if isinstance(error, Exception):
+                self.fail(error)
+            else:
+                self.release()
+
+
+def held_of(data: Mapping[str, Any], client: Consuming) -> HeldJob:
+    """A held job of JSON."""
+    return made(HeldJob, data, body=body_of(data), _client=client)
