@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 
 from ..conf import conf_or_defaults
-from ..models import BulkAction, FailedJob, InboxEntry, LiveJob, MorgueJob, OutboxJob, QueueEntry
+from ..models import BulkAction, Dashboard, FailedJob, InboxEntry, LiveJob, MorgueJob, OutboxJob, QueueEntry
 from .bulk import BulkActionAdmin
+from .dashboard import DashboardAdmin
 from .failed import FailedJobAdmin
 from .inbox import InboxEntryAdmin
 from .live import LiveJobAdmin
@@ -31,6 +32,7 @@ __all__ = ["PAGES", "register"]
 
 #: model → its page
 PAGES: Final[dict[Any, Any]] = {
+    Dashboard: DashboardAdmin,
     LiveJob: LiveJobAdmin,
     QueueEntry: QueueEntryAdmin,
     FailedJob: FailedJobAdmin,

@@ -1,0 +1,137 @@
+"""The dashboard: the numbers of all queues, live. It is complete without a script, and counts on with one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.contrib.admin.sites import AdminSite
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext_lazy
+from redis.exceptions import RedisError
+
+from .. import connections
+from ..core.errors import Misconfigured, QueueUnavailable
+from ..models import Dashboard
+from .dashboard_data import COLUMNS, HEATS, LEVELS, PLACES, Wish, answer, wish_of
+from .dashboard_looks import LOOKS, SPANS
+from .dashboard_picture import PAUSED, Picture, tiles, zone_ms
+from .dashboard_urls import Addresses
+from .redis_pages import RedisPages
+
+__all__ = ["DashboardAdmin", "register"]
+
+COLUMN_NAMES: Final = {
+    "name": gettext_lazy("Queue"), "delayed": gettext_lazy("Delayed"), "ready": gettext_lazy("Ready"),
+    "reserved": gettext_lazy("Reserved"), "gated": gettext_lazy("Gated"), "failed": gettext_lazy("Failed"),
+    "morgue": gettext_lazy("Morgue"), "lag": gettext_lazy("Lag"), "done": gettext_lazy("Done/s"),
+}  # fmt: skip
+SPAN_NAMES: Final = {"hour": gettext_lazy("in the next hour"), "day": gettext_lazy("in the next day")}
+#: what dashboard.js says
+WORDS: Final = {
+    "live": gettext_lazy("live"),
+    "slow": gettext_lazy("live, every %1, because a look takes %2"),
+    "frozen": gettext_lazy("frozen"),
+    "freeze": gettext_lazy("Freeze"),
+    "go-on": gettext_lazy("Go on"),
+    "redis-gone": gettext_lazy("Redis does not answer; asked again in %s"),
+    "site-gone": gettext_lazy("the site does not answer; asked again in %s"),
+    "signed-out": gettext_lazy("you are signed out; reload the page to sign in"),
+    "forbidden": gettext_lazy("you may not see this any more"),
+    "as-of": gettext_lazy("as Redis had it at %s"),
+    "pause": gettext_lazy("Pause"),
+    "resume": gettext_lazy("Resume"),
+    "refused": gettext_lazy("refused"),
+    "busy": gettext_lazy("%1 of %2 busy"),
+    "heard": gettext_lazy("heard of %s ago"),
+    "for": gettext_lazy("for %s"),
+    "lease": gettext_lazy("lease: %s"),
+    "epoch": gettext_lazy("epoch %s"),
+    "shard": gettext_lazy("shard %s"),
+    "time": gettext_lazy("Time"),
+    "due-column": gettext_lazy("Due"),
+    "jobs-column": gettext_lazy("Jobs"),
+    "now": gettext_lazy("now"),
+    "due": gettext_lazy("due now"),
+    "later": gettext_lazy("later"),
+    "hour": gettext_lazy("in the next hour"),
+    "day": gettext_lazy("in the next day"),
+    "min": gettext_lazy("min"),
+    "h": gettext_lazy("h"),
+    "walk": gettext_lazy("walk with the arrow keys to read values"),
+    "waiting-for-two": gettext_lazy("The first points come with the second answer."),
+    **{f"paused-{direction}": name for direction, name in PAUSED.items()},
+    **{f"heat-{name}": label for name, label in HEATS.items()},
+}
+
+
+class DashboardAdmin(RedisPages):
+    """The page of :class:`Dashboard`, and the address at which it asks for numbers."""
+
+    def pages(self) -> list[URLPattern]:
+        """The page, and its numbers."""
+        return [self.page("", self.page_view, "changelist"), self.page("data/", self.data_view, "data")]
+
+    def page_view(self, request: HttpRequest) -> HttpResponse:
+        """Everything as of now; also when Redis does not answer, so that it comes back by itself."""
+        wish, urls = wish_of(request), Addresses(self, request)
+        picture, down = None, ""
+        try:
+            look = LOOKS.look(connections.broker(), wish.span)
+        except (QueueUnavailable, Misconfigured, RedisError) as error:
+            down = str(error)
+        else:
+            picture = Picture(answer(look, wish), wish, look.change, urls)
+        context = {
+            "wish": wish,
+            "picture": picture,
+            "down": down,
+            "tiles": tiles(picture, urls),
+            "places": PLACES,
+            "columns": [self.column(wish, name) for name in COLUMNS],
+            "spans": [(name, SPAN_NAMES[name], self.link(wish, span=name)) for name in SPANS],
+            "heats": [(name, label, self.link(wish, heat=name)) for name, label in HEATS.items()],
+            "levels": range(LEVELS + 1),
+            "words": WORDS.items(),
+            "zone_ms": zone_ms(),
+            "data_url": self.url("data"),
+            **urls.patterns,
+        }
+        title = capfirst(str(self.opts.verbose_name))
+        response = self.render(request, "dashboard", title, context, status=503 if down else 200)
+        if down:
+            response["Retry-After"] = "5"
+        return response
+
+    def data_view(self, request: HttpRequest) -> HttpResponse:
+        """The numbers as JSON; with ``all`` also those that cost more: backlog, shards and outbox."""
+        wish = wish_of(request)
+        try:
+            look = LOOKS.look(connections.broker(), wish.span if "all" in request.GET else "")
+        except (QueueUnavailable, Misconfigured, RedisError) as error:
+            return JsonResponse({"error": str(error)}, status=503)
+        return JsonResponse({**answer(look, wish), "zone_ms": zone_ms()})
+
+    # -- the page with another wish ----------------------------------------------------------------------------------
+
+    def link(self, wish: Wish, **other: Any) -> str:
+        """The page with another wish."""
+        words = {"q": wish.text, "sort": wish.sort, "down": int(wish.reverse) if wish.sort else "", "span": wish.span,
+                 "heat": wish.heat, **other}  # fmt: skip
+        usual = {"span": "hour", "heat": "ready"}
+        given = {name: value for name, value in words.items() if value != "" and value != usual.get(name)}
+        return f"?{urlencode(given)}" if given else self.url("changelist")
+
+    def column(self, wish: Wish, name: str) -> tuple[str, str, str, str]:
+        """(name, label, address that sorts by it, how it is sorted by it now)."""
+        mine = wish.sort == name
+        down = not wish.reverse if mine else name != "name"
+        order = ("descending" if wish.reverse else "ascending") if mine else ""
+        return name, str(COLUMN_NAMES[name]), self.link(wish, sort=name, down=int(down)), order
+
+
+def register(site: AdminSite) -> None:
+    """Give a site this page."""
+    site.register(Dashboard, DashboardAdmin)

@@ -1,0 +1,56 @@
+"""Where the dashboard leads to, for one user: "" where they, or the site, have no such page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from .redis_pages import RedisPages
+
+__all__ = ["ANY", "Addresses"]
+
+#: stands for a queue or a job in an address of which the script makes many; the admin quotes no letter of it
+ANY: Final = "DQ-ANY"
+
+
+class Addresses:
+    """Those of the queue pages and the job pages."""
+
+    def __init__(self, pages: RedisPages, request: HttpRequest) -> None:
+        label = pages.opts.app_label
+        self._pages = pages
+        self._queues = request.user.has_perm(f"{label}.view_queueentry")
+        self._verbs = self._queues and request.user.has_perm(f"{label}.pause_queueentry")
+        self._jobs = request.user.has_perm(f"{label}.view_livejob")
+
+    def queue(self, name: str) -> str:
+        """A queue's page."""
+        return self._pages.url_of("queueentry", "change", name) if self._queues else ""
+
+    def verb(self, verb: str, name: str) -> str:
+        """Where a queue is paused or resumed."""
+        return self._pages.url_of("queueentry", verb, name) if self._verbs else ""
+
+    def jobs(self, queue: str = "", place: str = "") -> str:
+        """The list of the jobs of a queue, or of all, in a place."""
+        base = self._pages.url_of("livejob", "changelist") if self._jobs else ""
+        asked = urlencode({name: value for name, value in (("queue", queue), ("place", place)) if value})
+        return f"{base}?{asked}" if base and asked else base
+
+    def job(self, name: str) -> str:
+        """A job's page; ``name`` is ``<queue>/<id>``."""
+        return self._pages.url_of("livejob", "change", name) if self._jobs else ""
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """For the script, which puts a name in the place of ``ANY``."""
+        return {
+            "queue_url": self.queue(ANY),
+            "pause_url": self.verb("pause", ANY),
+            "resume_url": self.verb("resume", ANY),
+            "jobs_url": self.jobs(),
+            "job_url": self.job(ANY),
+        }

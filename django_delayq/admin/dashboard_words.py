@@ -1,0 +1,152 @@
+"""Numbers and facts of the dashboard as a person reads them. dashboard.js writes numbers in the same way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from .words import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..status import RedisStatus, Snapshot, WorkerStatus
+
+__all__ = ["grouped", "lag", "millis", "outbox_facts", "rate", "redis_facts", "size", "warnings_of", "worker_facts"]
+
+#: names that are written out; of more, how many
+_MOST_NAMES: Final = 4
+#: part of maxmemory from which on it is told
+_NEARLY_FULL: Final = 0.9
+
+Facts = list[tuple[str, str]]
+
+
+def grouped(number: float) -> str:
+    """1 234 567, with thin spaces, which are read alike in every language."""
+    return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def rate(per_second: float | None) -> str:
+    """Something per second."""
+    if per_second is None:
+        return "–"
+    return f"{per_second:.1f}" if 0 < per_second < 9.95 else grouped(per_second)
+
+
+def millis(ms: float | None) -> str:
+    """A length of time, ms."""
+    if ms is None:
+        return "–"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else duration(ms / 1000)
+
+
+def lag(seconds: float) -> str:
+    """How late a queue is; nobody counts the part of a second."""
+    return duration(seconds)
+
+
+def size(number: float) -> str:
+    """A number of bytes."""
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
+
+def _ago(seconds: float | None) -> str:
+    return "–" if seconds is None else _("%s ago") % duration(seconds)
+
+
+def worker_facts(worker: WorkerStatus) -> str:
+    """Where a worker is and what it serves, in one line."""
+    names = ", ".join(worker.queues[:_MOST_NAMES])
+    if len(worker.queues) > _MOST_NAMES:
+        names = _("%(names)s and %(n)d more") % {"names": names, "n": len(worker.queues) - _MOST_NAMES}
+    said = [worker.host, _("pid %d") % worker.pid if worker.pid is not None else "", names,
+            f"{worker.rss_mib} MiB" if worker.rss_mib is not None else ""]  # fmt: skip
+    return " · ".join(filter(None, said))
+
+
+def redis_facts(redis: RedisStatus) -> Facts:
+    """(name, text) of what matters of the server."""
+    server = [redis.version, redis.mode if redis.mode != "standalone" else "",
+              redis.role if redis.role != "master" else "",
+              ngettext("%d node", "%d nodes", redis.nodes) % redis.nodes if redis.nodes > 1 else ""]  # fmt: skip
+    memory = "–" if redis.used_memory is None else size(redis.used_memory)
+    if redis.used_memory_peak is not None:
+        memory = _("%(used)s, at most it was %(peak)s") % {"used": memory, "peak": size(redis.used_memory_peak)}
+    limit = size(redis.maxmemory) if redis.maxmemory else _("no limit")
+    log = _("append-only file: on") if redis.aof else _("append-only file: off")
+    saved = _("last snapshot: %s") % _ago(redis.rdb_last_save_seconds)
+    return [
+        (_("Server"), ", ".join(filter(None, server)) or "–"),
+        (_("Up for"), "–" if redis.uptime_seconds is None else duration(redis.uptime_seconds)),
+        (_("Memory"), memory),
+        (_("Limit"), f"{limit}, {redis.maxmemory_policy or '–'}"),
+        (_("Persistence"), f"{log}; {saved}"),
+        (_("Clients"), "–" if redis.clients is None else grouped(redis.clients)),
+        (_("Commands per second"), "–" if redis.ops_per_sec is None else grouped(redis.ops_per_sec)),
+    ]
+
+
+def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
+    """(name, text) of the durable jobs; nothing where there never was one, or none is left."""
+    if stock is None or not any(stock.values()):
+        return []
+    waiting = grouped(stock["waiting"])
+    if stock["oldest_waiting_seconds"] is not None:
+        since = duration(stock["oldest_waiting_seconds"])
+        waiting = _("%(n)s, the oldest for %(time)s") % {"n": waiting, "time": since}
+    return [(_("To be sent"), waiting), (_("Sent, not done yet"), grouped(stock["sent"])),
+            (_("In the morgue"), grouped(stock["buried"])), (_("Refused"), grouped(stock["refused"]))]  # fmt: skip
+
+
+def warnings_of(snapshot: Snapshot) -> list[str]:
+    """What somebody should do something about, in sentences."""
+    redis, said = snapshot.redis, []
+    if redis.loading:
+        said.append(_("Redis is loading its data: what is shown is not all of it."))
+    if redis.role == "replica":
+        said.append(_("This Redis is a replica and refuses writes: name the primary, or Sentinel."))
+    if not redis.aof:
+        words = _("Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
+                  "(%s). Set “appendonly yes”.")  # fmt: skip
+        said.append(words % _ago(redis.rdb_last_save_seconds))
+    elif not redis.aof_ok:
+        said.append(_("Redis could not write its append-only file: is its disk full?"))
+    if not redis.rdb_ok:
+        said.append(_("Redis could not write its last snapshot: see its log, and whether its disk is full."))
+    if (redis.maxmemory_policy or "").startswith("allkeys"):
+        said.append(_("maxmemory-policy %s throws jobs away when memory is full: set “noeviction”.")
+                    % redis.maxmemory_policy)  # fmt: skip
+    if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
+        full = round(100 * (redis.used_memory or 0) / redis.maxmemory)
+        said.append(_("%d %% of Redis's memory limit is used: new jobs are refused when it is full.") % full)
+    return said + _of_workers(snapshot)
+
+
+def _of_workers(snapshot: Snapshot) -> list[str]:
+    said = []
+    lost = [worker.name for worker in snapshot.workers if worker.lost]
+    if lost:
+        words = ngettext("%(n)d worker was not heard of for a while: %(names)s",
+                         "%(n)d workers were not heard of for a while: %(names)s", len(lost))  # fmt: skip
+        said.append(words % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
+    held = [queue for queue in snapshot.queues if queue.counts.hold_ms > 0]
+    if held:
+        seconds = max(queue.counts.hold_ms for queue in held) / 1000
+        words = _("Redis or a clock was away: for another %(time)s no job is taken from a worker that is silent "
+                  "(%(names)s).")  # fmt: skip
+        names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
+        said.append(words % {"time": duration(seconds), "names": names})
+    waiting = any(queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in")
+                  for queue in snapshot.queues)  # fmt: skip
+    if waiting and all(worker.lost for worker in snapshot.workers):
+        said.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
+    return said

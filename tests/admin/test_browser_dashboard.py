@@ -1,0 +1,300 @@
+"""The dashboard in a real browser: it moves, it can be read in several ways, and it survives what happens to Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq import connections
+from django_delayq.admin import dashboard_looks
+from django_delayq.admin.redis_pages import RedisPages
+from django_delayq.core.broker import Broker
+from django_delayq.core.rules import orders_of
+from tests.admin.dashboards import lively, settle
+from tests.admin.support import Yard, every_place
+from tests.support.browser import Browser
+
+PAGE = "/admin/django_delayq/dashboard/"
+PLACES = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
+#: requests for numbers that this page made
+ASKED = "return performance.getEntriesByType('resource').filter(one => one.name.includes('/dashboard/data/')).length"
+LOADED = "return performance.getEntriesByType('resource').map(one => one.name)"
+TOPS = "return Array.from(document.querySelectorAll('#dq-dash h2, .dq-plot, .dq-tiles li'), one => one.offsetTop)"
+
+KEY = """const [on, key] = arguments;
+    on.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }))"""
+#: since when nothing was asked, ms
+QUIET = """return performance.now()
+    - Math.max(...performance.getEntriesByType('resource').map(one => one.responseEnd))"""
+HIDE = """const hidden = arguments[0];
+    Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
+    document.dispatchEvent(new Event('visibilitychange'))"""
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy with other tests does not slow the page down."""
+    monkeypatch.setattr(dashboard_looks, "PAUSE", 0)
+
+
+@pytest.fixture
+def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
+    """The browser of a person who may do everything."""
+    browser.login(staff(superuser=True))
+    return browser
+
+
+def number(text: str) -> int:
+    return int(text.replace("\N{NARROW NO-BREAK SPACE}", ""))
+
+
+def total(browser: Browser, name: str) -> str:
+    return browser.text(f"[data-total='{name}']")
+
+
+def answers(browser: Browser, more: int) -> None:
+    """Wait for so many answers from now on."""
+    before = browser.run(ASKED)
+    browser.until(lambda: browser.run(ASKED) >= before + more, timeout=30, what=f"{more} answers")
+
+
+def row(browser: Browser, queue: str) -> list[str]:
+    return next(cells for cells in browser.rows("#dq-queues") if cells[0].split()[0] == queue)
+
+
+def paused(broker: Broker, queue: str = "orders") -> str:
+    found: str = orders_of(broker.queue(queue).layout)["paused"]
+    return found
+
+
+def test_the_numbers_are_the_inspectors_and_follow_it(operator: Browser, delayq: Broker) -> None:
+    yards = lively(delayq)
+    operator.open(PAGE)
+
+    def wanted() -> list[int]:
+        counts = delayq.inspector.all_counts()
+        return [sum(getattr(one, place) for one in counts) for place in PLACES]
+
+    def is_told() -> bool:
+        return [number(total(operator, place)) for place in PLACES] == wanted()
+
+    operator.until(is_told, what="the numbers of the inspector")
+    for more in range(7):
+        yards["crm"].put(f"more-{more}", delay_ms=4_000_000)
+    operator.until(is_told, what="the new numbers")
+    counts = delayq.inspector.counts("crm")
+    operator.until(lambda: [number(cell) for cell in row(operator, "crm")[1:7]] ==
+                   [getattr(counts, place) for place in PLACES], what="the row")  # fmt: skip
+
+
+def test_the_charts_move(operator: Browser, delayq: Broker) -> None:
+    yard = every_place(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator.run("document.querySelectorAll('[data-table]').forEach(one => { one.open = true })")
+
+    def points(chart: str) -> list[list[str]]:
+        return operator.rows(f"#{chart} [data-table] table")
+
+    operator.until(lambda: len(points("dq-throughput")) >= 2, what="two points")
+    before = len(points("dq-throughput"))
+    path = operator.run("return document.querySelector('#dq-throughput path.dq-s1').getAttribute('d')")
+    for name in range(20):
+        yard.put(f"new-{name}")
+    jobs = [job for job in yard.take() if job.id.startswith("new")]
+    settle(yard, jobs, late_ms=40)
+    operator.until(lambda: any(float(cells[1]) > 0 for cells in points("dq-throughput")), what="a rate above nothing")
+    operator.until(lambda: len(points("dq-throughput")) >= before + 2, what="more points")
+    assert operator.run("return document.querySelector('#dq-throughput path.dq-s1').getAttribute('d')") != path
+    rates = [float(cells[1]) for cells in points("dq-throughput")]
+    assert 1 <= max(rates) <= 25, rates
+    late = {cells[1] for cells in points("dq-lateness")} - {"–"}
+    assert late and all(25 < int(text.removesuffix(" ms")) <= 50 for text in late), late
+    assert total(operator, "p99").endswith(" ms")
+    operator.until(lambda: "M" in operator.run("return document.querySelector('[data-spark] path').getAttribute('d')"),
+                   what="a sparkline")  # fmt: skip
+    assert operator.run("return document.querySelectorAll('#dq-backlog .dq-bar').length") == 60
+    operator.click("in the next day", stays=True)
+    operator.until(lambda: operator.run("return document.querySelectorAll('#dq-backlog .dq-bar').length") == 24,
+                   what="the hours of a day")  # fmt: skip
+    assert "span=day" in operator.path
+
+
+def test_a_queue_is_paused_and_resumed_in_the_table(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator.click("Pause orders", stays=True)
+    operator.until(lambda: "paused for workers" in row(operator, "orders")[0], what="the pill")
+    assert paused(delayq) == "out"
+    operator.click("Resume orders", stays=True)
+    operator.until(lambda: "paused" not in row(operator, "orders")[0], what="the end of the pill")
+    assert paused(delayq) == ""
+    operator.open("/admin/django_delayq/queueentry/")
+    assert operator.all(".messagelist li") == [], "what was told here is not told again elsewhere"
+
+
+def test_a_refused_button_says_so(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator.run("document.querySelectorAll('[name=csrfmiddlewaretoken]').forEach(one => { one.value = 'no' })")
+    operator.forgive("403")
+    operator.click("Pause orders", stays=True)
+    operator.until(lambda: "refused" in row(operator, "orders")[-1], what="the word refused")
+    assert paused(delayq) == ""
+
+
+def test_redis_goes_and_comes_back(operator: Browser, delayq: Broker, settings: Any) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator.forgive("503")
+    here = settings.DELAYQ
+    connections.close_broker()
+    settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
+    operator.until(lambda: operator.text("#dq-state").startswith("Redis does not answer; asked again in"),
+                   timeout=20, what="the word of it")  # fmt: skip
+    assert "Redis cannot be reached just now." in operator.text("#dq-trouble")
+    assert total(operator, "failed") == "1", "the last that was heard stays"
+    operator.open(PAGE)
+    assert "Redis cannot be reached just now." in operator.text("#dq-trouble")
+    connections.close_broker()
+    settings.DELAYQ = here
+    operator.until(lambda: operator.text("#dq-state") == "live", timeout=30, what="the recovery by itself")
+    operator.until(lambda: total(operator, "failed") == "1", what="its numbers")
+    assert not operator.all("#dq-trouble")[0].is_displayed()
+
+
+def test_nothing_is_asked_while_nobody_looks(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    answers(operator, 1)
+    operator.run(HIDE, True)
+    operator.until(lambda: operator.run(QUIET) > 2_500, what="2.5 quiet seconds")
+    operator.run(HIDE, False)
+    answers(operator, 1)
+    operator.click("Freeze", stays=True)
+    assert operator.text("#dq-state") == "frozen"
+    operator.until(lambda: operator.run(QUIET) > 2_500, what="2.5 quiet seconds")
+    operator.click("Go on", stays=True)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+
+
+def test_it_lives_under_a_strict_policy_and_asks_only_its_own_site(
+    operator: Browser, delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lively(delayq)
+    original = RedisPages.render
+
+    def strict(self: RedisPages, *args: Any, **named: Any) -> Any:
+        response = original(self, *args, **named)
+        response["Content-Security-Policy"] = "default-src 'self'"
+        return response
+
+    monkeypatch.setattr(RedisPages, "render", strict)
+    operator.open(PAGE)
+    answers(operator, 3)
+    assert operator.text("#dq-state") == "live"
+    assert operator.run("return document.querySelectorAll('#dq-throughput .dq-line').length") == 3
+    assert operator.run("return document.querySelectorAll('#dq-dash [style]').length") == 0
+    assert [one for one in operator.run(LOADED) if not one.startswith(operator.site)] == []
+
+
+def test_charts_and_shards_are_read_by_keys(operator: Browser, delayq: Broker) -> None:
+    lively(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    answers(operator, 2)
+    operator.click("Freeze", stays=True)
+    plot = operator.find("#dq-backlog svg")
+    operator.run("arguments[0].focus()", plot)
+    for key in ("Home", "ArrowRight"):
+        operator.run(KEY, plot, key)
+    assert operator.text("#dq-backlog [data-readout]").startswith("1–2 min ")
+    assert operator.run("return document.querySelector('#dq-backlog [data-spoken]').textContent").startswith("1–2 min ")
+    operator.run(KEY, plot, "Escape")
+    assert operator.text("#dq-backlog [data-readout]").startswith("due now ")
+    cell = operator.find("#dq-heat td[tabindex='0']")
+    operator.run("arguments[0].focus()", cell)
+    assert ", shard 0: ready " in operator.text("#dq-heat-said")
+    operator.run(KEY, cell, "ArrowRight")
+    assert ", shard 1: ready " in operator.text("#dq-heat-said")
+    assert operator.run("return document.querySelectorAll('#dq-heat td[tabindex=\"0\"]').length") == 1
+
+
+def test_queues_are_found_and_sorted_as_somebody_types(operator: Browser, delayq: Broker) -> None:
+    lively(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator.click("[data-sort='name']", stays=True)
+    operator.until(lambda: [cells[0].split()[0] for cells in operator.rows("#dq-queues")] ==
+                   ["crm", "mail", "orders", "uploads"], what="the order of the names")  # fmt: skip
+    operator.click("[data-sort='name']", stays=True)
+    operator.until(lambda: operator.rows("#dq-queues")[0][0] == "uploads", what="the other order")
+    operator.fill("q", "ORD")
+    operator.until(lambda: [cells[0] for cells in operator.rows("#dq-queues")] == ["orders"], what="what was found")
+    assert operator.text("#dq-queues-said") == "1 of 4"
+    operator.click("orders")
+    assert operator.path == "/admin/django_delayq/queueentry/orders/change/"
+
+
+def test_it_is_a_page_without_scripts(operator: Browser, delayq: Broker) -> None:
+    lively(delayq)
+    operator.scripts(run=False)
+    operator.open(PAGE)
+    failed = delayq.inspector.counts("orders").failed
+    assert row(operator, "orders")[5] == str(failed) == "1"
+    assert "The picture needs JavaScript; the table below has its numbers." in operator.text("#dq-backlog")
+    assert len(operator.all("#dq-heat tbody tr")) == 4
+    assert not operator.all("#dq-freeze")[0].is_displayed()
+    operator.click("[data-sort='name']")
+    assert [cells[0].split()[0] for cells in operator.rows("#dq-queues")] == ["crm", "mail", "orders", "uploads"]
+    operator.click("Pause orders")
+    assert "paused for workers" in operator.text("h1")
+    assert paused(delayq) == "out"
+
+
+def test_nothing_moves_when_numbers_come_and_narrow_screens_are_not_scrolled(operator: Browser, delayq: Broker) -> None:
+    lively(delayq)
+    operator.open(PAGE)
+    first = operator.run(TOPS)
+    answers(operator, 3)
+    assert operator.run(TOPS) == first
+    operator.size(360, 800)
+    operator.open(PAGE)
+    answers(operator, 2)
+    assert operator.run("return document.documentElement.scrollWidth") <= 360
+
+
+def test_pictures_of_the_dashboard(operator: Browser, delayq: Broker) -> None:
+    yards = lively(delayq)
+    operator.open(PAGE)
+    for turn in range(6):
+        jobs = [yards["orders"].put(f"turn-{turn}-{more}") for more in range(4 + turn % 3)]
+        assert jobs
+        settle(yards["orders"], [job for job in yards["orders"].take() if job.id.startswith("turn")], late_ms=30 + turn)
+        answers(operator, 1)
+    for theme in ("light", "dark"):
+        operator.theme(theme)
+        operator.screenshot(f"dashboard-{theme}")
+    operator.size(360, 800)
+    answers(operator, 1)
+    operator.screenshot("dashboard-narrow-dark")
+    operator.theme("light")
+    operator.screenshot("dashboard-narrow-light")
+
+
+def test_two_tabs_share_their_looks(operator: Browser, delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_looks, "SHARED", 3_600.0)
+    yard = Yard(delayq)
+    yard.put("a")
+    operator.open(PAGE)
+    answers(operator, 1)
+    yard.put("b")
+    answers(operator, 2)
+    assert total(operator, "ready") == "1"
+    monkeypatch.setattr(dashboard_looks, "SHARED", 0.9)
+    operator.until(lambda: total(operator, "ready") == "2", what="a new look")
