@@ -11,8 +11,8 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 __all__ = [
-    "BulkAction", "Dashboard", "FailedJob", "HttpApi", "InboxEntry", "LiveJob", "MirrorCursor", "MorgueJob", "OutboxJob",
-    "QueueEntry",
+    "BulkAction", "Dashboard", "FailedJob", "HttpApi", "InboxEntry", "LiveJob", "MirrorCursor", "MorgueJob",
+    "OutboxJob", "QueueEntry",
 ]  # fmt: skip
 
 #: long enough for every name and id that Redis may hold

@@ -108,6 +108,6 @@ def unpack_cursor(cursor: str) -> Entry | None:
         score = float(text)
         if not math.isfinite(score):
             raise ValueError(score)
-        return Entry(score, member, int(shard), text.decode())
+        return Entry(score, member, int(shard), f"{score:.17g}")  # float() reads more than Redis does: 1_0
     except ValueError:
         raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None

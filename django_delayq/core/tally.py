@@ -43,7 +43,7 @@ class Tally:
         self._sending = threading.Lock()
         #: figures of which nobody knows whether they arrived, under the request with which they are sent again
         self._doubtful: tuple[bytes, Figures] | None = None
-        #: since when (monotonic) the oldest figure waits
+        #: when (monotonic) the first figure came in that is in no call yet
         self.since = 0.0
         self._open()
 
@@ -107,8 +107,7 @@ class Tally:
         if self._fresh:
             return False
         self._fresh = True
-        if self._doubtful is None:
-            self.since = time.monotonic()
+        self.since = time.monotonic()
         return True
 
     def _ring(self, first: bool) -> None:
@@ -121,10 +120,11 @@ class Tally:
     def flush(self) -> bool:
         """Adds to Redis what it does not know yet, in one call; nothing is asked when there is nothing.
 
-        What could not be sent is kept, and sent again with the next flush.
+        What could not be sent is kept, and sent again with the next flush, before the rest. What comes in meanwhile is
+        for the next one: where something always does, this would not end.
 
         Returns:
-            Whether Redis knows all of it now; False when another thread was at it for too long.
+            Whether Redis knows all that was counted before; False when another thread was at it for too long.
 
         Raises:
             QueueUnavailable: Redis cannot be reached.
@@ -132,14 +132,19 @@ class Tally:
         if not self._sending.acquire(timeout=_PATIENCE):
             return False
         try:
-            while self._doubtful is not None or self._fresh:
-                self._doubtful = self._doubtful or (os.urandom(16), self._take())
-                request, figures = self._doubtful
-                self._send(figures, request)
-                self._doubtful = None
+            if self._doubtful is not None:
+                self._post(self._doubtful)
+            if self._fresh:
+                self._post((os.urandom(16), self._take()))
             return True
         finally:
             self._sending.release()
+
+    def _post(self, call: tuple[bytes, Figures]) -> None:
+        self._doubtful = call
+        request, figures = call
+        self._send(figures, request)
+        self._doubtful = None
 
     def _take(self) -> Figures:
         with self._lock:

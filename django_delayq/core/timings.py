@@ -207,6 +207,7 @@ def from_fields(stored: Mapping[bytes, bytes]) -> Figures:
         head, _, rest = name.partition(b":")
         cells_of = grown.get(head[:1])
         try:
+            rest.decode()
             if cells_of is not None:
                 place = _place(head[1:])
                 cells_of.setdefault(rest, new_cells())[place] += int(value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..core.timings import Figures, Histogram
+from ..core.timings import Histogram
 from .snapshot import QueueStatus, Snapshot
 
 NOTHING: Final = Histogram()
@@ -43,11 +43,11 @@ def compare(before: Snapshot, after: Snapshot) -> Change:
     then = {queue.name: queue for queue in before.queues}
     lateness = {name: one.since(before.figures.lateness.get(name)) for name, one in after.figures.lateness.items()}
     runs = {name: one.since(before.figures.run.get(name)) for name, one in after.figures.run.items()}
-    now = {queue.name: queue for queue in after.queues}
+    ran = by_queue(runs)
     queues = {
-        name: _rates(then.get(name), queue, seconds, lateness.get(name, NOTHING),
-                     united(run for (of, _), run in runs.items() if of == name))
-        for name, queue in now.items()
+        queue.name: _rates(then.get(queue.name), queue, seconds, lateness.get(queue.name, NOTHING),
+                           ran.get(queue.name, NOTHING))
+        for queue in after.queues
     }  # fmt: skip
     total = Rates(
         scheduled=round(sum(one.scheduled for one in queues.values()), 3),
@@ -64,9 +64,12 @@ def united(histograms: Iterable[Histogram]) -> Histogram:
     return sum(histograms, NOTHING)
 
 
-def run_of(figures: Figures, queue: str) -> Histogram:
-    """The runs of all tasks of a queue."""
-    return united(run for (name, _), run in figures.run.items() if name == queue)
+def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
+    """The runs of all tasks of each queue."""
+    found: dict[str, Histogram] = {}
+    for (queue, _), run in runs.items():
+        found[queue] = found[queue] + run if queue in found else run
+    return found
 
 
 def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ..core.timings import Histogram
-from .change import NOTHING, Change, Rates, run_of, united
+from .change import NOTHING, Change, Rates, by_queue, united
 from .snapshot import QueueStatus, RecurringStatus, RedisStatus, Snapshot, WorkerStatus
 
 _PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
@@ -27,14 +27,16 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     totals["lag_seconds"] = round(totals["lag_seconds"], 3)
     totals["lateness_so_far"] = lengths(united(snapshot.figures.lateness.values()))
     totals["run_so_far"] = lengths(united(snapshot.figures.run.values()))
+    ran = by_queue(snapshot.figures.run)
     told: dict[str, Any] = {
         "now": iso(snapshot.now_ms),
         "totals": totals,
-        "queues": [_queue(snapshot, queue) for queue in snapshot.queues],
+        "queues": [_queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING))
+                   for queue in snapshot.queues],
         "workers": [_worker(worker) for worker in snapshot.workers],
         "recurring": [_recurring(one) for one in snapshot.recurring],
         "redis": _redis(snapshot.redis),
-    }
+    }  # fmt: skip
     if snapshot.outbox is not None:
         told["outbox"] = snapshot.outbox
     if change is not None:
@@ -45,7 +47,7 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     return told
 
 
-def _queue(snapshot: Snapshot, queue: QueueStatus) -> dict[str, Any]:
+def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str, Any]:
     counts = queue.counts
     told: dict[str, Any] = {
         "name": queue.name,
@@ -63,8 +65,8 @@ def _queue(snapshot: Snapshot, queue: QueueStatus) -> dict[str, Any]:
         "failing": queue.failing,
         "marks": counts.marks,
         "hold_seconds": round(counts.hold_ms / 1000, 3),
-        "lateness_so_far": lengths(snapshot.figures.lateness.get(queue.name, NOTHING)),
-        "run_so_far": lengths(run_of(snapshot.figures, queue.name)),
+        "lateness_so_far": lengths(lateness),
+        "run_so_far": lengths(run),
     }
     if len(counts.backlog) > 2:
         told["backlog"] = list(counts.backlog)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 
 import pytest
@@ -167,6 +168,15 @@ def test_an_unknown_place_order_or_cursor_is_refused(stage: Stage, place: str, b
         stage.broker.inspector.page("q", place, by, cursor=cursor)
 
 
+@pytest.mark.parametrize("score", ["1_0", " 10 ", "+10", "1e1", "10"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_cursor_that_somebody_wrote_himself_is_no_fault_of_ours(stage: Stage, score: str, reverse: bool) -> None:
+    stage.put("a", at=0)
+    cursor = base64.urlsafe_b64encode(f"0:{score}:a".encode()).decode().rstrip("=")
+    page = stage.broker.inspector.page("q", "waiting", cursor=cursor, reverse=reverse)
+    assert [view.id for view in page.jobs] == ([] if reverse else ["a"])
+
+
 def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     broker.queue("q", shards=3)
     other = Broker(broker.connection, prefix=broker.prefix)
@@ -219,3 +229,9 @@ def test_it_is_told_for_how_long_nothing_is_reaped(clocked: Broker) -> None:
     assert clocked.inspector.counts("q").hold_ms == 1000
     stage.wait(1000)
     assert clocked.inspector.counts("q").hold_ms == 0
+
+
+def test_no_queue_has_no_name(broker: Broker) -> None:
+    broker.queue("orders")  # from now on the registry counts its changes, under ""
+    assert broker.known_queue("") is None
+    assert broker.inspector.counts("").ready == 0

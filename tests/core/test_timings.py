@@ -190,7 +190,8 @@ def test_the_figures_of_a_deleted_queue_go_with_it(broker: Broker) -> None:
 
 def test_fields_of_another_release_are_read_as_far_as_they_can_be() -> None:
     stored = {name: b"%d" % count for name, count in to_fields(Figures({"q": histogram(1)}))}
-    strange = {b"l7:q": b"2", b"lfoo:q": b"1", b"x9:q": b"1", b"c:bad": b"?", b"nothing": b"1", b"v:bad": b"1"}
+    strange = {b"l7:q": b"2", b"lfoo:q": b"1", b"x9:q": b"1", b"c:bad": b"?", b"nothing": b"1", b"v:bad": b"1",
+               b"l5:\xff": b"1", b"r5:q\0\xff": b"1", b"s5:\xff": b"1", b"c:\xff\0": b"1"}  # fmt: skip
     assert from_fields({**stored, **strange}) == Figures({"q": Histogram(histogram(1, 7, 7).counts, 1)})
 
 
@@ -263,6 +264,26 @@ def test_the_bell_rings_for_the_first_figure_only() -> None:
     tally.unsubscribe(ring)
     tally.count("redis_error", "transient")
     assert len(rung) == 2
+
+
+def test_a_flush_ends_although_something_always_comes_in() -> None:
+    """Else a busy process would tell Redis without a pause, and its end would wait for a moment of silence."""
+    sent: list[Figures] = []
+
+    def send(figures: Figures, request: bytes) -> None:
+        assert len(sent) < 5, "it does not end"
+        sent.append(figures)
+        tally.count("redis_error", "transient")
+
+    tally = Tally(send)
+    tally.count("redis_error", "overload")
+    assert tally.flush()
+    assert [dict(one.counts) for one in sent] == [{("redis_error", "overload"): 1}]
+    assert tally, "what came in meanwhile is for the next one"
+    began = tally.since
+    assert tally.flush()
+    assert dict(sent[1].counts) == {("redis_error", "transient"): 1}
+    assert tally.since > began
 
 
 def test_names_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

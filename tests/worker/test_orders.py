@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from django_delayq.worker.dispatcher import Registrar
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.run import BatchRun
 from django_delayq.worker.slots import MOST_SHOWN, Slots
+from django_delayq.worker.supervisor import Supervisor
 from django_delayq.worker.words import Words
 
 from .support import DEADLINE, config, eventually, make_job, make_run, put, put_payload, registry_of, working
@@ -199,6 +202,32 @@ def test_all_processes_of_a_program_drain_when_one_is_told_to(
     assert running.wait() == 0
     assert [entry[0] for entry in running.trace()] == ["begun", "ended"]
     assert places(broker) == {"ready": 1}
+
+
+HEARS_AND_DIES = """
+import os, signal, sys
+from pathlib import Path
+from django_delayq.worker.board import Board
+from django_delayq.worker.child import birth
+told = birth()
+births = Path(sys.argv[1])
+births.write_text(births.read_text() + told.name + chr(10))
+if told.name.endswith(".1"):
+    Board(told.board_fd, told.slots).set_wish(sys.argv[2])
+else:
+    os.kill(told.parent, signal.SIGTERM)
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("word", ["stop", "drain"])
+def test_a_child_that_dies_of_what_it_was_told_is_heard_all_the_same(broker: Broker, tmp_path: Path, word: str) -> None:
+    births = tmp_path / "births"
+    births.touch()
+    command = [sys.executable, "-c", HEARS_AND_DIES, str(births), word]
+    supervisor = Supervisor(command, config(processes=1, name="base"), lambda: broker, registry_of(print))
+    assert supervisor.run() == 0
+    assert births.read_text() == "base.1\n", "no other one was started in its place"
 
 
 @pytest.mark.parametrize("word", ["stop", "drain"])
