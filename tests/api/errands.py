@@ -9,6 +9,7 @@ from django_delayq.core import job
 from django_delayq.core.broker import Broker
 from django_delayq.core.inspector import JobView
 from django_delayq.core.job import Job
+from django_delayq.core.keys import figures_keys
 from django_delayq.core.task import Task
 from django_delayq.merged import MergedJobs
 from django_delayq.newjob import NewJobs
@@ -82,6 +83,16 @@ def waiting(broker: Broker, queue: str = "errands") -> list[str]:
 
 
 def contents(broker: Broker) -> dict[bytes, bytes | None]:
-    """Everything in Redis but figures and what expires: two of these tell whether anything was stored."""
+    """Everything of this prefix but figures and what expires: two of these tell whether anything was stored.
+
+    A timer of an earlier test may still tell Redis the figures of that one.
+    """
     client = broker.client
-    return {key: client.dump(key) for key in sorted(client.scan_iter(count=1000)) if client.ttl(key) < 0}
+    mine = set(keys_of(broker)) - set(figures_keys(broker.prefix))
+    return {key: client.dump(key) for key in sorted(mine) if client.ttl(key) < 0}
+
+
+def keys_of(broker: Broker) -> list[bytes]:
+    """The keys of this prefix."""
+    beginnings = f"{broker.prefix}:".encode(), f"{{{broker.prefix}}}:".encode()
+    return [key for key in broker.client.scan_iter(count=1000) if key.startswith(beginnings)]

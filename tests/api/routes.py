@@ -15,6 +15,7 @@ from django_delayq.api.grape import urls as grape_urls
 from django_delayq.core.broker import Broker
 
 from .conftest import ROOT, Caller
+from .errands import keys_of
 
 #: what stands in an address in the place of its arguments
 SAMPLES = {"queue": "mail", "tube": "images", "worker": "host.example:4711", "id": "7"}
@@ -98,6 +99,6 @@ def _filled(pattern: str) -> str:
 
 
 def picture(broker: Broker) -> dict[bytes, bytes]:
-    """All that is in Redis, byte for byte."""
+    """All that is in Redis under this prefix, byte for byte."""
     client = broker.client
-    return {key: client.dump(key) for key in client.scan_iter(count=1000)}
+    return {key: client.dump(key) for key in keys_of(broker)}
