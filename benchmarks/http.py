@@ -1,4 +1,8 @@
-"""The HTTP API against a view of the same server that does nothing: one uvicorn process, four keep-alive clients."""
+"""The HTTP API against a view of the same server that does nothing: one process, four keep-alive clients.
+
+Measured under gunicorn (WSGI, four threads, a database connection for each) and under uvicorn (ASGI, which can wait for
+jobs; Django makes a thread and a database connection for each request there).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import http.client
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +31,14 @@ WORKLOADS = (
     ("reserve + ack", "consume", 1, 2),
     (f"reserve + ack by {BATCH}", "consume", BATCH, 2),
 )
+#: name of a server -> its command for a port
+SERVERS: dict[str, Callable[[int], list[str]]] = {
+    "gunicorn": lambda port: ["gunicorn", "benchmarks.site.wsgi:application", "--bind", f"127.0.0.1:{port}",
+                              "--worker-class", "gthread", "--threads", str(CLIENTS), "--keep-alive", "60",
+                              "--log-level", "warning"],
+    "uvicorn": lambda port: ["uvicorn", "benchmarks.site.asgi:application", "--port", str(port), "--loop", "asyncio",
+                             "--http", "h11", "--lifespan", "off", "--log-level", "warning"],
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +64,48 @@ def run(
     seconds = 0.3 if quick else 4.0
     rounds = rounds or (1 if quick else 3)
     jobs = jobs or (20_000 if quick else 250_000)
-    requests: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
-    handled: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
-    with running_server() as server, running_site(server) as site:
-        text = server.description()
-        for _ in range(rounds):
-            for name, workload, size, each in WORKLOADS:
-                _fill(server, site, jobs if workload == "consume" else 0)
-                per_second, jobs_per_second = site.load(workload, size, seconds)
-                requests[name].append(per_second * each)
-                handled[name].append(jobs_per_second)
     report = Report(
-        "http",
-        f"{jobs:,} jobs, {CLIENTS} clients, one uvicorn process, {text}, medians of {rounds}",
-        ("workload", "requests/s", "jobs/s", "requests × empty", "jobs × empty"),
-    )
-    empty = median(requests["empty view"])
-    for name, *_ in WORKLOADS:
-        rate, jobs_rate = median(requests[name]), median(handled[name])
-        report.rows.append((name, rate, jobs_rate, rate / empty, jobs_rate / empty))
-        report.figures[name] = {"requests_per_second": rate, "jobs_per_second": jobs_rate, "of_empty": rate / empty}
-    report.bars = [Bar(f"produce by {BATCH}, jobs/s", median(handled[f"produce by {BATCH}"]), BATCHED_BAR)]
+        "http", "", ("server", "workload", "requests/s", "jobs/s", "requests × empty", "jobs × empty"),
+    )  # fmt: skip
+    for kind in SERVERS:
+        if only and kind not in only:
+            continue
+        with running_server() as server, running_site(server, kind) as site:
+            report.title = f"{jobs:,} jobs, {CLIENTS} clients, one process, {server.description()}, medians of {rounds}"
+            _measure(report, kind, server, site, rounds, seconds, jobs)
     return report
 
 
+def _measure(report: Report, kind: str, server: Server, site: Site, rounds: int, seconds: float, jobs: int) -> None:
+    requests: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
+    handled: dict[str, list[float]] = {name: [] for name, *_ in WORKLOADS}
+    for _ in range(rounds):
+        for name, workload, size, each in WORKLOADS:
+            _fill(server, site, jobs if workload == "consume" else 0)
+            per_second, jobs_per_second = site.load(workload, size, seconds)
+            requests[name].append(per_second * each)
+            handled[name].append(jobs_per_second)
+    empty = median(requests["empty view"])
+    for name, *_ in WORKLOADS:
+        rate, jobs_rate = median(requests[name]), median(handled[name])
+        report.rows.append((kind, name, rate, jobs_rate, rate / empty, jobs_rate / empty))
+        report.figures[f"{kind} {name}"] = {
+            "requests_per_second": rate, "jobs_per_second": jobs_rate, "of_empty": rate / empty,
+        }  # fmt: skip
+    report.bars.append(Bar(f"{kind}: produce by {BATCH}, jobs/s", median(handled[f"produce by {BATCH}"]), BATCHED_BAR))
+
+
 @contextlib.contextmanager
-def running_site(server: Server) -> Iterator[Site]:
+def running_site(server: Server, kind: str) -> Iterator[Site]:
     """The site of the benchmark on that Redis, with a database of its own."""
     with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
         env = environment(
             DJANGO_SETTINGS_MODULE="benchmarks.site.web_settings", BENCH_SOCKET=server.socket,
-            BENCH_DATABASE=str(Path(folder) / "db.sqlite3"),
+            BENCH_DATABASE=str(Path(folder) / "db.sqlite3"), BENCH_KEEPS_CONNECTIONS=str(kind == "gunicorn"),
         )  # fmt: skip
         token = run_program([project_python(), program("http_site")], env)["token"]
         port = _free_port()
-        command = [project_python(), "-m", "uvicorn", "benchmarks.site.asgi:application", "--port", str(port),
-                   "--loop", "asyncio", "--http", "h11", "--lifespan", "off", "--log-level", "warning"]  # fmt: skip
+        command = [project_python(), "-m", *SERVERS[kind](port)]
         with running_worker(command, env) as worker:
             while not _answers(port):
                 worker.require_alive()

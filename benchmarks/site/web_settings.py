@@ -9,7 +9,14 @@ from benchmarks.site.settings import DELAYQ as _DELAYQ
 from benchmarks.site.settings import INSTALLED_APPS as _APPS
 
 INSTALLED_APPS = [*_APPS, "rest_framework", "rest_framework.authtoken"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["BENCH_DATABASE"]}}
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ["BENCH_DATABASE"],
+        # As each kind of server is run: under ASGI no two requests share a thread, so there is nothing to keep.
+        "CONN_MAX_AGE": None if os.environ.get("BENCH_KEEPS_CONNECTIONS") == "True" else 0,
+    }
+}
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "benchmarks.site.web"
 DELAYQ = {**_DELAYQ, "QUEUES": {"feed": {"kind": "pull", "shards": 5}}}
