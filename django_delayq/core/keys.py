@@ -33,8 +33,9 @@ somebody told it and it has not done yet, see :mod:`.workers`), ``{<prefix>}:fig
 see :mod:`.timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms) and,
 without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers).
 
-Two keys expire, and no job needs them: ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see
-:mod:`.results`) and ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``).
+Three keys expire, and no job needs them: ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see
+:mod:`.results`), ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``) and ``<prefix>:answer:<hash>``
+(string: what the HTTP API answered to an Idempotency-Key).
 """
 
 from __future__ import annotations
