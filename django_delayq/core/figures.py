@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,9 @@ logger: Final = logging.getLogger(__name__)
 
 #: fields that one call takes
 _MOST_AT_ONCE: Final = 1000
+#: seconds after which somebody is told again that there are too many; it is so with every call
+_REMIND: Final = 60.0
+_reminded_at = -_REMIND
 
 
 def read(broker: Broker) -> Figures:
@@ -43,8 +47,10 @@ def set_level(broker: Broker, name: str, value: int) -> None:
 
 
 def _call(broker: Broker, request: bytes, adding: int, words: Sequence[bytes | int]) -> None:
+    global _reminded_at
     left_out = broker.scripts.call(CARRIER, figures_keys(broker.prefix), request, MOST_FIELDS, adding, *words)
-    if left_out:
+    if left_out and time.monotonic() - _reminded_at >= _REMIND:
+        _reminded_at = time.monotonic()
         logger.warning("%d figures are left out: there are more than %d of queues and tasks already; queues that are "
                        "deleted make room", left_out, MOST_FIELDS)  # fmt: skip
 

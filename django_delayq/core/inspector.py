@@ -17,6 +17,7 @@ from .frames import unpack_payload
 from .gather import gather
 from .job import Payload
 from .keys import SHARD_KEYS
+from .leases import Lease, leases
 from .paging import INDEXES, Bound, Entry, Range, pack_cursor, unpack_cursor
 from .scripts import clear_errors
 from .views import JobView, framed, unpack_graves, unpack_views
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from .broker import Broker
     from .queue import Queue
 
-__all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Page"]
+__all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Lease", "Page"]
 
 #: every job once
 SEARCHED: Final = ("waiting", "reserved", "morgue")
@@ -147,6 +148,14 @@ class Inspector:
             for view in unpack_graves(opened.name, number,
                                       self._ask(opened, number, "graves", b"", ident.encode(), _most(most_bytes)))
         ]  # fmt: skip
+
+    def leases(self, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
+        """Who holds each of these jobs, and until when, in one round trip (on a cluster: of each node); None = nobody.
+
+        Args:
+            wanted: queues of this broker, and ids.
+        """
+        return leases(self._broker, wanted)
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
         """The jobs that come next, in the order of their due times."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -19,6 +20,8 @@ INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "failed": {"updated": ("failed",), "failures": ("failures",)},
     "morgue": {"updated": ("morgue",), "id": ("morgue_id",)},
 }
+#: a score as it is written; float() reads more than Redis does, 1_0 for instance
+_SCORE: Final = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 #: orders whose scores are µs of which the last three digits are a place of arrival
 _PLACED: Final = ("due", "updated")
 
@@ -106,8 +109,8 @@ def unpack_cursor(cursor: str) -> Entry | None:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         shard, text, member = raw.split(b":", 2)
         score = float(text)
-        if not math.isfinite(score):
-            raise ValueError(score)
-        return Entry(score, member, int(shard), f"{score:.17g}")  # float() reads more than Redis does: 1_0
+        if not math.isfinite(score) or not _SCORE.fullmatch(text):
+            raise ValueError(text)
+        return Entry(score, member, int(shard), text.decode())
     except ValueError:
         raise InvalidJob(f"{cursor[:40]!r} is not a cursor of this inspector; start again without one") from None

@@ -15,6 +15,7 @@ The last bucket has the bound "inf". Buckets in which nothing lies have no field
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -158,8 +159,10 @@ def fill(cells: Cells, values: list[int] | list[float]) -> None:
 
 
 def histogram_of(cells: Cells) -> Histogram:
-    """What was counted; a sum of parts of milliseconds is rounded once, here."""
-    return Histogram(tuple(cells[:-1]), round(cells[-1]))
+    """What was counted. A sum of parts of milliseconds becomes a whole one here: up or down by chance, as likely as its
+    part is large. A process that waits 0.3 ms in a second would else be told to have waited for nothing all day."""
+    whole = int(cells[-1])
+    return Histogram(tuple(cells[:-1]), whole + (random.random() < cells[-1] - whole))
 
 
 # -- as fields of the hash -------------------------------------------------------------------------------------------

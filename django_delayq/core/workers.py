@@ -7,6 +7,7 @@ done so, because a reply may get lost; the worker does it once.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ WORDS: Final = ("stop", "drain", "dump")
 DUMP_KEPT: Final = 600
 MOST_DUMP_BYTES: Final = 64 * 1024
 _CUT: Final = b"\n... (cut here)"
+#: where there may be one: escaped, or as bytes
+_SURROGATE: Final = re.compile(rb"\\u[dD]|\xed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,22 @@ def read(broker: Broker) -> list[dict[str, Any]]:
     found = []
     for name, words in sorted(said.items()):
         seen, _, info = words.partition(b":")
-        found.append({**json.loads(info), "name": name.decode(), "seen_ms": int(seen)})
+        found.append({**_said(info), "name": name.decode(errors="replace"), "seen_ms": int(seen)})
     return found
+
+
+def _said(stored: bytes) -> dict[str, Any]:
+    """What a worker announced, as text and numbers that every page, answer and log can carry.
+
+    Half of a surrogate pair (of a job's id, or a host's name) is valid JSON and no text: nothing can encode it.
+    """
+    try:
+        said = json.loads(stored, parse_constant=lambda _: None)
+        if _SURROGATE.search(stored):
+            said = json.loads(json.dumps(said, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def check_word(word: str) -> None:

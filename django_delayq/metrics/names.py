@@ -228,8 +228,8 @@ REDIS_REPLICAS: Final = _gauge(
 )  # fmt: skip
 REDIS_ERRORS: Final = _counter(
     "delayq_redis_errors_total", "delayq.redis.errors", "{error}",
-    "Calls to Redis that failed, by kind. transient: a restart or the network. overload: it is full. saturation: too "
-    "few connections. config: a person has to act. bug: please report it.", "class",
+    "Calls to Redis that failed in workers and in processes that pull, by kind. transient: a restart or the network. "
+    "overload: it is full. saturation: too few connections. config: a person has to act.", "class",
 )  # fmt: skip
 SCRIPT: Final = _histogram(
     "delayq_script_seconds",

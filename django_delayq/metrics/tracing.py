@@ -218,7 +218,7 @@ def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Lin
 def _span_around(tracer: trace.Tracer, name: str, parent: Context | None, kind: SpanKind, attributes: _Attributes,
                  links: Sequence[Link]) -> Iterator[Span]:  # fmt: skip
     """A span in ``parent`` (None = the present context) for the length of a block."""
-    span = trace.INVALID_SPAN
+    span: Span = trace.INVALID_SPAN
     with _unharmed():
         span = tracer.start_span(name, parent, kind, attributes, links)
     inside = parent if span is trace.INVALID_SPAN else trace.set_span_in_context(span, parent)

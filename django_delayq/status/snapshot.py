@@ -18,7 +18,8 @@ LOST_AFTER: Final = 30.0
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "scheduled": ("created", "changed"),
     "done": ("acked",),
-    "failing": ("failed", "timeout", "crashed"),
+    # The last attempt of a job counts as buried: without it a task of one attempt would never fail.
+    "failing": ("failed", "timeout", "crashed", "buried"),
     "buried": ("buried",),
     "cancelled": ("cancelled",),
 }
@@ -59,7 +60,7 @@ class QueueStatus:
 
     @property
     def failing(self) -> int:
-        """Attempts that did not succeed."""
+        """Attempts that did not succeed, the last ones of jobs that were buried among them."""
         return self._sum("failing")
 
     def _sum(self, group: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..core.rules import orders_of
 from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, WorkerStatus
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.inspector import Counts
     from ..core.queue import Queue
+
+#: of the whole numbers that JSON has for everybody
+_LARGEST: Final = 2**53
 
 
 def take(broker: Broker, *, horizon: Sequence[int] = (), by_shard: bool = False, recurring: bool = False,
@@ -86,7 +89,7 @@ def _jobs(said: object) -> Iterable[RunningJob]:
 
 
 def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, (int, float)) else None
+    return int(value) if isinstance(value, (int, float)) and abs(value) <= _LARGEST else None
 
 
 def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStatus:
@@ -128,10 +131,17 @@ def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStat
 
 
 def _outbox() -> Any:
+    from django.db import connections
+
     from ..conf import conf
     from ..outbox.stock import stock
 
-    return stock(conf().outbox.databases)
+    aliases = conf().outbox.databases
+    for connection in (connections[alias] for alias in aliases if alias in connections):
+        # Outside of requests (a terminal, the thread of an exporter) nobody else closes what broke.
+        if connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
+    return stock(aliases)
 
 
 def _recurring(broker: Broker, queues: Sequence[Queue], now_ms: float) -> Any:

@@ -102,10 +102,10 @@ class Supervisor:
             try:
                 while True:
                     now = time.monotonic()
+                    self._hear()  # first: a child that is dead has said it too
                     self._reap(now)
                     if self._is_over():
                         break
-                    self._hear()
                     self._start_missing(now)
                     self._watch(now)
                     for number in signals.wait(self._next_turn(time.monotonic())):

@@ -114,7 +114,8 @@ def test_the_numbers_that_the_script_gets_are_those_of_the_inspector(delayq: Bro
         name: places(one) for name, one in counts.items()
     }
     assert said["totals"]["done"] == sum(one.counters.get("acked", 0) for one in counts.values())
-    assert said["totals"]["failing"] == sum(one.counters.get("failed", 0) for one in counts.values())
+    failing = [one.counters.get("failed", 0) + one.counters.get("buried", 0) for one in counts.values()]
+    assert said["totals"]["failing"] == sum(failing) > 0
     assert {one["name"]: one["shards"] for one in said["heat"]} == {
         name: [[shard.ready, shard.delayed, shard.reserved] for _, shard in one.shards] for name, one in counts.items()
     }
@@ -175,6 +176,17 @@ def test_a_worker_that_speaks_of_a_queue_that_is_gone_does_not_bring_it_back(del
     delayq.announce("w@host:1", {"host": "host", "threads": 1, "running": 1, "jobs": [gone]})
     assert viewer.get(DATA).json()["workers"][0]["jobs"][0]["lease_ms"] is None
     assert delayq.queue_names() == []
+
+
+def test_what_no_text_is_in_an_announcement_breaks_no_page(delayq: Broker, client: Client, staff: Any) -> None:
+    client.force_login(staff(superuser=True))
+    Yard(delayq)
+    runs = {"slot": 0, "queue": "orders", "id": "a\ud800b", "task": "t\udfff", "started_ms": 1, "ids": 3}
+    delayq.announce("w@host:1", {"host": "h\udc80", "queues": ["orders", "\ud800"], "threads": 2, "jobs": [runs]})
+    pages = [client.get(address) for address in (PAGE, DATA, f"{DATA}?all=1", QUEUES, f"{QUEUES}orders/change/")]
+    assert [page.status_code for page in pages] == [200] * 5
+    assert b"a?b +2</a>" in pages[0].content
+    assert pages[1].json()["workers"][0]["jobs"][0]["id"] == "a?b"
 
 
 def test_the_outbox_is_shown_when_there_is_something_in_it(delayq: Broker, viewer: Client) -> None:
@@ -390,6 +402,15 @@ def test_who_may_not_pause_has_no_button_and_is_refused(delayq: Broker, viewer: 
     assert b"livejob" not in page, "nor links to pages that would refuse"
     assert viewer.post(f"{QUEUES}orders/pause/", {"direction": "out"}).status_code == 403
     assert orders_of(delayq.queue("orders").layout)["paused"] == ""
+
+
+def test_who_may_not_see_jobs_is_not_told_their_ids(delayq: Broker, viewer: Client) -> None:
+    yard = Yard(delayq)
+    yard.put("ada@example.org")
+    say(delayq, "w@host:1", yard.take())
+    (job,) = viewer.get(DATA).json()["workers"][0]["jobs"]
+    assert (job["id"], job["task"], job["lease_ms"] > 0) == ("", "shop.cancel_order", True)
+    assert b"ada@example.org" not in viewer.get(PAGE).content
 
 
 def test_the_buttons_work_as_forms(delayq: Broker, operator: Client) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inspector import JobView
+from django_delayq.core.inspector import JobView, Lease
 from django_delayq.core.job import NewJob
 
 from .stage import LEASE, T0, Stage
@@ -168,13 +168,17 @@ def test_an_unknown_place_order_or_cursor_is_refused(stage: Stage, place: str, b
         stage.broker.inspector.page("q", place, by, cursor=cursor)
 
 
-@pytest.mark.parametrize("score", ["1_0", " 10 ", "+10", "1e1", "10"])
+@pytest.mark.parametrize("score", ["1_0", " 10 ", "+10", "0x1", "10", "1e1", "-1.5"])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_cursor_that_somebody_wrote_himself_is_no_fault_of_ours(stage: Stage, score: str, reverse: bool) -> None:
+def test_a_cursor_that_somebody_wrote_himself_is_read_or_refused(stage: Stage, score: str, reverse: bool) -> None:
     stage.put("a", at=0)
     cursor = base64.urlsafe_b64encode(f"0:{score}:a".encode()).decode().rstrip("=")
-    page = stage.broker.inspector.page("q", "waiting", cursor=cursor, reverse=reverse)
-    assert [view.id for view in page.jobs] == ([] if reverse else ["a"])
+    if score in ("10", "1e1", "-1.5"):
+        page = stage.broker.inspector.page("q", "waiting", cursor=cursor, reverse=reverse)
+        assert [view.id for view in page.jobs] == ([] if reverse else ["a"])
+    else:
+        with pytest.raises(InvalidJob, match="not a cursor"):
+            stage.broker.inspector.page("q", "waiting", cursor=cursor, reverse=reverse)
 
 
 def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -235,3 +239,20 @@ def test_no_queue_has_no_name(broker: Broker) -> None:
     broker.queue("orders")  # from now on the registry counts its changes, under ""
     assert broker.known_queue("") is None
     assert broker.inspector.counts("").ready == 0
+
+
+def test_leases_of_many_jobs_are_told_in_their_order(stage: Stage) -> None:
+    other = Stage(stage.broker, name="other", shards=4)
+    for ident in ("held", "again", "waits"):
+        stage.put(ident)
+    other.put("held", at=1_000)
+    (held,) = stage.queue.reserve_id("held", worker="w-1", ttr_ms=15_000).jobs
+    stage.queue.reserve_id("again", worker="w-2", ttr_ms=30_000)
+    wanted = [(stage.queue, "held"), (other.queue, "held"), (stage.queue, "nobody"), (stage.queue, "again"),
+              (stage.queue, ""), (stage.queue, "x" * 256), (stage.queue, "waits"), (stage.queue, "held")]  # fmt: skip
+    first = Lease("w-1", T0 + 15_000)
+    inspector = stage.broker.inspector
+    assert inspector.leases(wanted) == [first, None, None, Lease("w-2", T0 + 30_000), None, None, None, first]
+    stage.done(held)
+    assert inspector.leases(wanted[:1]) == [None]
+    assert inspector.leases([]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import __version__, cancel, connections, metrics, schedule
 from django_delayq.core.broker import Broker
+from django_delayq.core.counts import Counts
 from django_delayq.core.timings import BUCKETS_MS, Figures, Histogram
 from django_delayq.metrics import names
-from django_delayq.metrics.measuring import bounded, measure, skew
+from django_delayq.metrics.measuring import bounded, measure, read, skew
+from django_delayq.status import QueueStatus, RunningJob, Snapshot, WorkerStatus
 from tests.worker.support import eventually
 
 from .deeds import fall, note, unite
@@ -178,6 +181,19 @@ def test_workers_are_counted_by_what_they_last_said(delayq: Broker) -> None:
     assert value(found, "delayq_queue_workers", queue="mail") == 0
     assert 60 <= value(found, "delayq_longest_run_seconds", queue="notes") < 120
     assert value(found, "delayq_longest_run_seconds", queue="mail") == 0
+
+
+def test_a_run_of_which_nobody_says_when_it_began_is_no_long_one() -> None:
+    """A worker of another release may say less."""
+    queues = (QueueStatus("notes", "python", Counts("notes", 5_000.0), 1, 0),)
+    jobs = (RunningJob(0, "notes", "a", "t", 0), RunningJob(1, "notes", "b", "t", 3_000))
+    worker = WorkerStatus("w", 5_000.0, 0.0, jobs=jobs)
+
+    found = [
+        read(Snapshot(5_000.0, queues, (one,)))[names.LONGEST_RUN] for one in (worker, replace(worker, jobs=jobs[:1]))
+    ]
+
+    assert found == [{("notes",): 2.0}, {("notes",): 0.0}]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -61,12 +61,12 @@ def test_a_look_finds_everything(seeded: Broker) -> None:
     assert (mails.name, mails.kind, mails.shards, mails.epoch, mails.draining, mails.paused, dict(mails.limits)) == (
         "mails", "pull", 2, 0, False, "in", {"max_length": 7})  # fmt: skip
     assert (mails.counts.backlog, [number for number, _ in mails.counts.shards]) == ((0, 2, 1), [0, 1])
-    assert (orders.lag_seconds, orders.scheduled, orders.done, orders.failing) == (1.5, 5, 1, 1)
+    assert (orders.lag_seconds, orders.scheduled, orders.done, orders.failing) == (1.5, 5, 1, 2)
     assert found.now_ms == T0
     assert found.backlog == (1, 2, 2)
     assert found.totals == Totals(
         delayed=4, ready=1, reserved=1, gated=0, failed=1, morgue=1, lag_seconds=1.5, busy=1, threads=4, done=1,
-        failing=1, scheduled=8,
+        failing=2, scheduled=8,
     )  # fmt: skip
     assert found.figures.lateness == {"orders": lengths(5, 10)}
     assert (found.outbox, found.recurring) == (None, ())
@@ -95,6 +95,7 @@ def test_a_worker_is_lost_after_half_a_minute_of_silence() -> None:
     [
         {"queues": "all", "jobs": "none", "threads": "many", "rss_mib": None},
         {"queues": None, "jobs": [3, {"slot": None}], "running": None, "pid": "x"},
+        {"threads": float("inf"), "running": 10**400, "rss_mib": float("-inf"), "pid": float("nan")},
     ],
 )
 def test_a_worker_of_another_release_may_say_what_it_likes(said: dict[str, Any]) -> None:

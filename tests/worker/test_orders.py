@@ -194,6 +194,7 @@ def test_all_processes_of_a_program_drain_when_one_is_told_to(
     put(broker, "wait", id="a")
     running = program(processes=2, threads=1, heartbeat=0.2)
     running.await_words("begun")
+    eventually(lambda: len(broker.workers()) == 2, "both of them are there")
     (busy,) = eventually(lambda: [worker for worker in broker.workers() if worker["jobs"]])
     assert broker.tell_worker(busy["name"], "drain")
     eventually(lambda: [worker["name"] for worker in broker.workers()] == [busy["name"]], "the idle one is gone")

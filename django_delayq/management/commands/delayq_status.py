@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import threading
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -61,6 +63,8 @@ class Command(DelayQCommand):
                 rest.wait(seconds)
         except KeyboardInterrupt:
             return
+        except BrokenPipeError:  # whoever read it is gone; the interpreter's own last flush must not fail for it too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def show(self, now: Snapshot, change: Change | None, trail: Trail, *, json: bool) -> None:
         """One look of many."""

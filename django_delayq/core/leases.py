@@ -1,0 +1,46 @@
+"""Who holds jobs, and until when: of many jobs of many queues at once, without their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from .frames import pack_id
+from .gather import Call, gather
+from .views import unpack_views
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .queue import Queue
+
+#: bytes
+LONGEST_ID: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """That somebody holds a job: who, and until when (Unix ms on Redis's clock) unless it is renewed."""
+
+    worker: str
+    ends_ms: int
+
+
+def leases(broker: Broker, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
+    """See :meth:`Inspector.leases`."""
+    found: list[Lease | None] = [None] * len(wanted)
+    asked: list[tuple[int, int]] = []
+    calls: list[Call] = []
+    for place, (queue, ident) in enumerate(wanted):
+        if not 0 < len(ident.encode()) <= LONGEST_ID:
+            continue  # no job has such an id, and the script could not be asked for it
+        for number in queue.homes(ident):
+            asked.append((place, number))
+            # One id in each call: an answer of several may be cut short, and would have to be asked for again.
+            calls.append((queue.shard(number), (pack_id(ident), b"0")))
+    for (place, number), frame in zip(asked, gather(broker, "view", calls) if calls else (), strict=True):
+        queue, ident = wanted[place]
+        for view in unpack_views(queue.name, number, [ident], frame):
+            if view is not None and view.deadline_ms is not None:
+                found[place] = Lease(view.job.worker, view.deadline_ms)
+    return found

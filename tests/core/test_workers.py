@@ -1,0 +1,40 @@
+"""What is read of workers' announcements, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.keys import workers_key
+
+
+def stored(broker: Broker, said: bytes) -> dict[str, Any]:
+    broker.client.hset(workers_key(broker.prefix), b"w", b"1700000000000:" + said)
+    (found,) = broker.workers()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        (rb'{"host": "h\ud800", "jobs": [{"id": "\uDFFFx"}], "\ud8ff": 1}',
+         {"host": "h?", "jobs": [{"id": "?x"}], "?": 1}),
+        (b'{"host": "\xed\xa0\x80"}', {"host": "?"}),
+        (rb'{"host": "\ud83d\ude00 \u00e4"}', {"host": "\N{GRINNING FACE} ä"}),
+        (b'{"threads": NaN, "running": -Infinity}', {"threads": None, "running": None}),
+        (b"not json", {}),
+        (b'{"host": "\xff"}', {}),
+        (b"[" * 5_000, {}),
+        (b"[1]", {}),
+        (b"", {}),
+    ],
+)  # fmt: skip
+def test_what_somebody_announced_is_plain_text_that_can_be_sent_on(
+    broker: Broker, said: bytes, known: dict[str, Any]
+) -> None:
+    found = stored(broker, said)
+    assert found == {**known, "name": "w", "seen_ms": 1_700_000_000_000}
+    json.dumps(found, ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,24 @@
+"""The outbox in a look that is taken where no request begins or ends: a terminal, the thread of an exporter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_delayq.core.broker import Broker
+from django_delayq.status import take
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
+
+
+def test_a_database_that_was_away_is_there_again(delayq: Broker, settings: Any, postgres_alias: str) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": {"databases": [postgres_alias]}}
+    before = take(delayq).outbox
+    connections[postgres_alias].connection.close()  # as the server does when it is started anew
+    broken = take(delayq).outbox
+
+    assert before is not None
+    assert broken is None
+    assert take(delayq).outbox == before
