@@ -171,8 +171,8 @@ def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
 
 
 def is_current(one: Broker) -> bool:
-    """Whether it is the process's broker, and was not closed since."""
-    return one is _broker
+    """Whether it is a broker of this process, and was not closed since."""
+    return one is _broker or one in _hurried.values()
 
 
 def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:

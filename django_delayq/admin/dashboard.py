@@ -83,7 +83,7 @@ class DashboardAdmin(RedisPages):
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             down = str(error)
         else:
-            picture = Picture(answer(look, wish), wish, look.change, urls)
+            picture = Picture(answer(look, wish, ids=urls.see_jobs), wish, look.change, urls)
         context = {
             "wish": wish,
             "picture": picture,
@@ -112,7 +112,8 @@ class DashboardAdmin(RedisPages):
             look = LOOKS.look(connections.broker(), wish.span if "all" in request.GET else "")
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             return JsonResponse({"error": str(error)}, status=503)
-        return JsonResponse({**answer(look, wish), "zone_ms": zone_ms()})
+        ids = Addresses(self, request).see_jobs
+        return JsonResponse({**answer(look, wish, ids=ids), "zone_ms": zone_ms()})
 
     # -- the page with another wish ----------------------------------------------------------------------------------
 

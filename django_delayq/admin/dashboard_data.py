@@ -98,8 +98,12 @@ def chosen(look: Look, wish: Wish) -> tuple[list[QueueStatus], int]:
     return found[:MOST_QUEUES], len(found)
 
 
-def answer(look: Look, wish: Wish) -> dict[str, Any]:
-    """All that the page shows; ``backlog``, ``shards`` and ``outbox`` only of a look that has them."""
+def answer(look: Look, wish: Wish, *, ids: bool) -> dict[str, Any]:
+    """All that the page shows; ``backlog``, ``shards`` and ``outbox`` only of a look that has them.
+
+    Args:
+        ids: whether the reader may see which jobs there are.
+    """
     snapshot = look.snapshot
     queues, found = chosen(look, wish)
     lateness = united(snapshot.figures.lateness.values())
@@ -112,7 +116,7 @@ def answer(look: Look, wish: Wish) -> dict[str, Any]:
         "bounds_ms": list(BUCKETS_MS),
         "queues": [_queue(queue) for queue in queues],
         "queues_said": _said(len(queues), found, len(snapshot.queues)),
-        "workers": [_worker(look, worker) for worker in _workers(snapshot)],
+        "workers": [_worker(look, worker, ids=ids) for worker in _workers(snapshot)],
         "workers_more": _more(len(snapshot.workers) - MOST_WORKERS),
         "redis": redis_facts(snapshot.redis),
         "warnings": warnings_of(snapshot),
@@ -157,7 +161,7 @@ def _workers(snapshot: Snapshot) -> Sequence[WorkerStatus]:
     return sorted(snapshot.workers, key=lambda worker: (not worker.lost, worker.name))[:MOST_WORKERS]
 
 
-def _worker(look: Look, worker: WorkerStatus) -> dict[str, Any]:
+def _worker(look: Look, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
     jobs = [job for name, job in running(look.snapshot) if name == worker.name]
     return {
         "name": worker.name,
@@ -169,8 +173,8 @@ def _worker(look: Look, worker: WorkerStatus) -> dict[str, Any]:
         "stopping": worker.stopping,
         "lost": worker.lost,
         "jobs": [
-            {"queue": job.queue, "id": job.id, "task": job.task, "slot": job.slot, "started_ms": job.started_ms,
-             "ids": job.ids, "lease_ms": look.leases.get((job.queue, job.id))}
+            {"queue": job.queue, "id": job.id if ids else "", "task": job.task, "slot": job.slot,
+             "started_ms": job.started_ms, "ids": job.ids, "lease_ms": look.leases.get((job.queue, job.id))}
             for job in jobs
         ],
         "more": _more(len(worker.jobs) - len(jobs) if not worker.lost else 0),

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from ..connections import existing_queue
 from ..core.errors import DelayQError
-from ..core.gather import Call, gather
-from ..core.views import unpack_views
 from ..status import Change, RunningJob, Snapshot, compare, take
 
 if TYPE_CHECKING:
@@ -124,18 +122,6 @@ def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:
 
 def _leases(broker: Broker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:
     """When the leases of these jobs end; those that ended meanwhile are left out. One round trip for each node."""
-    asked: list[tuple[str, int, str]] = []
-    calls: list[Call] = []
-    for job in jobs:
-        queue, packed = existing_queue(job.queue), job.id.encode()
-        if queue is None or not 0 < len(packed) < 256:
-            continue
-        for number in queue.homes(job.id):
-            asked.append((job.queue, number, job.id))
-            calls.append((queue.shard(number), (bytes((len(packed),)) + packed, b"0")))  # without arguments
-    ends: dict[tuple[str, str], int] = {}
-    for (name, number, ident), reply in zip(asked, gather(broker, "view", calls) if calls else (), strict=True):
-        for view in unpack_views(name, number, [ident], reply):
-            if view is not None and view.deadline_ms is not None:
-                ends[name, ident] = view.deadline_ms
-    return ends
+    wanted = [(queue, job.id) for job in jobs if (queue := existing_queue(job.queue)) is not None]
+    leases = broker.inspector.leases(wanted)
+    return {(queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(wanted, leases, strict=True) if lease}

@@ -151,7 +151,7 @@ class Picture:
         return {
             "key": f"{job['slot']}/{job['started_ms']}/{job['queue']}/{job['id']}",
             "task": job["task"],
-            "id": job["id"],
+            "id": f"{job['id']} +{job['ids'] - 1}".strip() if job["ids"] > 1 else job["id"],
             "url": self.urls.job(f"{job['queue']}/{job['id']}"),
             "since": _("for %s") % words.millis(max(0.0, now_ms - job["started_ms"])),
             "lease": "" if left is None else _("lease: %s") % words.millis(max(0.0, left - now_ms)),

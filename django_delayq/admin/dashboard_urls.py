@@ -17,14 +17,18 @@ ANY: Final = "DQ-ANY"
 
 
 class Addresses:
-    """Those of the queue pages and the job pages."""
+    """Those of the queue pages and the job pages.
+
+    Attributes:
+        see_jobs: whether the user may see which jobs there are.
+    """
 
     def __init__(self, pages: RedisPages, request: HttpRequest) -> None:
         label = pages.opts.app_label
         self._pages = pages
         self._queues = request.user.has_perm(f"{label}.view_queueentry")
         self._verbs = self._queues and request.user.has_perm(f"{label}.pause_queueentry")
-        self._jobs = request.user.has_perm(f"{label}.view_livejob")
+        self.see_jobs: bool = request.user.has_perm(f"{label}.view_livejob")
 
     def queue(self, name: str) -> str:
         """A queue's page."""
@@ -36,13 +40,13 @@ class Addresses:
 
     def jobs(self, queue: str = "", place: str = "") -> str:
         """The list of the jobs of a queue, or of all, in a place."""
-        base = self._pages.url_of("livejob", "changelist") if self._jobs else ""
+        base = self._pages.url_of("livejob", "changelist") if self.see_jobs else ""
         asked = urlencode({name: value for name, value in (("queue", queue), ("place", place)) if value})
         return f"{base}?{asked}" if base and asked else base
 
     def job(self, name: str) -> str:
         """A job's page; ``name`` is ``<queue>/<id>``."""
-        return self._pages.url_of("livejob", "change", name) if self._jobs else ""
+        return self._pages.url_of("livejob", "change", name) if self.see_jobs else ""
 
     @property
     def patterns(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.apps import apps
+from django.db import connections as databases
 from django.db import transaction
 from drf_spectacular.openapi import AutoSchema
 from rest_framework import serializers
@@ -13,11 +14,10 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from .. import connections
 from ..conf import SETTING, conf
 from ..core.queue import Queue
 from ..loading import load
-from . import idempotency, problems
+from . import brokers, idempotency, problems
 from .parsing import LimitedJSONParser, check_head
 from .permissions import ActionThrottle, MayDo
 
@@ -47,7 +47,7 @@ class ApiView(APIView):
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
         """The view as an address takes it."""
-        return transaction.non_atomic_requests(super().as_view(**initkwargs))
+        return outside_transactions(super().as_view(**initkwargs))
 
     def action_of(self, request: Request) -> str | None:
         """What this request asks to be allowed; None for a method that there is not."""
@@ -111,10 +111,17 @@ class ApiView(APIView):
             Problem: there is none.
         """
         # The registry counts its changes under the name "", which no queue has.
-        found = connections.existing_queue(name) if name else None
+        found = brokers.broker().existing(name) if name else None
         if found is None:
             raise problems.queue_not_found(name[:64])
         return found
+
+
+def outside_transactions(view: Any) -> Any:
+    """A view that ``ATOMIC_REQUESTS`` of no database says anything about."""
+    for alias in databases:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
 
 
 class Body(serializers.Serializer[Any]):

@@ -33,7 +33,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "queue_full": (429, "the queue reached its limit; nothing was stored"),
     "throttled": (429, "too many requests of this user"),
     "queue_paused": (503, "the queue takes no new jobs; nothing was stored"),
-    "unavailable": (503, "Redis does not answer; whether the request was carried out may be unknown"),
+    "unavailable": (503, "Redis or the database does not answer; whether the request was carried out may be unknown"),
 }
 
 _RETRY_AFTER: Final = {

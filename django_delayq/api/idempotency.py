@@ -3,8 +3,9 @@
 The key is the user's own: two users may use the same one. It stands for the method, the path, the query and the raw
 bytes of the body; with anything else it is refused (422). While the first request is under way the same key is answered
 with 409. Its answer is kept in Redis for ``API["keep_answers"]`` seconds, or as long as ``Idempotency-Keep`` says if
-that is less. Not kept is what changes by waiting (5xx and 429), or has more than 1 MiB: it is given once, with
-``Idempotent-Answer: not-kept``, and the same key is a new request afterwards.
+that is less; jobs that were reserved no longer than they are held. Not kept is what changes by waiting (5xx and 429),
+what is to be asked again (``"complete": false``), or has more than 1 MiB: it is given once, with ``Idempotent-Answer:
+not-kept``, and the same key is a new request afterwards.
 
 What is guaranteed:
 
@@ -32,10 +33,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpResponse
 
-from .. import connections
 from ..conf import conf
 from ..core.errors import DelayQError
 from ..core.scripts import clear_errors
+from . import brokers
 from .problems import Problem
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Kept:
             Problem: it is under way (409), or the key was used for something else (422).
             QueueUnavailable: Redis cannot be asked, so nothing is done.
         """
-        client = connections.broker().client
+        client = brokers.broker().client
         with clear_errors():
             # What was there may end between the two looks.
             for _ in range(3):
@@ -112,11 +113,15 @@ class Kept:
 
     def keep(self, response: Response) -> None:
         """Keeps the answer as soon as it is written down."""
-        if response.status_code >= 500 or response.status_code == 429:
+        if response.status_code >= 500 or response.status_code == 429 or _goes_on(response.data):
             self.drop()
             response["Idempotent-Answer"] = "not-kept"
             return
         response.add_post_render_callback(self._keep)
+
+    def keep_at_most(self, ms: int) -> None:
+        """The answer will be worth nothing after so long."""
+        self._keep_ms = min(self._keep_ms, ms)
 
     def drop(self) -> None:
         """Nothing is kept: the same key is a new request."""
@@ -133,7 +138,7 @@ class Kept:
         """Puts something in the place of our mark, if it is still there."""
         try:
             with clear_errors():
-                client = connections.broker().client
+                client = brokers.broker().client
                 if client.get(self._name) != self._mark:
                     logger.warning(
                         "a request with an %s took more than %d s, its answer is not kept", HEADER, UNDER_WAY
@@ -166,7 +171,7 @@ def begin(request: Request) -> Kept | None:
     raw: bytes = getattr(request, "delayq_raw", b"")
     path = request.get_full_path()
     words = (request.method.encode(), path.encode(), raw)
-    kept = Kept(f"{connections.broker().prefix}:answer:{_digest(_user(request.user), key.encode()).hex()}",
+    kept = Kept(f"{brokers.broker().prefix}:answer:{_digest(_user(request.user), key.encode()).hex()}",
                 _digest(*words), _keep(request.headers.get(KEEP)))  # fmt: skip
     kept.begin()
     return kept
@@ -180,6 +185,11 @@ def _keep(text: str | None) -> float:
     if not _SECONDS.fullmatch(text):
         raise Problem(400, "invalid", f"{KEEP} is a whole number of seconds, 1 to 99999999")
     return min(float(text), most)
+
+
+def _goes_on(answer: Any) -> bool:
+    """Whether it says that the same is to be asked again, for the rest."""
+    return isinstance(answer, dict) and answer.get("complete") is False
 
 
 def _digest(*words: bytes) -> bytes:

@@ -10,13 +10,12 @@ from typing import Any, Final
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
-from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_int, short
 from ..core.paging import unpack_cursor
 from ..core.queue import Queue
 from ..core.views import JobView
-from . import values
+from . import brokers, values
 from .base import Body
 from .fields import moment_of, number_of
 from .problems import invalid
@@ -95,7 +94,7 @@ class Wish:
 
     def answer(self, queue: Queue) -> dict[str, Any]:
         """The page: ``jobs`` and ``cursor``."""
-        inspector = connections.broker().inspector
+        inspector = brokers.broker().inspector
         if self.id:
             found = self._of_id(queue)
             cursor = ""
@@ -107,7 +106,7 @@ class Wish:
         return {"jobs": [values.job(view) for view in found if self._is_meant(view)], "cursor": cursor or None}
 
     def _of_id(self, queue: Queue) -> list[JobView]:
-        inspector = connections.broker().inspector
+        inspector = brokers.broker().inspector
         if self.place == "morgue":
             return newest_first(inspector.graves(queue.name, self.id, most_bytes=values.MOST_BYTES))
         view = inspector.get(queue.name, self.id, most_bytes=values.MOST_BYTES)
@@ -130,7 +129,7 @@ class Wish:
         low, high = self.low, self.high
         if self.state not in ("delayed", "ready"):
             return low, high
-        now_ms = math.floor(connections.broker().now_ms())
+        now_ms = math.floor(brokers.broker().now_ms())
         if self.state == "ready":
             return low, now_ms if high is None else min(float(high), now_ms)
         return now_ms + 1 if low is None else max(float(low), now_ms + 1), high

@@ -31,7 +31,7 @@ from .documented import (
     answers_of,
 )
 from .examples import add_examples
-from .shapes import Said
+from .shapes import Said, Shape
 
 _HOOKS: Final = ("drf_spectacular.hooks.postprocess_schema_enums", "django_delayq.api.openapi.complete")
 #: of drf-spectacular; what a project sets for its own document has no say in this one
@@ -52,11 +52,19 @@ SETTINGS: Final[dict[str, Any]] = {
     "APPEND_PATHS": HEALTH,  # plain views of Django, which the generator does not see
     "POSTPROCESSING_HOOKS": list(_HOOKS),
     "SORT_OPERATION_PARAMETERS": False,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # each would be told to be itself
     "ENUM_NAME_OVERRIDES": {
         "JobState": ["delayed", "ready", "reserved", "morgue"],
+        "CancelOutcome": ["cancelled", "stopping", "outbox"],
+        "MoveOutcome": ["moved", "outbox"],
     },
 }
 _POST_PARAMETERS: Final = {"DelayqIdempotencyKey": IDEMPOTENCY_KEY, "DelayqIdempotencyKeep": IDEMPOTENCY_KEEP}
+#: whose bodies have no member that is always needed, but one of several
+_BODY_NEEDED: Final = frozenset(
+    {"produce_jobs", "cancel_jobs", "run_jobs_now", "kick_jobs", "discard_jobs", "reschedule_job"}
+)
+_LARGEST_INT32: Final = 2**31 - 1
 _PROBLEM: Final = "#/components/schemas/Problem"
 #: drf-spectacular's settings are one object for the whole process
 _lock: Final = threading.Lock()
@@ -101,6 +109,29 @@ class SaidExtension(BodyExtension):  # type: ignore[no-untyped-call]
     target_class = Said
 
 
+class ShapeExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Numbers of an answer may be large: generators make 32 bits of integers that do not say so."""
+
+    target_class: Any = Shape
+    match_subclasses = True
+    priority = -1  # behind that of Said
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
+        """The schema of the answer."""
+        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        for member in schema.get("properties", {}).values():
+            _widen(member)
+        return schema
+
+
+def _widen(schema: dict[str, Any]) -> None:
+    if schema.get("type") == "integer" and schema.get("maximum", _LARGEST_INT32 + 1) > _LARGEST_INT32:
+        schema["format"] = "int64"
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(inner, dict):
+            _widen(inner)
+
+
 def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any) -> dict[str, Any]:
     """Adds what all operations have in common: errors, names of queues and ids, the Idempotency-Key.
 
@@ -119,6 +150,8 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
         _name_permission(view.actions[method.upper()], operation)
         _type_parameters(operation)
         add_examples(operation)
+        if operation["operationId"] in _BODY_NEEDED:
+            operation["requestBody"]["required"] = True
         if method == "post":
             references = [{"$ref": f"#/components/parameters/{name}"} for name in _POST_PARAMETERS]
             operation.setdefault("parameters", []).extend(references)

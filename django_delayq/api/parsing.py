@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
+from django.core.handlers.asgi import ASGIRequest
 from django.http.request import UnreadablePostError
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
@@ -70,7 +71,7 @@ def check_head(request: Request) -> None:
         )
     told = str(meta.get("CONTENT_LENGTH") or "").strip()
     if not told:
-        if meta.get("HTTP_TRANSFER_ENCODING"):
+        if meta.get("HTTP_TRANSFER_ENCODING") or _came_untold(request):
             raise Problem(411, "length_required", "the length of the body is not told; send a Content-Length")
         return
     if not (told.isascii() and told.isdigit()):
@@ -137,6 +138,18 @@ def is_deeper(value: Any, most: int) -> bool:
 
 def _items(one: Any) -> Iterator[Any]:
     return iter(one.values() if type(one) is dict else one)
+
+
+def _came_untold(request: Request) -> bool:
+    """Whether there is a body of which no header tells, as HTTP/2 allows. Nobody behind this would read it."""
+    http: Any = request._request
+    if not isinstance(http, ASGIRequest):
+        return False
+    stream = http._stream  # all of it is here, and whoever comes later may read it from its beginning
+    here = stream.tell()
+    found = stream.read(1) != b""
+    stream.seek(here)
+    return found
 
 
 def _check_charset(media_type: str) -> None:

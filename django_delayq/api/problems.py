@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import Http404
 from redis.exceptions import RedisError
 from rest_framework import exceptions
@@ -144,6 +145,9 @@ def _of_queue(error: Exception) -> Problem | None:
         case QueueUnavailable() | RedisError():
             # The text may name the server, which is nobody's business here; the log has it.
             logger.warning("Redis does not answer: %s", error)
+            return Problem(503, "unavailable", _UNAVAILABLE, retry_after=RETRY_AFTER)
+        case OperationalError() | InterfaceError():
+            logger.warning("the database does not answer: %s", error)
             return Problem(503, "unavailable", _UNAVAILABLE, retry_after=RETRY_AFTER)
         case Misconfigured():
             logger.error("the queue cannot be used: %s", error)

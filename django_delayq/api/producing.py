@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
-from .. import connections
 from ..conf import conf
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
 from ..core.queue import Queue
@@ -21,7 +20,7 @@ from ..core.task import registry
 from ..outbox import door, rows, swift
 from ..outbox.swift import OUTBOX, Outgoing
 from ..signals import emit, job_scheduled
-from . import problems
+from . import brokers, problems
 from .entries import Asked, Reader
 from .parsing import too_many
 from .values import moment
@@ -42,7 +41,7 @@ def kind_of(name: str) -> str:
     """
     named = name in conf().queues or any(task.options.api and task.options.queue == name for task in registry)
     try:
-        found = connections.existing_queue(name)
+        found = brokers.broker().existing(name)
     except QueueUnavailable:
         if not named:
             raise
@@ -99,7 +98,7 @@ def _send_one(asked: Asked) -> str:
             raise result.error
         outcome = result.outcome
     else:
-        outcome = connections.queue(asked.queue).schedule(asked.new)
+        outcome = brokers.broker().queue(asked.queue).schedule(asked.new)
     _tell(asked, outcome)
     return outcome
 
@@ -116,7 +115,7 @@ def send(jobs: Sequence[Asked]) -> list[str]:
         if durable:
             outcomes += [result.outcome for result in _send_durable(some)]
         else:
-            outcomes += _store(connections.queue(queue), some)
+            outcomes += _store(brokers.broker().queue(queue), some)
     if job_scheduled.receivers:
         for asked, outcome in zip(jobs, outcomes, strict=True):
             if outcome not in REFUSED:

@@ -17,7 +17,7 @@ from ..core import codec
 from ..core.job import Job, Payload, Undecodable
 from ..core.task import registry
 from ..core.views import JobView
-from ..masking import Mask
+from ..masking import HIDDEN, Mask
 from ..pull.held import RAW
 
 #: payloads of one job that are shown
@@ -131,7 +131,7 @@ def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        return {"body_base64": b64encode(body).decode()}
+        return {"body_base64": b64encode(body if hide is None else _hidden_bytes(body, hide)).decode()}
     return {"body": text if hide is None else _hidden(text, hide)}
 
 
@@ -168,6 +168,13 @@ def plain(value: Any, _depth: int = 0) -> Any:
     if isinstance(value, (Decimal, UUID)):
         return str(value)
     return _text(repr(value)[:1000])
+
+
+def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
+    """What can be read in bytes of another charset is no less secret."""
+    text = body.decode("latin-1")
+    hidden = hide.text(text)
+    return body if hidden == text else hidden.replace(HIDDEN, "*" * len(HIDDEN)).encode("latin-1", errors="replace")
 
 
 def _hidden(text: str, hide: Mask) -> str:

@@ -93,7 +93,7 @@ class WaitingResponse(Response):
         """Waits; Django awaits this. If the client goes away before the answer does, its jobs go back at once."""
         try:
             await self._answer()
-        except asyncio.CancelledError:
+        except BaseException:  # the client is gone; or a fault of ours, and then nobody gets an answer either
             self._is_over()
             raise
         # Behind this there are only the host's middlewares. Where the request is a task of its own (before Django 6),

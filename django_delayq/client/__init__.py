@@ -47,11 +47,12 @@ from .errors import (
     Unavailable,
 )
 from .held import HeldJob
+from .operating import Listing
 from .producing import Options
 
 __all__ = [
     "ApiError", "Bulk", "Client", "Conflict", "Counts", "HeldJob", "IdTaken", "Invalid", "Job", "JobError",
-    "JobNotFound", "Many", "NotAuthenticated", "NotFound", "Options", "PermissionDenied", "Produced", "Queue",
-    "QueueFull", "QueueNotEmpty", "QueueNotFound", "QueuePaused", "RunningJob", "Shard", "Stat", "Stats", "Throttled",
-    "TryLater", "Unavailable", "Worker",
+    "JobNotFound", "Listing", "Many", "NotAuthenticated", "NotFound", "Options", "PermissionDenied", "Produced",
+    "Queue", "QueueFull", "QueueNotEmpty", "QueueNotFound", "QueuePaused", "RunningJob", "Shard", "Stat", "Stats",
+    "Throttled", "TryLater", "Unavailable", "Worker",
 ]  # fmt: skip

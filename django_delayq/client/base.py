@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +21,7 @@ Seconds = float | timedelta
 SETTLED_AT_ONCE: Final = 250
 #: jobs of one request that produces, or speaks of jobs
 AT_ONCE: Final = 1000
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 #: of the jobs of one request; servers take bodies of 4 MiB unless their settings say otherwise
 MOST_BYTES: Final = 2 * 1024 * 1024
 
@@ -38,7 +41,7 @@ class Base:
         context: for https; None = the system's certificates.
 
     Raises:
-        ValueError: the address is none.
+        ValueError: the address, or the token, is none.
     """
 
     def __init__(
@@ -51,9 +54,17 @@ class Base:
             **(headers or {}),
         }
         if token:
+            if not _TOKEN.fullmatch(token):
+                raise ValueError("the token is none: it has a space, a line break or a sign beyond ASCII in it, perhaps"
+                                 " the end of the line of the file that it comes from")  # fmt: skip
             sent["Authorization"] = f"Token {token}"
         self._wire = Wire(url, headers=sent, timeout=timeout, retries=retries, context=context)
-        self._worker = worker or f"http-{socket.gethostname()[:200]}-{os.getpid()}"
+        self._named = worker
+
+    @property
+    def _worker(self) -> str:
+        """Who reserves. A process that was forked has another number than its parent."""
+        return self._named or f"http-{socket.gethostname()[:200]}-{os.getpid()}"
 
     def close(self) -> None:
         """End this thread's connection. The client may go on: a new one is opened."""
@@ -85,7 +96,12 @@ def said(**members: Any) -> dict[str, Any]:
     Raises:
         ValueError: a moment without a time zone.
     """
-    return {name: _plain(name, value) for name, value in members.items() if value is not None}
+    return plain({name: value for name, value in members.items() if value is not None})
+
+
+def plain(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with those that are None."""
+    return {name: _plain(name, value) for name, value in members.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -96,6 +112,11 @@ def _plain(name: str, value: Any) -> Any:
             raise ValueError(f"{name} has no time zone, so nobody knows when it is: {value}; give an aware datetime")
         return value.isoformat()
     return value
+
+
+def size_of(entry: Mapping[str, Any]) -> int:
+    """How many bytes it has as JSON."""
+    return len(json.dumps(entry, ensure_ascii=False).encode(errors="replace"))
 
 
 def chunks(items: Iterable[T], size: int, *, weigh: Callable[[T], int] | None = None) -> Iterator[list[T]]:

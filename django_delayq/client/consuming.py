@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from .answers import moment
-from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, said, seconds
+from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, said, seconds, size_of
 from .held import HeldJob, held_of
 
 #: longest wait of one request, seconds; a longer one is several
 _LONGEST_WAIT: Final = 20.0
 _REASON_CHARS: Final = 200
+#: of each part of an error; servers keep less
+_ERROR_CHARS: Final = 64 * 1024
 
 
 class Consuming(Base):
@@ -66,10 +68,11 @@ class Consuming(Base):
 
     def bury(self, jobs: Sequence[HeldJob], reason: str = "") -> list[bool]:
         """They can never succeed: into the morgue, where a person finds the reason."""
-        return self._settle("bury", jobs, reason=reason[:_REASON_CHARS] or None)
+        return self._settle("bury", jobs, reason=_text(reason[:_REASON_CHARS]) or None)
 
     def touch(self, jobs: Sequence[HeldJob], ttr: Seconds | None = None) -> list[bool]:
-        """Hold them longer: ``ttr`` seconds from now on. False where the lease was lost."""
+        """Hold them longer: ``ttr`` from now on, by default as long as each was reserved for. False where the lease was
+        lost."""
 
         def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
             job.lost, job.should_stop = not answer["held"], answer["stopping"]
@@ -77,7 +80,7 @@ class Consuming(Base):
                 job.lease_ends = moment(answer["lease_ends"])
             return not job.lost
 
-        return self._each("touch", jobs, said(ttr=ttr), read)
+        return self._each("touch", jobs, lambda job: {"ttr": job.ttr if ttr is None else seconds(ttr)}, read)
 
     def _reserve(self, queues: Sequence[str], most: int, wait: float, ttr: float) -> tuple[list[HeldJob], float]:
         body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": self._worker}
@@ -85,17 +88,18 @@ class Consuming(Base):
         if len(queues) > 1:
             body["queues"] = list(queues)
         answer = self._wire.ask("POST", *path, body=body, extra=wait)
-        return [held_of(one, self) for one in answer.data["jobs"]], answer.retry_after or 0.0
+        return [held_of(one, self, ttr) for one in answer.data["jobs"]], answer.retry_after or 0.0
 
     def _settle(self, verb: str, jobs: Sequence[HeldJob], **members: Any) -> list[bool]:
         def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
             job.ended, job.lost = True, not answer["counted"]
             return bool(answer["counted"])
 
-        return self._each(verb, jobs, said(**members), read)
+        told = said(**members)
+        return self._each(verb, jobs, lambda _: told, read)
 
     def _each(
-        self, verb: str, jobs: Sequence[HeldJob], members: Mapping[str, Any],
+        self, verb: str, jobs: Sequence[HeldJob], members: Callable[[HeldJob], Mapping[str, Any]],
         read: Callable[[HeldJob, Mapping[str, Any]], bool],
     ) -> list[bool]:  # fmt: skip
         answers: dict[int, bool] = {}
@@ -104,10 +108,11 @@ class Consuming(Base):
             if not (job.ended or job.lost):
                 by_queue.setdefault(job.queue, []).append((place, job))
         for queue, held in by_queue.items():
-            for chunk in chunks(held, SETTLED_AT_ONCE):
-                entries = [{"id": job.id, "lease": job.lease, **members} for _, job in chunk]
-                results = self._post("queues", queue, verb, body={"jobs": entries})["results"]
-                for (place, job), result in zip(chunk, results, strict=True):
+            entries = [(place, job, {"id": job.id, "lease": job.lease, **members(job)}) for place, job in held]
+            for chunk in chunks(entries, SETTLED_AT_ONCE, weigh=lambda one: size_of(one[2])):
+                body = {"jobs": [entry for _, _, entry in chunk]}
+                results = self._post("queues", queue, verb, body=body)["results"]
+                for (place, job, _), result in zip(chunk, results, strict=True):
                     answers[place] = read(job, result)
         return [answers.get(place, False) for place in range(len(jobs))]
 
@@ -115,5 +120,13 @@ class Consuming(Base):
 def _told(error: BaseException | str) -> dict[str, str] | str | None:
     if isinstance(error, BaseException):
         trace = "".join(traceback.format_exception(error))
-        return {"class": type(error).__qualname__, "message": str(error), "traceback": trace}
-    return error or None
+        return {"class": _text(type(error).__qualname__), "message": _text(str(error)), "traceback": _text(trace)}
+    return _text(error) or None
+
+
+def _text(text: str) -> str:
+    """What can be sent of it: an error that cannot be told would leave its job to the end of the lease."""
+    if len(text) > _ERROR_CHARS:
+        half = _ERROR_CHARS // 2
+        text = f"{text[:half]}\n… (cut here) …\n{text[-half:]}"
+    return text.encode(errors="replace").decode()

@@ -109,8 +109,12 @@ def error_of(status: int, problem: object, retry_after: float | None) -> ApiErro
     told: Mapping[str, Any] = problem if isinstance(problem, Mapping) else {}
     code = str(told.get("code") or f"http_{status}")
     detail = str(told.get("detail") or f"the server answered {status} without saying why")
-    errors = [(str(one.get("pointer", "")), str(one.get("detail", ""))) for one in told.get("errors") or ()]
-    if isinstance(told.get("retry_after"), (int, float)):
-        retry_after = float(told["retry_after"])
+    # Somebody between us and the server may have a form of his own for what is called like ours.
+    listed = told.get("errors")
+    errors = [(str(one.get("pointer", "")), str(one.get("detail", "")))
+              for one in (listed if isinstance(listed, list) else ()) if isinstance(one, Mapping)]  # fmt: skip
+    wait = told.get("retry_after")
+    if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
+        retry_after = float(wait)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
     return kind(status, code, detail, errors=errors, retry_after=retry_after)

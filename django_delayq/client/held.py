@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Mapping
@@ -34,6 +33,7 @@ class HeldJob:
         attempt: number of this counted attempt; the first is 1.
         noe: how often it was handed out before, counted or not.
         lives: attempts that are left, this one included.
+        ttr: seconds that it was reserved for.
         should_stop: somebody cancelled it; known after a :meth:`touch`.
         lost: the lease is known to be lost.
         ended: it was ended here.
@@ -53,6 +53,7 @@ class HeldJob:
     failures: int = 0
     noe: int = 0
     lives: int = 0
+    ttr: float = 60.0
     context: dict[str, Any] = field(default_factory=dict)
     lease_ends: datetime | None = field(default=None, metadata={"read": moment})
     should_stop: bool = field(default=False, init=False)
@@ -84,7 +85,8 @@ class HeldJob:
             return self._client.bury([self], reason)[0]
 
     def touch(self, ttr: float | timedelta | None = None) -> bool:
-        """Hold it longer: ``ttr`` seconds from now on; None = the server's default. False if the lease was lost."""
+        """Hold it longer: ``ttr`` from now on, by default as long as it was reserved for. False if the lease was
+        lost."""
         with self._guard:
             return self._client.touch([self], ttr)[0]
 
@@ -95,20 +97,21 @@ class HeldJob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ack, fail, or (for what ends the process) release, unless the block has ended the job itself."""
-        if self.ended or self.lost:
+        if self.ended:
             return
         if error is None:
             if not self.ack():
                 logger.warning("%s: done, but its lease was lost, so it may be run again", self.id)
             return
-        # The block's own error is what the caller has to hear of.
-        with contextlib.suppress(ApiError):
+        try:
             if isinstance(error, Exception):
                 self.fail(error)
             else:
                 self.release()
+        except ApiError as trouble:  # the block's own error is what the caller has to hear of
+            logger.warning("%s: %s was not told to the server; its lease will end: %s", self.id, kind, trouble)
 
 
-def held_of(data: Mapping[str, Any], client: Consuming) -> HeldJob:
+def held_of(data: Mapping[str, Any], client: Consuming, ttr: float) -> HeldJob:
     """A held job of JSON."""
-    return made(HeldJob, data, body=body_of(data), _client=client)
+    return made(HeldJob, data, body=body_of(data), ttr=ttr, _client=client)

@@ -5,16 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import chain
+from typing import Any, TypedDict, Unpack
 
 from .answers import Bulk, Job, Queue, Stats, Worker, job_of, made, moment, stats_of
-from .base import AT_ONCE, Base, Seconds, chunks, said
-from .errors import JobNotFound, Unavailable
+from .base import AT_ONCE, Base, Seconds, chunks, plain, said
+from .errors import ApiError, JobNotFound, Unavailable
 
 #: the ids that a verb is for, None with ``all``
 Ids = Sequence[str] | None
 #: the same of the morgue, also by its records, as :meth:`Operating.morgue` gives them
 Graves = Sequence[str | Job] | None
+
+
+class Listing(TypedDict, total=False):
+    """What a list of jobs is to show; without anything, all that wait (or all of the morgue).
+
+    ``state`` is delayed, ready, waiting, reserved, gated or failed (not of the morgue), ``by`` one of the orders of the
+    state, ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is the
+    size of one page: the list goes on behind it.
+    """
+
+    state: str
+    by: str
+    order: str
+    limit: int
+    id: str
+    task: str
+    min: datetime | float | str
+    max: datetime | float | str
 
 
 class Operating(Base):
@@ -40,7 +59,7 @@ class Operating(Base):
 
     def limit_queue(self, name: str, **limits: Any) -> Queue:
         """Change its limits; None takes one away, what is not given stays. Raises: Conflict, QueueNotFound."""
-        return made(Queue, self._wire.ask("PATCH", "v1", "queues", name, body=limits).data)
+        return made(Queue, self._wire.ask("PATCH", "v1", "queues", name, body=plain(limits)).data)
 
     def delete_queue(self, name: str, *, force: bool = False) -> None:
         """Delete it; with ``force`` its jobs are lost. Raises: QueueNotEmpty, QueueNotFound."""
@@ -60,18 +79,19 @@ class Operating(Base):
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    def jobs(self, queue: str, **query: Any) -> Iterator[Job]:
-        """All jobs of a list, fetched page by page; ``query`` as in the document (state, by, reverse, limit, …)."""
+    def jobs(self, queue: str, **query: Unpack[Listing]) -> Iterator[Job]:
+        """All jobs of a list, fetched page by page as they are asked for; see :class:`Listing`."""
         return self._pages(("queues", queue, "jobs"), query)
 
-    def morgue(self, queue: str, **query: Any) -> Iterator[Job]:
-        """All jobs of the morgue, fetched page by page."""
+    def morgue(self, queue: str, **query: Unpack[Listing]) -> Iterator[Job]:
+        """All jobs of the morgue, fetched page by page as they are asked for; see :class:`Listing`."""
         return self._pages(("queues", queue, "morgue"), query)
 
     def job(self, queue: str, id: str) -> Job | None:
         """One job; None if there is none (any more)."""
         if id in (".", ".."):  # what lies between would take them out of the address
-            return next(self.jobs(queue, id=id), None) or next(self.morgue(queue, id=id), None)
+            lists = (self.jobs(queue, id=id), self.jobs(queue, id=id, state="reserved"), self.morgue(queue, id=id))
+            return next(chain.from_iterable(lists), None)
         try:
             return job_of(self._get("queues", queue, "jobs", id))
         except JobNotFound:
@@ -211,7 +231,11 @@ class Operating(Base):
         counts: Counter[str] = Counter()
         results: list[tuple[str, str]] = []
         for chunk in chunks(ids, AT_ONCE):
-            answer = self._post("queues", queue, verb, body={**_named(chunk), **said(**members)})
+            try:
+                answer = self._post("queues", queue, verb, body={**_named(chunk), **said(**members)})
+            except ApiError as error:
+                error.done = results
+                raise
             counts.update(answer["counts"])
             results += [(one["id"], one["outcome"]) for one in answer["results"]]
         return Bulk(counts=dict(counts), results=results, seen=len(ids), total=len(ids))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from .answers import Many, Produced, made
-from .base import AT_ONCE, Base, Seconds, chunks, said
-from .errors import ApiError
+from .base import AT_ONCE, Base, Seconds, chunks, said, size_of
+from .errors import ApiError, Unavailable
 
 
 class Options(TypedDict, total=False):
@@ -65,7 +64,8 @@ class Producing(Base):
             kwargs: keyword arguments, JSON.
             payload: of a merged task, instead of ``args`` and ``kwargs``; it needs an ``id``.
             score: of the payload.
-            durable: keep it in the database, too, until it is done; None = as the task says.
+            durable: keep it in the database, too, until it is done; None = as the task says. With an ``id`` it is
+                taken in while the server's Redis is away ("outbox").
             options: see :class:`Options`.
 
         Raises:
@@ -73,7 +73,16 @@ class Producing(Base):
         """
         call = said(args=list(args) or None, kwargs=None if kwargs is None else dict(kwargs), payload=payload,
                     score=score, durable=durable)  # fmt: skip
-        return self._produced(queue, {"task": task, **call, **said(**options)})
+        job = {"task": task, **call, **said(**options)}
+        try:
+            return self._produced(queue, job)
+        except Unavailable as error:
+            if error.code != "unavailable" or "id" not in job:
+                raise
+            # While Redis is away nobody can look a key up, but durable jobs are taken in. Of those that have an id a
+            # second one is none more.
+            path = ("v1", "queues", queue, "jobs")
+            return made(Produced, self._wire.ask("POST", *path, body=job, attempts=1, keyed=False).data)
 
     def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> Many:
         """Schedule many at once: dicts with ``task`` and the arguments and options of :meth:`schedule`."""
@@ -85,7 +94,7 @@ class Producing(Base):
     def _many(self, queue: str, jobs: Iterable[dict[str, Any]]) -> Many:
         results: list[tuple[str | None, str]] = []
         counts: Counter[str] = Counter()
-        for chunk in chunks(jobs, AT_ONCE, weigh=lambda job: len(json.dumps(job, ensure_ascii=False).encode())):
+        for chunk in chunks(jobs, AT_ONCE, weigh=size_of):
             try:
                 answer = self._post("queues", queue, "jobs", body={"jobs": chunk})
             except ApiError as error:

@@ -21,6 +21,8 @@ from .errors import ApiError, TryLater, Unavailable, error_of
 #: seconds; who is asked to wait longer is told so instead
 LONGEST_PAUSE: Final = 30.0
 _FIRST_PAUSE: Final = 0.25
+#: seconds between two looks if a request is answered by now
+_LONGEST_LOOK: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Wire:
         self._mine = threading.local()
 
     def ask(self, method: str, *path: str, body: Any = None, query: Mapping[str, Any] | None = None,
-            extra: float = 0.0, attempts: int | None = None) -> Answer:  # fmt: skip
+            extra: float = 0.0, attempts: int | None = None, keyed: bool = True) -> Answer:  # fmt: skip
         """One request, with further attempts where they can help.
 
         Every attempt of a POST carries the same Idempotency-Key, so that it is carried out once.
@@ -72,31 +74,32 @@ class Wire:
             query: names and values; None is left out.
             extra: seconds that the answer may take on top of the timeout.
             attempts: another number of them.
+            keyed: whether a POST carries a key.
 
         Raises:
             ApiError: the answer is an error, or there was none.
+            ValueError: the body holds what JSON has not: a float that is no number, or half of a surrogate pair.
         """
         target = self._root + "/".join(quote(part, safe="") for part in path)
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         if asked:
             target += "?" + urlencode(asked)
-        raw = None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        raw = None if body is None else _json(body)
         headers = self._headers | ({} if raw is None else {"Content-Type": "application/json"})
-        if method == "POST":
+        if method == "POST" and keyed:
             headers["Idempotency-Key"] = uuid.uuid4().hex
             # Nobody asks again later than that, so it need not fill the server's Redis for longer.
             longest = (self._timeout + extra + LONGEST_PAUSE) * (self._retries + 1)
             headers["Idempotency-Keep"] = str(math.ceil(max(1.0, longest)))
-        last = self._retries if attempts is None else attempts - 1
-        for attempt in range(last + 1):
+        further = _Further(self._retries if attempts is None else attempts - 1, self._timeout + extra)
+        while True:
             try:
                 return self._answer(method, target, raw, headers, self._timeout + extra)
             except TryLater as error:
-                pause = _pause(error.retry_after, attempt)
-                if attempt == last or pause > LONGEST_PAUSE:
+                pause = further.pause(error)
+                if pause is None:
                     raise
             time.sleep(pause)
-        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Ends this thread's connection; those of other threads end with their threads."""
@@ -139,6 +142,45 @@ class Wire:
         return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
 
 
+class _Further:
+    """When a request is sent again, if at all.
+
+    Args:
+        attempts: how often.
+        patience: seconds for which an earlier attempt may still be under way at the server.
+    """
+
+    def __init__(self, attempts: int, patience: float) -> None:
+        self._attempts = attempts
+        self._patience = patience
+        self._made = 0
+        self._asked = 0
+        self._end = 0.0
+
+    def pause(self, error: TryLater) -> float | None:
+        """Seconds before the next attempt; None if there is none, and the error is to be raised."""
+        if error.code == "idempotency_in_progress" and self._attempts:
+            return self._until_it_is_answered()
+        pause = _pause(error.retry_after, self._made)
+        if self._made == self._attempts or pause > LONGEST_PAUSE:
+            return None
+        self._made += 1
+        return pause
+
+    def _until_it_is_answered(self) -> float | None:
+        """Its answer was lost, and it may have stored or reserved something: who gives up now never hears of that.
+
+        What the server says in Retry-After is the longest that it can take. Mostly it is there much sooner.
+        """
+        now = time.monotonic()
+        self._end = self._end or now + self._patience
+        if now >= self._end:
+            return None
+        pause = min(_FIRST_PAUSE * 2.0**self._asked, _LONGEST_LOOK)
+        self._asked += 1
+        return float(min(pause, self._end - now))
+
+
 class _Line:
     """A connection of one thread of one process; closed when its thread is gone."""
 
@@ -164,6 +206,10 @@ class _Line:
         self._connection.close()
 
 
+def _json(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
 def _read(response: http.client.HTTPResponse, content: bytes) -> Answer:
     retry_after = _seconds(response.headers.get("Retry-After"))
     kind = response.headers.get_content_type()
@@ -172,7 +218,7 @@ def _read(response: http.client.HTTPResponse, content: bytes) -> Answer:
         data = json.loads(content) if content and is_json else None
     except ValueError:
         data = None
-    if 200 <= response.status < 300 and (is_json or not content):
+    if response.status == 204 or (200 <= response.status < 300 and isinstance(data, dict)):
         return Answer(response.status, data, retry_after)
     if response.status < 400:
         text = "this is not the answer of the API; is the address that of the include, with its https?"

@@ -322,23 +322,25 @@ class Hub:
 
 
 _lock = threading.Lock()
-_hub: Hub | None = None
+_hubs: dict[Broker, Hub] = {}
 
 
-def hub() -> Hub:
-    """The hub of the process's broker."""
-    global _hub
-    broker = connections.broker()
+def hub(broker: Broker | None = None) -> Hub:
+    """The hub of the process's broker, or of another one of the same process."""
+    broker = broker or connections.broker()
     with _lock:
-        if _hub is None or _hub.broker is not broker:
-            _hub = Hub(broker)
-        return _hub
+        if broker not in _hubs:
+            for closed in [one for one in _hubs if not connections.is_current(one)]:
+                del _hubs[closed]
+            _hubs[broker] = Hub(broker)
+        return _hubs[broker]
 
 
 def _forget() -> None:
     """A forked child has none of the threads of its parent, and its locks may be taken for ever."""
-    global _hub, _lock
-    _hub, _lock = None, threading.Lock()
+    global _lock
+    _hubs.clear()
+    _lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

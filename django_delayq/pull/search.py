@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: reserves of one shard in a row that may bring nothing and leave due work: what was there had expired or was broken
 _FRUITLESS: Final = 100
+#: bytes of arguments after which no further shard is asked: all of them are in memory, more than once
+MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,13 @@ class Search:
 
     def _collect(self, questions: Iterator[Question]) -> list[HeldJob]:
         found: list[HeldJob] = []
-        limit = self._terms.limit
+        limit, size = self._terms.limit, 0
         try:
             for question in questions:
-                found += self._ask(question, limit - len(found))
-                if len(found) >= limit:
+                jobs = self._ask(question, limit - len(found))
+                found += jobs
+                size += sum(map(_size, jobs))
+                if len(found) >= limit or size >= MOST_BYTES:
                     break
         except QueueUnavailable:
             if not found:  # what is in hand goes to the caller
@@ -164,3 +168,8 @@ class Search:
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
         return batch, asked_at
+
+
+def _size(job: HeldJob) -> int:
+    record = job.record
+    return len(record.args) + sum(len(payload.data) for payload in record.payloads)

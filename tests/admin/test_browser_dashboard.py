@@ -168,6 +168,18 @@ def test_redis_goes_and_comes_back(operator: Browser, delayq: Broker, settings: 
     assert not operator.all("#dq-trouble")[0].is_displayed()
 
 
+def test_a_session_that_ended_is_told_and_nothing_is_followed(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator._cdp("Network.clearBrowserCookies")
+    operator.until(lambda: operator.text("#dq-state") == "you are signed out; reload the page to sign in",
+                   what="the word of it")  # fmt: skip
+    assert operator.path == PAGE
+    assert total(operator, "failed") == "1", "the last that was heard stays"
+    assert not [one for one in operator.run(LOADED) if "/login/" in one]
+
+
 def test_nothing_is_asked_while_nobody_looks(operator: Browser, delayq: Broker) -> None:
     every_place(delayq)
     operator.open(PAGE)
@@ -267,6 +279,24 @@ def test_nothing_moves_when_numbers_come_and_narrow_screens_are_not_scrolled(ope
     operator.open(PAGE)
     answers(operator, 2)
     assert operator.run("return document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_a_long_name_hides_nothing(operator: Browser, delayq: Broker, width: int) -> None:
+    name = "q" + "n" * 63
+    Yard(delayq, name).put("a", due_ms=int(delayq.now_ms()) - 99_000, delay_ms=None)
+    delayq.pause(name, "out")
+    operator.size(width, 900)
+    operator.open(PAGE)
+    answers(operator, 2)
+    over = operator.run("""const box = document.querySelector('.dq-queues').closest('.dq-scroll-x');
+        const pill = document.querySelector('[data-paused]').getBoundingClientRect();
+        const head = document.querySelector('#dq-queues tbody th').getBoundingClientRect();
+        return [pill.right - head.right, head.width - box.clientWidth / 2, box.scrollWidth - box.clientWidth]""")
+    assert over[0] <= 0, "the pill is in sight"
+    assert over[1] <= 0, "the name, which stays in its place, leaves room for the numbers"
+    assert over[2] <= 0 or width == 360, "the button is in sight"
+    assert operator.attribute("#dq-queues tbody [data-link]", "title") == name
 
 
 def test_pictures_of_the_dashboard(operator: Browser, delayq: Broker) -> None:

@@ -170,6 +170,8 @@ def test_lists_follow_their_cursors(client: Client) -> None:
     client.put_many("mail", [{"body": "x", "id": f"n{number:03}", "delay": 3600 + number} for number in range(25)])
     found = [job.id for job in client.jobs("mail", state="delayed", limit=10) if job.id.startswith("n")]
     assert found == [f"n{number:03}" for number in range(25)]
+    soon = datetime.now(UTC) + timedelta(seconds=3600 + 20)
+    assert len([job for job in client.jobs("mail", by="due", min=soon, order="desc") if job.id.startswith("n")]) <= 6
     (dead,) = client.morgue("mail")
     assert (dead.id, dead.state, dead.reason) == ("mail-morgue", "morgue", "no such customer")
     assert dead.body == b"Dear customer"

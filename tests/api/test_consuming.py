@@ -15,7 +15,7 @@ import pytest
 from django.test import TestCase
 
 from django_delayq import Queue, connections, schedule, task
-from django_delayq.api import leases
+from django_delayq.api import brokers, leases
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import registry
@@ -279,7 +279,7 @@ def test_an_end_is_told_with_when_it_began_and_how_long_it_took(consumer: Caller
     assert told["due"] == "1700000000000"
     assert took_from - 1 <= int(told["started"]) <= took_to
     assert 0 <= int(told["ms"]) <= delayq.now_ms() - took_from + 1
-    delayq.tally.flush()
+    brokers.broker().tally.flush()
     figures = delayq.figures()
     assert (figures.lateness["feed"].count, figures.run["feed", "raw"].count) == (1, 1)
 
@@ -508,7 +508,7 @@ def test_a_batch_over_several_shards_is_one_call_for_each_and_answered_in_order(
     jobs = take(consumer, "wide", max=250)
     assert len({job["lease"].partition(".")[0] for job in jobs}) == 4
     calls: list[str] = []
-    delayq.observe(lambda script, seconds, failed: calls.append(script))
+    brokers.broker().observe(lambda script, seconds, failed: calls.append(script))
     lost = {**jobs[7], "lease": jobs[7]["lease"].partition(".")[0] + ".5"}
     assert end(consumer, "fail", *jobs[:7], lost, *jobs[8:], queue="wide", error="no") == (
         [True] * 7 + [False] + [True] * 242
@@ -520,7 +520,7 @@ def test_a_batch_over_several_shards_is_one_call_for_each_and_answered_in_order(
 def test_a_job_of_an_older_epoch_ends_where_it_is_held(consumer: Caller, delayq: Broker) -> None:
     put(b"", id="a")
     (job,) = take(consumer)
-    delayq.reshard("feed", 3)
+    brokers.broker().reshard("feed", 3)
     put(b"", id="b")
     (later,) = take(consumer)
     assert job["lease"].partition(".")[0] != later["lease"].partition(".")[0]

@@ -187,6 +187,30 @@ def codes_in_use() -> set[tuple[int, str]]:
     return found
 
 
+def test_a_body_that_is_said_to_be_needed_is_and_no_other(api: Caller, document: dict[str, Any], delayq: Any) -> None:
+    delayq.queue("mail", kind="pull")
+    delayq.queue("other", kind="pull")
+    needed, refused = set(), set()
+    for route, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if "requestBody" not in operation:
+                continue
+            if operation["requestBody"].get("required"):
+                needed.add(operation["operationId"])
+            address = route.removeprefix("/").format(queue="mail", id="x", worker="w")
+            status, answer = api(method.upper(), address)
+            if status == 400 and answer["code"] == "invalid":
+                refused.add(operation["operationId"])
+    assert needed == refused
+
+
+def test_numbers_that_may_grow_large_say_so(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["Bulk"]["properties"]["seen"] == {"type": "integer", "format": "int64"}
+    assert schemas["QueueCounts"]["properties"]["counters"]["additionalProperties"]["format"] == "int64"
+    assert "format" not in schemas["Problem"]["properties"]["status"]
+
+
 def test_names_in_addresses_have_patterns(document: dict[str, Any]) -> None:
     for where, method, operation in operations(document):
         known = {one["name"]: one for one in operation.get("parameters", ()) if one.get("in") == "path"}

@@ -11,6 +11,7 @@ import pytest
 from django.db import connections as databases
 
 from django_delayq import connections
+from django_delayq.api import brokers
 from django_delayq.core import gather
 from django_delayq.core.job import NewJob, bury
 from django_delayq.models import OutboxJob
@@ -85,7 +86,7 @@ def calls_of(delayq: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def counting() -> Any:
         seen: list[str] = []
         with monkeypatch.context() as patch:
-            run, send = delayq.client.execute_command, gather._Gathering._send
+            run, send = brokers.broker().client.execute_command, gather._Gathering._send
 
             def command(*args: Any, **options: Any) -> Any:
                 seen.append(str(args[0]))
@@ -95,11 +96,11 @@ def calls_of(delayq: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
                 seen.append("piece")
                 send(self, *args)
 
-            patch.setattr(delayq.client, "execute_command", command)
+            patch.setattr(brokers.broker().client, "execute_command", command)
             patch.setattr(gather._Gathering, "_send", piece)
             yield seen
 
-    delayq.inspector.all_counts()  # the server's version is asked for once
+    brokers.broker().inspector.all_counts()  # the server's version is asked for once
     return counting
 
 

@@ -54,6 +54,14 @@ def test_a_worker_of_another_release_is_shown_as_far_as_it_said_something(api: C
     assert (worker["name"], worker["threads"], worker["pid"], worker["jobs"]) == ("old", 0, None, [])
 
 
+def test_what_no_text_is_in_an_announcement_breaks_no_answer(api: Caller, delayq: Any) -> None:
+    delayq.queue("mail")
+    announced(delayq, host="h\udc80", jobs=[running("a\ud800b")])
+    for address in ("v1/workers", f"v1/workers/{NAME}", "v1/status"):
+        assert api.get(address)[0] == 200, address
+    assert api.get(f"v1/workers/{NAME}")[1]["jobs"][0]["id"] == "a?b"
+
+
 def test_one_worker_is_shown_with_the_ends_of_its_leases(api: Caller, delayq: Any) -> None:
     queue = delayq.queue("mail", shards=2)
     for ident in ("mine", "others", "done"):

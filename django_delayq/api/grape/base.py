@@ -12,13 +12,12 @@ from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.views import APIView
 
-from ... import connections
 from ...conf import SETTING, conf
 from ...core.errors import InvalidJob, Misconfigured
 from ...core.inputs import check_id
 from ...core.queue import Queue
 from ...core.times import delay_ms_of
-from .. import problems
+from .. import brokers, problems
 from ..base import ApiView, authentication_classes
 from ..describe import extend_schema
 from ..permissions import may_use
@@ -81,7 +80,7 @@ class GrapeView(ApiView):
             GrapeError: there is none, or it is none of raw bytes.
         """
         name = self.tube_name(request, given)
-        found = connections.existing_queue(name)
+        found = brokers.broker().existing(name)
         if found is None:
             raise errors.GrapeError(errors.TUBE_UNKNOWN, f"unknown tube '{name}'")
         if found.kind != "pull":

@@ -14,8 +14,9 @@ from ...core.errors import InvalidJob
 from ...core.job import Job, NewJob, Settlement
 from ...joboptions import due_ms_here
 from ...pull import figures
-from ...pull.held import RAW
-from ...pull.queue import Queue as PullQueue
+from ...pull.held import RAW, give_back
+from ...pull.hub import hub
+from ...pull.search import Search, Terms
 from ...signals import emit, job_scheduled
 from .base import SHORTEST_TTR_MS
 
@@ -48,15 +49,19 @@ def put(queue: Queue, ident: str, data: bytes, dtr_ms: int, ttr_ms: int) -> bool
 
 def take(queue: Queue, limit: int, worker: str) -> list[dict[str, Any]]:
     """Takes up to ``limit`` due jobs, each for its own ttr."""
-    taken = PullQueue(queue.name).reserve(limit, ttr=_DEFAULT_TTR_MS / 1000, by=worker)
+    taken = Search(hub(queue.broker), (queue.name,), Terms(limit, _DEFAULT_TTR_MS, worker)).run(time.monotonic())
     jobs = [one.record for one in taken]
     # They come under one lease; a round trip for each other length of it that they want.
     lengths: dict[int, list[Job]] = {}
     for job in jobs:
         lengths.setdefault(_times(job)[1], []).append(job)
-    for ttr_ms, some in lengths.items():
-        if ttr_ms != _DEFAULT_TTR_MS:
-            queue.touch(some, ttr_ms=ttr_ms)
+    try:
+        for ttr_ms, some in lengths.items():
+            if ttr_ms != _DEFAULT_TTR_MS:
+                queue.touch(some, ttr_ms=ttr_ms)
+    except BaseException:  # the caller gets an error, so nobody has them
+        give_back(taken)
+        raise
     # Grape counts a delivery after it has read the number.
     return [described(job, job.reserves - 1) for job in jobs]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from django.urls import URLPattern, path
 from rest_framework.response import Response
 
-from ... import connections
-from .. import policy
+from .. import brokers, policy
 from ..describe import extend_schema
 from ..permissions import may_use
 from ..problems import Problem
@@ -33,7 +32,7 @@ class Create(GrapeView):
         """Makes a queue of kind pull."""
         name = self.tube_name(request)
         try:
-            policy.make(connections.broker(), name, {"kind": "pull"})
+            policy.make(brokers.broker(), name, {"kind": "pull"})
         except Problem as error:
             raise errors.GrapeError(errors.TUBE_INVALID, str(error.detail)) from None
         return Response(True)
@@ -47,7 +46,7 @@ class Delete(GrapeView):
 
     def post(self, request: Request) -> Response:
         """Deletes it with all that is in it."""
-        connections.broker().delete_queue(self.tube(request).name, force=True)
+        brokers.broker().delete_queue(self.tube(request).name, force=True)
         return Response(True)
 
 
@@ -77,7 +76,7 @@ class Stats(GrapeView):
 
 def tubes(request: Request) -> list[Queue]:
     """The tubes that the caller may see."""
-    found = connections.broker().queues()
+    found = brokers.broker().queues()
     return [queue for queue in found if queue.kind == "pull" and may_use(request, "view", queue.name)]
 
 
@@ -87,7 +86,7 @@ def stats(queues: Sequence[Queue]) -> list[dict[str, Any]]:
     return [
         {"dateTime": now_ms, "tubeName": one.queue, "delayQueueSize": one.delayed + one.ready,
          "retainQueueSize": one.reserved, "failedQueueSize": one.morgue}
-        for one in connections.broker().inspector.all_counts(queues=queues)
+        for one in brokers.broker().inspector.all_counts(queues=queues)
     ]  # fmt: skip
 
 

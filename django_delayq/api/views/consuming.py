@@ -14,7 +14,7 @@ from ...conf import conf
 from ...core.inputs import short
 from ...pull.hub import hub
 from ...pull.search import Search, Terms
-from .. import settling
+from .. import brokers, settling
 from ..base import ApiView, Body
 from ..describe import extend_schema
 from ..leases import TTR, AckField, BuryField, FailField, ReleaseField, TouchField
@@ -49,7 +49,10 @@ class _Reserving(ApiView):
         """The answer, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # asking for a queue must not bring it into being
-        search = Search(hub(), names, Terms(asked["max"], asked["ttr"], asked["worker"] or _name_of(request)))
+        if self._kept is not None:
+            self._kept.keep_at_most(asked["ttr"])
+        terms = Terms(asked["max"], asked["ttr"], asked["worker"] or _name_of(request))
+        search = Search(hub(brokers.broker()), names, terms)
         seconds = min(asked["wait"], conf().api.max_wait)
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
 

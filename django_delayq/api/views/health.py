@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from django.contrib.auth.decorators import login_not_required
 from django.db import Error as DatabaseTrouble
 from django.db import connections as databases
-from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
@@ -20,6 +21,7 @@ from ... import connections
 from ...conf import conf
 from ...core.errors import DelayQError, QueueUnavailable
 from ...core.scripts import clear_errors
+from ..base import outside_transactions
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -29,17 +31,22 @@ BUDGET: Final = 1.0
 _NOWHERE: Final = "readyz"
 
 
+def _open(view: Any) -> Any:
+    """For everybody, also where the project's middlewares ask for a login or a CSRF token."""
+    return login_not_required(csrf_exempt(outside_transactions(view)))
+
+
+@_open
 @never_cache
 @require_safe
-@transaction.non_atomic_requests
 def healthz(request: HttpRequest) -> JsonResponse:
     """200 as long as the process answers at all; nobody is asked."""
     return JsonResponse({"status": "ok"})
 
 
+@_open
 @never_cache
 @require_safe
-@transaction.non_atomic_requests
 def readyz(request: HttpRequest) -> JsonResponse:
     """200 if Redis answers and runs our scripts, and the databases of durable jobs answer, else 503.
 

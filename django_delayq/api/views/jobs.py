@@ -11,11 +11,10 @@ from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework.response import Response
 
-from ... import connections
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
-from .. import converters, values, verbs  # noqa: F401 (the addresses ask for delayq_any)
+from .. import brokers, converters, values, verbs  # noqa: F401 (the addresses ask for delayq_any)
 from ..base import ApiView
 from ..describe import extend_schema
 from ..entries import Reader
@@ -116,7 +115,7 @@ class OneJob(ApiView):
     def get(self, request: Request, queue: str, id: str) -> Response:
         """The live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
-        inspector = connections.broker().inspector
+        inspector = brokers.broker().inspector
         view = inspector.get(live.name, ident)
         if view is None:
             raise job_not_found(live.name, id)
@@ -167,7 +166,7 @@ def location(request: Request, asked: str, queue: str, ident: str) -> str:
 
 
 def _not_waiting(queue: Queue, ident: str) -> Problem:
-    view = connections.broker().inspector.get(queue.name, ident, most_bytes=0)
+    view = brokers.broker().inspector.get(queue.name, ident, most_bytes=0)
     if view is None or view.state == "morgue":
         return job_not_found(queue.name, ident)
     return Problem(409, "conflict", f"job {ident!r} of queue {queue.name!r} is {view.state} now: what runs has no due "

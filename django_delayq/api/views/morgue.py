@@ -9,9 +9,8 @@ from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiExample
 from rest_framework.response import Response
 
-from ... import connections
 from ...core import bulk
-from .. import values, verbs
+from .. import brokers, values, verbs
 from ..base import ApiView
 from ..describe import extend_schema
 from ..listing import MORGUE, MORGUE_PARAMETERS, MorgueQuery, Wish, newest_first
@@ -49,7 +48,7 @@ class Graves(ApiView):
     def get(self, request: Request, queue: str, id: str) -> Response:
         """Up to 250, the one that was buried last first; `cursor` is always null."""
         live = self.queue(queue)
-        graves = newest_first(connections.broker().inspector.graves(live.name, ident_of(id)))
+        graves = newest_first(brokers.broker().inspector.graves(live.name, ident_of(id)))
         if not graves:
             raise Problem(404, "job_not_found", f"the morgue of queue {live.name!r} has no job {id!r} (any more)")
         return Response({"jobs": [values.job(view, view.payloads) for view in graves], "cursor": None})

@@ -14,7 +14,7 @@ from ... import connections
 from ...conf import conf
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
-from .. import policy
+from .. import brokers, policy
 from ..base import ApiView
 from ..describe import extend_schema
 from ..permissions import may_use
@@ -60,7 +60,7 @@ class Queues(ApiView):
     def get(self, request: Request) -> Response:
         """Names, or everything."""
         asked = self.read_query(request, ListQuery)
-        broker = connections.broker()
+        broker = brokers.broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         if asked["names_only"]:
             return Response({"names": [queue.name for queue in queues]})
@@ -88,7 +88,7 @@ class Queues(ApiView):
         name = asked.pop("name")
         if not may_use(request, "admin", name):
             raise PermissionDenied(f"you may not make a queue {name!r}")
-        queue, made = policy.make(connections.broker(), name, asked)
+        queue, made = policy.make(brokers.broker(), name, asked)
         return Response(policy.described(queue), status=201 if made else 200)
 
 
@@ -120,7 +120,7 @@ class OneQueue(ApiView):
     def patch(self, request: Request, queue: str) -> Response:
         """New limits."""
         asked = self.read(request, LimitsForm)
-        broker, name = connections.broker(), live(queue).name
+        broker, name = brokers.broker(), live(queue).name
         if asked and connections.is_configured(name):
             raise Problem(409, "set_in_settings", f"the limits of queue {name!r} are set in DELAYQ['QUEUES'] of the "
                                                   "project's settings; change them there")  # fmt: skip
@@ -138,7 +138,7 @@ class OneQueue(ApiView):
         """Gone, if it is empty or ``force`` says so."""
         force = self.read_query(request, DeleteQuery)["force"]
         name = live(queue).name
-        if not connections.broker().delete_queue(name, force=force):
+        if not brokers.broker().delete_queue(name, force=force):
             raise queue_not_found(name)
         if force:  # what waits in the database would bring it back
             forget_queue(conf().outbox.databases, name)
@@ -194,7 +194,7 @@ class Reshard(ApiView):
         """The new layout."""
         asked = self.read(request, ReshardForm)
         name = live(queue).name
-        connections.broker().reshard(name, asked["shards"])
+        brokers.broker().reshard(name, asked["shards"])
         return Response(policy.described(live(name)))
 
 
@@ -202,7 +202,7 @@ def order(view: ApiView, request: Request, queue: str, verb: str) -> Response:
     """Pause or resume."""
     direction = view.read(request, DirectionForm)["direction"]
     name = live(queue).name
-    getattr(connections.broker(), verb)(name, direction)
+    getattr(brokers.broker(), verb)(name, direction)
     return Response(policy.described(live(name)))
 
 
@@ -212,7 +212,7 @@ def live(name: str) -> Queue:
     Raises:
         Problem: there is none.
     """
-    found = connections.broker().known_queue(name)
+    found = brokers.broker().known_queue(name)
     if found is None:
         raise queue_not_found(name[:64])
     return found

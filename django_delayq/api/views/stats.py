@@ -10,11 +10,13 @@ from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from ... import connections, status
+from ... import status
+from .. import brokers
 from ..base import ApiView
 from ..describe import extend_schema
 from ..permissions import may_use
 from ..shapes import ListField, ObjectField, Shape
+from ..visible import Visible
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -67,7 +69,7 @@ class Stats(ApiView):
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """Three numbers of each queue, and of all."""
-        broker = connections.broker()
+        broker = brokers.broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         found = broker.inspector.all_counts(queues=queues)
         return Response({"total": lengths(*found), "by_queue": {one.queue: lengths(one) for one in found}})
@@ -81,12 +83,12 @@ class Status(ApiView):
     @extend_schema(
         operation_id="get_status", summary="Everything that is known of queues, workers and Redis", tags=_TAGS,
         description="What `manage.py delayq_status --json` prints, in six round trips to Redis and a look into the "
-                    "database. It is about the whole deployment: the project's own rule is asked once, for no queue.",
+                    "database. Queues that the project's own rule does not let the user see are left out.",
         responses={200: StatusSerializer},
     )  # fmt: skip
     def get(self, request: Request) -> Response:
         """The whole snapshot."""
-        return Response(status.take(connections.broker(), recurring=True).as_json())
+        return Response(Visible(request).snapshot(status.take(brokers.broker(), recurring=True)).as_json())
 
 
 def lengths(*counts: Counts) -> dict[str, float]:

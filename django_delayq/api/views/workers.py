@@ -1,7 +1,7 @@
 """Worker processes: which live, what they run now, and what they are told.
 
 What the threads of a worker run is what it said with its last heartbeat, at most 64 jobs. When the leases of these end
-is looked up in Redis, and only where one worker is shown: it costs a round trip for each shard that they lie in.
+is looked up in Redis, and only where one worker is shown: it costs a round trip more.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from ... import connections
 from ...status import WorkerStatus
 from ...status.taking import worker_status
+from .. import brokers
 from ..base import ApiView
 from ..describe import extend_schema
 from ..problems import Problem
 from ..shapes import ProblemSerializer, Shape
 from ..values import moment, seconds
+from ..visible import Visible
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -100,9 +101,9 @@ class Workers(ApiView):
                    responses={200: WorkersSerializer})  # fmt: skip
     def get(self, request: Request) -> Response:
         """Those that are registered, the lost ones too."""
-        broker = connections.broker()
-        now_ms = broker.now_ms()
-        return Response({"workers": [described(worker_status(said, now_ms)) for said in broker.workers()]})
+        broker = brokers.broker()
+        now_ms, seen = broker.now_ms(), Visible(request)
+        return Response({"workers": [described(seen.worker(worker_status(said, now_ms))) for said in broker.workers()]})
 
 
 class OneWorker(ApiView):
@@ -114,11 +115,11 @@ class OneWorker(ApiView):
                    responses={200: WorkerSerializer, 404: _NOT_FOUND})  # fmt: skip
     def get(self, request: Request, worker: str) -> Response:
         """It, and when its leases end."""
-        broker = connections.broker()
+        broker = brokers.broker()
         now_ms = broker.now_ms()
         for said in broker.workers():
             if said["name"] == worker:
-                status = worker_status(said, now_ms)
+                status = Visible(request).worker(worker_status(said, now_ms))
                 return Response(described(status, lease_ends(broker, status)))
         raise unknown(worker)
 
@@ -131,7 +132,7 @@ class _Tell(ApiView):
 
     def tell(self, worker: str) -> Response:
         """202, when it is on its way."""
-        if not connections.broker().tell_worker(worker, self.word):
+        if not brokers.broker().tell_worker(worker, self.word):
             raise unknown(worker)
         return Response({"worker": worker, "told": self.word}, status=202)
 
@@ -187,7 +188,7 @@ class Dump(_Tell):
     )  # fmt: skip
     def get(self, request: Request, worker: str) -> Response:
         """The latest."""
-        found = connections.broker().dump_of(worker)
+        found = brokers.broker().dump_of(worker)
         if found is None:
             raise Problem(404, "not_found", f"there are no stacks of worker {worker[:300]!r}; POST to this address asks"
                                             " for them, and they are there after its next heartbeat")  # fmt: skip
@@ -217,18 +218,13 @@ def described(worker: WorkerStatus, ends: Mapping[tuple[str, str], int] | None =
 
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:
     """(queue, id) → end of the lease, Unix ms, of the jobs that the worker ran and still holds."""
-    places: dict[tuple[str, int], list[bytes]] = {}
     queues = {queue.name: queue for queue in broker.queues()}
-    for job in worker.jobs:
-        queue = queues.get(job.queue)
-        for number in queue.homes(job.id) if queue else ():
-            places.setdefault((job.queue, number), []).append(job.id.encode())
-    found: dict[tuple[str, str], int] = {}
-    for (name, number), idents in places.items():
-        for view in broker.inspector.views(queues[name], number, "reserved", idents, most_bytes=0):
-            if view.deadline_ms is not None and view.job.worker == worker.name:
-                found[name, view.id] = view.deadline_ms
-    return found
+    wanted = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
+    leases = broker.inspector.leases(wanted)
+    return {
+        (queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(wanted, leases, strict=True)
+        if lease and lease.worker == worker.name
+    }  # fmt: skip
 
 
 urlpatterns: list[URLPattern] = [

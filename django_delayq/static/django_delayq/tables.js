@@ -17,7 +17,7 @@ window.delayqTables = (() => {
     const row = one("dq-queue-row").content.firstElementChild.cloneNode(true);
     row.dataset.queue = name;
     const link = row.querySelector("[data-link]");
-    link.textContent = name;
+    link.textContent = link.title = name;
     if (dash.dataset.queueUrl) link.href = address(dash.dataset.queueUrl, name);
     for (const place of row.querySelectorAll("[data-place]")) {
       place.href = jobs_url(name, { delayed: "waiting", ready: "waiting" }[place.dataset.place] || place.dataset.place);
@@ -116,7 +116,7 @@ window.delayqTables = (() => {
       worker.jobs.forEach((job, at) => {
         const link = fill(items[at], "id");
         put(fill(items[at], "task"), job.task);
-        put(link, job.ids > 1 ? `${job.id} +${job.ids - 1}` : job.id);
+        put(link, job.ids > 1 ? `${job.id} +${job.ids - 1}`.trim() : job.id);
         if (dash.dataset.jobUrl) link.href = address(dash.dataset.jobUrl, `${job.queue}/${job.id}`);
         fill(items[at], "since").dataset.ms = job.started_ms;
         if (job.lease_ms === null) delete fill(items[at], "lease").dataset.ms;

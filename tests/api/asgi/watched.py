@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import async_only_middleware
 
-from django_delayq.api import waiting
+from django_delayq.api import brokers, waiting
 from django_delayq.pull.hub import hub
 
 
 async def waits(request: HttpRequest) -> JsonResponse:
     """How many wait, and how many of them sleep."""
-    sleeping = sum(waiter.sleeping for waiter in list(hub()._waiters))
+    sleeping = sum(waiter.sleeping for waiter in list(hub(brokers.broker())._waiters))
     return JsonResponse({"waiting": len(waiting._waits()._vigils), "sleeping": sleeping})
 
 
