@@ -10,6 +10,7 @@ not-kept``, and the same key is a new request afterwards.
 What is guaranteed:
 
 * An answer that was kept is given again, and nothing is done a second time, as long as it is kept and Redis has it.
+* A request that ends while Redis does not answer gives its key up as soon as Redis does.
 * A process may die after it has done what was asked for and before the answer is kept. Then the key is "in progress"
   until 60 seconds after the request began, and afterwards the request is carried out once more. A request that takes
   longer than those 60 seconds counts as dead as well.
@@ -37,6 +38,7 @@ from ..conf import conf
 from ..core.errors import DelayQError
 from ..core.scripts import clear_errors
 from . import brokers
+from .afterwards import afterwards
 from .problems import Problem
 
 if TYPE_CHECKING:
@@ -86,6 +88,14 @@ class Kept:
             Problem: it is under way (409), or the key was used for something else (422).
             QueueUnavailable: Redis cannot be asked, so nothing is done.
         """
+        try:
+            self._claim()
+        except DelayQError:
+            # Nothing will be done, but the mark may arrive all the same, when Redis goes on.
+            afterwards.add(lambda: self._put(None), UNDER_WAY)
+            raise
+
+    def _claim(self) -> None:
         client = brokers.broker().client
         with clear_errors():
             # What was there may end between the two looks.
@@ -93,6 +103,8 @@ class Kept:
                 if client.set(self._name, self._mark, nx=True, ex=UNDER_WAY):
                     return
                 found: bytes | None = client.get(self._name)
+                if found == self._mark:  # the command was sent again, and the first one had arrived
+                    return
                 if found is not None:
                     self._meet(found, client.ttl(self._name))
         raise _in_progress(1)
@@ -135,21 +147,27 @@ class Kept:
             self._replace(_ANSWERED + self._fingerprint + _pack(response))
 
     def _replace(self, answer: bytes | None) -> None:
-        """Puts something in the place of our mark, if it is still there."""
+        """Puts something in the place of our mark, now or when Redis answers again."""
         try:
-            with clear_errors():
-                client = brokers.broker().client
-                if client.get(self._name) != self._mark:
-                    logger.warning(
-                        "a request with an %s took more than %d s, its answer is not kept", HEADER, UNDER_WAY
-                    )
-                elif answer is None:
-                    client.delete(self._name)
-                else:
-                    client.set(self._name, answer, px=self._keep_ms)
+            self._put(answer)
         except DelayQError as error:
-            # What was asked for is done, and that is told. The mark ends by itself.
-            logger.warning("the answer to an %s was not kept: %s", HEADER, error)
+            logger.warning("the end of a request with an %s is told to Redis later: %s", HEADER, error)
+            afterwards.add(lambda: self._put(answer), UNDER_WAY)
+
+    def _put(self, answer: bytes | None) -> None:
+        """Puts it in the place of our mark, if that is still there.
+
+        Raises:
+            QueueUnavailable: Redis cannot be asked.
+        """
+        with clear_errors():
+            client = brokers.broker().client
+            if client.get(self._name) != self._mark:
+                return  # it took so long that it counted as dead; or this was said before
+            if answer is None:
+                client.delete(self._name)
+            else:
+                client.set(self._name, answer, px=self._keep_ms)
 
 
 def begin(request: Request) -> Kept | None:

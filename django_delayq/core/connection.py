@@ -14,8 +14,10 @@ from weakref import WeakSet
 
 import redis
 from redis import exceptions as redis_errors
+from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
+from redis.retry import Retry
 
 from . import probe
 from .redis_config import RedisConfig
@@ -23,6 +25,8 @@ from .redis_sources import Source, source_of, source_of_client
 
 __all__ = ["Connection", "Lines", "RedisConfig", "connect"]
 
+#: tries once
+_NEVER: Final = Retry(NoBackoff(), 0)
 #: a slot that is on its way to another node of a cluster is waited for so long (seconds)
 MOVING: Final = 10.0
 
@@ -32,9 +36,12 @@ class Lines:
 
     They come from the pool but do not return there: handing one in and out of redis-py's pool takes longer than packing
     and parsing a call. There are as many as threads that ever called at the same moment.
+
+    A line tries nothing again by itself. redis-py would do so at every level, each attempt of a call having its own
+    attempts to connect, and each of those to shake hands: that a server stands still one would hear after minutes.
     """
 
-    __slots__ = ("_ends", "_idle", "_max_age", "_pid", "pool")
+    __slots__ = ("_ends", "_idle", "_max_age", "_pid", "policy", "pool")
 
     def __init__(self, pool: ConnectionPool, max_age: float | None = None) -> None:
         self.pool = pool
@@ -42,6 +49,8 @@ class Lines:
         self._ends: dict[Any, float] = {}
         self._idle: list[Any] = []
         self._pid = os.getpid()
+        #: how often, and with which pauses, a call is tried again
+        self.policy: Retry = pool.connection_kwargs.get("retry") or _NEVER
 
     def take(self) -> Any:
         """A connection, to be given back with :meth:`put_back`."""
@@ -52,6 +61,7 @@ class Lines:
         except IndexError:
             pool: Any = self.pool
             line = pool.get_connection()
+            line.retry = _NEVER
         if self._max_age is not None:
             self._renew_if_old(line)
         return line
@@ -75,6 +85,7 @@ class Lines:
         """Gives all of them back to the pool."""
         idle, self._idle, self._ends = self._idle, [], {}
         for line in idle:
+            line.retry = self.policy
             self.pool.release(line)
 
 

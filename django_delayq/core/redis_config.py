@@ -213,8 +213,9 @@ def _check_patience(
     retries: int = 3, socket_timeout: float = 5.0, connect_timeout: float = 2.0, *, cluster: bool = False
 ) -> None:
     """Redis forgets a request after two minutes; a command that is sent again later than that would count twice."""
-    # On a cluster one more attempt comes first: at the node that was the right one the last time.
-    worst = (retries + 1 + cluster) * socket_timeout + retries * (retries + 1) * (connect_timeout + 0.5)
+    # Each attempt connects, shakes hands and waits for the answer; between two is a pause. On a cluster one more
+    # attempt comes first: at the node that was the right one the last time.
+    worst = (retries + 1 + cluster) * (connect_timeout + 2 * socket_timeout + 0.5)
     if worst > RESEND_LIMIT:
         raise Misconfigured(
             f"SOCKET_TIMEOUT, CONNECT_TIMEOUT and RETRIES let one command take {worst:.0f} s; at most "

@@ -193,7 +193,7 @@ class Scripts:
         return known
 
     def _round_trip(self, key: bytes, packed: bytes) -> Any:
-        """Sends a packed command under the line's own retry policy (on a cluster a line has none)."""
+        """Sends a packed command under the retry policy of the lines (on a cluster they have none)."""
         lines = self._connection.lines(key)
         line = lines.take()
 
@@ -204,7 +204,7 @@ class Scripts:
 
         clean = False
         try:
-            reply = line.retry.call_with_retry(attempt, lambda _error: line.disconnect())
+            reply = lines.policy.call_with_retry(attempt, lambda _error: line.disconnect())
             clean = True
             return reply
         except ResponseError:

@@ -10,6 +10,7 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.api import brokers
+from django_delayq.api.idempotency import Kept
 from tests.support.redis_box import RedisBox
 
 from .conftest import Caller
@@ -30,9 +31,15 @@ VERBS = {
 
 
 @pytest.fixture
-def standing(api: Caller, settings: Any, redis_factory: Callable[..., RedisBox], monkeypatch: Any) -> Caller:
+def stopped(redis_factory: Callable[..., RedisBox]) -> RedisBox:
+    """The server that will stand still."""
+    return redis_factory()
+
+
+@pytest.fixture
+def standing(api: Caller, settings: Any, stopped: RedisBox, monkeypatch: Any) -> Caller:
     """A caller of a site whose Redis has just stopped to answer, although everything was known by then."""
-    box = redis_factory()
+    box = stopped
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "QUEUES": {"mail": {"kind": "pull"}}}
     connections.close_broker()
     monkeypatch.setattr(brokers, "PATIENCE", SHORT)
@@ -58,3 +65,46 @@ def test_a_verb_says_that_redis_does_not_answer(path: str, standing: Caller) -> 
     status, body = standing.post(path, VERBS[path])
     assert (status, body["code"]) == (503, "unavailable")
     assert time.monotonic() - began < MOST
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.parametrize("path", ["v1/queues/mail/jobs", "v1/queues/mail/reserve"])
+def test_a_key_that_was_refused_meanwhile_is_free_when_redis_goes_on(
+    path: str, standing: Caller, stopped: RedisBox
+) -> None:
+    """Its claim lies in Redis's socket and is carried out then, when nobody works on the request any more."""
+    status, body = standing.post(path, VERBS[path], **{"Idempotency-Key": "once"})
+    assert (status, body["code"]) == (503, "unavailable")
+    stopped.resume()
+    deadline = time.monotonic() + 20
+    while (status := standing.post(path, VERBS[path], **{"Idempotency-Key": "once"})[0]) in (409, 503):
+        assert time.monotonic() < deadline, "the key is not given up"
+        time.sleep(0.1)  # in another process nothing tells us
+    assert status in (200, 201)
+
+
+@pytest.mark.broken_on_purpose
+def test_an_answer_that_could_not_be_kept_is_kept_when_redis_goes_on(
+    api: Caller, settings: Any, redis_factory: Callable[..., RedisBox], monkeypatch: Any
+) -> None:
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url, "QUEUES": {"mail": {"kind": "pull"}}}
+    connections.close_broker()
+    monkeypatch.setattr(brokers, "PATIENCE", SHORT)
+    done = Kept.keep
+
+    def stop_first(kept: Kept, response: Any) -> None:
+        response.add_post_render_callback(lambda _: box.pause())
+        done(kept, response)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "keep", stop_first)
+        first = api.post("v1/queues/mail/jobs", {"body": "x"}, **{"Idempotency-Key": "once"})
+    assert first[0] == 201
+    box.resume()
+    deadline = time.monotonic() + 20
+    while (again := api.post("v1/queues/mail/jobs", {"body": "x"}, **{"Idempotency-Key": "once"}))[0] in (409, 503):
+        assert time.monotonic() < deadline, "the answer is not kept"
+        time.sleep(0.1)
+    assert again == first
+    assert api.response["Idempotent-Replayed"] == "true"
