@@ -9,9 +9,8 @@ from .. import connections
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
 
-#: seconds that a request waits for one answer of Redis. A script takes milliseconds; a Redis that writes its log to a
-#: slow disk may stand still for a second.
-PATIENCE: Final = 3.0
+#: seconds that a request waits for one answer of Redis
+PATIENCE: Final = connections.PATIENCE
 
 
 def broker() -> DjangoBroker:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final
 
-from .problems import PROBLEM
+from .problems import PROBLEM, UNAVAILABLE
 
 #: code → (status, what it means); they stay the same
 CODES: Final[dict[str, tuple[int, str]]] = {
@@ -33,7 +34,7 @@ CODES: Final[dict[str, tuple[int, str]]] = {
     "queue_full": (429, "the queue reached its limit; nothing was stored"),
     "throttled": (429, "too many requests of this user"),
     "queue_paused": (503, "the queue takes no new jobs; nothing was stored"),
-    "unavailable": (503, "Redis or the database does not answer; whether the request was carried out may be unknown"),
+    "unavailable": (503, "Redis or the database does not answer; what changes something may have been carried out"),
 }
 
 _RETRY_AFTER: Final = {
@@ -109,7 +110,7 @@ ANSWERS: Final[dict[str, Answer]] = {
         {"Retry-After": _RETRY_AFTER},
     ),
     "DelayqUnavailable": Answer(
-        "Service Unavailable", ("unavailable", "queue_paused"), "the queue does not answer now",
+        "Service Unavailable", ("unavailable", "queue_paused"), UNAVAILABLE,
         {"Retry-After": _RETRY_AFTER},
     ),
 }  # fmt: skip
@@ -188,6 +189,8 @@ def _health(
                     "responses": answers}}  # fmt: skip
 
 
+#: operation of the metrics
+METRICS: Final = "metrics"
 _AWAY: Final = {"status": "away", "redis": "away"}
 HEALTH: Final[dict[str, Any]] = {
     "/healthz": _health("healthz", "Does the process live?", "Nobody else is asked.", {"status": "ok"},
@@ -196,6 +199,32 @@ HEALTH: Final[dict[str, Any]] = {
         "readyz", "Can it work?", "Asks Redis, and the databases that have an outbox.",
         {"status": "ok", "redis": "ok", "database": "ok"}, {"200": "It can.", "503": "It cannot now."}),
 }  # fmt: skip
+
+_SCRAPED: Final = "# HELP delayq_up 1: Redis answered.\n# TYPE delayq_up gauge\ndelayq_up 1.0\n"
+_METRICS: Final[dict[str, Any]] = {
+    "/metrics": {"get": {
+        "operationId": METRICS,
+        "summary": "Everything that Prometheus asks for",
+        "description": "In the format of Prometheus, or in that of OpenMetrics for who accepts it. While Redis is away "
+        "`delayq_up` is 0, and nothing else is said. With `METRICS[\"public\"]` nobody is asked who it is.\n\n"
+        "Permission: `view`.",
+        "tags": ["figures"],
+        "x-permission": "view",
+        "responses": {
+            "200": {"description": "the metrics", "content": {
+                "text/plain": {"schema": {"type": "string"}, "examples": {"the beginning": {"value": _SCRAPED}}},
+                "application/openmetrics-text": {"schema": {"type": "string"}}}},
+            **{status: {"$ref": f"#/components/responses/{name}"} for status, name in (
+                ("400", "DelayqBadRequest"), ("401", "DelayqUnauthorized"), ("403", "DelayqForbidden"),
+                ("429", "DelayqTooMany"), ("503", "DelayqUnavailable"))},
+        },
+    }},
+}  # fmt: skip
+
+
+def plain_paths() -> dict[str, Any]:
+    """Those of views that the generator does not see. Where no metrics are routed there is nothing to say of them."""
+    return HEALTH if find_spec("prometheus_client") is None else {**HEALTH, **_METRICS}
 
 
 def _codes() -> str:

@@ -23,12 +23,13 @@ from .base import ApiView, Body, authentication_classes
 from .documented import (
     ANSWERS,
     DESCRIPTION,
-    HEALTH,
     IDEMPOTENCY_KEEP,
     IDEMPOTENCY_KEY,
+    METRICS,
     PATH_PARAMETERS,
     TAGS,
     answers_of,
+    plain_paths,
 )
 from .examples import add_examples
 from .shapes import Said, Shape
@@ -49,7 +50,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "COMPONENT_SPLIT_REQUEST": True,
     "COMPONENT_SPLIT_PATCH": False,  # what a PATCH needs it needs
     "SCHEMA_PATH_PREFIX": "/v1",
-    "APPEND_PATHS": HEALTH,  # plain views of Django, which the generator does not see
+    "APPEND_PATHS": plain_paths(),  # plain views of Django, which the generator does not see
     "POSTPROCESSING_HOOKS": list(_HOOKS),
     "SORT_OPERATION_PARAMETERS": False,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # each would be told to be itself
@@ -65,6 +66,7 @@ _BODY_NEEDED: Final = frozenset(
     {"produce_jobs", "cancel_jobs", "run_jobs_now", "kick_jobs", "discard_jobs", "reschedule_job"}
 )
 _LARGEST_INT32: Final = 2**31 - 1
+_NULL: Final = {"nullable": True, "enum": [None]}
 _PROBLEM: Final = "#/components/schemas/Problem"
 #: drf-spectacular's settings are one object for the whole process
 _lock: Final = threading.Lock()
@@ -100,7 +102,7 @@ class BodyExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call
     def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
         """The schema of the body."""
         schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        return {**schema, "additionalProperties": False}
+        return {**_with_nulls(schema), "additionalProperties": False}
 
 
 class SaidExtension(BodyExtension):  # type: ignore[no-untyped-call]
@@ -121,7 +123,7 @@ class ShapeExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-cal
         schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
         for member in schema.get("properties", {}).values():
             _widen(member)
-        return schema
+        return dict(_with_nulls(schema))
 
 
 def _widen(schema: dict[str, Any]) -> None:
@@ -130,6 +132,23 @@ def _widen(schema: dict[str, Any]) -> None:
     for inner in (schema.get("items"), schema.get("additionalProperties")):
         if isinstance(inner, dict):
             _widen(inner)
+
+
+def _with_nulls(schema: Any) -> Any:
+    """The same where null is really allowed: OpenAPI 3.0 knows ``nullable`` beside a ``type`` only. What is made of
+    other schemas (a reference, one of several) needs null among them, else validators refuse it."""
+    if isinstance(schema, list):
+        return [_with_nulls(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _with_nulls(one) for name, one in schema.items()}
+    if made.get("nullable") is True and "type" not in made:
+        several = made.pop("allOf", None)
+        if several is not None:
+            made["oneOf"] = several if len(several) == 1 else [{"allOf": several}]
+        if "oneOf" in made:
+            made["oneOf"] = [*made["oneOf"], _NULL]
+    return made
 
 
 def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any) -> dict[str, Any]:
@@ -155,7 +174,15 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
         if method == "post":
             references = [{"$ref": f"#/components/parameters/{name}"} for name in _POST_PARAMETERS]
             operation.setdefault("parameters", []).extend(references)
+    _guard_metrics(result, found[0][3])
     return result
+
+
+def _guard_metrics(result: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Who comes in elsewhere comes in there."""
+    metrics = result["paths"].get("/metrics", {}).get("get", {})
+    if metrics.get("operationId") == METRICS and "security" in other:
+        result["paths"]["/metrics"] = {"get": {**metrics, "security": other["security"]}}
 
 
 def _ours(result: Mapping[str, Any], generator: SchemaGenerator) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:

@@ -122,7 +122,7 @@ def too_large(most: int) -> Problem:
 
 def too_many(most: int, what: str) -> Problem:
     """413: too many entries."""
-    return Problem(413, "too_large", f"one request is about at most {most} {what}; send several requests")
+    return Problem(413, "too_large", f"a request may hold at most {most} {what}; send several requests")
 
 
 def is_deeper(value: Any, most: int) -> bool:

@@ -30,10 +30,13 @@ logger: Final = logging.getLogger("django_delayq.api")
 #: seconds after which it is worth asking again, where nothing better is known
 RETRY_AFTER: Final = 5
 PROBLEM: Final = "application/problem+json"
-_UNAVAILABLE: Final = (
-    "the queue does not answer now, and whether the request was carried out may be unknown; send it again, with the "
-    "same Idempotency-Key if it had one"
+#: of every method: who only looked has nothing to fear
+UNAVAILABLE: Final = (
+    "the queue does not answer now; ask again. A request that changes something may have been carried out: send it "
+    "with the same Idempotency-Key, if it had one"
 )
+#: how the core says it, to who has Python or a command line → how it is said here
+_FORCE: Final = ("--force (force=True)", "?force=true")
 #: codes of what Django REST framework raises by itself
 _CODES: Final[dict[type[Exception], str]] = {
     exceptions.ParseError: "malformed",
@@ -119,7 +122,7 @@ def problem_of(error: Exception) -> Problem | None:
         return error
     if isinstance(error, exceptions.ValidationError):
         found = list(_flat("", error.detail))
-        return invalid("; ".join(f"{pointer or '/'}: {text}" for pointer, text in found[:3]), *found[:50])
+        return invalid("; ".join(_line(*one) for one in found[:3]), *found[:50])
     if isinstance(error, exceptions.APIException):
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "error")
         return Problem(error.status_code, code, str(error.detail), retry_after=getattr(error, "wait", None))
@@ -137,7 +140,7 @@ def _of_queue(error: Exception) -> Problem | None:
         case IdTaken():
             return Problem(409, "id_taken", str(error))
         case QueueNotEmpty():
-            return Problem(409, "queue_not_empty", str(error))
+            return Problem(409, "queue_not_empty", str(error).replace(*_FORCE))
         case QueueFull():
             return Problem(429, "queue_full", str(error), retry_after=RETRY_AFTER)
         case QueuePaused():
@@ -145,10 +148,10 @@ def _of_queue(error: Exception) -> Problem | None:
         case QueueUnavailable() | RedisError():
             # The text may name the server, which is nobody's business here; the log has it.
             logger.warning("Redis does not answer: %s", error)
-            return Problem(503, "unavailable", _UNAVAILABLE, retry_after=RETRY_AFTER)
+            return Problem(503, "unavailable", UNAVAILABLE, retry_after=RETRY_AFTER)
         case OperationalError() | InterfaceError():
             logger.warning("the database does not answer: %s", error)
-            return Problem(503, "unavailable", _UNAVAILABLE, retry_after=RETRY_AFTER)
+            return Problem(503, "unavailable", UNAVAILABLE, retry_after=RETRY_AFTER)
         case Misconfigured():
             logger.error("the queue cannot be used: %s", error)
             return Problem(503, "unavailable", "the queue is not set up; the server's log says why", retry_after=60)
@@ -167,6 +170,10 @@ def _flat(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
             yield from _flat(f"{pointer}/{place}" if isinstance(inner, (Mapping, list)) else pointer, inner)
     else:
         yield pointer, str(detail)
+
+
+def _line(pointer: str, text: str) -> str:
+    return f"{pointer}: {text}" if pointer else text  # the whole of it has no name
 
 
 def _token(name: object) -> str:

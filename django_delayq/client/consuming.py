@@ -21,7 +21,9 @@ _ERROR_CHARS: Final = 64 * 1024
 class Consuming(Base):
     """The verbs of who does the work."""
 
-    def reserve(self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds = 60) -> list[HeldJob]:
+    def reserve(
+        self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds = 60, worker: str = ""
+    ) -> list[HeldJob]:
         """Take up to ``max`` due jobs of a queue, or of several that are served in turn.
 
         Args:
@@ -29,6 +31,7 @@ class Consuming(Base):
             max: 1 … 250.
             wait: seconds to wait for the first job.
             ttr: seconds until the jobs are somebody else's again, unless they are touched.
+            worker: who reserves, as others see it; default: the client's.
 
         Returns:
             The jobs; an empty list if there was none in time.
@@ -41,7 +44,8 @@ class Consuming(Base):
         end = time.monotonic() + seconds(wait)
         while True:
             left = end - time.monotonic()
-            jobs, pause = self._reserve(queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr))
+            jobs, pause = self._reserve(queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr),
+                                        worker or self._worker)  # fmt: skip
             left = end - time.monotonic()
             if jobs or left <= 0:
                 return jobs
@@ -82,8 +86,10 @@ class Consuming(Base):
 
         return self._each("touch", jobs, lambda job: {"ttr": job.ttr if ttr is None else seconds(ttr)}, read)
 
-    def _reserve(self, queues: Sequence[str], most: int, wait: float, ttr: float) -> tuple[list[HeldJob], float]:
-        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": self._worker}
+    def _reserve(
+        self, queues: Sequence[str], most: int, wait: float, ttr: float, worker: str
+    ) -> tuple[list[HeldJob], float]:
+        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": worker}
         path = ("v1", "queues", queues[0], "reserve") if len(queues) == 1 else ("v1", "reserve")
         if len(queues) > 1:
             body["queues"] = list(queues)

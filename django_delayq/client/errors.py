@@ -82,7 +82,7 @@ class Throttled(TryLater):
 
 
 class Unavailable(TryLater):
-    """The queue, or the server, does not answer. Whether the request was carried out may be unknown."""
+    """The queue, or the server, does not answer. What changes something may have been carried out."""
 
 
 _BY_CODE: Final[dict[str, type[ApiError]]] = {

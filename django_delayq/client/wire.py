@@ -54,6 +54,7 @@ class Wire:
             raise ValueError(f"the address may have no query, fragment or password: {parts.hostname}; give a token")
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
+        self._where = parts.netloc
         self._root = parts.path.rstrip("/") + "/"
         self._headers = dict(headers)
         self._timeout = timeout
@@ -123,7 +124,7 @@ class Wire:
         except (OSError, http.client.HTTPException) as error:
             line.close()
             reason = str(error) or type(error).__name__
-            raise Unavailable(0, "no_answer", f"{self._host} did not answer: {reason}") from error
+            raise Unavailable(0, "no_answer", f"{self._where} did not answer: {reason}") from error
         except BaseException:
             line.close()  # an answer that nobody read would be taken for the next one
             raise

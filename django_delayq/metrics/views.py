@@ -6,8 +6,11 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from django.contrib.auth.decorators import login_not_required
+from django.db import connections as databases
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
@@ -25,8 +28,17 @@ _NO_API: Final = (
 )
 
 
+def _open(view: Any) -> Any:
+    """For a scraper, also where the project's middlewares ask for a login or a CSRF token, and outside of the
+    transactions of all its databases. (``api.base`` has the same, but may only be imported where Django REST framework
+    is.)"""
+    for alias in databases:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return login_not_required(csrf_exempt(view))
+
+
+@_open
 @require_GET
-@transaction.non_atomic_requests
 def metrics(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """All metrics, in the format that the request asks for.
 

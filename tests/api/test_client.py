@@ -163,6 +163,15 @@ def test_waiting_for_a_job_takes_as_long_as_it_is_not_there_and_no_longer(client
     assert client.reserve("images", wait=0.2) == []
 
 
+def test_who_reserves_is_seen_by_his_name(client: Client, url: str, token: str) -> None:
+    client.create_queue("images", kind="pull")
+    client.put_many("images", [{"body": "x", "id": str(place)} for place in range(2)])
+    with Client(url, token=token, worker="resizer") as named:
+        taken = [*named.reserve("images"), *named.reserve("images", worker="painter")]
+    seen = {job.id: job.worker for job in client.jobs("images", state="reserved")}
+    assert [seen[job.id] for job in taken] == ["resizer", "painter"]
+
+
 # --- look and order ---
 
 
@@ -263,7 +272,7 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "get_dump": "dump_of", "get_stats": "stats", "get_status": "status", "openapi": "openapi",
         "healthz": "healthy", "readyz": "ready",
     }  # fmt: skip
-    assert operations == set(methods)
+    assert operations == {*methods, "metrics"}  # whose client is Prometheus
     assert [name for name in methods.values() if not callable(getattr(client, name, None))] == []
 
 
@@ -368,6 +377,7 @@ def test_who_does_not_answer_is_said_to_be_unavailable(proxy_factory: Callable[.
     with Client(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
         client.queues()
     assert (told.value.status, told.value.code) == (0, "no_answer")
+    assert told.value.detail.startswith(f"127.0.0.1:{proxy.port} did not answer: ")
 
 
 def test_threads_share_a_client_each_with_a_connection_of_its_own(client: Client) -> None:

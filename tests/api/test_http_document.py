@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from django_delayq import models
 from django_delayq.api.documented import CODES
 from django_delayq.api.openapi import document
+from django_delayq.client import Client, HeldJob
 from django_delayq.sections import ApiConf
 
 from .conftest import ALL, Caller
@@ -75,4 +77,23 @@ def test_its_table_of_routes_has_all_of_them() -> None:
         for other in others:  # "/resume" stands for a route beside the first one, "/morgue/{id}" below the same queue
             base = first if other.startswith("/") else ""
             found.add(base.rpartition("/")[0] + other if base else other)
-    assert {f"/{one}" for one in found} - {"/metrics"} == set(document("/")["paths"])
+    assert {f"/{one}" for one in found} == set(document("/")["paths"])
+
+
+def signatures(kind: type) -> set[str]:
+    """As ``put(queue, body, **options)``: without types, and without the object itself."""
+    found = set()
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_"):
+            _, *some = inspect.signature(method).parameters.values()
+            bare = inspect.Signature([one.replace(annotation=inspect.Parameter.empty) for one in some])
+            found.add(name + str(bare).replace("'", '"'))
+    return found
+
+
+@pytest.mark.parametrize(("mark", "kind"), [("methods", Client), ("held", HeldJob)])
+def test_its_tables_of_the_client_have_every_method_with_its_arguments(mark: str, kind: type) -> None:
+    table = TEXT.split(f"<!-- {mark}")[1].split("<!-- end -->")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.M)
+    found = [one for cell in cells for one in re.findall(r"`([^`]+)`", cell)]
+    assert sorted(found) == sorted(signatures(kind))

@@ -20,7 +20,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.validation import validate_schema
 
 import django_delayq
-from django_delayq.api import openapi, urls
+from django_delayq.api import documented, openapi, urls
 from django_delayq.api.documented import CODES, TAGS
 
 from .conftest import Caller
@@ -28,8 +28,8 @@ from .world import World, tasks
 
 METHODS = ("get", "post", "put", "patch", "delete")
 PACKAGE = Path(django_delayq.__file__).parent
-#: for Prometheus, in its own format
-NO_JSON = {"/metrics"}
+#: for Prometheus, in its own format, and of a view that is a function
+METRICS = ("/metrics", "get")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_generating_it_warns_of_nothing() -> None:
 def test_it_has_every_route_and_method_and_no_other(document: dict[str, Any]) -> None:
     there = {(where, method) for where, view in routes(urls.urlpatterns) for method in methods_of(view)}
     said = {(where, method) for where, method, _ in operations(document)}
-    assert said == {(where, method) for where, method in there if where not in NO_JSON}
+    assert said == there
 
 
 def test_every_operation_is_named_summed_up_and_filed(document: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ def test_every_operation_says_what_it_answers_with_an_example_of_it(document: di
         assert good, (where, method)
         for status, answer in good.items():
             if status != "204":
-                content = answer["content"]["application/json"]
+                content = answer["content"]["text/plain" if (where, method) == METRICS else "application/json"]
                 assert content["schema"], (where, method, status)
                 assert content.get("examples"), f"{method} {where} has no example of the answer {status}"
 
@@ -145,7 +145,7 @@ def test_every_example_is_what_its_schema_says(document: dict[str, Any]) -> None
 
 
 def check(document: dict[str, Any], schema: Any, value: Any, what: str) -> None:
-    """As JSON schema has it, which knows no ``nullable``."""
+    """As OpenAPI 3.0.3 has it: ``nullable`` adds null to the ``type`` beside it, and allows nothing else."""
     whole = {**_plain(schema), "components": _plain(document["components"])}
     errors = list(jsonschema.Draft4Validator(whole).iter_errors(value))
     assert errors == [], (what, [error.message for error in errors])
@@ -157,7 +157,69 @@ def _plain(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = {name: _plain(one) for name, one in schema.items()}
-    return {"anyOf": [{"type": "null"}, made]} if made.pop("nullable", False) is True else made
+    if made.pop("nullable", False) is True and "type" in made:
+        made["type"] = [made["type"], "null"]
+    return made
+
+
+def answer_of(document: Mapping[str, Any], where: str, method: str, status: int) -> Any:
+    """The schema of an answer."""
+    answer = resolved(document, document["paths"][where][method]["responses"][str(status)])
+    return answer["content"]["application/json"]["schema"]
+
+
+def test_a_job_that_never_failed_is_what_the_document_says_listed_and_alone(
+    api: Caller, delayq: Any, document: dict[str, Any]
+) -> None:
+    delayq.queue("mail", kind="pull")
+    api.post("v1/queues/mail/jobs", {"body": "x", "id": "5", "delay": 60})
+    for address, where in (("jobs", "/v1/queues/{queue}/jobs"), ("jobs/5", "/v1/queues/{queue}/jobs/{id}")):
+        status, answer = api.get(f"v1/queues/mail/{address}")
+        job = answer["jobs"][0] if "jobs" in answer else answer
+        assert (status, job["error"], job["worker"]) == (200, None, None)
+        check(document, answer_of(document, where, "get", 200), answer, address)
+
+
+def test_what_is_nullable_beside_no_type_has_null_among_its_schemas(document: dict[str, Any]) -> None:
+    def walk(part: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(part, dict):
+            if part.get("nullable") is True and not {"type", "enum"} & set(part):
+                yield part
+            part = list(part.values())
+        if isinstance(part, list):
+            for one in part:
+                yield from walk(one)
+
+    found = list(walk(document))
+    assert document["components"]["schemas"]["Job"]["properties"]["error"] in found
+    for one in found:
+        assert {"nullable": True, "enum": [None]} in one["oneOf"], one
+
+
+def test_what_was_there_already_is_answered_as_the_document_says_one_or_many(
+    api: Caller, delayq: Any, document: dict[str, Any]
+) -> None:
+    delayq.queue("mail", kind="pull")
+    job = {"body": "x", "id": "5", "delay": 60, "on_conflict": "ignore"}
+    api.post("v1/queues/mail/jobs", job)
+    for asked in (job, {"jobs": [job]}):
+        status, answer = api.post("v1/queues/mail/jobs", asked)
+        assert status == 200
+        check(document, answer_of(document, "/v1/queues/{queue}/jobs", "post", status), answer, str(asked))
+
+
+def test_without_the_package_of_prometheus_there_are_no_metrics_to_speak_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(documented.plain_paths()) == {"/healthz", "/readyz", "/metrics"}
+    monkeypatch.setattr(documented, "find_spec", lambda name: None)
+    assert set(documented.plain_paths()) == {"/healthz", "/readyz"}
+
+
+def test_the_metrics_are_said_to_be_open_to_whom_everything_else_is(document: dict[str, Any]) -> None:
+    metrics = document["paths"]["/metrics"]["get"]
+    assert metrics["security"] == document["paths"]["/v1/stats"]["get"]["security"]
+    assert set(metrics["responses"]["200"]["content"]) == {"text/plain", "application/openmetrics-text"}
+    for status, answer in metrics["responses"].items():
+        assert resolved(document, answer)["description"], status
 
 
 def test_errors_are_problems_and_every_code_that_the_views_use_is_listed(document: dict[str, Any]) -> None:
@@ -236,8 +298,9 @@ def test_everything_but_health_needs_a_token_or_a_session(document: dict[str, An
 
 def test_every_operation_names_its_permission_which_is_the_one_that_is_asked_for(document: dict[str, Any]) -> None:
     wanted = {(where, method): view.cls.actions[method.upper()]
-              for where, view in routes(urls.urlpatterns) if hasattr(view, "cls") and where not in NO_JSON
+              for where, view in routes(urls.urlpatterns) if hasattr(view, "cls")
               for method in methods_of(view) if method.upper() in view.cls.actions}  # fmt: skip
+    wanted[METRICS] = "view"
     said = {
         (where, method): one["x-permission"] for where, method, one in operations(document) if "x-permission" in one
     }
@@ -291,7 +354,11 @@ def test_the_spectacular_command_finds_it_without_a_warning(
     out = StringIO()
     call_command("spectacular", "--fail-on-warn", "--validate", "--format", "openapi-json", stdout=out, **options)
     found = {operation["operationId"] for *_, operation in operations(json.loads(out.getvalue()))}
-    views = {one["operationId"] for *_, one in operations(document) if "x-permission" in one}
+    views = {
+        one["operationId"]
+        for where, method, one in operations(document)
+        if "x-permission" in one and (options or (where, method) != METRICS)  # a plain path, which ours alone has
+    }
     assert views <= found
     assert "arning" not in capsys.readouterr().err
 

@@ -307,6 +307,12 @@ def test_no_queue_has_so_many_shards(shards: Any, api: Caller) -> None:
 # --- delete
 
 
+def test_what_is_wrong_with_the_whole_body_is_told_without_a_place(api: Caller) -> None:
+    status, body = api.post("v1/queues", ["mail"])
+    assert (status, [one["pointer"] for one in body["errors"]]) == (400, [""])
+    assert body["detail"] == body["errors"][0]["detail"]
+
+
 def test_an_empty_queue_is_deleted(api: Caller) -> None:
     api.post("v1/queues", {"name": "mail"})
     assert api.delete("v1/queues/mail") == (204, None)
@@ -318,6 +324,7 @@ def test_a_queue_with_jobs_is_deleted_only_with_force(api: Caller, delayq: Any) 
     fill(delayq, "mail", delayed=1, buried=1)
     status, body = api.delete("v1/queues/mail")
     assert (status, body["code"]) == (409, "queue_not_empty")
+    assert body["detail"].endswith("empty it first, or delete it with ?force=true")
     assert api.delete("v1/queues/mail?force=perhaps")[0] == 400
     assert api.get("v1/queues/mail")[1]["counts"] == {**NOTHING, "delayed": 1, "morgue": 1}
     assert api.delete("v1/queues/mail?force=true") == (204, None)

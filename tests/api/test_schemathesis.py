@@ -4,7 +4,7 @@ Covered: every operation of the document, each with bodies, queries, headers and
 fitting ones and wrong ones, through the WSGI application in this process, on a real Redis and database. About half of
 the calls are led to what there is (see :mod:`.world`: queues, ids, leases, tasks, a worker), so that they get inside;
 before each call what an earlier one destroyed is put back. Deleting queues, resharding, telling workers to stop are
-called as everything else. Not covered: waiting (that is ASGI's) and ``/metrics`` (no JSON).
+called as everything else. Not covered: waiting, which is ASGI's.
 
 Checked of each answer: no server error; a status, a media type, headers and a body that the document names; an error is
 a problem with a listed code. Called as somebody who may everything, with each permission alone (what it is for is never
@@ -43,6 +43,9 @@ from django_delayq.api.documented import CODES
 
 from .conftest import ALL, Caller
 from .world import CANCEL, IDS, QUEUES, SECRET, SYNC, WORKER, World, tasks
+
+# Timers of the process (a connection's age, a pause before a retry) draw from `random` while an example is made.
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,

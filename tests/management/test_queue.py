@@ -179,13 +179,13 @@ def test_status_tells_what_is_paused_and_limited(delayq: Broker) -> None:
     schedule(note, "1")
     (queue,) = told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("", {})
-    assert "ordered" not in run("delayq_status")
+    assert "rules" not in run("delayq_status")
     delayq.limit("default", max_length=5, weighted=True)
     delayq.pause("default", "out")
     (queue,) = told("delayq_status")["queues"]
     assert (queue["paused"], queue["limits"]) == ("out", {"max_length": 5, "weighted": True})
     lines = run("delayq_status").splitlines()
-    assert lines[2].endswith("ordered")
+    assert lines[2].endswith("rules")
     assert lines[3].endswith("paused out, max_length 5, weighted")
 
 

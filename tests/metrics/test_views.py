@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connections as databases
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from django_delayq import connections, schedule
-from django_delayq.metrics import measuring
+from django_delayq.metrics import measuring, views
 from tests.api.conftest import ALL, Caller, api, caller  # noqa: F401 - fixtures
 from tests.support.redis_box import RedisBox
 
@@ -98,6 +99,19 @@ def test_the_format_is_the_one_that_was_asked_for(
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD"])
 def test_it_is_only_read(caller: Callable[..., Caller], method: str) -> None:  # noqa: F811
     assert ask(caller("view"), method=method).status_code == 405
+
+
+def test_a_scraper_is_not_sent_to_the_login_of_the_project(
+    caller: Callable[..., Caller], settings: Any  # noqa: F811
+) -> None:  # fmt: skip
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+
+    assert ask(caller("view")).status_code == 200
+    assert ask(caller(anonymous=True)).status_code == 401
+
+
+def test_a_scrape_is_in_no_transaction_of_any_database() -> None:
+    assert views.metrics._non_atomic_requests == set(databases)
 
 
 @pytest.mark.broken_on_purpose

@@ -41,6 +41,11 @@ _PRODUCE: Final = PolymorphicProxySerializer(
     component_name="Produce", serializers=[CallSerializer, BytesSerializer, ManySerializer],
     resource_type_field_name=None,
 )  # fmt: skip
+#: what is asked for as one is answered as one
+_PRODUCED: Final = PolymorphicProxySerializer(
+    component_name="ProducedOneOrMany", serializers=[ProducedSerializer, ProducedManySerializer],
+    resource_type_field_name=None,
+)  # fmt: skip
 
 
 class Jobs(ApiView):
@@ -62,11 +67,7 @@ class Jobs(ApiView):
     @extend_schema(
         operation_id="produce_jobs", summary="Put jobs in", tags=[TAG], request=_PRODUCE,
         responses={
-            200: ProducedManySerializer, 201: ProducedSerializer,
-            202: PolymorphicProxySerializer(
-                component_name="ProducedLater", serializers=[ProducedSerializer, ProducedManySerializer],
-                resource_type_field_name=None),
-            409: ProblemSerializer, 422: ProblemSerializer,
+            200: _PRODUCED, 201: ProducedSerializer, 202: _PRODUCED, 409: ProblemSerializer, 422: ProblemSerializer,
         },
         examples=[
             OpenApiExample("a call of a task", request_only=True, value={
@@ -77,6 +78,8 @@ class Jobs(ApiView):
                 "jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]}),
             OpenApiExample("one was taken in", response_only=True, status_codes=["201"], value={
                 "id": "order-17", "queue": "orders", "outcome": "created", "due": "2026-11-21T11:53:43.123Z"}),
+            OpenApiExample("one was there already", response_only=True, status_codes=["200"], value={
+                "id": "order-17", "queue": "orders", "outcome": "ignored", "due": "2026-11-21T11:53:43.123Z"}),
             OpenApiExample("many were", response_only=True, status_codes=["200"], value={
                 "results": [{"id": "order-17", "outcome": "created"}, {"id": "order-18", "outcome": "replaced"}],
                 "counts": {"created": 1, "replaced": 1}}),
