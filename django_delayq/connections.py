@@ -16,6 +16,10 @@ from .core.errors import Misconfigured
 from .core.queue import Queue
 from .core.task import registry, short, suggest
 
+#: seconds that a request of the site waits for one answer of Redis. A script takes milliseconds; a Redis that writes
+#: its log to a slow disk may stand still for a second.
+PATIENCE: Final = 3.0
+
 _lock: Final = threading.Lock()
 _broker: DjangoBroker | None = None
 #: the same for those who are in a hurry, by the seconds that they wait

@@ -41,6 +41,8 @@ WORDS: Final = {
     "signed-out": gettext_lazy("you are signed out; reload the page to sign in"),
     "forbidden": gettext_lazy("you may not see this any more"),
     "as-of": gettext_lazy("as Redis had it at %s"),
+    "as-of-ago": gettext_lazy("as of %s ago"),
+    "as-of-now": gettext_lazy("as of now"),
     "pause": gettext_lazy("Pause"),
     "resume": gettext_lazy("Resume"),
     "refused": gettext_lazy("refused"),
@@ -79,7 +81,7 @@ class DashboardAdmin(RedisPages):
         wish, urls = wish_of(request), Addresses(self, request)
         picture, down = None, ""
         try:
-            look = LOOKS.look(connections.broker(), wish.span)
+            look = LOOKS.look(connections.hurried_broker(connections.PATIENCE), wish.span)
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             down = str(error)
         else:
@@ -109,7 +111,9 @@ class DashboardAdmin(RedisPages):
         """The numbers as JSON; with ``all`` also those that cost more: backlog, shards and outbox."""
         wish = wish_of(request)
         try:
-            look = LOOKS.look(connections.broker(), wish.span if "all" in request.GET else "")
+            look = LOOKS.look(
+                connections.hurried_broker(connections.PATIENCE), wish.span if "all" in request.GET else ""
+            )
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             return JsonResponse({"error": str(error)}, status=503)
         ids = Addresses(self, request).see_jobs

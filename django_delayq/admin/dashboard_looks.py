@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..connections import existing_queue
 from ..core.errors import DelayQError
 from ..status import Change, RunningJob, Snapshot, compare, take
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
+    from ..connections import DjangoBroker
 
 __all__ = ["LOOKS", "SPANS", "Look", "Looks", "running"]
 
@@ -59,7 +58,7 @@ class Looks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._broker: Broker | None = None
+        self._broker: DjangoBroker | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -67,7 +66,7 @@ class Looks:
         self._error: tuple[float, DelayQError] | None = None
         self._earlier: list[tuple[float, Snapshot]] = []
 
-    def look(self, broker: Broker, span: str = "") -> Look:
+    def look(self, broker: DjangoBroker, span: str = "") -> Look:
         """What there is now, or was up to ``SHARED`` seconds ago.
 
         Raises:
@@ -92,7 +91,7 @@ class Looks:
             self._kept[span] = time.monotonic(), found
             return found
 
-    def _look(self, broker: Broker, span: str) -> Look:
+    def _look(self, broker: DjangoBroker, span: str) -> Look:
         began = time.monotonic()
         bars, step = SPANS.get(span, (0, 0))
         horizon = [step * (place + 1) for place in range(bars)]
@@ -120,8 +119,8 @@ def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:
     return sorted(found, key=lambda one: one[1].started_ms)[:MOST_RUNNING]
 
 
-def _leases(broker: Broker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:
+def _leases(broker: DjangoBroker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:
     """When the leases of these jobs end; those that ended meanwhile are left out. One round trip for each node."""
-    wanted = [(queue, job.id) for job in jobs if (queue := existing_queue(job.queue)) is not None]
+    wanted = [(queue, job.id) for job in jobs if (queue := broker.existing(job.queue)) is not None]
     leases = broker.inspector.leases(wanted)
     return {(queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(wanted, leases, strict=True) if lease}

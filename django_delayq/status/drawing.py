@@ -23,11 +23,11 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 def report(snapshot: Snapshot) -> list[str]:
     """The status as it is printed once."""
     lines = [server_line(snapshot), ""]
-    ordered = [orders(queue) for queue in snapshot.queues]
-    last = ("done", "ordered") if any(ordered) else ("done",)
+    rules = [rules_of(queue) for queue in snapshot.queues]
+    last = ("done", "rules") if any(rules) else ("done",)
     rows = [
         (queue.name, *(getattr(queue.counts, place) for place in PLACES), duration(queue.lag_seconds),
-         *(queue.counts.counters.get("acked", 0), ordered[place])[: len(last)])
+         *(queue.counts.counters.get("acked", 0), rules[place])[: len(last)])
         for place, queue in enumerate(snapshot.queues)
     ]  # fmt: skip
     lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
@@ -51,8 +51,8 @@ def server_line(snapshot: Snapshot) -> str:
     return ", ".join((f"Redis {redis.version}{nodes}", f"{used} used", aof, *troubles))
 
 
-def orders(queue: QueueStatus) -> str:
-    """What an operator ordered for a queue, in a few words."""
+def rules_of(queue: QueueStatus) -> str:
+    """Pauses and limits of a queue, in a few words."""
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
     limits = [name if value is True else f"{name} {value}" for name, value in queue.limits.items()]
     return ", ".join(filter(None, (words, *limits)))

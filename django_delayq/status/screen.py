@@ -17,9 +17,9 @@ from .drawing import (
     clipped,
     fitted,
     flowing,
-    orders,
     outbox_line,
     regrouped,
+    rules_of,
     seen,
     server_line,
     spark,
@@ -30,9 +30,10 @@ from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
 LOOKS: Final = 30
 #: the next hour, in steps of two minutes
 HORIZON: Final = tuple(range(120_000, 3_600_001, 120_000))
-#: columns of the queues that go first where the terminal is narrow
-_DROPPED: Final = ("gated", "reserved", "p50 late", "failing/s", "failed", "p99 late", "morgue", "ordered")
-_LOOKS_HEAD: Final = "last looks"
+#: columns of the queues that go first where the terminal is narrow: those of which the totals or other lines say most.
+#: What is reserved stays longest, because of a pull queue nothing else says that it is worked on
+_DROPPED: Final = ("p50 late", "gated", "failing/s", "p99 late", "rules", "morgue", "failed", "reserved")
+_LOOKS_HEAD: Final = "trend"
 
 
 @dataclass(slots=True)
@@ -94,14 +95,18 @@ def late(histogram: Histogram, q: float) -> str:
 
 
 def queues(snapshot: Snapshot, change: Change, trail: Trail, width: int) -> list[str]:
-    """A table of them, and behind each the trail of its done/s: as much of it as there is room for."""
+    """A table of them, and behind each the trail of its done/s: as much of it as there is room for.
+
+    Pauses and limits are told below it where they have no column: a queue that stands still must say why.
+    """
     head: tuple[str, ...] = (
         "queue", "delayed", "ready", "reserved", "gated", "failed", "morgue", "lag", "done/s", "failing/s", "p50 late",
-        "p99 late", "ordered",
+        "p99 late", "rules",
     )  # fmt: skip
     rows = [_row(queue, change.queues.get(queue.name, Rates())) for queue in snapshot.queues]
     drop: tuple[str, ...] = _DROPPED
-    if not any(row[-1] for row in rows):
+    rules = [f"{row[0]}: {row[-1]}" for row in rows if row[-1]]
+    if not rules:
         head, rows = head[:-1], [row[:-1] for row in rows]
         drop = tuple(name for name in drop if name in head)
     lines = fitted(head, rows, drop, width - 2 - len(_LOOKS_HEAD))
@@ -110,7 +115,8 @@ def queues(snapshot: Snapshot, change: Change, trail: Trail, width: int) -> list
     looks = [spark(trail.of(queue.name)[-room:]) for queue in snapshot.queues] if room > 0 else []
     longest = max(map(len, looks), default=0)
     tails = [_LOOKS_HEAD, *(one.rjust(longest) for one in looks)] if longest else [""] * len(lines)
-    return [f"{line.ljust(widest)}  {tail}".rstrip() for line, tail in zip(lines, tails, strict=True)]
+    drawn = [f"{line.ljust(widest)}  {tail}".rstrip() for line, tail in zip(lines, tails, strict=True)]
+    return drawn if "rules" in lines[0].split() else [*drawn, *flowing(rules, width)]
 
 
 def _row(queue: QueueStatus, rates: Rates) -> tuple[str, ...]:
@@ -118,7 +124,7 @@ def _row(queue: QueueStatus, rates: Rates) -> tuple[str, ...]:
     numbers = (counts.delayed, counts.ready, counts.reserved, counts.gated, counts.failed, counts.morgue)
     return (
         printable(queue.name), *map(str, numbers), duration(queue.lag_seconds), f"{rates.done:.1f}",
-        f"{rates.failing:.1f}", late(rates.lateness, 0.5), late(rates.lateness, 0.99), orders(queue),
+        f"{rates.failing:.1f}", late(rates.lateness, 0.5), late(rates.lateness, 0.99), rules_of(queue),
     )  # fmt: skip
 
 

@@ -28,6 +28,29 @@ KEY = """const [on, key] = arguments;
 #: since when nothing was asked, ms
 QUIET = """return performance.now()
     - Math.max(...performance.getEntriesByType('resource').map(one => one.responseEnd))"""
+#: from now on the page hears of a site with more to do than any
+HUGE = """const original = window.fetch;
+    let more = 0;
+    window.fetch = async (...asked) => {
+      const answer = await original(...asked);
+      const said = await answer.json();
+      more += 40000000;
+      said.totals.done += more;
+      said.lateness[said.lateness.length - 2] += more;
+      if (said.backlog) said.backlog.bins[0] = 4000000;
+      return new Response(JSON.stringify(said), { status: answer.status });
+    }"""
+#: of a chart, what stands at its axes
+TICKS = "return Array.from(document.querySelectorAll(`#${arguments[0]} .dq-tick`), one => one.textContent)"
+#: what stands at an axis and is not all in sight, or over its neighbour
+CUT = """return Array.from(document.querySelectorAll('.dq-plot svg')).flatMap(svg => {
+      const box = svg.getBoundingClientRect();
+      const ticks = Array.from(svg.querySelectorAll('.dq-tick'), one => [one.textContent, one.getBoundingClientRect()]);
+      const over = (one, other) => one !== other && one.left < other.right && other.left < one.right
+        && one.top + 2 < other.bottom - 2 && other.top + 2 < one.bottom - 2;
+      const cut = at => at.left < box.left || at.right > box.right || ticks.some(([, other]) => over(at, other));
+      return ticks.filter(([, at]) => cut(at)).map(([text]) => text);
+    })"""
 HIDE = """const hidden = arguments[0];
     Object.defineProperty(document, 'hidden', { configurable: true, get: () => hidden });
     document.dispatchEvent(new Event('visibilitychange'))"""
@@ -120,6 +143,51 @@ def test_the_charts_move(operator: Browser, delayq: Broker) -> None:
     operator.until(lambda: operator.run("return document.querySelectorAll('#dq-backlog .dq-bar').length") == 24,
                    what="the hours of a day")  # fmt: skip
     assert "span=day" in operator.path
+
+
+def test_a_line_does_not_join_what_was_before_and_after_a_gap(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    answers(operator, 3)
+
+    def parts() -> int:
+        path: str = operator.run("return document.querySelector('#dq-throughput path.dq-s1').getAttribute('d')")
+        assert "L" in path
+        return path.count("M")
+
+    before = parts()
+    operator.run(HIDE, True)
+    operator.until(lambda: operator.run(QUIET) > 3_500, what="more than three intervals")
+    operator.run(HIDE, False)
+    operator.until(lambda: parts() == before + 1, what="another part of the line")
+    answers(operator, 2)
+    assert parts() == before + 1, "from there on it goes on"
+
+
+def test_it_is_told_how_old_the_backlog_is(operator: Browser, delayq: Broker) -> None:
+    every_place(delayq)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-backlog [data-readout]").endswith("as of now"), what="a new backlog")
+    operator.until(lambda: operator.text("#dq-backlog [data-readout]").endswith("as of 3 s ago"), what="an older one")
+    operator.click("in the next day", stays=True)
+    operator.until(lambda: operator.text("#dq-backlog [data-readout]").endswith("as of now"), what="a new one")
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_what_stands_at_an_axis_is_all_in_sight(operator: Browser, delayq: Broker, width: int) -> None:
+    every_place(delayq)
+    operator.size(width, 900)
+    operator.open(PAGE)
+    operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
+    operator.run(HUGE)
+    operator.click("in the next day", stays=True)
+    operator.until(lambda: "5 M" in operator.run(TICKS, "dq-backlog"), timeout=20,
+                   what="a huge backlog")  # fmt: skip
+    operator.until(lambda: operator.run(TICKS, "dq-lateness")[:4] == ["10 ms", "1 s", "100 s", "10\u202f000 s"],
+                   what="a huge lateness")  # fmt: skip
+    assert {text[-2:] for text in operator.run(TICKS, "dq-throughput")[1:3]} <= {" M", " G"}
+    assert operator.run(TICKS, "dq-backlog")[:3] == ["0", "2.5 M", "5 M"]
+    assert operator.run(CUT) == []
 
 
 def test_a_queue_is_paused_and_resumed_in_the_table(operator: Browser, delayq: Broker) -> None:

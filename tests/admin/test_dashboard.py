@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -212,6 +213,13 @@ def test_warnings_say_what_to_do() -> None:
     assert "loading" in said(loading=True)[0]
 
 
+def test_the_shards_of_an_old_epoch_are_told_apart(delayq: Broker, viewer: Client) -> None:
+    Yard(delayq).put("a", delay_ms=60_000)
+    delayq.reshard("orders", 2)
+    page = viewer.get(PAGE, {"heat": "delayed"}).content
+    assert sorted(cells(page, "dq-heat")) == [["orders, epoch 0", "1"], ["orders, epoch 1", "0", "0"]]
+
+
 def test_colours_grow_with_the_numbers() -> None:
     assert [level(n, 500_000) for n in (0, 1, 5, 10_000, 250_000, 500_000)] == [0, 1, 1, 2, 6, 8]
     assert level(3, 3) == 8
@@ -287,7 +295,8 @@ def test_a_page_costs_no_more_than_ten_calls_and_that_is_so_for_many_queues(
         yard.put(f"a{number}", delay_ms=1_000 * number)
     yard.put("now")
     say(delayq, "w@host:1", yard.take()[:3])
-    viewer.get(PAGE)  # the scripts are known from here on
+    for _ in range(2):
+        viewer.get(PAGE)  # the scripts are known from here on, and each line is made
 
     def price(address: str) -> int:
         trips.clear()
@@ -377,6 +386,30 @@ def test_redis_is_gone_is_said_kindly_and_in_the_place_of_the_numbers(
     connections.close_broker()
     settings.DELAYQ = here
     assert viewer.get(PAGE).status_code == 200
+
+
+@pytest.mark.broken_on_purpose
+@pytest.mark.one_server("stops one server")
+def test_a_redis_that_stands_still_holds_no_request_for_long(
+    delayq: Broker,
+    viewer: Client,
+    settings: Any,
+    redis_factory: Callable[..., RedisBox],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = redis_factory()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
+    connections.close_broker()
+    monkeypatch.setattr(connections, "PATIENCE", 0.3)
+    yard = Yard(connections.broker())
+    yard.put("a")
+    say(connections.broker(), "w@host:1", yard.take())
+    assert viewer.get(PAGE).status_code == 200
+    box.pause()
+    for address in (PAGE, DATA, f"{DATA}?all=1"):
+        began = time.monotonic()
+        assert viewer.get(address).status_code == 503
+        assert time.monotonic() - began < 0.3 * 8, "a few answers waited for, and a line that was made anew"
 
 
 # -- who may ----------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change
         "late p50 5ms  p99 990ms",
         "",
         "queue         delayed  ready  reserved  gated  failed  morgue   lag  done/s  failing/s  p50 late  p99 late"
-        "     ordered  last looks",
+        "       rules  trend",
         "mails\\x1b[2J        5      0         0      0       0       0  0.0s     0.0        0.0         -         -"
         "  paused out  ▁▁▁",
         "orders             40      2         3      0       1       9  2.5s    12.5        0.5       5ms     990ms"
@@ -106,10 +106,17 @@ def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change
 
 
 def test_a_narrow_terminal_keeps_what_matters(drawn: tuple[Snapshot, Change, Trail]) -> None:
-    assert screen(*drawn, 70)[4:7] == [
-        "queue         delayed  ready   lag  done/s     ordered  last looks",
-        "mails\\x1b[2J        5      0  0.0s     0.0  paused out  ▁▁▁",
-        "orders             40      2  2.5s    12.5              ▁▃█",
+    assert screen(*drawn, 80)[4:8] == [
+        "queue         delayed  ready  reserved  failed  morgue   lag  done/s  trend",
+        "mails\\x1b[2J        5      0         0       0       0  0.0s     0.0  ▁▁▁",
+        "orders             40      2         3       1       9  2.5s    12.5  ▁▃█",
+        "mails\\x1b[2J: paused out",
+    ]
+    assert screen(*drawn, 60)[4:8] == [
+        "queue         delayed  ready  reserved   lag  done/s  trend",
+        "mails\\x1b[2J        5      0         0  0.0s     0.0  ▁▁▁",
+        "orders             40      2         3  2.5s    12.5  ▁▃█",
+        "mails\\x1b[2J: paused out",
     ]
 
 

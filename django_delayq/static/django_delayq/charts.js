@@ -3,7 +3,7 @@
 "use strict";
 window.delayqCharts = (() => {
   const NAMESPACE = "http://www.w3.org/2000/svg";
-  const LEFT = 52;
+  const LEFT = 60;
   const RIGHT = 10;
   const TOP = 8;
   const BOTTOM = 20;
@@ -121,11 +121,12 @@ window.delayqCharts = (() => {
     }
   }
 
-  /* Lines over the last `span` ms, or the minutes that there are so far. Points are {ms, values: [number or null, …]}. */
+  /* Lines over the last `span` ms, or the minutes that there are so far. Points are {ms, values: [number or null, …], apart}.
+     Before one that is `apart` nobody looked for a while: no line leads to it. */
   class Lines extends Chart {
-    constructor(box, words, { names, text, log, span, clock, length }) {
+    constructor(box, words, { names, text, tick, log, span, clock, length }) {
       super(box, words);
-      Object.assign(this, { names, text, log, span, clock, length });
+      Object.assign(this, { names, text, tick, log, span, clock, length });
       this.points = [];
     }
     add(point) {
@@ -161,9 +162,9 @@ window.delayqCharts = (() => {
       // By logarithm everything up to 1 lies at the bottom.
       const part = (value) => (this.log ? Math.log10(Math.max(value, 1)) : value) / top;
       const y = (value) => floor - part(value) * (floor - TOP);
-      const powers = Array.from({ length: top + 1 }, (_, power) => 10 ** power);
-      const ticks = this.log ? powers.filter((_, power) => top < 5 || (top - power) % 2 === 0) : [0, top / 2, top];
-      this.grid(ticks, y, (value) => this.text(value).replace(/\.0(?= |$)/, ""));
+      const powers = () => Array.from({ length: top + 1 }, (_, power) => 10 ** power);
+      const ticks = this.log ? powers().filter((_, power) => top < 5 || (top - power) % 2 === 0) : [0, top / 2, top];
+      this.grid(ticks, y, this.tick);
       this.below(LEFT, `−${this.length(this.shown())}`, "start");
       this.below(this.width - RIGHT, this.words.now, "end");
       if (this.points.length < 2) {
@@ -183,7 +184,7 @@ window.delayqCharts = (() => {
       let drawing = false;
       this.points.forEach((point, place) => {
         const value = point.values[series];
-        if (value !== null) path += `${drawing ? "L" : "M"}${this.x(place).toFixed(1)} ${y(value).toFixed(1)}`;
+        if (value !== null) path += `${drawing && !point.apart ? "L" : "M"}${this.x(place).toFixed(1)} ${y(value).toFixed(1)}`;
         drawing = value !== null;
       });
       this.root.append(svg("path", { class: `dq-line dq-s${series + 1}`, d: path || "M0 0" }));
@@ -192,13 +193,19 @@ window.delayqCharts = (() => {
 
   /* Bars side by side. */
   class Bars extends Chart {
-    constructor(box, words, { text }) {
+    constructor(box, words, { text, tick, age }) {
       super(box, words);
-      Object.assign(this, { text, bins: [], due: 0, later: 0, unit: "", name: "" });
+      Object.assign(this, { text, tick, age, bins: [], due: 0, later: 0, unit: "", name: "", ms: null, old: 0 });
     }
     set(given) {
       Object.assign(this, given);
       if (this.at !== null && this.at >= this.bins.length) this.at = null;
+      this.draw();
+    }
+    /* How long ago that was counted, now. */
+    aged(now) {
+      if (this.ms === null) return;
+      this.old = Math.max(0, now - this.ms);
       this.draw();
     }
     count() { return this.bins.length; }
@@ -209,7 +216,7 @@ window.delayqCharts = (() => {
       if (place !== null) return [[1, this.when(place), this.text(this.bins[place])]];
       const sum = this.bins.reduce((one, other) => one + other, 0);
       return [[0, this.words.due, this.text(this.due)], [1, this.name, this.text(sum)],
-              [0, this.words.later, this.text(this.later)]];
+              [0, this.words.later, this.text(this.later)], ...(this.ms === null ? [] : [[0, this.age(this.old), ""]])];
     }
     rows() {
       return [[this.words["due-column"], this.words["jobs-column"]], [this.words.now, this.text(this.due)],
@@ -220,7 +227,7 @@ window.delayqCharts = (() => {
       const floor = this.height - BOTTOM;
       const top = Math.max(2, round(Math.max(1, ...this.bins)));
       const y = (value) => floor - (value / top) * (floor - TOP);
-      this.grid([0, top / 2, top], y, this.text);
+      this.grid([0, top / 2, top].filter(Number.isInteger), y, this.tick); // there is no half job
       const step = this.step();
       const gap = step > 5 ? 2 : 1;
       this.bins.forEach((bin, place) => {

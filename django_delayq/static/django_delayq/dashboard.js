@@ -4,26 +4,28 @@
 (() => {
   const dash = document.getElementById("dq-dash");
   if (!dash) return;
-  const { one, words, put, show, grouped, rate, duration, millis, clock, facts, sentences } = window.delayqPage;
+  const { one, words, put, show, grouped, rate, duration, millis, short, short_millis, clock, facts, sentences } = window.delayqPage;
   const { Lines, Bars } = window.delayqCharts;
   const { tell_queues, tell_workers, count } = window.delayqTables;
   const ALL_EVERY = 10000; // backlog, shards and outbox: at most so often, and not with every answer
   const ALL_ANSWERS = 10;
   const LATENESS = 10000; // quantiles are taken over so many ms
   const SPAN = 300000;
+  const GAP = 3; // so many times as long as meant between two answers: nobody knows how it was in between
   const TIMEOUT = 30000;
   const LONGEST = 30000;
   const SLOW = 5000; // from there on it is told
 
   // -- charts ----------------------------------------------------------------------------------------------------------
 
-  function lines(id, text, more) {
+  function lines(id, text, tick, more) {
     const box = one(id);
-    return new Lines(box, words, { names: box.dataset.names.split("|"), text, span: SPAN, clock, length: (ms) => duration(ms / 1000), ...more });
+    return new Lines(box, words, { names: box.dataset.names.split("|"), text, tick, span: SPAN, clock, length: (ms) => duration(ms / 1000), ...more });
   }
-  const throughput = lines("dq-throughput", rate, { log: false });
-  const lateness = lines("dq-lateness", millis, { log: true });
-  const backlog = new Bars(one("dq-backlog"), words, { text: grouped });
+  const age = (ms) => ms < 1000 ? words["as-of-now"] : words["as-of-ago"].replace("%s", duration(ms / 1000));
+  const throughput = lines("dq-throughput", rate, short, { log: false });
+  const lateness = lines("dq-lateness", millis, short_millis, { log: true });
+  const backlog = new Bars(one("dq-backlog"), words, { text: grouped, tick: short, age });
   const heatmap = new window.delayqHeatmap(one("dq-heat"), words, grouped);
 
   /* As Histogram.since and Histogram.quantile of core/timings.py. */
@@ -50,10 +52,11 @@
     if (!before) return;
     const seconds = (said.now_ms - before.now_ms) / 1000;
     const values = ["done", "failing", "scheduled"].map((name) => Math.max(0, said.totals[name] - before.totals[name]) / seconds);
-    throughput.add({ ms: said.now_ms, values });
+    const apart = said.now_ms - before.now_ms > GAP * before.next_ms;
+    throughput.add({ ms: said.now_ms, values, apart });
     const late = since(said.lateness, earlier[0].lateness);
     const quantiles = [0.5, 0.99].map((part) => quantile(late, said.bounds_ms, part));
-    lateness.add({ ms: said.now_ms, values: quantiles });
+    lateness.add({ ms: said.now_ms, values: quantiles, apart });
     total("done_rate", rate(values[0]));
     total("failing_rate", rate(values[1]));
     total("p50", millis(quantiles[0]));
@@ -77,9 +80,12 @@
     facts(one("dq-redis"), said.redis);
     sentences(one("dq-warnings"), said.warnings);
     put(one("dq-as-of"), words["as-of"].replace("%s", clock(said.now_ms)));
-    if (!said.backlog) return;
+    if (!said.backlog) {
+      backlog.aged(said.now_ms);
+      return;
+    }
     const { span, bins, due, later } = said.backlog;
-    backlog.set({ bins, due, later, name: words[span], unit: span === "hour" ? words.min : words.h });
+    backlog.set({ bins, due, later, ms: said.now_ms, old: 0, name: words[span], unit: span === "hour" ? words.min : words.h });
     shards = said.heat;
     heatmap.set(shards, params.get("heat") || "ready");
     put(one("dq-heat-more"), said.heat_more);

@@ -31,6 +31,13 @@ window.delayqPage = (() => {
     if (ms < 1000) return `${Math.round(ms)} ms`;
     return ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : duration(ms / 1000);
   }
+  /* Beside an axis there is little room: 25 k, 5 M; and lengths by powers of ten, so not in minutes. */
+  function short(number) {
+    const [size, unit] = [[1e9, " G"], [1e6, " M"], [1e4, " k"]].find(([least]) => number >= least) || [1, ""];
+    const scaled = number / (unit === " k" ? 1000 : size);
+    return (Number.isInteger(scaled) || scaled >= 100 ? grouped(scaled) : String(Number(scaled.toFixed(2)))) + unit;
+  }
+  const short_millis = (ms) => ms < 1000 ? `${ms} ms` : `${grouped(ms / 1000)} s`;
   /* In the server's time zone, like the rest of the admin. */
   const clock = (ms) => new Date(ms + Number(dash.dataset.zone)).toISOString().slice(11, 19);
 
@@ -66,5 +73,5 @@ window.delayqPage = (() => {
     texts.forEach((text, place) => put(list.children[place] || list.appendChild(document.createElement("li")), text));
   }
 
-  return { dash, one, words, put, show, fill, grouped, rate, duration, millis, clock, address, jobs_url, keyed, facts, sentences };
+  return { dash, one, words, put, show, fill, grouped, rate, duration, millis, short, short_millis, clock, address, jobs_url, keyed, facts, sentences };
 })();
