@@ -89,7 +89,7 @@ class _Gathering:
 
         clean = False
         try:
-            line.retry.call_with_retry(attempt, lambda _error: line.disconnect())
+            lines.policy.call_with_retry(attempt, lambda _error: line.disconnect())
             clean = True
         except REDIS_ERRORS as error:
             self._lost(places, error)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connections as databases
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -110,8 +109,8 @@ def test_a_scraper_is_not_sent_to_the_login_of_the_project(
     assert ask(caller(anonymous=True)).status_code == 401
 
 
-def test_a_scrape_is_in_no_transaction_of_any_database() -> None:
-    assert views.metrics._non_atomic_requests == set(databases)
+def test_a_scrape_is_in_no_transaction_of_any_database(settings: Any) -> None:
+    assert views.metrics._non_atomic_requests == set(settings.DATABASES)
 
 
 @pytest.mark.broken_on_purpose
