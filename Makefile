@@ -18,10 +18,12 @@ demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" --ignore tests/api $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/api
 	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(ARGS)
 	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(ON_A_CLUSTER)
 
+# The API has a process of its own: it is asked by a machine, with servers and threads of its own.
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
 	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model))

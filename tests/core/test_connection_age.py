@@ -52,6 +52,13 @@ def aged(redis_setting: Any) -> Iterator[Callable[[float | None], Connection]]:
         one.close()
 
 
+@pytest.fixture(autouse=True)
+def alone(request: pytest.FixtureRequest) -> None:
+    """Nobody else is connected to the run's Redis; threads of earlier tests may be."""
+    if "redis_client" in request.fixturenames:
+        request.getfixturevalue("redis_client").client_kill_filter(_type="normal", skipme=True)
+
+
 def lines_of(client: redis.Redis) -> set[str]:
     """Ids of the connections that ran a script last."""
     return {line["id"] for line in client.client_list() if line["cmd"].startswith("eval")}
