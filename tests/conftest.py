@@ -262,6 +262,10 @@ _OF_ANY_SERVER = {"redis_setting", "cluster_box"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts what runs in its background so, and every process of the tests would
+        # inherit it: none of them would hear the Ctrl-C that it is to be sent.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "one_server(reason): makes no sense on a Redis Cluster, because ...")
 
 

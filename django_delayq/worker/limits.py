@@ -25,10 +25,24 @@ PATIENCE: Final = 5.0
 _BEAT: Final = 1.0
 
 
-def _raise_in(thread_id: int, kind: type[BaseException] | None) -> None:
-    """Make ``thread_id`` raise ``kind`` at its next bytecode; None takes back one that was not raised yet."""
-    target = ctypes.c_ulong(thread_id)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(target, ctypes.py_object(kind) if kind is not None else None)
+def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
+    """Make ``thread_id`` raise ``kind`` at its next bytecode."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(kind))
+
+
+def _swallow() -> None:
+    """Take what another thread wanted to have raised in this one, if it was not raised yet.
+
+    It is raised and caught. Setting it to nothing would also do away with it, but leave Python before 3.13 in the
+    belief that something is still to be raised: every thread would look for it at every turn from then on, and a
+    traced one (coverage, a debugger) would never get beyond the beginning of a function.
+    """
+    try:
+        _raise_in(threading.get_ident(), JobTimeout)  # in the place of one that waits, so this is the last
+        while True:
+            pass
+    except JobTimeout:
+        pass
 
 
 class Warden:
@@ -90,8 +104,9 @@ class Warden:
         """The run left the limited section. After this returned, no time limit strikes it any more."""
         with self._condition:
             run.limit_at = NEVER
-            if run.limited_by:
-                _raise_in(run.thread_id, None)
+            was_struck = run.limited_by and run.cancel is None
+        if was_struck:
+            _swallow()
 
     # --- the thread
 

@@ -1,0 +1,62 @@
+"""Time limits strike the run that they are for, and leave nothing behind in the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from django_delayq.core.errors import JobTimeout
+from django_delayq.worker.limits import Warden
+from django_delayq.worker.run import Run
+
+from .support import make_run
+
+PROGRAM = """
+import sys, threading
+from tests.worker.test_limits import overrun
+{act}
+sys.settrace(lambda *_: None)
+(lambda: None)()
+print("went on")
+"""
+
+
+def overrun(*, raises: bool) -> Run:
+    """A run in this thread whose limit struck; the exception of it was raised, or is still to be."""
+    run = make_run()
+    warden = Warden([run], None, lambda _: None, lambda: None)
+    warden.arm(run, 0)
+    try:
+        warden._look(run.limit_at)
+        while raises:
+            pass
+    except JobTimeout:
+        pass
+    finally:
+        warden.disarm(run)
+    return run
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_traced_program_goes_on_after_a_time_limit(raises: bool) -> None:
+    program = PROGRAM.format(act=f"overrun(raises={raises})")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False,
+                          cwd=Path(__file__).parents[2])  # fmt: skip
+    assert (done.stdout, done.stderr) == ("went on\n", "")
+
+
+def test_a_limit_that_struck_too_late_does_not_strike_later() -> None:
+    for _ in range(100):
+        overrun(raises=False)
+        sum(range(1000))
+
+
+def test_a_run_that_never_reached_its_limit_is_left_alone() -> None:
+    run = make_run()
+    warden = Warden([run], None, lambda _: None, lambda: None)
+    warden.arm(run, 60)
+    warden.disarm(run)
+    assert (run.limited_by, run.should_stop) == (0.0, False)
