@@ -153,8 +153,11 @@ def close_broker() -> None:
         _hurried.clear()
         old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
         _broker = _stand_in
+    from .pull.figures import dismiss
+
     for one in (old, *hurried):
         if one is not None:
+            dismiss(one.tally)
             one.connection.close()
 
 

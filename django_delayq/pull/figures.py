@@ -57,7 +57,18 @@ class Courier:
         self._pause = Backoff()
         self._lock = threading.Lock()
         self._armed = False
+        self._timer: threading.Timer | None = None
         tally.subscribe(self.ring)
+
+    def stop(self) -> None:
+        """Say the last words and nothing more, also if they were not heard: who has closed the broker told it so."""
+        self._tally.unsubscribe(self.ring)
+        with self._lock:
+            self._armed = True  # for ever, so that a call under way arms no other timer
+            timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self.last_words()
 
     def ring(self, seconds: float = PACE) -> None:
         """There is something to tell in so many seconds, if not sooner."""
@@ -65,7 +76,7 @@ class Courier:
             if self._armed:
                 return
             self._armed = True
-        timer = threading.Timer(seconds, self._tell)
+            timer = self._timer = threading.Timer(seconds, self._tell)
         timer.name, timer.daemon = "delayq-figures", True
         try:
             timer.start()
@@ -74,7 +85,9 @@ class Courier:
 
     def _tell(self) -> None:
         with self._lock:
-            self._armed = False
+            if self._timer is not threading.current_thread():
+                return  # stopped in the moment in which it went off
+            self._armed, self._timer = False, None
         try:
             self._tally.flush()
             self._pause.reset()
@@ -105,6 +118,14 @@ def see_to(tally: Tally) -> None:
     with _lock:
         if tally not in _couriers:
             _couriers[tally] = Courier(tally)
+
+
+def dismiss(tally: Tally) -> None:
+    """Nobody tells Redis what this tally counts any more: its broker is being closed."""
+    with _lock:
+        courier = _couriers.pop(tally, None)
+    if courier is not None:
+        courier.stop()
 
 
 def _last_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from django_delayq import Queue
+from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.faults import Fault
@@ -107,3 +108,32 @@ def test_what_fsck_found_in_the_whole_deployment_is_kept(delayq: Broker) -> None
     delayq.client.hset(queue.shard(0).names["state"], "ghost", b"")
     assert check("--repair") == 1
     assert check() == 0
+
+
+def couriers_at_work() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "delayq-figures"]
+
+
+def test_what_a_broker_has_counted_is_told_when_it_is_closed(delayq: Broker, redis_url: str, prefix: str) -> None:
+    feed = Queue("feed")
+    feed.put(b"1")
+    feed.reserve()[0].ack()
+    connections.close_broker()
+    assert runs(connections.broker()) == {("feed", "raw"): 1}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_closed_broker_leaves_nobody_behind_who_asks_for_redis(
+    delayq: Broker, settings: Any, redis_factory: Callable[..., Any]
+) -> None:
+    box, before = redis_factory(), settings.DELAYQ
+    settings.DELAYQ = {**before, "REDIS": box.url}
+    connections.close_broker()
+    feed = Queue("feed")
+    feed.put(b"1")
+    box.kill()
+    figures.note_fault(connections.broker(), Fault.TRANSIENT)
+    wait_until(couriers_at_work, 10, "a timer that tries to tell it")
+    connections.close_broker()
+    settings.DELAYQ = before
+    wait_until(lambda: not couriers_at_work(), 30, "the end of its last try")
