@@ -48,6 +48,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
+from . import events
 from . import layout as layouts
 from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
 from .inspector import Counts
@@ -306,7 +307,7 @@ class Epochs:
         """Takes off the old epochs in which nothing lies any more; returns them.
 
         An epoch stays for two minutes after its last call, because that may be sent again, and as long as there are
-        graves in its morgue, or marks of durable jobs.
+        graves in its morgue, marks of durable jobs, or events that a consumer has not read (:mod:`.events`).
         """
         retired: list[int] = []
         while True:
@@ -354,8 +355,9 @@ class Epochs:
         return True
 
     def _retire_shards(self, name: str, numbers: Iterable[int], *, force: bool) -> bool:
-        word = b"1" if force else b"0"
-        replies = [self._call("retire", name, number, word) for number in numbers]
+        # Who has not read what happened there is waited for, also when it has not come by yet.
+        words = [b"1"] if force else [b"0", *events.followers(self._broker, name)]
+        replies = [self._call("retire", name, number, *words) for number in numbers]
         return all(reply == b"1" for reply in replies)
 
     def _is_empty(self, name: str, epochs: layouts.Epochs) -> bool:

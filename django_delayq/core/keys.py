@@ -22,7 +22,8 @@ reply       hash     request id -> the reply it got
 window      list     request ids by age
 count       hash     counters
 event       stream   finished attempts, capped
-meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks, birth
+meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks, birth,
+                     how far consumers have read the events (:mod:`.events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 settled     hash     durable key -> mark: how its generation ended (``lua/lib/settled.lua``), until somebody took it
 =========== ======== ==========================================================================================
@@ -30,12 +31,15 @@ settled     hash     durable key -> mark: how its generation ended (``lua/lib/se
 Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
 ``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
 somebody told it and it has not done yet, see :mod:`.workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
-see :mod:`.timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms) and,
-without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers).
+see :mod:`.timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms),
+``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write ->
+its record, see :mod:`.runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each
+shard that an open bulk write writes to, in the same slot, lies its ledger: ``<stem of the shard>run:<run>`` (hash).
 
-Three keys expire, and no job needs them: ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see
-:mod:`.results`), ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``) and ``<prefix>:answer:<hash>``
-(string: what the HTTP API answered to an Idempotency-Key).
+What expires, and no job needs: the ledger of a closed run (a day later), ``{<prefix>}:pace:<run>`` (string: when its
+next job is in time), ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see :mod:`.results`),
+``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``) and ``<prefix>:answer:<hash>`` (string: what the
+HTTP API answered to an Idempotency-Key).
 """
 
 from __future__ import annotations
@@ -89,6 +93,16 @@ def dump_key(prefix: str, worker: str) -> str:
 def figures_keys(prefix: str) -> tuple[bytes, bytes]:
     """Keys of the figures of finished runs, and of the requests that were added to them."""
     return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
+
+
+def runs_key(prefix: str) -> str:
+    """Key of the records of bulk writes."""
+    return f"{{{prefix}}}:runs"
+
+
+def pace_key(prefix: str, run: str) -> str:
+    """Key of the moment at which a run's next job is in time."""
+    return f"{{{prefix}}}:pace:{run}"
 
 
 def wake_key(prefix: str, queue: str) -> str:

@@ -27,7 +27,8 @@ NAMES: Final = (
     "touch", "kick", "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves",
     "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
     "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads", "settled",
-    "known", "result", "retry_many", "tell", "note",
+    "known", "result", "retry_many", "tell", "note", "bulk", "close_run", "pace", "advance", "columns",
+    "cancel_many", "move_many",
 )  # fmt: skip
 #: a node of a cluster that says so, or nothing, is not the one to ask (any more)
 _ELSEWHERE: Final = (
@@ -104,7 +105,7 @@ class Scripts:
         self._connection = connection
         self._test_clock = test_clock
         self._loaded: dict[str, tuple[str, str]] = {}
-        self._heads: dict[tuple[str, bytes, int], bytes] = {}
+        self._heads: dict[tuple[str, bytes, bytes, int], bytes] = {}
         self._flags: bool | None = None
 
     def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
@@ -183,13 +184,14 @@ class Scripts:
 
         Twenty-seven keys take redis-py longer to pack than the rest of a schedule() takes altogether.
         """
-        known = self._heads.get((sha, keys[0], arguments))
+        of = (sha, keys[0], keys[-1], arguments)
+        known = self._heads.get(of)
         if known is None:
             words = [b"EVALSHA", sha.encode(), len(keys), *keys]
             known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
             if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are made again
                 self._heads.clear()
-            self._heads[sha, keys[0], arguments] = known
+            self._heads[of] = known
         return known
 
     def _round_trip(self, key: bytes, packed: bytes) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, events, fsck, mend
+from django_delayq.core import bulk, columns, events, fsck, mend, named, runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail, new_id, new_key, release
 from django_delayq.core.queue import Queue
 from django_delayq.core.results import Record, Results
+from django_delayq.core.runwriter import Limits, RunWriter, write_all
 from django_delayq.core.scripts import NAMES
 from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
@@ -88,8 +89,13 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
         if not (cursor := page.cursor):
             break
     assert len(found) == len(set(found)) == counts.delayed + counts.ready
+    parts = [columns.Part("q", number, "waiting") for number in range(SHARDS)]
+    read = [some for part in parts for some in columns.read_columns(cluster_broker, part)]
+    assert sorted(ident for some in read for ident in some.column("id")) == sorted(found)
     assert inspector.get("q", found[0]) is not None
     assert sum(len(events.read(cluster_broker, "q", number)) for number in range(SHARDS)) > 40
+    end = events.last(cluster_broker, "q", 0)
+    assert events.advance(cluster_broker, "q", 0, "history", end) == end
     assert cluster_broker.announce("w:1", {"threads": 1})
     assert [worker["name"] for worker in cluster_broker.workers()] == ["w:1"]
     assert cluster_broker.tell_worker("w:1", "dump")
@@ -103,6 +109,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     for_recurring_tasks(queue)
     for_those_who_wait(queue)
     for_those_who_ask(cluster_broker)
+    for_bulk_writes(cluster_broker)
     reshard(cluster_broker, queue)
     fsck.assert_invariants(cluster_broker)
     assert called == set(NAMES), "each script was run at least once"
@@ -129,7 +136,11 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     into("fail")
     for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
         assert mend.retry_failed(queue, view.job.shard, [(view.id, view.job.key)], delay_ms=90_000) == ["retried"]
-    assert bulk.kill_failed(queue) == {"killed": 30}
+    for view in broker.inspector.page("q", "failed", limit=5, reverse=True).jobs:
+        wanted = [(view.id, view.job.key)]
+        assert named.move_named(queue, view.job.shard, wanted, delay_ms=80_000) == ["moved"]
+        assert named.cancel_named(queue, view.job.shard, wanted) == ["cancelled"]
+    assert bulk.kill_failed(queue) == {"killed": 25}
     into("fail")
     assert bulk.delete_failed(queue) == {"deleted": 30}
     broker.pause("q", "out")
@@ -158,6 +169,17 @@ def for_those_who_ask(broker: Broker) -> None:
     for ident in ("a", "b", "c", "d", "e"):
         records.create(ident, b"head", 60_000)
         assert records.read(ident) == Record(b"head")
+
+
+def for_bulk_writes(broker: Broker) -> None:
+    """A run over all shards, written twice."""
+    run = runs.open_run(broker, "nightly", "q")
+    news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
+    for _ in range(2):
+        assert write_all(RunWriter(broker, run, Limits(per_second=1e6)), news).counts == {"created": 60}
+    assert dict(runs.close_run(broker, run).counts) == {"created": 60}
+    assert runs.forget_run(broker, "nightly")
+    assert bulk.cancel_all(broker.queue("q"))["cancelled"] >= 60
 
 
 def for_those_who_wait(queue: Queue) -> None:

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
 -- an old layout; and until the epoch ends, the counters, which do not change any more.
--- ARGV    3 '1' = whatever lies there; else only when no job, no grave and no mark does, and no call may be sent again any
---         more
+-- ARGV    3 '1' = whatever lies there; else only when no job, no grave and no mark does, no call may be sent again any
+--         more, and every consumer has read the events; 4 ... names of all consumers that follow this queue
 -- Returns '1', or '0' when it is too early.
 -- Events  none
--- include keys clock begin sweep window rules
+-- include keys clock begin sweep window rules position
 if ended then
   if ARGV[3] == '1' then
     redis.call('UNLINK', COUNT)
@@ -20,6 +20,10 @@ local function is_empty()
   if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, SETTLED) > 0 then
     return false
   end
+  local slowest = slowest_cursor(4)
+  if slowest and is_later(end_of_stream(), slowest) then
+    return false
+  end
   local youngest = redis.call('LINDEX', WINDOW, -1)
   return not youngest or now_ms - struct.unpack('<d', youngest, #youngest - 7) >= WINDOW_MS
 end
@@ -27,16 +31,22 @@ end
 if ARGV[3] ~= '1' and not is_empty() then
   return '0'
 end
+-- Who comes too late to read can tell by this what was missed.
+local last_event = end_of_stream()
 for place = 1, 26 do
   if KEYS[place] ~= META and (KEYS[place] ~= COUNT or ARGV[3] == '1') then
     redis.call('UNLINK', KEYS[place])
   end
 end
 for _, field in ipairs(redis.call('HKEYS', META)) do
-  if string.find(field, '^tick:') or string.find(field, '^sight:') or string.find(field, '^counted:') then
+  if string.find(field, '^tick:') or string.find(field, '^sight:') or string.find(field, '^counted:')
+    or string.find(field, '^cursor:') then
     redis.call('HDEL', META, field)
   end
 end
 redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable')
+if last_event ~= '0-0' then
+  redis.call('HSET', META, 'last_event', last_event)
+end
 redis.call('HSET', META, 'rules', struct.pack('<Bddd', CLOSING + ENDED, 0, 0, 0))
 return '1'

@@ -3,13 +3,17 @@ local function is_used(class)
   return math.floor(classes / 2 ^ (class - 1)) % 2 == 1
 end
 
-local function put_due(body, score, id)
-  local class = class_of(body)
+local function use_class(class)
   if not is_used(class) then
     classes = classes + 2 ^ (class - 1)
     -- At once and not at the end: a script that dies in between leaves a class too many, never one too few.
     redis.call('HSET', META, 'classes', classes)
   end
+end
+
+local function put_due(body, score, id)
+  local class = class_of(body)
+  use_class(class)
   redis.call('ZADD', DUE[class], score, id)
 end
 

@@ -1,0 +1,318 @@
+"""What ``lua/columns.lua`` answers, turned into columns of values. No job, however broken, raises an error here."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+from .frames import take_u8, take_u16, take_u32, unpack_names, unpack_state
+from .job import Undecodable, unpack_body
+
+#: columns of every job besides its queue, shard and place; times are Unix ms
+NAMES: Final = (
+    "id", "task", "due", "priority", "args", "context", "key", "failures", "reserves", "crashes", "lease_until",
+    "worker", "failed_at", "buried_at", "reason", "error_class", "error", "payloads",
+)  # fmt: skip
+
+_COUNTED: Final = ("failures", "reserves", "crashes")
+_HEAD: Final = struct.Struct("<BII")
+_MORE, _WITH_STATES, _WITH_COUNTS = 1, 2, 4
+_GRAVE: Final = struct.Struct("<ddHHH")
+_KEY_BYTES: Final = 16
+#: doubles are exact up to here
+_FARTHEST: Final = 2.0**53
+_BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
+_UNREADABLE: Final = "Undecodable"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is to be read of a shard.
+
+    ``low`` and ``high`` (Unix ms) bound the due time: from the one on, before the other. ``idents``: only these.
+    ``args``: whether the arguments are wanted; without that large ones stay where they are.
+    """
+
+    queue: str
+    shard: int
+    place: str
+    low: int | None = None
+    high: int | None = None
+    idents: tuple[str, ...] | None = None
+    args: bool = True
+
+    def holds(self, due: int | None) -> bool:
+        """Whether a due time is within the bounds; without bounds also none at all."""
+        if due is None:
+            return self.low is None and self.high is None
+        return (self.low is None or self.low <= due) and (self.high is None or due < self.high)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Jobs of a part, column by column. A column in which all have nothing (:func:`default_of`) may be left out."""
+
+    part: Part
+    n: int
+    values: dict[str, list[Any]]
+
+    def column(self, name: str) -> list[Any]:
+        """A value for each job, of one of :data:`NAMES`."""
+        found = self.values.get(name)
+        return [default_of(name)] * self.n if found is None else found
+
+    def bounded(self) -> Columns:
+        """Those that are due within the bounds of the part."""
+        kept = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
+        if len(kept) == self.n:
+            return self
+        return Columns(self.part, len(kept), {
+            name: [values[place] for place in kept] for name, values in self.values.items()
+        })  # fmt: skip
+
+
+def default_of(name: str) -> int | None:
+    """What a job has in a column of which nothing is known."""
+    return 0 if name in _COUNTED else None
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer of ``columns.lua``: ids and scores as they are packed, the rest only if it was asked for.
+
+    ``states`` and ``counts`` are empty where no job of the shard has one.
+    """
+
+    more: bool
+    looked_at: int
+    n: int
+    scores: bytes
+    lengths: bytes
+    ids: bytes
+    tasks: Mapping[int, str]
+    bodies: Sequence[bytes] = ()
+    states: Sequence[bytes] = ()
+    counts: Sequence[int] = ()
+
+    def members(self) -> list[bytes]:
+        """The ids; of the morgue with their keys."""
+        sizes = struct.unpack(f"<{self.n}I", self.lengths)
+        return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
+
+    def numbers(self) -> tuple[float, ...]:
+        """The scores."""
+        return struct.unpack(f"<{self.n}d", self.scores)
+
+    def last(self) -> tuple[bytes, bytes]:
+        """Score and member behind which the next page begins."""
+        (score,) = struct.unpack("<d", self.scores[-8:])
+        exact = abs(score) < _FARTHEST and score == int(score)
+        size = int.from_bytes(self.lengths[-4:], "little")
+        return b"%d" % score if exact else repr(score).encode(), self.ids[len(self.ids) - size :]
+
+
+def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
+    """What the script answered, taken apart as far as it costs nothing for each job."""
+    marks, looked_at, n = _HEAD.unpack_from(frame)
+    more = bool(marks & _MORE)
+    tasks, at = unpack_names(frame, _HEAD.size)
+    scores = frame[at : at + 8 * n]
+    at += 8 * n
+    lengths = frame[at : at + 4 * n]
+    at += 4 * n
+    if not with_bodies:
+        return Reply(more, looked_at, n, scores, lengths, frame[at:], tasks)
+    end = at + sum(struct.unpack(f"<{n}I", lengths))
+    reply = Reply(more, looked_at, n, scores, lengths, frame[at:end], tasks)
+    reply.bodies, at = _texts(frame, end, n)
+    if marks & _WITH_STATES:
+        reply.states, at = _texts(frame, at, n)
+    if marks & _WITH_COUNTS:
+        reply.counts = struct.unpack_from(f"<{n}I", frame, at)
+    return reply
+
+
+def _texts(frame: bytes, at: int, n: int) -> tuple[list[bytes], int]:
+    ends = list(accumulate(struct.unpack_from(f"<{n}I", frame, at), initial=at + 4 * n))
+    return [frame[a:b] for a, b in pairwise(ends)], ends[-1]
+
+
+def decoded(texts: Iterable[bytes]) -> list[str]:
+    """Texts of which somebody else may have made bytes that are none."""
+    return [text.decode(errors="replace") for text in texts]
+
+
+def ms_of(scores: Sequence[float], unit: int = 1000) -> list[int | None]:
+    """Scores as ms; None for what can be no time. ``unit`` is what a ms has of theirs: 1000 for µs."""
+    if scores and max(scores) < _FARTHEST and min(scores) > -_FARTHEST:
+        return [int(score // unit) for score in scores]
+    return [_ms(score, unit) for score in scores]
+
+
+def _ms(score: float, unit: int = 1000) -> int | None:
+    return int(score // unit) if abs(score) < _FARTHEST else None
+
+
+# -- live jobs ---------------------------------------------------------------------------------------------------------
+
+
+def live_columns(part: Part, reply: Reply) -> Columns:
+    """Jobs that wait, are reserved or gated."""
+    found = Columns(part, reply.n, {"id": decoded(reply.members())})
+    if part.place == "reserved":
+        found.values["lease_until"] = ms_of(reply.numbers(), 1)
+    else:
+        found.values["due"] = ms_of(reply.numbers())
+    merged = _put_contents(found, [_content(body, reply.tasks) for body in reply.bodies])
+    if part.place != "gated" and any(reply.states):  # the state that is there of what is gated is the run's
+        _read_states(found, reply.states)
+    if any(merged):
+        counts = [_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
+        found.values["payloads"] = counts
+    return found
+
+
+def _payloads(part: Part, reply: Reply, place: int) -> int:
+    """How many payloads lie under an id; what is gated behind a run does not have those that the run has."""
+    count = reply.counts[place] if reply.counts else 0
+    if part.place != "gated" or not reply.states:
+        return count
+    try:
+        return max(0, count - unpack_state(reply.states[place]).taken)
+    except _BROKEN:
+        return count
+
+
+def _content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
+    """Task, priority, arguments, context, key, whether it is merged, and what is wrong with the body."""
+    try:
+        priority, merged, key, task, options, args = unpack_body(body, tasks)
+    except Undecodable as error:
+        # The priority by which the scripts file it.
+        return None, body[0] & 7 if body else 4, body, None, body[3:19].hex() or None, False, str(error)
+    context = _context(options) if options else None
+    return task, priority, None if merged else args, context, key.hex(), merged, None
+
+
+def _put_contents(found: Columns, contents: Sequence[tuple[Any, ...]]) -> Sequence[bool]:
+    """Puts what stands in bodies into its columns; whether each is a merged job's."""
+    merged: Sequence[bool]
+    task, priority, args, context, key, merged, wrong = map(list, zip(*contents, strict=True))
+    found.values.update(task=task, priority=priority, args=args, key=key)
+    if any(context):
+        found.values["context"] = context
+    if any(wrong):
+        found.values["error"] = wrong
+        found.values["error_class"] = [text and _UNREADABLE for text in wrong]
+    return merged
+
+
+def _read_states(found: Columns, states: Sequence[bytes]) -> None:
+    reserved = found.part.place == "reserved"
+    names = (*_COUNTED, "failed_at", "error_class", "error", *(("due", "worker") if reserved else ()))
+    for name in names:
+        found.values[name] = found.column(name)
+    for place, packed in enumerate(states):
+        if packed:
+            _read_state(found, place, packed, reserved=reserved)
+
+
+def _read_state(found: Columns, place: int, packed: bytes, *, reserved: bool) -> None:
+    values = found.values
+    try:
+        state = unpack_state(packed)
+    except _BROKEN as error:
+        _tell(found, place, _UNREADABLE, f"the job's state cannot be read: {error}")
+        return
+    for name, count in zip(_COUNTED, (state.failures, state.reserves, state.crashes), strict=True):
+        values[name][place] = count
+    values["failed_at"][place] = state.failed_at_ms if 0 < state.failed_at_ms < _FARTHEST else None
+    if reserved:
+        values["due"][place] = _ms(state.due_us)
+        values["worker"][place] = _clean(state.worker)
+    if state.error:
+        _tell(found, place, *_error_of(state.error))
+
+
+def _tell(found: Columns, place: int, error_class: str | None, error: str | None) -> None:
+    """Notes an error, unless something worse stands there: that the body cannot be read."""
+    values = found.values
+    if values["error"][place] is None:
+        values["error_class"][place], values["error"][place] = error_class, error
+
+
+# -- the morgue --------------------------------------------------------------------------------------------------------
+
+
+def buried_columns(part: Part, reply: Reply) -> Columns:
+    """Jobs in the morgue."""
+    members = reply.members()
+    found = Columns(part, reply.n, {"id": decoded(member[: -_KEY_BYTES - 1] for member in members)})
+    graves = [_grave(record) for record in reply.bodies]
+    *columns, classes, errors, bodies, payloads, wrong = map(list, zip(*graves, strict=True))
+    names = ("due", "buried_at", *_COUNTED, "reason")
+    merged = _put_contents(found, [_content(body, reply.tasks) for body in bodies])
+    found.values.update(zip(names, columns, strict=True))
+    found.values["key"] = [member[-_KEY_BYTES:].hex() for member in members]
+    found.values["payloads"] = [payloads[place] if is_merged else None for place, is_merged in enumerate(merged)]
+    for name in ("error_class", "error"):
+        found.values[name] = found.column(name)
+    for place, told in enumerate(wrong):
+        if told is not None:
+            found.values["error_class"][place], found.values["error"][place] = _UNREADABLE, told
+        elif errors[place] or classes[place]:
+            named, message = _error_of(errors[place]) if errors[place] else (None, None)
+            _tell(found, place, classes[place] or named, message)
+    return found
+
+
+def _grave(record: bytes) -> tuple[Any, ...]:
+    """Of a record due, buried at, failures, reserves, crashes, reason, error class, error, body, number of payloads,
+    and what is wrong with it."""
+    try:
+        due, buried, failures, reserves, crashes = _GRAVE.unpack_from(record)
+        outcome, at = take_u8(record, _GRAVE.size)
+        reason, at = take_u8(record, at)
+        error_class, at = take_u8(record, at)
+        error, at = take_u16(record, at)
+        body, at = take_u32(record, at)
+    except _BROKEN as problem:
+        return None, None, 0, 0, 0, None, None, b"", record, 0, f"the morgue's record cannot be read: {problem}"
+    why = (reason or outcome).decode(errors="replace")
+    payloads = int.from_bytes(record[at : at + 4], "little")
+    named = error_class.decode(errors="replace") or None
+    return _ms(due), _ms(buried), failures, reserves, crashes, why, named, error, body, payloads, None
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def _context(options: bytes) -> str | None:
+    """The context of the schedule call as JSON; None without one, or if it cannot be read."""
+    try:
+        context = json.loads(options).get("context")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return None if context is None else _clean(json.dumps(context, ensure_ascii=False, separators=(",", ":")))
+
+
+def _error_of(stored: bytes) -> tuple[str | None, str | None]:
+    """Class and message of a last error; what cannot be read is the message."""
+    try:
+        known = json.loads(stored)
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict):
+        return None, stored.decode(errors="replace")
+    texts = (known.get("class"), known.get("message"))
+    name, message = (None if text is None else _clean(str(text)) for text in texts)
+    return name or None, message
+
+
+def _clean(text: str) -> str:
+    """Without halves of characters, which JSON can spell and UTF-8 cannot."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,0 +1,230 @@
+"""Whole shards, read column by column: for those who want millions of jobs and not one of them in particular.
+
+What waits, and the morgue, are paged through in the order of their indexes, each page behind the last (score, member)
+seen; what is reserved is walked through as a hash table, because heartbeats move leases about in their order. So a job
+that stays where it is meanwhile is told exactly once. One that moves may be told in both places, or in none.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
+from typing import TYPE_CHECKING, Final
+
+from .chunks import CHUNK
+from .column_values import (
+    NAMES,
+    Columns,
+    Part,
+    Reply,
+    buried_columns,
+    decoded,
+    default_of,
+    live_columns,
+    ms_of,
+    unpack_reply,
+)
+from .errors import InvalidJob
+from .job import MAX_ID_BYTES, PRIORITIES
+from .keys import SHARD_KEYS
+from .paging import INDEXES, Range
+from .scripts import clear_errors
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+__all__ = [
+    "INDEXED",
+    "NAMES",
+    "PLACES",
+    "Columns",
+    "Entries",
+    "Part",
+    "default_of",
+    "read_columns",
+    "read_entries",
+    "read_replies",
+]
+
+#: where a job may lie, in the order in which most jobs pass through
+PLACES: Final = ("waiting", "reserved", "gated", "morgue")
+#: place -> columns that its index has; nothing is gated that is not found through its lease
+INDEXED: Final[Mapping[str, frozenset[str]]] = {
+    "waiting": frozenset({"id", "due", "priority"}),
+    "reserved": frozenset({"id", "lease_until"}),
+    "gated": frozenset(),
+    "morgue": frozenset({"id", "buried_at"}),
+}
+#: entries of an index in one call; they take Redis about 1 ms
+PAGE: Final = 2000
+#: arguments up to so many bytes come along also when nobody wants them
+UNWANTED_BYTES: Final = 1024
+
+_GRAVE_TAIL: Final = 17  # \0 and the key, behind the id
+_WITHOUT_BODIES: Final = b"none"
+
+
+@dataclass(slots=True)
+class Entries:
+    """Entries of an index as they are packed: ``<I4`` lengths and bytes of the ids, ``<d`` scores.
+
+    Scores are µs (waiting: due, morgue: buried) or ms (reserved: end of the lease).
+    """
+
+    part: Part
+    priority: int | None
+    n: int
+    lengths: bytes
+    ids: bytes
+    scores: bytes
+
+    def idents(self) -> list[str]:
+        """The ids."""
+        sizes = struct.unpack(f"<{self.n}I", self.lengths)
+        return decoded(self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0)))
+
+    def times(self) -> list[int | None]:
+        """The scores as Unix ms."""
+        scores = struct.unpack(f"<{self.n}d", self.scores)
+        return ms_of(scores, 1 if self.part.place == "reserved" else 1000)
+
+
+def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[Entries]:
+    """What the index of a place has of its jobs (:data:`INDEXED`), in pages; never of some ids only.
+
+    Raises:
+        InvalidJob: the place has no index, or some ids only are wanted.
+    """
+    if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
+        raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_columns()")
+    if part.place == "reserved":
+        yield from (_entries_of(part, found) for found in _scan(broker, part))
+        return
+    for index, priority in _indexes(part.place):
+        for reply in _pages(broker, part, index, page, _WITHOUT_BODIES):
+            if part.place == "morgue":
+                ids = [member[:-_GRAVE_TAIL] for member in reply.members()]
+                reply.ids, reply.lengths = b"".join(ids), struct.pack(f"<{reply.n}I", *map(len, ids))
+            yield Entries(part, priority, reply.n, reply.lengths, reply.ids, reply.scores)
+
+
+def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Columns]:
+    """Everything known of the jobs of a place, up to ``fetch`` in one call of Redis (fewer when they are large).
+
+    Raises:
+        InvalidJob: there is no such place.
+    """
+    if part.place not in PLACES:
+        raise InvalidJob(f"{part.place!r} is no place of a job; use some of {', '.join(PLACES)}")
+    read = buried_columns if part.place == "morgue" else live_columns
+    for reply in read_replies(broker, part, fetch=fetch):
+        if reply.n:
+            found = read(part, reply)
+            yield found if _is_bounded_by_index(part) else found.bounded()
+
+
+def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Reply]:
+    """What :func:`read_columns` reads, not yet decoded and not yet kept to the bounds."""
+    most = b"" if part.args else b"%d" % UNWANTED_BYTES
+    if part.place == "morgue" and part.idents is not None:
+        for name in _names(part.idents):
+            ident = name.decode()
+            yield from _pages(broker, part, "morgue_id", fetch, most, Range("id", ident, ident).arguments())
+    elif part.idents is not None:
+        yield from _looked_up(broker, part, _names(part.idents), fetch, most)
+    elif part.place in ("reserved", "gated"):
+        held = (member for found in _scan(broker, part) for member in found)
+        yield from _looked_up(broker, part, held, fetch, most)
+    else:
+        for index, _ in _indexes(part.place):
+            yield from _pages(broker, part, index, fetch, most)
+
+
+def _indexes(place: str) -> list[tuple[str, int | None]]:
+    """The indexes that hold a place, and the priority of what lies there."""
+    return [("morgue", None)] if place == "morgue" else list(zip(INDEXES["waiting"]["due"], range(PRIORITIES),
+                                                                strict=True))  # fmt: skip
+
+
+def _is_bounded_by_index(part: Part) -> bool:
+    """Whether the index is ordered by what the bounds are about."""
+    return part.place == "waiting" and part.idents is None
+
+
+def _names(idents: Iterable[str]) -> Iterator[bytes]:
+    """Ids as they are stored, each once; those that nothing can be stored under are left out."""
+    for ident in dict.fromkeys(idents):
+        name = ident.encode(errors="replace")
+        if 0 < len(name) <= MAX_ID_BYTES and b"\0" not in name and name.decode() == ident:
+            yield name
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def _pages(broker: Broker, part: Part, index: str, limit: int, most: bytes,
+           bounds: tuple[bytes, bytes, bytes] | None = None) -> Iterator[Reply]:  # fmt: skip
+    """What lies in an index, page by page."""
+    if bounds is None:
+        by_due = _is_bounded_by_index(part)
+        bounds = (_before(part.low), _before(part.high), b"") if by_due else (b"", b"", b"")
+    position = SHARD_KEYS.index(index) + 1
+    score = member = b""
+    while True:
+        reply = _ask(broker, part, most, position, limit, score, member, *bounds)
+        if not reply.n:
+            return
+        yield reply
+        if not reply.more:
+            return
+        score, member = reply.last()
+
+
+def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[Reply]:
+    """What is known of jobs by their ids, in chunks."""
+    source, chunk = iter(members), list[bytes]()
+    while True:
+        chunk += islice(source, fetch - len(chunk))
+        if not chunk:
+            return
+        frame = b"".join(bytes((len(member),)) + member for member in chunk)
+        reply = _ask(broker, part, most, b"", 0, b"", b"", b"", b"", b"", frame)
+        yield reply
+        del chunk[: reply.looked_at]
+
+
+def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
+    """The leases of a shard: id -> end. What is reserved from the first to the last moment is told exactly once."""
+    key = broker.shard(part.queue, part.shard).names["lease"]
+    seen: set[bytes] = set()
+    cursor = 0
+    while True:
+        with clear_errors():
+            cursor, found = broker.client.zscan(key, cursor, count=CHUNK)
+        fresh = {member: end for member, end in found if member not in seen}
+        seen.update(fresh)
+        if fresh:
+            yield fresh
+        if not cursor:
+            return
+
+
+def _entries_of(part: Part, leases: Mapping[bytes, float]) -> Entries:
+    n = len(leases)
+    return Entries(part, None, n, struct.pack(f"<{n}I", *map(len, leases)), b"".join(leases),
+                   struct.pack(f"<{n}d", *leases.values()))  # fmt: skip
+
+
+def _ask(broker: Broker, part: Part, most: bytes, position: int | bytes, limit: int, score: bytes, member: bytes,
+         low: bytes, high: bytes, of_members: bytes, idents: bytes = b"") -> Reply:  # fmt: skip
+    shard = broker.shard(part.queue, part.shard)
+    frame = broker.scripts.call("columns", shard.keys, b"", shard.constants, part.place[:1].encode(), position, limit,
+                                score, member, low, high, of_members, most, idents)  # fmt: skip
+    return unpack_reply(frame, with_bodies=most != _WITHOUT_BODIES)
+
+
+def _before(bound: int | None) -> bytes:
+    """What lies before a due time (ms), as ZCOUNT takes it."""
+    return b"" if bound is None else b"(%d" % (bound * 1000)

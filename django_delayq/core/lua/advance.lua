@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- Notes how far a consumer has read the events of a shard, and takes off what all consumers have read. The entry at the
+-- slowest one's cursor stays as a tombstone: who finds it there knows that nothing behind it was taken off unread.
+-- A cursor never goes back. Nothing is noted behind the end of the stream: that is a cursor into a stream that was lost,
+-- and trimming by it would take what nobody has read.
+-- ARGV    3 consumer; 4 position; 5 ... names of all consumers that follow this queue
+-- Returns the consumer's cursor now, or '' when there is none, because the position lies behind the end.
+-- Events  none
+-- include keys clock begin position
+local field, position = 'cursor:' .. ARGV[3], ARGV[4]
+local known = redis.call('HGET', META, field)
+if ended or is_later(position, end_of_stream()) then
+  return known or ''
+elseif known and not is_later(position, known) then
+  position = known
+elseif position ~= '0-0' then
+  redis.call('HSET', META, field, position)
+end
+local slowest = slowest_cursor(5)
+if slowest and slowest ~= '0-0' then
+  redis.call('XTRIM', EVENT, 'MINID', '=', slowest)
+end
+return position

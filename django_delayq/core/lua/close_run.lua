@@ -1,0 +1,30 @@
+#!lua flags=allow-oom
+-- Closes the ledger of a run in one shard: its chunks are forgotten and none is taken any more. What was counted stays
+-- with the mark, so that whoever closes it again, because the first one broke off, is told the same.
+-- KEYS    1 the ledger
+-- ARGV    1 '1' = take it away altogether, as if the run had never been here; else '0'
+-- Returns {letter, count, ...} as they were counted; nothing when it is taken away.
+-- Events  none
+if ARGV[1] == '1' then
+  redis.call('UNLINK', KEYS[1])
+  return {}
+end
+local letters = { 'c', 'm', 'r', 'i', 'g', 'e', 't', 'k' }
+local names = { '\0closed' }
+for i, letter in ipairs(letters) do
+  names[i + 1] = '\0' .. letter
+end
+local found = redis.call('HMGET', KEYS[1], unpack(names))
+local kept, counts = { '\0closed', '1' }, {}
+for i, letter in ipairs(letters) do
+  local times = found[i + 1]
+  if times then
+    kept[#kept + 1], kept[#kept + 2] = names[i + 1], times
+    counts[#counts + 1], counts[#counts + 2] = letter, times
+  end
+end
+if not found[1] then
+  redis.call('UNLINK', KEYS[1])
+  redis.call('HSET', KEYS[1], unpack(kept))
+end
+return counts

@@ -1,0 +1,166 @@
+-- Everything beyond a fresh plain job: the inside of a function that is called when the first such entry is met, since
+-- making all these would take longer than all the rest of a schedule() of one job.
+-- The record as PAYLOAD has it, with its arrival behind the sortable score.
+local function record_of(e)
+  local arrival = struct.pack('>d', seq)
+  if e.marks < MARK_SCORE_IS_NOW then
+    return string.sub(e.record, 1, 8) .. arrival .. string.sub(e.record, 9)
+  end
+  local score, number = string.format('%.6f', now_us / 1000000), struct.pack('>d', now_us / 1000000)
+  -- Positive, so turning the sign bit makes it sortable (frames.sortable).
+  return string.char(string.byte(number) + 128) .. string.sub(number, 2) .. arrival .. string.sub(e.record, 9, 24)
+    .. struct.pack('<Bc0', #score, score) .. string.sub(e.record, 26)
+end
+
+local function put_payload_of(e, taken)
+  if e.record then
+    add_payload(e.id, e.digest, record_of(e), tostring(e.score_policy), taken)
+  end
+end
+
+-- The `n` payloads that the job's policy gives up first. Those in `others` are passed over.
+local function first_to_go(e, n, others)
+  local from, behind = range_of(e.id)
+  local command, passed, members = 'ZRANGEBYLEX', {}, {}
+  if e.payload_policy ~= LAST then
+    command, from, behind = 'ZREVRANGEBYLEX', behind, from
+  end
+  for _, member in ipairs(others) do
+    passed[member] = true
+  end
+  for _, member in ipairs(redis.call(command, ORDER, from, behind, 'LIMIT', 0, n + #others)) do
+    if #members < n and not passed[member] then
+      members[#members + 1] = member
+    end
+  end
+  return members
+end
+
+-- One more payload for those that wait, of which a limited number is kept; those of a run that goes on do not count.
+-- Answers f(ull) or i(gnored) when it does not come in: then nothing has changed.
+local function merge_payload(e, taken)
+  local record, policy, slot = record_of(e), tostring(e.score_policy), in_flight(taken, e.digest) and '1' or '0'
+  local twin = redis.call('HGET', PAYLOAD, field_of(e.id, e.digest, slot))
+  local others, from, behind = in_hand(e.id, taken), range_of(e.id)
+  local waiting = redis.call('ZLEXCOUNT', ORDER, from, behind) - #others
+  local too_many = waiting + (twin and 0 or 1) - e.max_payloads
+  local leaving = {}
+  if too_many > 0 and e.payload_policy ~= ALL then
+    local kept = twin and not newer_wins(policy, twin, record) and twin or record
+    if twin then
+      others[#others + 1] = member_of(e.id, twin, e.digest, slot)
+    end
+    leaving = first_to_go(e, too_many, others)
+    if comes_before(member_of(e.id, kept, e.digest, slot), leaving[too_many]) == (e.payload_policy == LAST) then
+      return 'i'
+    end
+  elseif too_many > 0 and not twin then
+    return 'f'
+  end
+  unite_payloads(e.id, e.digest, slot, record, policy, twin)
+  drop_members(leaving)
+end
+
+-- The payload beside those that wait, or in their place.
+local function take_in(e, taken)
+  if e.conflict == MERGE then
+    return merge_payload(e, taken)
+  end
+  drop_gated_payloads(e.id, taken)
+  put_payload_of(e, taken)
+end
+
+-- A correction does not wait out the back-off of what it corrects, nor does it hammer: 1 s for each failure, at
+-- most 60.
+local function due_after_failure(state, current, due)
+  local soonest = (state.failed_at + math.min(state.failures, 60) * 1000) * 1000
+  return math.max(math.min(current, due), math.min(current, soonest))
+end
+
+local function choose_due(e, current, due, state)
+  if e.due_policy == KEEP and state and state.failures > 0 then
+    return due_after_failure(state, current, due)
+  elseif e.due_policy == KEEP or e.due_policy == INHERIT then
+    return current
+  elseif e.due_policy == EARLIEST then
+    return math.min(current, due)
+  elseif e.due_policy == LATEST then
+    return math.max(current, due)
+  end
+  return due
+end
+
+local function gate(e, state)
+  local due, body = due_of(e), e.body
+  local refused = e.record and take_in(e, state.taken)
+  if refused then
+    return refused
+  end
+  local gated = redis.call('HGET', GATE, e.id)
+  if gated then
+    local gated_due, gated_body = read_gate(gated)
+    due = choose_due(e, gated_due, due)
+    if e.conflict == MERGE then
+      body = with_class_of(gated_body, e.body)
+    end
+    mark_replaced(gated_body, e.body)
+  end
+  redis.call('HSET', GATE, e.id, pack_gate(due, body))
+  return 'g'
+end
+
+local function merge_waiting(e, old, current, due)
+  local body = with_class_of(old, e.body)
+  if body ~= old then
+    redis.call('HSET', BODY, e.id, body)
+  end
+  if body ~= old or due ~= current then
+    put_due(body, text(due), e.id)
+  end
+  return 'm'
+end
+
+local function replace_waiting(e, old, due)
+  mark_replaced(old, e.body)
+  if e.marks % (2 * MARK_KEEP_RETRIES) < MARK_KEEP_RETRIES then
+    redis.call('HDEL', STATE, e.id)
+    forget_failures(e.id)
+  end
+  redis.call('HSET', BODY, e.id, e.body)
+  put_due(e.body, text(due), e.id)
+  return 'r'
+end
+
+local function change_waiting(e, old)
+  local class = class_of(old)
+  local current = tonumber(redis.call('ZSCORE', DUE[class], e.id))
+  local packed = redis.call('HGET', STATE, e.id)
+  local due = choose_due(e, current, due_of(e), packed and read_state(packed))
+  local refused = e.record and take_in(e, '')
+  if refused then
+    return refused
+  end
+  if class_of(e.body) ~= class then
+    redis.call('ZREM', DUE[class], e.id)
+  end
+  return e.conflict == MERGE and merge_waiting(e, old, current, due) or replace_waiting(e, old, due)
+end
+
+local function change_live(e, old)
+  if task_code_of(old) ~= task_code_of(e.body) or is_merged(old) ~= is_merged(e.body) then
+    return 't'
+  elseif e.conflict == IGNORE then
+    return 'i'
+  elseif e.conflict == ERROR then
+    return 'e'
+  elseif redis.call('ZSCORE', LEASE, e.id) then
+    return gate(e, read_state(redis.call('HGET', STATE, e.id)))
+  end
+  return change_waiting(e, old)
+end
+
+local function is_known_entry(e, old)
+  return is_known(e.id, e.key, e.digest or '', old)
+end
+
+return put_payload_of, change_live, is_known_entry, expect_durable_payloads

@@ -1,0 +1,28 @@
+-- Ranks, counted from 0, in a sorted set in the order of (score, member). Includes: bytes.
+
+-- How many entries lie at or before this place; its member need not be there any more.
+local function rank_behind(key, score, member)
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', key, score, score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local found = redis.call('ZRANGE', key, middle, middle)[1]
+    if comes_before(found, member) or found == member then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- How many entries lie up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are equal);
+-- `otherwise` without one.
+local function rank_of_bound(key, bound, otherwise, of_members)
+  if bound == '' then
+    return otherwise
+  elseif of_members then
+    return redis.call('ZLEXCOUNT', key, '-', bound)
+  end
+  return redis.call('ZCOUNT', key, '-inf', bound)
+end

@@ -1,0 +1,80 @@
+"""What is done to many jobs that somebody saw before: each is changed only if it is still the generation that he saw.
+
+A job is named by its id and the key of its generation, in the shard where it was seen. What ran, was replaced or
+cancelled meanwhile, and what came anew under the same id, is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .chunks import CHUNK
+from .errors import InvalidJob
+from .times import MAX_DUE_MS
+
+if TYPE_CHECKING:
+    from .mend import Named
+    from .queue import Queue
+
+_CANCELLED: Final = {"c": "cancelled", "s": "stopping", "g": "ungated", "r": "running", "n": "gone"}
+_MOVED: Final = {"m": "moved", "r": "running", "n": "gone"}
+#: jobs that one script call takes out: a few ms, for which everybody else has to wait
+_AT_A_TIME: Final = 100
+
+
+def cancel_named(queue: Queue, number: int, wanted: Sequence[Named]) -> list[str]:
+    """Takes waiting jobs out, and what is gated; marks running ones so that they do not come back.
+
+    Args:
+        queue, number: the shard in which they are.
+        wanted: (id, key) of each; at most 100 are taken out by one call of Redis.
+
+    Returns:
+        For each: cancelled, stopping (it is running), ungated (it waited for the end of a run, which goes on), running
+        (it waits for the end of a run which has left payloads of its own behind: cancel that one), or gone.
+    """
+    outcomes: list[str] = []
+    while rest := wanted[len(outcomes) : len(outcomes) + _AT_A_TIME]:
+        letters = queue.call("cancel_many", number, b"".join(map(_entry, rest))).decode()
+        outcomes += [_CANCELLED[letter] for letter in letters]
+    return outcomes
+
+
+def move_named(
+    queue: Queue, number: int, wanted: Sequence[Named], *, due_ms: int | None = None, delay_ms: int | None = None
+) -> list[str]:
+    """Moves the due times of jobs that wait or are gated.
+
+    Args:
+        queue, number: the shard in which they are.
+        wanted: (id, key) of each; at most 250 are moved by one call of Redis.
+        due_ms: Unix ms; or
+        delay_ms: ms from now, on Redis's clock.
+
+    Returns:
+        For each: moved, running (reserved now), or gone.
+
+    Raises:
+        InvalidJob: neither or both are given, or a time that cannot be one.
+    """
+    if (due_ms is None) == (delay_ms is None):
+        raise InvalidJob("give either a delay or a due time")
+    ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
+    if ms is None or not 0 <= ms <= MAX_DUE_MS:
+        raise InvalidJob(f"a delay or a due time is a number of ms from 0 to {MAX_DUE_MS}, not {ms}")
+    outcomes: list[str] = []
+    for chunk in _chunks(wanted):
+        letters = queue.call("move_many", number, b"".join(map(_entry, chunk)), ms, relative).decode()
+        outcomes += [_MOVED[letter] for letter in letters]
+    return outcomes
+
+
+def _chunks(wanted: Sequence[Named]) -> Iterator[Sequence[Named]]:
+    return (wanted[start : start + CHUNK] for start in range(0, len(wanted), CHUNK))
+
+
+def _entry(named: Named) -> bytes:
+    ident, key = named
+    encoded = ident.encode()
+    return b"%c%b%c%b" % (len(encoded), encoded, len(key), key)

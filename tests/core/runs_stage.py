@@ -1,0 +1,85 @@
+"""What the tests of bulk writes share: jobs with keys of their own, whole runs, and what is left of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.epochs import Epochs
+from django_delayq.core.job import Job, NewJob, Payload, ack
+from django_delayq.core.queue import Queue
+from django_delayq.core.runframes import entry_of, with_keys
+from django_delayq.core.runs import Run
+from django_delayq.core.runwriter import Limits, RunWriter, Written, write_all
+
+from .epochs_stage import take_all
+
+FAR = 4_000_000_000_000  # Unix ms: nothing is due
+AT_ONCE = Limits(patience=0)
+
+
+def row(number: int | str, *, due: int = FAR, **options: Any) -> NewJob:
+    """Row ``number`` of an input: a plain job."""
+    options = {"on_conflict": "ignore", "args": b"[%b]" % str(number).encode()} | options
+    return NewJob(f"r{number}", "work", due_ms=due, delay_ms=None, **options)
+
+
+def rows(n: int, *, due: int = FAR, **options: Any) -> list[NewJob]:
+    return [row(number, due=due, **options) for number in range(n)]
+
+
+def merged_row(ident: str, data: bytes, score: str = "1", *, due: int = FAR, **options: Any) -> NewJob:
+    options = {"on_conflict": "merge", "due_policy": "keep"} | options
+    return NewJob(ident, "sync", due_ms=due, delay_ms=None, payload=Payload(data, score, b""), **options)
+
+
+def write(broker: Broker, run: Run, news: Iterable[NewJob], limits: Limits | None = AT_ONCE,
+          stop: Callable[[], bool] = lambda: False) -> Written:  # fmt: skip
+    return write_all(RunWriter(broker, run, limits, stop), news)
+
+
+def write_some(broker: Broker, run: Run, n: int, of: int, **options: Any) -> None:
+    """The first ``n`` rows go in, then the sender is gone."""
+    writer = RunWriter(broker, run)
+    for new in rows(of, **options)[:n]:
+        writer.add(*entry_of(with_keys(run.id, new)))
+    writer.abandon()
+
+
+def work_off(queue: Queue) -> int:
+    """Everything that is due is run; how many jobs that were."""
+    done = 0
+    while jobs := take_all(queue):
+        assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
+        done += len(jobs)
+    return done
+
+
+def live(broker: Broker, name: str = "q") -> int:
+    """Live jobs, read from the bodies of every shard."""
+    queue = broker.queue(name)
+    return sum(broker.client.hlen(queue.shard(number).names["body"]) for number in queue.numbers)
+
+
+def counted(broker: Broker, run: Run) -> Counter[str]:
+    return runs.progress(broker, run)
+
+
+def ledgers(broker: Broker) -> list[bytes]:
+    return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b":run:" in key)
+
+
+def retire_now(broker: Broker, name: str = "q") -> list[int]:
+    """Old epochs end at once: nobody sends a call again."""
+    queue = broker.queue(name)
+    for number in queue.numbers:
+        names = queue.shard(number).names
+        broker.client.delete(names["window"], names["reply"])
+    return Epochs(broker).retire(name)
+
+
+def idents(jobs: Iterable[Job]) -> list[str]:
+    return sorted(job.id for job in jobs)

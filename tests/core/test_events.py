@@ -1,0 +1,352 @@
+"""The streams of finished attempts: reading on from a position, cursors of consumers, and what is kept for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_delayq.core import events, fsck, streams
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.errors import InvalidJob, QueueUnavailable
+from django_delayq.core.job import NewJob, ack
+from django_delayq.core.queue import Queue
+from tests.support.redis_box import RedisBox
+
+from .epochs_stage import reshard, take_all
+from .stage import Stage
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+def run(queue: Queue, number: int) -> None:
+    """So many jobs are scheduled and done."""
+    queue.schedule_many(NewJob(f"j{n}", "work") for n in range(number))
+    while jobs := take_all(queue):
+        assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
+
+
+def ids(broker: Broker, number: int = 0) -> list[str]:
+    """The positions of all entries of a shard."""
+    return [position.decode() for position, _ in streams.entries(broker, "q", number, limit=1000)]
+
+
+# -- positions
+
+
+def test_the_position_before_another_is_the_greatest_smaller_one() -> None:
+    assert streams.before("5-3") == "5-2"
+    assert streams.before("5-0") == "4-18446744073709551615"
+    assert streams.before("0-0") == "0-0"
+    assert streams.latest("5-9", "5-10", "4-99") == "5-10"
+    assert streams.parts("1700000000000-18446744073709551615") == (1_700_000_000_000, 2**64 - 1)
+
+
+@pytest.mark.parametrize("wrong", ["", "5", "5-", "-5", "5-x", "+", "$", "(5-0", "5-0 ", "9" * 40 + "-0", None, 5])
+def test_what_is_no_position_is_refused(broker: Broker, wrong: str) -> None:
+    with pytest.raises(InvalidJob, match="no position"):
+        streams.parts(wrong)
+    with pytest.raises(InvalidJob, match="no position"):
+        events.advance(broker, "q", 0, "c", wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", "a b", "a:b", "ä", "x" * 65, None, "a\n"])
+def test_what_is_no_name_of_a_consumer_is_refused(broker: Broker, wrong: str) -> None:
+    for act in (lambda: events.follow(broker, wrong), lambda: events.forget(broker, wrong),
+                lambda: events.advance(broker, "q", 0, wrong, "1-0"), lambda: events.lag(broker, wrong)):  # fmt: skip
+        with pytest.raises(InvalidJob, match="consumer name"):
+            act()
+
+
+# -- reading
+
+
+def test_raw_entries_come_as_bytes_whatever_they_hold(broker: Broker) -> None:
+    queue = broker.queue("q")
+    hostile = {b"outcome": b"\xff\r\n$3\r\n", b"id": b"", b"\xfe\x00": b"*2\r\n"}
+    for ms in (1, 2, 3):
+        broker.client.xadd(queue.shard(0).names["event"], hostile, id=f"{ms}-1")
+    words = [word for pair in hostile.items() for word in pair]
+    assert [[ident, list(found)] for ident, found in streams.entries(broker, "q", 0, "2-0", limit=1)] == [
+        [b"2-1", words]
+    ]
+    assert [ident for ident, _ in streams.entries(broker, "q", 0, "(1-1", "2-1")] == [b"2-1"]
+    assert streams.entries(broker, "q", 7) == []
+    assert [event.position for event in events.read(broker, "q", 0, "1-1")] == ["2-1", "3-1"]
+    assert events.read(broker, "q", 0)[0].outcome == "�\r\n$3\r\n"
+
+
+def test_an_entry_is_asked_for_again_when_the_line_breaks(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 3)
+    whole = [[ident, list(words)] for ident, words in streams.entries(broker, "q", 0)]
+    answer = streams.begin(broker, "q", 0, "-", "+", 10)
+    broker.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert [[ident, list(words)] for ident, words in answer()] == whole
+
+
+@pytest.mark.one_server("the server is the test's own")
+def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    places = [("q", 0), ("q", 1), ("q", 99), ("nobody", 0)]
+    assert streams.streams(broker, places) == dict.fromkeys(places, streams.Stream())
+    assert events.last(broker, "q", 0) == "0-0"
+    key = queue.shard(1).names["event"]
+    for ms in (5, 6, 7):
+        broker.client.xadd(key, {"outcome": "succeeded"}, id=f"{ms}-0")
+    broker.client.xtrim(key, minid="6-0", approximate=False)
+    found = streams.streams(broker, places)
+    told = found["q", 1]
+    assert (told.there, told.length, told.first, told.last, told.ended) == (True, 2, "6-0", "7-0", False)
+    assert told.added in (3, None)
+    assert found["q", 0] == streams.Stream()
+    assert events.last(broker, "q", 1) == "7-0"
+    assert streams.have(broker, {("q", 1): "6-0", ("q", 0): "6-0", ("nobody", 0): "1-1"}) == {("q", 1)}
+    assert streams.have(broker, {("q", 1): "5-0"}) == set()
+
+
+@pytest.mark.broken_on_purpose
+def test_a_key_that_is_no_stream_is_an_error_and_not_an_empty_one(broker: Broker) -> None:
+    broker.client.set(broker.queue("q").shard(0).names["event"], "x")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        events.last(broker, "q", 0)
+    broker.client.delete(broker.queue("q").shard(0).names["event"])
+
+
+# -- cursors
+
+
+def test_a_cursor_trims_up_to_itself_and_its_entry_stays(broker: Broker) -> None:
+    run(broker.queue("q"), 10)
+    before = ids(broker)
+    assert events.advance(broker, "q", 0, "history", before[6]) == before[6]
+    assert ids(broker) == before[6:]
+    assert events.cursors(broker, "q", 0) == {"history": before[6]}
+    assert events.advance(broker, "q", 0, "history", before[-1]) == before[-1]
+    assert ids(broker) == before[-1:]
+
+
+def test_a_cursor_never_goes_back(broker: Broker) -> None:
+    run(broker.queue("q"), 5)
+    before = ids(broker)
+    events.advance(broker, "q", 0, "history", before[3])
+    assert events.advance(broker, "q", 0, "history", before[1]) == before[3]
+    assert events.advance(broker, "q", 0, "history", "0-0") == before[3]
+    assert ids(broker) == before[3:]
+
+
+def test_the_slowest_of_all_who_follow_decides_what_is_trimmed(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 10)
+    before = ids(broker)
+    events.follow(broker, "slow")
+    events.follow(broker, "elsewhere", ["other"])
+    assert events.advance(broker, "q", 0, "fast", before[8]) == before[8]
+    assert ids(broker) == before, "slow was never here, and has read nothing"
+    events.advance(broker, "q", 0, "slow", before[4])
+    assert ids(broker) == before[4:]
+    events.advance(broker, "q", 0, "slow", before[9])
+    assert ids(broker) == before[8:]
+    assert events.cursors(broker, "q", 0) == {"fast": before[8], "slow": before[9]}
+
+
+def test_a_cursor_that_nobody_registered_counts_as_well(broker: Broker) -> None:
+    run(broker.queue("q"), 4)
+    before = ids(broker)
+    events.advance(broker, "q", 0, "quiet", before[0])
+    events.advance(broker, "q", 0, "history", before[3], others=["history"])
+    assert ids(broker) == before
+
+
+def test_positions_are_compared_as_numbers_and_not_as_texts(broker: Broker) -> None:
+    key = broker.queue("q").shard(0).names["event"]
+    at = ["9-0", "10-9", "10-10", "10-18446744073709551614", "10-18446744073709551615"]
+    for position in at:
+        broker.client.xadd(key, {"outcome": "succeeded"}, id=position)
+    for place, position in enumerate(at):
+        assert events.advance(broker, "q", 0, "history", position) == position
+        assert ids(broker) == at[place:]
+        assert events.advance(broker, "q", 0, "history", at[max(0, place - 1)]) == position
+
+
+def test_a_position_of_a_stream_that_was_lost_trims_nothing(broker: Broker) -> None:
+    run(broker.queue("q"), 3)
+    before = ids(broker)
+    assert events.advance(broker, "q", 0, "history", "99999999999999-0") is None
+    assert events.cursors(broker, "q", 0) == {}
+    assert ids(broker) == before
+    events.advance(broker, "q", 0, "history", before[1])
+    assert events.advance(broker, "q", 0, "history", "99999999999999-0") == before[1]
+    assert ids(broker) == before[1:]
+
+
+def test_a_shard_that_is_not_there_is_not_made_by_a_cursor(broker: Broker) -> None:
+    broker.queue("q")
+    assert events.advance(broker, "q", 7, "history", "5-0") is None
+    assert not broker.client.exists(broker.shard("q", 7).names["meta"])
+
+
+def test_all_cursors_move_in_one_step_and_the_consumer_is_known_from_then_on(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    run(queue, 20)
+    ends = {number: ids(broker, number)[-1] for number in (0, 1)}
+    events.advance_all(broker, "history", {"q": {**ends, 2: "0-0"}}, queues=["q"])
+    assert [len(ids(broker, number)) for number in (0, 1)] == [1, 1]
+    (known,) = events.consumers(broker)
+    assert (known.name, known.queues, known.follows("q"), known.follows("p")) == ("history", ("q",), True, False)
+    assert abs(known.heard_ms - broker.now_ms()) < 60_000
+    assert events.followers(broker, "q") == ["history"]
+    assert events.followers(broker, "p") == []
+
+
+def test_a_consumer_that_is_forgotten_holds_nothing_back(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 5)
+    before = ids(broker)
+    events.follow(broker, "gone")
+    events.advance(broker, "q", 0, "gone", before[0])
+    events.advance(broker, "q", 0, "history", before[4])
+    assert ids(broker) == before
+    assert events.forget(broker, "gone")
+    assert not events.forget(broker, "gone")
+    events.advance(broker, "q", 0, "history", before[4])
+    assert ids(broker) == before[4:]
+    assert events.cursors(broker, "q", 0) == {"history": before[4]}
+    assert events.advance(broker, "q", 0, "gone", before[4]) == before[4], "it may come again"
+
+
+def test_an_unread_stream_grows_up_to_its_cap_and_no_further(broker: Broker) -> None:
+    small = Broker(broker.connection, prefix=broker.prefix, event_cap=50)
+    queue = small.queue("q")
+    events.follow(small, "history")
+    run(queue, 50)
+    first = ids(small)[0]
+    events.advance(small, "q", 0, "history", first)
+    for _ in range(6):
+        run(queue, 200)
+    assert len(ids(small)) <= 150
+    assert streams.have(small, {("q", 0): first}) == set(), "the reader sees what it missed"
+
+
+def test_how_far_a_consumer_is_behind(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    for ms in range(1, 11):
+        broker.client.xadd(queue.shard(1).names["event"], {"outcome": "succeeded"}, id=f"{ms}000-0")
+    assert events.lag(broker, "history") == [events.Lag("q", 1, "0-0", "10000-0", 10, 0)]
+    events.advance(broker, "q", 1, "history", "4000-0")
+    assert events.lag(broker, "history") == [events.Lag("q", 1, "4000-0", "10000-0", 6, 6000)]
+    events.advance_all(broker, "history", {"q": {1: "10000-0"}}, queues=["q"])
+    assert events.lag(broker, "history") == [events.Lag("q", 1, "10000-0", "10000-0", 0, 0)]
+    broker.queue("other")
+    broker.client.xadd(broker.queue("other").shard(0).names["event"], {"outcome": "succeeded"}, id="1-0")
+    assert {lag.queue for lag in events.lag(broker, "history")} == {"q"}
+    assert {lag.queue for lag in events.lag(broker, "somebody")} == {"q", "other"}
+
+
+# -- the end of an epoch
+
+
+@pytest.fixture
+def drained(stage: Stage) -> Iterator[Stage]:
+    """An old epoch in which nothing lies any more but its events."""
+    stage.put("a")
+    stage.done(stage.take_one())
+    reshard(stage, 2)
+    stage.wait(200_000)
+    yield stage
+    fsck.assert_invariants(stage.broker)
+
+
+def test_an_epoch_goes_although_nobody_read_its_events_when_nobody_wants_to(drained: Stage) -> None:
+    assert drained.broker.epochs.retire("q") == [0]
+
+
+def test_an_epoch_stays_until_all_who_follow_have_read_it(drained: Stage) -> None:
+    broker = drained.broker
+    events.follow(broker, "history")
+    events.follow(broker, "elsewhere", ["other"])
+    assert broker.epochs.retire("q") == [], "history was never here"
+    end = events.last(broker, "q", 0)
+    events.advance(broker, "q", 0, "late", end)
+    assert broker.epochs.retire("q") == []
+    events.advance(broker, "q", 0, "history", end)
+    assert broker.epochs.retire("q") == [0]
+    assert streams.streams(broker, [("q", 0)])["q", 0] == streams.Stream(last=end, ended=True)
+    meta = broker.client.hgetall(broker.shard("q", 0).names["meta"])
+    assert not [field for field in meta if field.startswith(b"cursor:")]
+    assert events.advance(broker, "q", 0, "history", end) is None, "nothing is written to a tombstone"
+    assert broker.client.hgetall(broker.shard("q", 0).names["meta"]) == meta
+
+
+def test_an_epoch_stays_for_a_cursor_that_nobody_registered(drained: Stage) -> None:
+    broker = drained.broker
+    drained.broker.client.hset(broker.shard("q", 0).names["meta"], "cursor:old", "5-0")
+    assert broker.epochs.retire("q") == []
+    assert events.forget(broker, "old")
+    assert broker.epochs.retire("q") == [0]
+
+
+def test_an_epoch_without_events_waits_for_nobody(stage: Stage) -> None:
+    events.follow(stage.broker, "history")
+    stage.put("a")
+    reshard(stage, 2)
+    assert stage.queue.cancel("a") == "cancelled"
+    stage.broker.client.delete(stage.queue.shard(0).names["event"])
+    stage.wait(200_000)
+    assert stage.broker.epochs.retire("q") == [0]
+
+
+def test_an_epoch_that_comes_and_goes_between_two_reads_is_kept(drained: Stage) -> None:
+    """The middle epoch was never seen by the consumer, which is known nevertheless."""
+    broker = drained.broker
+    events.advance_all(broker, "history", {"q": {0: events.last(broker, "q", 0)}})
+    drained.put("b")
+    (job,) = take_all(drained.queue)
+    drained.done(job)
+    reshard(drained, 3)
+    drained.wait(200_000)
+    assert broker.epochs.retire("q") == [0]
+    assert [epoch for epoch, _ in drained.queue.epochs] == [1, 2]
+    assert [event.id for event in events.read(broker, "q", job.shard)] == ["b"]
+
+
+def test_a_deletion_by_force_waits_for_nobody_and_says_where_the_events_ended(drained: Stage) -> None:
+    broker = drained.broker
+    events.follow(broker, "history")
+    end = events.last(broker, "q", 0)
+    assert broker.delete_queue("q", force=True)
+    assert streams.streams(broker, [("q", 0)])["q", 0] == streams.Stream(last=end, ended=True)
+
+
+# -- other servers
+
+
+def test_cursors_work_on_a_cluster(cluster_broker: Broker) -> None:
+    queue = cluster_broker.queue("q", shards=6)
+    run(queue, 120)
+    places = [("q", number) for number in range(6)]
+    ends = {place: stream.last for place, stream in streams.streams(cluster_broker, places).items()}
+    assert streams.have(cluster_broker, ends) == set(places)
+    events.advance_all(cluster_broker, "history", {"q": {number: ends["q", number] for number in range(6)}})
+    assert [len(ids(cluster_broker, number)) for number in range(6)] == [1] * 6
+    assert {lag.entries for lag in events.lag(cluster_broker, "history")} == {0}
+    assert events.forget(cluster_broker, "history")
+    manager = cluster_broker.client.nodes_manager
+    primaries = cluster_broker.client.get_primaries()
+    other = {node.name: primaries[place - 1] for place, node in enumerate(primaries)}
+    manager.slots_cache = {slot: [other[nodes[0].name]] for slot, nodes in manager.slots_cache.items()}
+    assert [len(ids(cluster_broker, number)) for number in range(6)] == [1] * 6, "a client with a wrong map is sent on"
+
+
+def test_a_redis_that_is_gone_is_a_clear_error(redis_factory: Callable[..., RedisBox]) -> None:
+    box = redis_factory(tcp=True)
+    connection = connect(RedisConfig.parse({"URL": box.url, "RETRIES": 0}))
+    broker = Broker(connection)
+    run(broker.queue("q"), 1)
+    box.close()
+    for act in (lambda: streams.entries(broker, "q", 0), lambda: events.last(broker, "q", 0),
+                lambda: events.advance(broker, "q", 0, "c", "1-0"), lambda: events.consumers(broker)):  # fmt: skip
+        with pytest.raises(QueueUnavailable):
+            act()
+    connection.close()

@@ -1,0 +1,218 @@
+"""Bulk writes and changes of the number of shards: in the middle of a run, and between two tries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core import fsck, runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import ack
+from django_delayq.core.keys import MAX_SHARDS
+from django_delayq.core.runframes import entry_of, with_keys
+from django_delayq.core.runwriter import RunClosed, RunWriter
+
+from .epochs_stage import epoch_of, other, take_all
+from .runs_stage import FAR, counted, ledgers, live, retire_now, row, rows, work_off, write, write_some
+
+
+def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broker) -> None:
+    broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q", chunk=20)
+    writer = RunWriter(broker, run)
+    for number, new in enumerate(rows(900, due=1)):
+        if number in (300, 600):
+            other(broker).reshard("q", 4 + number // 300)
+        writer.add(*entry_of(with_keys("a", new)))
+    assert writer.finish().counts == counted(broker, run) == {"created": 900}
+    assert live(broker) == 900
+    fsck.assert_invariants(broker)
+    assert write(broker, run, rows(900, due=1)).counts == {"created": 900}
+    assert work_off(broker.queue("q")) == 900
+    assert write(broker, run, rows(900, due=1)).counts == counted(broker, run) == {"created": 900}
+    assert live(broker) == 0
+
+
+def test_a_change_between_two_tries_doubles_nothing(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q", chunk=20)
+    write_some(broker, run, 410, 900, due=1)
+    ran = work_off(queue)
+    assert 300 < ran < 410
+    broker.reshard("q", 5)
+    assert write(broker, run, rows(900, due=1)).counts == {"created": 900}
+    assert work_off(broker.queue("q")) == 900 - ran
+    assert counted(broker, run) == {"created": 900}
+
+
+@pytest.mark.parametrize("fresh_process", [False, True])
+def test_what_ran_in_an_epoch_that_was_retired_in_between_is_not_written_again(
+    broker: Broker, fresh_process: bool
+) -> None:
+    """Also in an epoch that was not there when the run was opened and is not any more when it is gone on with."""
+    broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q", chunk=20)
+    write_some(broker, run, 200, 900, due=1)
+    done = work_off(broker.queue("q"))
+    broker.reshard("q", 4)
+    write_some(broker, run, 500, 900, due=1)
+    done += work_off(broker.queue("q"))
+    assert 350 < done < 500
+    broker.reshard("q", 5)
+    assert retire_now(broker) == [0, 1]
+    here = other(broker) if fresh_process else broker
+    assert write(here, run, rows(900, due=1)).counts == {"created": 900}
+    assert work_off(here.queue("q")) == 900 - done
+    assert write(here, run, rows(900, due=1)).counts == counted(here, run) == {"created": 900}
+    assert live(here) == 0
+
+
+def test_nothing_is_ever_written_to_a_retired_epoch_even_when_its_tombstone_is_lost(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q")
+    old = queue.numbers
+    broker.reshard("q", 3)
+    assert retire_now(broker) == [0]
+    for number in old:
+        broker.client.delete(queue.shard(number).names["meta"])
+    assert write(broker, run, rows(100)).counts == {"created": 100}
+    assert live(broker) == 100
+    assert not any(broker.client.exists(queue.shard(number).names["body"]) for number in old)
+
+
+def test_jobs_that_live_in_an_older_epoch_are_met_there(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    queue.schedule_many(rows(300, due=FAR - 7)[::3])
+    broker.reshard("q", 4)
+    run = runs.open_run(broker, "a", "q")
+    assert run.epochs == ((0, 3), (1, 4))
+    assert write(broker, run, rows(300, on_conflict="replace")).counts == {"created": 200, "replaced": 100}
+    assert epoch_of(queue, "r3") == 0
+    assert epoch_of(queue, "r4") == 1
+    before = counted(broker, run)
+    assert write(other(broker), run, rows(300, on_conflict="replace")).counts == before == counted(broker, run)
+    assert live(broker) == 300
+
+
+@pytest.mark.parametrize(("shards", "calls"), [((4, 6), 2), ((64, 81, 97), 3)])
+def test_chunks_stay_whole_on_their_way_through_the_epochs(
+    broker: Broker, shards: tuple[int, ...], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the numbers of shards have a multiple that is not too large; with any numbers nothing is lost."""
+    for number in shards:
+        broker.queue("q", shards=number) if number == shards[0] else broker.reshard("q", number)
+    run = runs.open_run(broker, "a", "q", chunk=10)
+    sent: list[int] = []
+    begin = broker.scripts.begin
+
+    def watched(name: str, *args: Any) -> Callable[[], Any]:
+        sent.append(1)
+        return begin(name, *args)
+
+    monkeypatch.setattr(broker.scripts, "begin", watched)
+    assert write(broker, run, rows(1200)).counts == {"created": 1200}
+    assert live(broker) == 1200
+    if len(shards) == 2:
+        assert len(sent) <= calls * (1200 / 10 + 12)
+    monkeypatch.undo()
+    assert write(broker, run, rows(1200)).counts == counted(broker, run) == {"created": 1200}
+
+
+def test_a_queue_that_was_deleted_comes_back_with_what_was_not_in_yet(broker: Broker) -> None:
+    broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q", chunk=20)
+    write_some(broker, run, 410, 900)
+    there = live(broker)
+    assert 0 < there < 410
+    broker.delete_queue("q", force=True)
+    assert write(broker, run, rows(900)).counts == counted(broker, run) == {"created": 900}
+    assert live(broker) == 900 - there
+    assert write(other(broker), run, rows(900)).counts == counted(broker, run) == {"created": 900}
+
+
+def test_a_queue_that_is_deleted_under_a_sender_comes_back(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=10)
+    writer = RunWriter(broker, run)
+    for number, new in enumerate(rows(200)):
+        if number == 100:
+            other(broker).delete_queue("q", force=True)
+        writer.add(*entry_of(with_keys("a", new)))
+    assert writer.finish().counts == {"created": 200}
+    assert 100 <= live(broker) < 200
+
+
+def test_a_change_that_its_author_left_half_done_is_finished(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    queue = broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q")
+    broken = other(broker)
+    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        broken.reshard("q", 3)  # the old shards are closed, the new ones not yet published
+    assert write(broker, run, rows(100)).counts == {"created": 100}
+    assert queue.epochs == ((0, 2), (1, 3))
+
+
+def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=10)
+    write_some(broker, run, 100, 300, due=1)
+    work_off(broker.queue("q"))
+    broker.reshard("q", 3)
+    write_some(broker, run, 200, 300, due=1)
+    work_off(broker.queue("q"))
+    broker.reshard("q", 4)
+    retire_now(broker)
+    write(broker, run, rows(300, due=1))
+    assert len(ledgers(broker)) == 2 + 3 + 4
+    assert dict(runs.close_run(broker, run).counts) == {"created": 300}
+    assert len(ledgers(broker)) == 2 + 3 + 4
+    assert all(broker.client.hexists(key, "\0closed") for key in ledgers(broker))
+    with pytest.raises(RunClosed):
+        write(broker, run, rows(300, due=1))
+    assert runs.forget_run(broker, "a")
+    assert ledgers(broker) == []
+
+
+def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender heard "moved" before the closing; the epoch to which it goes on is made after that."""
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q")
+    late = other(broker)
+    writer = RunWriter(late, run)
+    meet = late.epochs.meet
+
+    def close_first(*args: Any, **options: Any) -> bool:
+        runs.close_run(broker, run)
+        return meet(*args, **options)
+
+    monkeypatch.setattr(late.epochs, "meet", close_first)
+    broken = other(broker)
+    monkeypatch.setattr(broken.epochs, "_swapped", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        broken.reshard("q", 3)
+    shape, entry = entry_of(with_keys("a", row(1)))
+    writer.add(shape, entry)
+    with pytest.raises(RunClosed):
+        writer.finish()
+    assert broker.queue("q").reload() or broker.queue("q").epochs[-1][0] == 1
+    assert live(broker) == 0
+
+
+def test_jobs_held_during_a_change_are_met_by_the_second_try(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=20)
+    write_some(broker, run, 60, 100, due=1)
+    held = take_all(queue)
+    broker.reshard("q", 3)
+    assert {job.shard // MAX_SHARDS for job in held} == {0}
+    assert write(broker, run, rows(100, due=1)).counts == {"created": 100}
+    assert live(broker) == 100
+    assert queue.settle([ack(job, 1, 2) for job in held]) == [True] * len(held)
+    assert work_off(broker.queue("q")) == 100 - len(held)

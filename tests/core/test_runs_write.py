@@ -1,0 +1,529 @@
+"""What a bulk write puts in, and that a chunk which was in before changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq.core import events, runs, runwriter
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.job import NewJob, Payload, fail, new_key
+from django_delayq.core.runframes import NO_CODE, Frame, Shape, entry_of, with_keys
+from django_delayq.core.runs import Run
+from django_delayq.core.runwriter import RunWriter
+from tests.support.redis_box import RedisBox
+from tests.support.tcp_proxy import TcpProxy
+
+from .epochs_stage import other, take_all
+from .runs_stage import FAR, counted, idents, ledgers, live, merged_row, row, rows, work_off, write
+from .stage import T0, Stage
+from .world import raw, read_world, unchanged
+
+
+def open_on(stage: Stage, run_id: str = "a", **options: Any) -> Run:
+    return runs.open_run(stage.broker, run_id, "q", **options)
+
+
+# -- sent again ------------------------------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_was_written_before_is_skipped(broker: Broker) -> None:
+    broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q")
+    assert write(broker, run, rows(1000)).counts == {"created": 1000}
+    everything = raw(broker)
+    assert write(broker, run, rows(1000)).counts == {"created": 1000}
+    assert raw(broker) == everything, "not even the counters of the ledgers"
+    assert counted(broker, run) == {"created": 1000}
+    assert live(broker) == 1000
+
+
+def test_jobs_that_ran_and_are_gone_do_not_run_again(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q")
+    write(broker, run, rows(700, due=1))
+    assert work_off(queue) == 700
+    broker.client.script_flush()
+    for number in queue.numbers:  # what the shards remember of calls is long forgotten
+        names = queue.shard(number).names
+        broker.client.delete(names["reply"], names["window"])
+    assert write(broker, run, rows(700, due=1)).counts == {"created": 700}
+    assert work_off(queue) == live(broker) == 0
+    assert counted(broker, run) == {"created": 700}
+
+
+def test_a_try_that_broke_off_is_gone_on_with_chunk_by_chunk(broker: Broker) -> None:
+    queue = broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q", chunk=50)
+    broken = RunWriter(broker, run)
+    for new in rows(600, due=1)[:450]:
+        broken.add(*entry_of(with_keys("a", new)))
+    broken.abandon()
+    ran = work_off(queue)
+    assert 0 < ran < 450
+    assert write(broker, run, rows(600, due=1)).counts == {"created": 600}
+    assert work_off(queue) == 600 - ran
+    assert counted(broker, run) == {"created": 600}
+
+
+def test_the_same_rows_make_the_same_chunks_whoever_sends_them(broker: Broker) -> None:
+    """Chunks depend on the rows and the record alone, not on what became of other chunks, or of the queue."""
+    broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q", chunk=40)
+    news = list(mixed_rows(random.Random(1), 600))
+    write(broker, run, news)
+    before = {key: set(broker.client.hkeys(key)) for key in ledgers(broker)}
+    everything = raw(broker)
+    write(other(broker), run, news)
+    assert raw(broker) == everything
+    assert {key: set(broker.client.hkeys(key)) for key in ledgers(broker)} == before
+
+
+def mixed_rows(chance: random.Random, n: int) -> Iterator[NewJob]:
+    """Rows of several shapes whose ids repeat."""
+    for number in range(n):
+        if chance.random() < 0.2:
+            yield merged_row(f"m{chance.randrange(20)}", b"%d" % chance.randrange(99), str(chance.randrange(5)))
+        else:
+            yield row(chance.randrange(n // 2), due=FAR + number, priority=chance.choice((1, 4)),
+                      on_conflict=chance.choice(("ignore", "replace", "error")))  # fmt: skip
+
+
+@pytest.mark.one_server("scripts of one server")
+def test_a_server_that_forgot_its_scripts_in_between_is_told_them_again(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q")
+    writer = RunWriter(broker, run)
+    for number, new in enumerate(rows(2000)):
+        if number % 300 == 0:
+            broker.client.script_flush()
+        writer.add(*entry_of(with_keys("a", new)))
+    broker.client.script_flush()
+    assert writer.finish().counts == counted(broker, run) == {"created": 2000}
+
+
+@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
+def test_a_lost_reply_writes_nothing_twice(
+    redis_box: RedisBox, redis_url: str, prefix: str, proxy_factory: Callable[[Any], TcpProxy], cut: str
+) -> None:
+    proxy = proxy_factory(str(redis_box.socket_path))
+    connection = connect(RedisConfig.parse(proxy.url))
+    broker = Broker(connection, prefix=prefix)
+    queue = broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=20)
+    ledger = b"run:a"
+    write(broker, run, rows(100, due=1)[:40])
+    for nth in (1, 2, 4):
+        getattr(proxy, cut)(nth, when=lambda chunk: ledger in chunk and b"EVALSHA" in chunk)
+        write(broker, run, rows(100 * nth, due=1))
+    assert proxy.cuts_done == 3
+    assert counted(broker, run)["created"] == live(broker) == 400
+    assert work_off(queue) == 400
+    connection.close()
+
+
+# -- what goes in ----------------------------------------------------------------------------------------------------
+
+
+def test_an_id_that_is_twice_in_the_input_meets_itself(stage: Stage) -> None:
+    run = open_on(stage, chunk=4)
+    news = [row(1, args=b"1"), row(2), row(1, args=b"2"), row(3), row(4), row(5), row(6), row(1, args=b"3")]
+    assert write(stage.broker, run, news).counts == {"created": 6, "ignored": 2}
+    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
+    again = open_on(stage, "b", chunk=4)
+    for new in news:
+        new.on_conflict = "replace"
+    assert write(stage.broker, again, news).counts == {"replaced": 8}
+    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"3"
+    assert counted(stage.broker, again) == {"replaced": 8}
+
+
+def test_an_id_in_two_shapes_goes_in_in_the_order_in_which_it_is_given(stage: Stage) -> None:
+    news = [row(1, priority=number % 3, on_conflict="replace", args=b"%d" % number) for number in range(20)]
+    assert write(stage.broker, open_on(stage), news).counts == {"created": 1, "replaced": 19}
+    assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"19"
+
+
+def test_rows_that_come_again_are_done_again_for_others_may_lie_between(stage: Stage) -> None:
+    first, other_row = row(1, args=b"1", on_conflict="replace"), row(1, args=b"2", on_conflict="replace")
+    news = [first, other_row, first, other_row, first]
+    run = open_on(stage)
+    for _ in range(2):
+        assert write(stage.broker, run, news).counts == {"created": 1, "replaced": 4}
+        assert counted(stage.broker, run) == {"created": 1, "replaced": 4}
+        assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
+
+
+def test_several_shards_are_sent_to_at_the_same_time_and_each_one_chunk_after_the_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[bytes] = []
+    most: list[int] = []
+    begin = broker.scripts.begin
+
+    def watched(name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+        assert keys[0] not in under_way
+        under_way.append(keys[0])
+        most.append(len(under_way))
+        reply = begin(name, keys, *args)
+
+        def read() -> Any:
+            under_way.remove(keys[0])
+            return reply()
+
+        return read
+
+    monkeypatch.setattr(broker.scripts, "begin", watched)
+    broker.queue("q", shards=4)
+    write(broker, runs.open_run(broker, "a", "q"), rows(5000))
+    assert max(most) == 3
+    most.clear()
+    write(broker, runs.open_run(broker, "b", "single"), rows(2000))
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize(("on_conflict", "waiting", "held", "other_task"), [
+    ("ignore", "ignored", "ignored", "taken"),
+    ("error", "exists", "exists", "taken"),
+    ("replace", "replaced", "gated", "taken"),
+])  # fmt: skip
+def test_what_lives_already_is_met_as_the_rows_say(
+    stage: Stage, on_conflict: str, waiting: str, held: str, other_task: str
+) -> None:
+    stage.put("r1", at=0)
+    (job,) = stage.take()
+    stage.put("r2", at=50_000)
+    stage.put("r3", at=50_000, task="other")
+    written = write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict))
+    expected = Counter({"created": 2})
+    expected.update([waiting, held, other_task])
+    assert written.counts == counted(stage.broker, open_on(stage)) == expected
+    assert written.refused == ([("r2", "exists")] if on_conflict == "error" else [])[:0] + sorted(
+        [(ident, outcome) for ident, outcome in (("r1", held), ("r2", waiting), ("r3", "taken"))
+         if outcome in ("exists", "taken")])  # fmt: skip
+    with unchanged(stage.broker):
+        assert write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict)).counts == expected
+    picture = stage.picture()
+    assert sorted(picture["waiting"]) == sorted(
+        ["r0 +70000", "r2 +70000" if on_conflict == "replace" else "r2 +50000", "r3 +50000", "r4 +70000"]
+    )
+    assert picture.get("gated") == (["r1 +70000"] if on_conflict == "replace" else None)
+    assert stage.done(job) == [True]
+
+
+def test_of_those_that_came_to_nothing_a_hundred_are_named(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    queue.schedule_many(rows(300))
+    written = write(broker, runs.open_run(broker, "a", "q"), rows(300, on_conflict="error"))
+    assert written.counts == {"exists": 300}
+    assert len(written.refused) == len(dict(written.refused)) == 100
+    assert set(dict(written.refused).values()) == {"exists"}
+
+
+@pytest.mark.parametrize("score_policy", ["min", "max", "first", "last"])
+@pytest.mark.parametrize("payloads", ["all", "last", "first"])
+def test_payloads_are_merged_as_their_rows_say(stage: Stage, payloads: str, score_policy: str) -> None:
+    options: dict[str, Any] = {"payloads": payloads, "score_policy": score_policy, "max_payloads": 3}
+    scores = [5, 3, 9, 1, 7, 3] if payloads != "all" else [5, 3, 9]
+    news = [merged_row("m", b"%d" % (place % 4), str(score), **options) for place, score in enumerate(scores)]
+    one_by_one = Stage(stage.broker, name="other")
+    outcomes = Counter(one_by_one.queue.schedule(with_keys("a", new)) for new in news)
+    assert write(stage.broker, open_on(stage), news).counts == outcomes
+    assert payloads_of(stage) == payloads_of(one_by_one)
+    with unchanged(stage.broker):
+        assert write(stage.broker, open_on(stage), news).counts == outcomes
+
+
+def payloads_of(stage: Stage) -> list[tuple[bytes, str, bytes]]:
+    found = read_world(stage.queue, 0)["lives"]["m"]["waiting"]
+    return [(payload.data, payload.score, payload.key) for payload in found]
+
+
+def test_a_payload_whose_score_is_the_moment_of_its_arrival_gets_it_once(stage: Stage) -> None:
+    news = [merged_row("m", b"a", ""), merged_row("m", b"b", "")]
+    write(stage.broker, open_on(stage, chunk=1), news)
+    stage.wait(5000)
+    write(stage.broker, open_on(stage, chunk=1), news)
+    assert [score for _, score, _ in payloads_of(stage)] == [f"{T0 // 1000}.000000"] * 2
+
+
+def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    every = bytes(range(256)) * 3
+    names = ["x", "x" * 255, "é" * 127, "a b", "-", "\r\n", "\x7f", "日本", "💥", "{a}"]
+    news = [NewJob(name, "work", args=every[place:] + b"\0", due_ms=1, delay_ms=None, on_conflict="ignore",
+                   options=b'{"context":{"a":"%d"}}' % place) for place, name in enumerate(names)]  # fmt: skip
+    news += [merged_row(name + "!", every[place:], due=1) for place, name in enumerate(names) if len(name) < 100]
+    assert write(broker, runs.open_run(broker, "a", "q"), news).counts == {"created": len(news)}
+    found = {job.id: job for job in take_all(queue)}
+    for place, name in enumerate(names):
+        assert (found[name].args, found[name].context) == (every[place:] + b"\0", {"a": str(place)})
+        if len(name) < 100:
+            assert [payload.data for payload in found[name + "!"].payloads] == [every[place:]]
+
+
+@pytest.mark.parametrize("ident", ["", "x" * 256, "é" * 128, "a\0b"])
+def test_an_id_that_cannot_be_is_refused_and_its_chunk_with_it(broker: Broker, ident: str) -> None:
+    run = runs.open_run(broker, "a", "q")
+    good = entry_of(with_keys("a", row(1)))
+    with pytest.raises(InvalidJob):
+        entry_of(NewJob(ident, "work", due_ms=1, delay_ms=None, key=new_key(durable=False)))
+    writer = RunWriter(broker, run)
+    writer.add(*good)
+    writer.add(good[0], (ident.encode(), *good[1][1:]))
+    with pytest.raises(InvalidJob, match="an id has"):
+        writer.finish()
+    assert live(broker) == 0
+
+
+DUES = [0, 1, 999, -1, -5, -86_400_000, 1_700_000_000_000, 253_402_300_799_999, 9_000_000_000_000]
+
+
+@pytest.mark.parametrize("dues", [DUES, [due for due in DUES if due >= 0]])
+def test_a_due_time_in_the_past_or_far_ahead_is_kept_to_the_millisecond(stage: Stage, dues: list[int]) -> None:
+    news = [row(place, due=due) for place, due in enumerate(dues)]
+    write(stage.broker, open_on(stage), news)
+    one_by_one = Stage(stage.broker, name="other")
+    for new in news:
+        one_by_one.queue.schedule(new)
+    found = {ident: due for _, ident, due in read_world(stage.queue, 0)["waiting"]}
+    assert found == {f"r{place}": due for place, due in enumerate(dues)}
+    scores = [stage.broker.client.zrange(made.key("due.4"), 0, -1, withscores=True) for made in (stage, one_by_one)]
+    assert scores[0] == scores[1]
+
+
+def test_jobs_of_one_due_time_run_in_the_order_of_the_rows(stage: Stage) -> None:
+    for number in (3, 250, 600):
+        stage.put(f"r{number}", at=0)
+    write(stage.broker, open_on(stage), rows(1000, due=T0, on_conflict="replace"))
+    order = [job.id for _ in range(4) for job in stage.take(250)]
+    start = order.index("r0")  # a place of arrival has three digits
+    assert order[start:] + order[:start] == [f"r{number}" for number in range(1000)]
+
+
+def test_every_priority_class_is_used(stage: Stage) -> None:
+    news = [row(number, priority=number % 8) for number in range(64)]
+    assert write(stage.broker, open_on(stage), news).counts == {"created": 64}
+    assert Counter(priority for priority, _, _ in read_world(stage.queue, 0)["waiting"]) == dict.fromkeys(range(8), 8)
+    write(stage.broker, open_on(stage, "b"), [row(number, priority=1, on_conflict="replace") for number in range(64)])
+    assert {priority for priority, _, _ in read_world(stage.queue, 0)["waiting"]} == {1}
+
+
+def test_a_replacement_forgets_failures_unless_it_is_told_to_keep_them(stage: Stage) -> None:
+    for number in range(2):
+        stage.put(f"r{number}", at=0)
+    for job in stage.take():
+        assert stage.failed(job, 60_000)
+    write(stage.broker, open_on(stage), [row(0, on_conflict="replace"),
+                                         row(1, on_conflict="replace", reset_retries=False)])  # fmt: skip
+    assert stage.picture()["failed"] == ["r1 x1"]
+
+
+def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
+    queue = broker.queue("pull", kind="pull", shards=2)
+    run = runs.open_run(broker, "a", "pull")
+    write(broker, run, [row(number, due=1, args=bytes((number, 0, 255))) for number in range(50)])
+    assert queue.kind == broker.queue("pull").kind == "pull"
+    assert {job.args for job in take_all(queue)} == {bytes((number, 0, 255)) for number in range(50)}
+
+
+@pytest.mark.parametrize(("new", "said"), [
+    (NewJob("a", "work", due_ms=1, delay_ms=None, key=new_key(durable=True)), "durable"),
+    (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", new_key(durable=True))), "durable"),
+    (NewJob("a", "work", due_ms=1, delay_ms=None), "needs the key"),
+    (NewJob("a", "work", due_ms=1, delay_ms=None, key=b"short"), "needs the key"),
+    (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), payload=Payload(b"", "1", b"")), "needs the key"),
+    (NewJob("a", "work", delay_ms=0, key=bytes(16)), "moment when"),
+    (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), on_conflict="merge"), "only jobs with a payload"),
+])  # fmt: skip
+def test_what_a_bulk_write_cannot_keep_is_refused(new: NewJob, said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        entry_of(new)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"on_conflict": "merge"}, "only jobs with a payload"),
+    ({"on_conflict": "ignor"}, "Did you mean 'ignore'"),
+    ({"due_policy": "late"}, "due_policy"),
+    ({"score_policy": ""}, "score_policy"),
+    ({"flags": 256}, "flags"),
+    ({"task": "x" * 256}, "task name"),
+    ({"task": ""}, "task name"),
+])  # fmt: skip
+def test_a_shape_that_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        Shape.of(**{"task": "work", "flags": 36, **options})
+
+
+def test_a_shape_is_that_of_the_jobs_that_it_describes() -> None:
+    for merged, conflict, due, score, reset in itertools.product(
+        (False, True), ("replace", "error"), ("earliest", "inherit"), ("min", "last"), (False, True)
+    ):
+        new = row(1, priority=3, on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset)
+        new.payload = Payload(b"x", "", b"") if merged else None
+        shape, (ident, due_ms, body, _) = entry_of(with_keys("a", new))
+        assert shape == Shape.of("work", on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset,
+                                 flags=3 | 8 * merged | 32, merged=merged, score_is_now=merged)  # fmt: skip
+        assert (ident, due_ms, body[16:]) == (b"r1", FAR, b"[1]")
+
+
+def test_rows_of_one_id_have_keys_of_their_own_and_the_same_in_every_try() -> None:
+    news = [row(1), row(1, args=b"2"), row(1, due=5), row(1, options=b"{}"), row(2), merged_row("r1", b"1"),
+            merged_row("r1", b"2"), merged_row("r1", b"1", "2")]  # fmt: skip
+    keyed = [with_keys("a", new) for new in news]
+    keys = {new.payload.key if new.payload else new.key for new in keyed} | {new.key for new in keyed}
+    assert len(keys) == 8 + 3
+    assert keyed == [with_keys("a", new) for new in news] == [with_keys("b", new) for new in keyed]
+
+
+# -- large and many --------------------------------------------------------------------------------------------------
+
+
+def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
+    run = runs.open_run(broker, "a", "q")
+    news = [row(number, args=b"x" * 300_000) for number in range(20)] + [row("big", args=b"y" * 3_000_000)]
+    assert write(broker, run, news).counts == {"created": 21}
+    told = [int(event.fields["jobs"]) for event in events.read(broker, "q", 0)]
+    assert (max(told), sum(told)) == (4, 21)
+
+
+def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runwriter, "MOST_WAITING", 20_000)
+    broker.queue("q", shards=64)
+    run = runs.open_run(broker, "a", "q")
+    writer = RunWriter(broker, run)
+    news = rows(2000)
+    for new in news:
+        writer.add(*entry_of(with_keys("a", new)))
+        assert writer._waiting < 20_000
+        assert writer._waiting == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
+    assert writer.finish().counts == {"created": 2000}
+    with unchanged(broker):
+        assert write(broker, run, news).counts == {"created": 2000}
+
+
+def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runwriter, "MOST_SHAPES", 5)
+    run = runs.open_run(broker, "a", "q")
+    news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
+    writer = RunWriter(broker, run)
+    for new in news:
+        writer.add(*entry_of(with_keys("a", new)))
+        assert len(writer._tables) <= 5
+    assert writer.finish().counts == {"created": 200}
+    with unchanged(broker):
+        assert write(broker, run, news).counts == {"created": 200}
+
+
+def test_what_the_caller_raises_leaves_the_lines_clean(broker: Broker) -> None:
+    run = runs.open_run(broker, "a", "q", chunk=10)
+
+    def failing() -> Iterator[NewJob]:
+        yield from rows(95)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(broker, run, failing())
+    assert broker.queue("q").schedule(row("after")) == "created"
+    assert write(broker, run, rows(100)).counts == {"created": 100}
+    assert live(broker) == 101
+
+
+# -- what others see of it -------------------------------------------------------------------------------------------
+
+
+def test_each_chunk_tells_one_event_with_its_run(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    queue.schedule_many(rows(5))
+    run = runs.open_run(broker, "nightly", "q", chunk=100)
+    news = rows(300)
+    write(broker, run, news)
+    write(broker, run, news)
+    found = [event for number in queue.numbers for event in events.read(broker, "q", number)]
+    told = [event.fields for event in found if "run" in event.fields]
+    assert {event.outcome for event in found} == {"bulk"}
+    assert {(fields["run"], fields["task"]) for fields in told} == {("nightly", "work")}
+    assert sum(int(fields["jobs"]) for fields in told) == 300
+    assert sum(int(fields["created"]) for fields in told) == 295
+    assert len(told) == 4
+    assert all(set(fields) == {"jobs", "created", "task", "run"} for fields in told)
+
+
+def test_the_counters_of_the_queue_are_those_of_schedule(stage: Stage) -> None:
+    stage.put("r1", at=0)
+    stage.put("r2", at=0, task="other")
+    one_by_one = Stage(stage.broker, name="other")
+    one_by_one.put("r1", at=0)
+    one_by_one.put("r2", at=0, task="other")
+    write(stage.broker, open_on(stage), rows(300))
+    one_by_one.queue.schedule_many(rows(300))
+    assert stage.counters() == one_by_one.counters()
+
+
+def test_a_waiting_consumer_is_woken_when_a_chunk_brings_an_earlier_job(broker: Broker) -> None:
+    queue = broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q")
+    write(broker, run, [row(1, due=FAR - 5)])
+    waker = broker.waker(["q"])
+    while waker.wait(0.05):
+        pass  # what was told up to here
+    place = queue.shard_of("r1")
+    later = next(number for number in range(2, 100) if queue.shard_of(f"r{number}") == place)
+    write(broker, run, [row(later, due=FAR)])
+    assert waker.wait(0.2) == []
+    write(broker, run, [row(later + 1000, due=FAR - 9), row(1, due=FAR - 5)])
+    assert waker.wait(10) == [("q", queue.shard_of(f"r{later + 1000}"))]
+    waker.close()
+
+
+def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> None:
+    key = stage.in_morgue("r1")
+    stage.put("r2", at=0)
+    (job,) = stage.take()
+    stage.settle(fail(job, 1, 2, delay_ms=60_000))
+    assert write(stage.broker, open_on(stage), rows(3)).counts == {"created": 2, "ignored": 1}
+    assert stage.picture()["morgue"] == ["r1 buried"]
+    assert stage.picture()["failed"] == ["r2 x1"]
+    assert stage.broker.inspector.graves("q", "r1")[0].job.key == key
+    assert idents(stage.take()) == []
+
+
+def test_a_frame_says_what_its_jobs_have_in_common_once_and_its_digest_does_not_know_its_shard() -> None:
+    shape, entry = entry_of(with_keys("a", row(1)))
+    frame = Frame.of(shape, [entry, (b"r2", *entry[1:])])
+    packed = frame.packed(b"\1\2")
+    assert packed.count(b"work") == 1
+    assert len(packed) == 2 + len(shape.head) + 2 + 2 * (1 + 13 + 1 + 2 + 4 + 3 + 16 + 3)
+    assert frame.packed(NO_CODE) != packed
+    assert len({frame.digest(), frame.digest(b"1"), Frame.of(shape, [entry]).digest()}) == 3
+    cut = (entry[0], entry[1], entry[2] + b"x", b"")
+    next_to_it = (b"r2", entry[1], entry[2][1:], b"")
+    assert len({Frame.of(shape, pair).digest() for pair in ([cut, next_to_it], [entry, (b"r2", *entry[1:])])}) == 2
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_shard_whose_tasks_have_other_numbers_stores_what_it_understands(broker: Broker, forgotten: bool) -> None:
+    """The sender's idea of them is old, or it has none."""
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=10)
+    writer = RunWriter(broker, run)
+    for new in rows(50, due=1):
+        writer.add(*entry_of(with_keys("a", new)))
+    if forgotten:  # as after the loss of Redis
+        for key in broker.client.scan_iter(f"{broker.prefix}:*"):
+            broker.client.delete(key)
+        others = [NewJob(f"other {number}", "other", due_ms=FAR, delay_ms=None) for number in range(10)]
+        assert broker.queue("q").schedule_many(others) == ["created"] * 10
+    for new in rows(100, due=1)[50:]:
+        writer.add(*entry_of(with_keys("a", new)))
+    assert writer.finish().counts == {"created": 100}
+    held = take_all(broker.queue("q"))
+    assert {job.task for job in held} == {"work"}
+    assert len(held) == len({job.id for job in held}) >= 50
