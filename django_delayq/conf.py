@@ -23,6 +23,7 @@ from .sections import (
     MetricsConf,
     MirrorConf,
     OutboxConf,
+    PipelineConf,
     QueueConf,
     WorkerConf,
 )
@@ -70,6 +71,8 @@ class Conf:
     api: ApiConf = ApiConf()
     #: what Prometheus and OpenTelemetry get
     metrics: MetricsConf = MetricsConf()
+    #: the data pipeline on Spark
+    pipeline: PipelineConf = PipelineConf()
     #: the tables of failed jobs and of the morgue
     mirror: MirrorConf = MirrorConf()
     #: name of the module (or package) that is looked for in every installed app
@@ -245,6 +248,7 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
     "ADMIN": lambda value: _section(AdminConf, value, f"{SETTING}['ADMIN']"),
     "API": lambda value: _section(ApiConf, value, f"{SETTING}['API']"),
     "METRICS": lambda value: _section(MetricsConf, value, f"{SETTING}['METRICS']"),
+    "PIPELINE": lambda value: _section(PipelineConf, value, f"{SETTING}['PIPELINE']"),
     "EVENTS": lambda value: _section(EventsConf, value, f"{SETTING}['EVENTS']"),
     "OUTBOX": lambda value: _section(OutboxConf, value, f"{SETTING}['OUTBOX']"),
     "INBOX": lambda value: _section(InboxConf, value, f"{SETTING}['INBOX']"),

@@ -10,13 +10,23 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-__all__ = [
-    "BulkAction", "Dashboard", "FailedJob", "HttpApi", "InboxEntry", "LiveJob", "MirrorCursor", "MorgueJob",
-    "OutboxJob", "QueueEntry",
-]  # fmt: skip
+from .history.models import NAME_LENGTH, HourlyStat, PipelineRun
 
-#: long enough for every name and id that Redis may hold
-NAME_LENGTH = 255
+__all__ = [
+    "NAME_LENGTH",
+    "BulkAction",
+    "Dashboard",
+    "FailedJob",
+    "HourlyStat",
+    "HttpApi",
+    "InboxEntry",
+    "LiveJob",
+    "MirrorCursor",
+    "MorgueJob",
+    "OutboxJob",
+    "PipelineRun",
+    "QueueEntry",
+]  # fmt: skip
 
 
 class JobName(models.Model):

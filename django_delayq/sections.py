@@ -291,3 +291,45 @@ class MetricsConf:
     def __post_init__(self) -> None:
         for one in fields(self):
             flag(one.name, getattr(self, one.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConf:
+    """``DELAYQ["PIPELINE"]``: the data pipeline on Spark (:mod:`django_delayq.pipeline`)."""
+
+    #: folder (or URL that Spark can write to) of the history and of Spark's checkpoints
+    root: str = ".delayq/history"
+    #: Spark's master: ``local[*,4]`` runs here with four tries for each task; or ``spark://host:7077`` and others
+    master: str = "local[*,4]"
+    #: Spark's own options, over those that a session gets anyway
+    conf: Mapping[str, str] = field(default_factory=dict)
+    #: what a table of the history is written as: "parquet", or "delta" (needs the package deltalake)
+    format: str = "parquet"
+    #: name of the history's place in the streams of events; two deployments that read the same Redis need two names
+    consumer: str = "history"
+    #: task or queue → seconds by which a run may be late; one that is later counts as missed. "*" = all others
+    sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
+    #: days that events are kept as they were read; None = for ever
+    keep_events_days: float | None = 30.0
+    #: days that finished runs are kept; None = for ever
+    keep_attempts_days: float | None = 180.0
+    #: days that the figures of each hour, and the records of the pipeline's runs, are kept; None = for ever
+    keep_hours_days: float | None = 365.0
+
+    def __post_init__(self) -> None:
+        for name in ("root", "master", "consumer"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value):
+                raise Misconfigured(f"{name} must be a text, got {short(value)}")
+        choice("format", self.format, ("parquet", "delta"))
+        for name in ("conf", "sla"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise Misconfigured(f"{name} must be a dict, got {short(getattr(self, name))}")
+        for key, value in self.conf.items():
+            if not (isinstance(key, str) and isinstance(value, str)):
+                raise Misconfigured(f"conf: {short(key)} must be a text with a text, got {short(value)}")
+        for who, seconds in self.sla.items():
+            number(f"sla: {who}", seconds, 0)
+        for name in ("keep_events_days", "keep_attempts_days", "keep_hours_days"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), 0.001, unit="days")

@@ -15,10 +15,23 @@ from typing import TYPE_CHECKING, Any, Final
 from django.contrib import admin
 
 from ..conf import conf_or_defaults
-from ..models import BulkAction, Dashboard, FailedJob, InboxEntry, LiveJob, MorgueJob, OutboxJob, QueueEntry
+from ..models import (
+    BulkAction,
+    Dashboard,
+    FailedJob,
+    HourlyStat,
+    InboxEntry,
+    LiveJob,
+    MorgueJob,
+    OutboxJob,
+    PipelineRun,
+    QueueEntry,
+)
 from .bulk import BulkActionAdmin
 from .dashboard import DashboardAdmin
 from .failed import FailedJobAdmin
+from .history import HourlyStatAdmin
+from .history_runs import PipelineRunAdmin
 from .inbox import InboxEntryAdmin
 from .live import LiveJobAdmin
 from .morgue import MorgueJobAdmin
@@ -40,6 +53,8 @@ PAGES: Final[dict[Any, Any]] = {
     BulkAction: BulkActionAdmin,
     OutboxJob: OutboxJobAdmin,
     InboxEntry: InboxEntryAdmin,
+    HourlyStat: HourlyStatAdmin,
+    PipelineRun: PipelineRunAdmin,
 }
 
 

@@ -261,6 +261,7 @@ TAGS: Final[dict[str, str]] = {
     "morgue": "Jobs that wait for a person.",
     "workers": "Processes that run tasks.",
     "figures": "How much lies where, and everything that is known.",
+    "history": "What became of runs, hour by hour, and what the next day brings.",
     "health": "For load balancers.",
     "schema": "This document.",
 }

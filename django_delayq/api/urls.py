@@ -8,7 +8,7 @@ from typing import Final
 from django.urls import URLPattern, include, path
 
 from . import converters  # noqa: F401 (delayq_any)
-from .views import consuming, health, jobs, morgue, queues, schema, stats, workers
+from .views import consuming, health, history, jobs, morgue, queues, schema, stats, workers
 from .views.nothing import Nothing
 
 app_name: Final = "delayq"
@@ -19,6 +19,7 @@ _v1: Final = [
     *jobs.urlpatterns,
     *workers.urlpatterns,
     *stats.urlpatterns,
+    *history.urlpatterns,
     *schema.urlpatterns,
 ]
 

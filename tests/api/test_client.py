@@ -270,9 +270,10 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
         "bury": "bury", "touch": "touch", "list_workers": "workers", "get_worker": "worker",
         "stop_worker": "stop_worker", "drain_worker": "drain_worker", "dump_worker": "dump_worker",
         "get_dump": "dump_of", "get_stats": "stats", "get_status": "status", "openapi": "openapi",
-        "healthz": "healthy", "readyz": "ready",
+        "healthz": "healthy", "readyz": "ready", "list_hours": "hours", "get_history": "history",
+        "list_runs": "pipeline_runs", "get_forecast": "forecast",
     }  # fmt: skip
-    assert operations == {*methods, "metrics"}  # whose client is Prometheus
+    assert operations == {*methods, "metrics", "download_hours"}  # of Prometheus, and of spreadsheets
     assert [name for name in methods.values() if not callable(getattr(client, name, None))] == []
 
 

@@ -30,6 +30,8 @@ METHODS = ("get", "post", "put", "patch", "delete")
 PACKAGE = Path(django_delayq.__file__).parent
 #: for Prometheus, in its own format, and of a view that is a function
 METRICS = ("/metrics", "get")
+#: what is not JSON
+PLAIN = {METRICS: "text/plain", ("/v1/history/hours.csv", "get"): "text/csv"}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_every_operation_says_what_it_answers_with_an_example_of_it(document: di
         assert good, (where, method)
         for status, answer in good.items():
             if status != "204":
-                content = answer["content"]["text/plain" if (where, method) == METRICS else "application/json"]
+                content = answer["content"][PLAIN.get((where, method), "application/json")]
                 assert content["schema"], (where, method, status)
                 assert content.get("examples"), f"{method} {where} has no example of the answer {status}"
 

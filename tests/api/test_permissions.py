@@ -22,7 +22,9 @@ PROMISED = {
     "view": """
         GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7; GET v1/queues/{}/morgue;
         GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/workers/W/dump; GET v1/stats; GET v1/status;
-        GET v1/openapi.json; GET metrics; GET G/job/peek; GET G/tube/list; GET G/tube/stats; GET G/tube/stats/images
+        GET v1/history/hours; GET v1/history/hours.csv; GET v1/history/summary; GET v1/history/runs;
+        GET v1/history/forecast; GET v1/openapi.json; GET metrics; GET G/job/peek;
+        GET G/tube/list; GET G/tube/stats; GET G/tube/stats/images
     """,
     "produce": "POST v1/queues/{}/jobs; POST G/job/produce",
     "consume": """

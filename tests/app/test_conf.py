@@ -37,6 +37,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
             "EVENTS": {"cap": 5},
             "API": {"allow": "a.f", "throttle": {"produce": "10/min"}, "authentication": ["a.g"], "max_jobs": 20},
             "METRICS": {"public": True, "aliases": False},
+            "PIPELINE": {"root": "s3a://lake/history", "sla": {"mail": 5, "*": 30}, "keep_hours_days": None},
             "TASKS_MODULE": "jobs",
             "TASK_DEFAULTS": {"max_attempts": 3},
             "MAX_ARGS_BYTES": 100,
@@ -56,6 +57,9 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         "a.f", {"produce": "10/min"}, ("a.g",), 20, 20.0,
     )  # fmt: skip
     assert (made.metrics.public, made.metrics.aliases, made.metrics.scripts) == (True, False, False)
+    assert (made.pipeline.root, made.pipeline.sla, made.pipeline.keep_hours_days, made.pipeline.format) == (
+        "s3a://lake/history", {"mail": 5, "*": 30}, None, "parquet",
+    )  # fmt: skip
     assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
 
 
@@ -68,6 +72,11 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
         ({"API": {"max_depth": 100_000}}, "max_depth"),
         ({"API": {"max_wait": 21}}, "max_wait"),
         ({"METRICS": {"public": 1}}, "public"),
+        ({"PIPELINE": {"format": "delat"}}, "Did you mean 'delta'"),
+        ({"PIPELINE": {"root": ""}}, "root must be a text"),
+        ({"PIPELINE": {"conf": {"spark.ui.enabled": False}}}, "conf: 'spark.ui.enabled' must be a text with a text"),
+        ({"PIPELINE": {"sla": {"mail": "soon"}}}, "sla: mail"),
+        ({"PIPELINE": {"keep_events_days": 0}}, "keep_events_days"),
         ({"REDSI": "x"}, "unknown key 'REDSI'. Did you mean 'REDIS'"),
         ({"redis": "x"}, "unknown key 'redis'. Did you mean 'REDIS'"),
         ({"REDIS": 5}, r"DELAYQ\['REDIS'\] must be"),

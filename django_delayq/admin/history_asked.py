@@ -1,0 +1,94 @@
+"""What somebody wants to see of the history: read from an address, and written into one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.http import QueryDict
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.translation import gettext as _
+
+from ..history.models import NAME_LENGTH
+from ..history.periods import NAMED, USUAL, Period, Wish, named
+
+__all__ = ["Asked"]
+
+_LONGEST: Final = 40
+_DAY: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An address that was understood.
+
+    Attributes:
+        name: of the period, one of :data:`NAMED`; "" where ``since`` and ``until`` say it.
+        since: as somebody wrote it.
+        until: as somebody wrote it; "" = now.
+        period: what all that comes to.
+        problem: why another period is shown than the one that was asked for.
+    """
+
+    queue: str
+    task: str
+    name: str
+    since: str
+    until: str
+    period: Period
+    problem: str = ""
+
+    @classmethod
+    def of(cls, query: QueryDict) -> Asked:
+        """What an address asks for; what makes no sense is said in ``problem``."""
+        queue, task = (query.get(name, "").replace("\0", "")[:NAME_LENGTH] for name in ("queue", "task"))
+        since, until = (query.get(name, "").strip()[:_LONGEST] for name in ("from", "to"))
+        name = query.get("period", "")
+        name = name if name in NAMED else USUAL
+        if not (since or until):
+            return cls(queue, task, name, "", "", named(name))
+        try:
+            return cls(queue, task, "", since, until, _between(since, until))
+        except ValueError as error:
+            problem = _("This period cannot be shown: %(error)s. Shown are the last 24 hours.") % {"error": error}
+            return cls(queue, task, USUAL, since, until, named(USUAL), problem)
+
+    @property
+    def wish(self) -> Wish:
+        """For the tables."""
+        return Wish(self.queue, self.task, self.period)
+
+    def query(self, **other: Any) -> str:
+        """The address of the same page, with other wishes in the place of these; without a question mark."""
+        words = {"queue": self.queue, "task": self.task, "period": "" if self.name == USUAL else self.name}
+        if not self.name:
+            words |= {"from": self.since, "to": self.until}
+        return urlencode({name: value for name, value in {**words, **other}.items() if value})
+
+
+def _between(since: str, until: str) -> Period:
+    now = datetime.now(UTC)
+    end = _moment(until, end=True) if until else now
+    start = _moment(since) if since else end - _DAY
+    return Period.between(start, end)
+
+
+def _moment(text: str, *, end: bool = False) -> datetime:
+    """A moment of the current time zone; a day alone is its beginning, or its end.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        day = parse_date(text)
+        found = parse_datetime(text) if day is None or len(text) > 10 else None
+        if found is None and day is not None:
+            found = datetime.combine(day + _DAY if end else day, time())
+        if found is not None:
+            return found if timezone.is_aware(found) else timezone.make_aware(found, timezone.get_current_timezone())
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(_("“%(text)s” is no date, and no date with a time") % {"text": text})

@@ -1,0 +1,120 @@
+"""The tables of the history."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+#: long enough for every name and id that Redis may hold
+NAME_LENGTH = 255
+
+
+class HourlyStat(models.Model):
+    """What became of the runs of one task in one queue that ended within one hour (UTC).
+
+    Lateness is how long behind its due time a run began; lateness and duration are those of the runs that began
+    (``timed``). A histogram is a list of 32 counts: those of 0 ms first, then for i = 1 … 30 those from 2^(i-1) to
+    below 2^i ms, then all longer ones; so histograms of several hours may be added.
+    """
+
+    hour = models.DateTimeField(_("hour"))
+    queue = models.CharField(_("queue"), max_length=NAME_LENGTH)
+    task = models.CharField(_("task"), max_length=NAME_LENGTH)
+    runs = models.PositiveBigIntegerField(_("runs"), default=0)
+    succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
+    #: the handler raised, and the job comes back
+    failed = models.PositiveBigIntegerField(_("failed"), default=0)
+    timeout = models.PositiveBigIntegerField(_("timed out"), default=0)
+    crashed = models.PositiveBigIntegerField(_("crashed"), default=0)
+    #: the holder was lost; whether the run began is not known
+    lost = models.PositiveBigIntegerField(_("lost"), default=0)
+    released = models.PositiveBigIntegerField(_("released"), default=0)
+    cancelled = models.PositiveBigIntegerField(_("cancelled"), default=0)
+    expired = models.PositiveBigIntegerField(_("expired"), default=0)
+    #: into the morgue, for whatever reason
+    buried = models.PositiveBigIntegerField(_("buried"), default=0)
+    #: runs that were not a job's first attempt
+    retries = models.PositiveBigIntegerField(_("retries"), default=0)
+    #: runs that began later than DELAYQ["PIPELINE"]["sla"] allows
+    sla_missed = models.PositiveBigIntegerField(_("too late"), default=0)
+    #: runs that have a lateness and a duration
+    timed = models.PositiveBigIntegerField(_("timed"), default=0)
+    lateness_p50_ms = models.PositiveBigIntegerField(_("lateness p50 (ms)"), null=True)
+    lateness_p95_ms = models.PositiveBigIntegerField(_("lateness p95 (ms)"), null=True)
+    lateness_p99_ms = models.PositiveBigIntegerField(_("lateness p99 (ms)"), null=True)
+    lateness_max_ms = models.PositiveBigIntegerField(_("lateness max (ms)"), null=True)
+    lateness_sum_ms = models.PositiveBigIntegerField(_("lateness sum (ms)"), default=0)
+    duration_p50_ms = models.PositiveBigIntegerField(_("duration p50 (ms)"), null=True)
+    duration_p95_ms = models.PositiveBigIntegerField(_("duration p95 (ms)"), null=True)
+    duration_p99_ms = models.PositiveBigIntegerField(_("duration p99 (ms)"), null=True)
+    duration_max_ms = models.PositiveBigIntegerField(_("duration max (ms)"), null=True)
+    duration_sum_ms = models.PositiveBigIntegerField(_("duration sum (ms)"), default=0)
+    lateness_histogram = models.JSONField(_("lateness histogram"), default=list)
+    duration_histogram = models.JSONField(_("duration histogram"), default=list)
+
+    class Meta:
+        verbose_name = _("hour of the history")
+        verbose_name_plural = _("history")
+        default_permissions = ("view",)
+        ordering: ClassVar = ["-hour", "queue", "task"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["hour", "queue", "task"], name="delayq_hour_queue_task"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["queue", "task", "hour"], name="delayq_hour_of_task")]
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}h {self.queue}/{self.task}"
+
+
+class PipelineRun(models.Model):
+    """One run of the pipeline: what it was asked for, and what came of it."""
+
+    class Kind(models.TextChoices):
+        HISTORY = "history", _("history")
+        BULK = "bulk", _("bulk schedule")
+        RECONCILE = "reconcile", _("reconcile")
+        JOBS = "jobs", _("bulk maintenance")
+        BACKFILL = "backfill", _("backfill")
+        COMPACT = "compact", _("compact")
+        PURGE = "purge", _("purge")
+
+    class State(models.TextChoices):
+        RUNNING = "running", _("running")
+        FINISHED = "finished", _("finished")
+        FAILED = "failed", _("failed")
+        STOPPED = "stopped", _("stopped")
+
+    #: of a bulk write the run id, under which it is resumed; several rows may share it
+    run_id = models.CharField(_("run"), max_length=NAME_LENGTH, db_index=True)
+    kind = models.CharField(_("kind"), max_length=9, choices=Kind)
+    state = models.CharField(_("state"), max_length=8, choices=State, default=State.RUNNING)
+    queue = models.CharField(_("queue"), max_length=NAME_LENGTH, blank=True)
+    task = models.CharField(_("task"), max_length=NAME_LENGTH, blank=True)
+    started_at = models.DateTimeField(_("started"), db_default=Now())
+    #: when it was last heard of; a run that is not heard of for long has died
+    seen_at = models.DateTimeField(_("last heard of"), db_default=Now())
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    #: rows of the input; null = not known
+    total = models.PositiveBigIntegerField(_("rows in all"), null=True)
+    rows = models.PositiveBigIntegerField(_("rows"), default=0)
+    created = models.PositiveBigIntegerField(_("created"), default=0)
+    #: rows that were not written anew, because the job was there or an earlier try had written it
+    known = models.PositiveBigIntegerField(_("there already"), default=0)
+    #: rows that were refused, and lie in the quarantine
+    bad = models.PositiveBigIntegerField(_("refused"), default=0)
+    #: what it was asked for, and where it got to: inputs, outputs, offsets, versions, counts by outcome
+    detail = models.JSONField(_("detail"), default=dict)
+    error = models.TextField(_("error"), blank=True)
+
+    class Meta:
+        verbose_name = _("pipeline run")
+        verbose_name_plural = _("pipeline runs")
+        default_permissions = ("view",)
+        ordering: ClassVar = ["-started_at", "-id"]
+        indexes: ClassVar = [models.Index(fields=["started_at", "id"], name="delayq_run_at")]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} {self.run_id}"

@@ -1,0 +1,54 @@
+"""Which queues and tasks the history knows, at the price of an index look-up for each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import connections, router
+
+from .models import HourlyStat
+
+__all__ = ["MOST", "known_queues", "known_tasks"]
+
+#: pairs of queue and task that are looked up at most
+MOST: Final = 500
+#: databases that can jump from one pair to the next
+_JUMPS: Final = ("sqlite", "postgresql", "mysql")
+
+
+def known_tasks(using: str | None = None, most: int = MOST) -> list[tuple[str, str]]:
+    """The first pairs of queue and task that there are figures of, in their order.
+
+    Args:
+        using: alias of the database; None = the one that the project's routers name.
+        most: how many at most.
+    """
+    alias = using or router.db_for_read(HourlyStat)
+    connection = connections[alias]
+    if connection.vendor not in _JUMPS:
+        found = HourlyStat._default_manager.using(alias).order_by("queue", "task").values_list("queue", "task")
+        return list(found.distinct()[:most])
+    quote = connection.ops.quote_name
+    table, queue, task = (quote(name) for name in (HourlyStat._meta.db_table, "queue", "task"))
+    # Only names of tables and columns are put in, never values. Each of these is one look-up in the index that begins
+    # with both columns; a comparison of pairs, which says the same, is not in every database.
+    next_task = f"(SELECT MIN({task}) FROM {table} WHERE {queue} = jump.q AND {task} > jump.t)"  # noqa: S608
+    next_queue = f"(SELECT MIN({queue}) FROM {table} WHERE {queue} > jump.q)"  # noqa: S608
+    first_task = f"(SELECT MIN({task}) FROM {table} WHERE {queue} = {next_queue})"  # noqa: S608
+    head = f"(SELECT MIN({queue}) FROM {table})"  # noqa: S608
+    sql = (
+        f"WITH RECURSIVE jump(q, t, n) AS (SELECT {head}, (SELECT MIN({task}) FROM {table} WHERE {queue} = {head}), 1 "  # noqa: S608
+        "UNION ALL "
+        f"SELECT CASE WHEN {next_task} IS NULL THEN {next_queue} ELSE jump.q END, "
+        f"COALESCE({next_task}, {first_task}), n + 1 FROM jump "
+        f"WHERE jump.q IS NOT NULL AND n <= %s) SELECT q, t FROM jump WHERE q IS NOT NULL"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [most])
+        return [(row[0], row[1]) for row in cursor.fetchall()][:most]
+
+
+def known_queues(using: str | None = None) -> list[str]:
+    """All queues that there are figures of, in their order."""
+    rows = HourlyStat._default_manager.using(using or router.db_for_read(HourlyStat))
+    return list(rows.order_by("queue").values_list("queue", flat=True).distinct())

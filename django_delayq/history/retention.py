@@ -1,0 +1,64 @@
+"""Forgets what is old: hours of the history, and records of the pipeline's runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import router
+from django.db.models import Model, Q, QuerySet
+from django.utils import timezone
+
+from .models import HourlyStat, PipelineRun
+from .moments import to_row
+from .records import SILENT
+
+__all__ = ["Forgotten", "forget_hours"]
+
+#: rows of one DELETE, so that no lock is held for long
+CHUNK: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How many rows went."""
+
+    hours: int
+    runs: int
+
+
+def forget_hours(days: float, using: str | None = None) -> Forgotten:
+    """Deletes the hours that are older than ``days`` days, and the records of runs that began before that.
+
+    A run that goes on is kept, however old it is.
+
+    Args:
+        days: as many as ``DELAYQ["PIPELINE"]["keep_hours_days"]`` says.
+        using: alias of the database; None = the one that the project's routers name.
+
+    Raises:
+        ValueError: it is no number of days above 0.
+    """
+    if not 0 < days < 1_000_000:
+        raise ValueError(f"days must be above 0, got {days!r}; to forget nothing, do not call this")
+    now = timezone.now()
+    try:
+        old, began = datetime.now(UTC) - timedelta(days=days), now - timedelta(days=days)
+    except OverflowError:
+        return Forgotten(0, 0)
+    hours = _table(HourlyStat, using).filter(hour__lt=to_row(old))
+    ended = ~Q(state=PipelineRun.State.RUNNING) | Q(seen_at__lt=now - SILENT)
+    runs = _table(PipelineRun, using).filter(ended, started_at__lt=began)
+    return Forgotten(_delete(hours), _delete(runs))
+
+
+def _table(model: type[Model], using: str | None) -> QuerySet[Any]:
+    return model._default_manager.using(using or router.db_for_write(model))
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    gone = 0
+    while pks := list(rows.order_by("pk").values_list("pk", flat=True)[:CHUNK]):
+        gone += rows.model._default_manager.using(rows.db).filter(pk__in=pks).delete()[0]
+    return gone

@@ -1,0 +1,199 @@
+"""Puts the figures of whole days into the database: what was there of these days before is replaced.
+
+The same days may come again and again, from several processes too: rows are updated where they are, so that readers see
+either the old day or the new one, and two writers do not stumble over each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import connections, router, transaction
+from django.db.models import Q
+
+from ..outbox.rows import chunks
+from .models import HourlyStat
+from .moments import begin_of, to_row
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+__all__ = ["COPY_BEYOND", "FIELDS", "replace_days"]
+
+#: of so many rows PostgreSQL gets the rest by COPY, three to four times as fast as by INSERT
+COPY_BEYOND: Final = 20_000
+#: rows of one INSERT, or of one DELETE
+CHUNK: Final = 1_000
+KEY: Final = ("hour", "queue", "task")
+HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
+#: the columns of a row, in the order of the model
+FIELDS: Final = tuple(field.name for field in HourlyStat._meta.concrete_fields if not field.primary_key)
+#: what a row that does not say it has there: counts are 0, percentiles not known
+_USUAL: Final[dict[str, Any]] = {
+    field.name: field.get_default() for field in HourlyStat._meta.concrete_fields if not field.primary_key
+}
+
+_Key = tuple[datetime, str, str]
+
+
+def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date], using: str | None = None) -> int:
+    """Replaces all rows of some days, in one transaction.
+
+    Args:
+        hours: a mapping for each row, with the columns of :class:`HourlyStat`; or a table of pyarrow. A column that is
+            missing or None has its usual value; ``hour`` is aware.
+        days: days of UTC. Rows of theirs that are not among ``hours`` go; no row may lie in another day.
+        using: alias of the database; None = the one that the project's routers name.
+
+    Returns:
+        How many rows there are now.
+
+    Raises:
+        ValueError: a row has a column that is not known, or no aware hour, or lies in none of the days, or comes twice.
+        django.db.Error: the database refused; nothing was changed.
+    """
+    alias = using or router.db_for_write(HourlyStat)
+    wanted = frozenset(days)
+    rows = (_checked(row, wanted) for row in _each(hours))
+    first = list(islice(rows, COPY_BEYOND + 1))
+    connection = connections[alias]
+    with transaction.atomic(using=alias):
+        if len(first) > COPY_BEYOND and _copies(connection):
+            return _by_copy(connection, chain(first, rows), wanted)
+        return _by_orm(alias, chain(first, rows), wanted)
+
+
+def _each(hours: Any) -> Iterator[Mapping[str, Any]]:
+    """The rows; of a table of pyarrow batch after batch, so that not all of them are Python objects at once."""
+    if not hasattr(hours, "to_batches"):
+        return iter(hours)
+    return (row for batch in hours.to_batches(max_chunksize=CHUNK) for row in batch.to_pylist())
+
+
+def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
+    unknown = sorted(row.keys() - _USUAL.keys())
+    if unknown:
+        raise ValueError(f"an hour of the history has no column {unknown[0]!r}; known are: {', '.join(FIELDS)}")
+    hour = row.get("hour")
+    if not isinstance(hour, datetime) or hour.utcoffset() is None:
+        raise ValueError(f"the hour of a row is an aware datetime, got {hour!r}; say its zone (UTC)")
+    if hour.astimezone(UTC).date() not in days:
+        raise ValueError(f"the row of {hour.isoformat()} lies in none of the days that are replaced; name its day too")
+    given = {name: value for name, value in row.items() if value is not None}
+    made = {**_USUAL, **{name: [] for name in HISTOGRAMS}, "queue": "", "task": "", **given, "hour": to_row(hour)}
+    for name in HISTOGRAMS:
+        made[name] = list(made[name])
+    return made
+
+
+def _of_days(days: Collection[date]) -> Q:
+    """The rows of some days: ranges of the index."""
+    found = Q(pk__in=())
+    for first, last in _stretches(days):
+        found |= Q(hour__gte=to_row(begin_of(first)), hour__lt=to_row(begin_of(last + timedelta(days=1))))
+    return found
+
+
+def _stretches(days: Collection[date]) -> Iterator[tuple[date, date]]:
+    """First and last day of each stretch of days without a gap: a backfill of a year is one."""
+    first = last = None
+    for day in sorted(days):
+        if first is not None and last is not None and day - last == timedelta(days=1):
+            last = day
+            continue
+        if first is not None and last is not None:
+            yield first, last
+        first = last = day
+    if first is not None and last is not None:
+        yield first, last
+
+
+# -- any database ----------------------------------------------------------------------------------------------------
+
+
+def _by_orm(alias: str, rows: Iterable[dict[str, Any]], days: Collection[date]) -> int:
+    manager = HourlyStat._default_manager.using(alias)
+    known: set[_Key] = set()
+    options: dict[str, Any] = {"update_conflicts": True, "update_fields": [one for one in FIELDS if one not in KEY]}
+    if connections[alias].features.supports_update_conflicts_with_target:
+        options["unique_fields"] = list(KEY)
+    for some in chunks(rows, CHUNK):
+        for row in some:
+            _add_key(known, row)
+        manager.bulk_create([HourlyStat(**row) for row in some], **options)
+    there = manager.filter(_of_days(days)).values_list("pk", *KEY)
+    gone = [pk for pk, *key in there.iterator(CHUNK) if tuple(key) not in known]
+    for pks in chunks(gone, CHUNK):
+        manager.filter(pk__in=pks).delete()
+    return len(known)
+
+
+def _add_key(known: set[_Key], row: Mapping[str, Any]) -> None:
+    key = row["hour"], row["queue"], row["task"]
+    if key in known:
+        raise _twice(*key)
+    known.add(key)
+
+
+def _twice(hour: datetime, queue: str, task: str) -> ValueError:
+    return ValueError(f"the hour {hour.isoformat()} of task {task!r} in queue {queue!r} comes twice; add it up first")
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+def _copies(connection: Any) -> bool:
+    """Whether it is a PostgreSQL that is talked to by psycopg 3."""
+    return bool(connection.vendor == "postgresql" and connection.Database.__name__ == "psycopg")
+
+
+def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], days: Collection[date]) -> int:
+    """COPY into a table of this transaction, and from there on."""
+    names = _Names(connection)
+    with connection.cursor() as cursor:
+        cursor.execute(names.make)
+        written = 0
+        with cursor.copy(names.fill) as copy:
+            for row in rows:
+                copy.write_row([json.dumps(value) if type(value) is list else value for value in map(row.get, FIELDS)])
+                written += 1
+        cursor.execute(names.count)  # else the planner knows nothing of a table that is new
+        cursor.execute(names.twice)
+        twice = cursor.fetchone()
+        if twice is not None:
+            raise _twice(*twice)
+        cursor.execute(names.upsert)
+        for first, last in _stretches(days):
+            cursor.execute(names.forget, [to_row(begin_of(first)), to_row(begin_of(last + timedelta(days=1)))])
+        cursor.execute(names.drop)  # it may not be the last time in this transaction
+    return written
+
+
+class _Names:
+    """The statements. Only names of tables and columns are put in, never values."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        quote = connection.ops.quote_name
+        meta = HourlyStat._meta
+        column = {field.name: quote(str(field.column)) for field in meta.concrete_fields if field.name in FIELDS}
+        table, brought = quote(meta.db_table), quote("delayq_brought")
+        columns, key = ", ".join(column.values()), ", ".join(column[name] for name in KEY)
+        changes = ", ".join(f"{column[one]} = EXCLUDED.{column[one]}" for one in FIELDS if one not in KEY)
+        same = " AND ".join(f"{brought}.{column[name]} = {table}.{column[name]}" for name in KEY)
+        self.make = f"CREATE TEMPORARY TABLE {brought} ON COMMIT DROP AS SELECT {columns} FROM {table} WITH NO DATA"  # noqa: S608
+        self.fill = f"COPY {brought} ({columns}) FROM STDIN"
+        self.drop = f"DROP TABLE {brought}"
+        self.count = f"ANALYZE {brought}"
+        self.twice = f"SELECT {key} FROM {brought} GROUP BY {key} HAVING COUNT(*) > 1 LIMIT 1"  # noqa: S608
+        self.upsert = (
+            f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {brought} ON CONFLICT ({key}) "  # noqa: S608
+            f"DO UPDATE SET {changes}"
+        )
+        self.forget = (
+            f"DELETE FROM {table} WHERE {column['hour']} >= %s AND {column['hour']} < %s "  # noqa: S608
+            f"AND NOT EXISTS (SELECT 1 FROM {brought} WHERE {same})"
+        )

@@ -1,0 +1,143 @@
+"""The history in a real browser: readable in both themes, on a narrow screen, and under a strict policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_delayq import connections
+from django_delayq.admin.redis_pages import RedisPages
+from django_delayq.core.broker import Broker
+from django_delayq.history.models import PipelineRun
+from tests.admin.pasts import lively_past
+from tests.admin.support import Yard
+from tests.support.browser import Browser
+
+PAGE = "/admin/django_delayq/hourlystat/"
+RUNS = "/admin/django_delayq/pipelinerun/"
+#: what is written at an axis and is not all in sight, or over its neighbour
+CUT = """return Array.from(document.querySelectorAll('.dq-figure')).flatMap(figure => {
+      const page = document.documentElement.clientWidth;
+      const texts = Array.from(figure.querySelectorAll('.dq-written text'),
+        one => [one.textContent, one.getBoundingClientRect()]);
+      const over = (one, other) => one !== other && one.left < other.right && other.left < one.right
+        && one.top + 2 < other.bottom - 2 && other.top + 2 < one.bottom - 2;
+      return texts.filter(([, at]) => at.left < 0 || at.right > page || texts.some(([, other]) => over(at, other)))
+        .map(([text]) => text);
+    })"""
+
+
+@pytest.fixture
+def operator(browser: Browser, staff: Callable[..., Any]) -> Browser:
+    """The browser of a person who may do everything."""
+    browser.login(staff(superuser=True))
+    return browser
+
+
+def ahead(broker: Broker) -> None:
+    """Work for the next day."""
+    yard, now_ms = Yard(broker), int(broker.now_ms())
+    for number in range(30):
+        yard.put(f"due-{number}", due_ms=now_ms - 9_000, delay_ms=None)
+    for number in range(80):
+        yard.put(f"later-{number}", delay_ms=number * number * 12_000)
+
+
+def test_pictures_of_the_history(operator: Browser, delayq: Broker) -> None:
+    lively_past()
+    ahead(delayq)
+    operator.open(f"{PAGE}?period=7d")
+    for theme in ("light", "dark"):
+        operator.theme(theme)
+        operator.screenshot(f"history-{theme}")
+    operator.size(360, 800)
+    operator.screenshot("history-narrow-dark")
+    operator.theme("light")
+    operator.screenshot("history-narrow-light")
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_everything_is_in_sight_on_any_screen(operator: Browser, delayq: Broker, width: int) -> None:
+    lively_past(30)
+    ahead(delayq)
+    operator.size(width, 900)
+    for period in ("today", "24h", "7d", "30d"):
+        operator.open(f"{PAGE}?period={period}")
+        assert operator.run("return document.documentElement.scrollWidth") <= width
+        assert operator.run(CUT) == []
+
+
+def test_it_is_filtered_without_scripts(operator: Browser, delayq: Broker) -> None:
+    lively_past(20)
+    operator.scripts(run=False)
+    operator.open(PAGE)
+    assert {row[1] for row in operator.rows("#dq-hours")} == {"orders", "mail", "crm", "pictures"}
+    operator.fill("queue", "crm")
+    operator.click("Show")
+    assert {row[1] for row in operator.rows("#dq-hours")} == {"crm"}
+    operator.click("7 days")
+    assert "queue=crm" in operator.path
+    assert "period=7d" in operator.path
+    assert {row[1] for row in operator.rows("#dq-hours")} == {"crm"}
+    operator.click("#dq-rates [data-link='task']")
+    assert operator.attribute("#dq-task", "value") == "crm.sync_customers"
+
+
+def test_it_lives_under_a_strict_policy_and_asks_only_its_own_site(
+    operator: Browser, delayq: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lively_past(24)
+    ahead(delayq)
+    original = RedisPages.render
+
+    def strict(self: RedisPages, *args: Any, **named: Any) -> Any:
+        response = original(self, *args, **named)
+        response["Content-Security-Policy"] = "default-src 'self'"
+        return response
+
+    monkeypatch.setattr(RedisPages, "render", strict)
+    operator.open(PAGE)
+    assert len(operator.all("#dq-ahead svg.dq-drawn")) == 1
+    assert operator.run("return document.querySelectorAll('.dq-past [style], .dq-past style').length") == 0
+    colour = "return getComputedStyle(document.querySelector('.dq-drawn .dq-b2')).fill"
+    assert operator.run(colour) not in ("", "rgb(0, 0, 0)"), "the colours are there"
+    loaded = operator.run("return performance.getEntriesByType('resource').map(one => one.name)")
+    assert [one for one in loaded if not one.startswith(operator.site)] == []
+
+
+def test_without_redis_the_past_is_there(operator: Browser, delayq: Broker, settings: Any) -> None:
+    lively_past(24)
+    here = settings.DELAYQ
+    connections.close_broker()
+    settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
+    operator.open(PAGE)
+    assert "Redis cannot be reached just now, so nothing can be foretold." in operator.text("#dq-ahead")
+    assert len(operator.all(".dq-charts svg.dq-drawn")) == 3
+    operator.screenshot("history-without-redis")
+    connections.close_broker()
+    settings.DELAYQ = here
+
+
+def test_a_run_that_goes_on_is_followed_and_its_end_is_told(operator: Browser, delayq: Broker) -> None:
+    run = PipelineRun.objects.create(run_id="sms-2026-11-21", kind="bulk", queue="sms", total=1000, rows=250,
+                                     created=240, known=10, detail={"path": "/data/sms.csv"})  # fmt: skip
+    failed = PipelineRun.objects.create(run_id="h-1", kind="history", state="failed", error="EventsLost: a gap",
+                                        ended_at=timezone.now())  # fmt: skip
+    PipelineRun.objects.create(run_id="h-0", kind="history", seen_at=timezone.now() - timedelta(hours=1),
+                               started_at=timezone.now() - timedelta(hours=2))  # fmt: skip
+    operator.open(RUNS)
+    assert [row[1] for row in operator.rows()] == ["failed", "running", "died"]
+    operator.screenshot("history-runs")
+    operator.open(f"{RUNS}{run.pk}/change/")
+    assert "250 of 1,000" in operator.text("#delayq-progress")
+    assert operator.attribute("#delayq-progress progress", "value") == "25"
+    operator.screenshot("history-run")
+    PipelineRun.objects.filter(pk=run.pk).update(rows=1000, state="finished", ended_at=timezone.now())
+    operator.until(lambda: "1,000 of 1,000" in operator.text("#delayq-progress"), what="the end of the run")
+    operator.until(lambda: operator.all("#delayq-progress [data-ended]"), what="the word of it")
+    operator.open(f"{RUNS}{failed.pk}/change/")
+    assert "EventsLost: a gap" in operator.text("#delayq-progress")

@@ -1,0 +1,285 @@
+"""The page of the history: what it says, for whom, and what it bears."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import connections
+from django_delayq.admin import history_svg
+from django_delayq.admin.history_svg import Mark, bars, heat, lines, logarithmic, round_up, short
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
+from tests.admin.pasts import lively_past, now
+from tests.admin.support import cells, tags_of
+from tests.history.past import HOUR, NOON, hour_of, seed
+
+PAGE = "/admin/django_delayq/hourlystat/"
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def reader(client: Client, staff: Callable[..., Any]) -> Client:
+    """Somebody who may see the history, and nothing else."""
+    client.force_login(staff("view_hourlystat"))
+    return client
+
+
+def page(client: Client, query: str = "") -> str:
+    answer = client.get(PAGE + query)
+    assert answer.status_code == 200
+    tags_of(answer.content)
+    return answer.content.decode()
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def drawings(html: str) -> list[ElementTree.Element]:
+    """The plots of a page, which have to be well-formed."""
+    return [ElementTree.fromstring(one) for one in re.findall(r'<svg class="dq-drawn".*?</svg>', html, re.S)]
+
+
+# -- who -------------------------------------------------------------------------------------------------------------
+
+
+def test_only_who_may_sees_it(delayq: Broker, client: Client, staff: Callable[..., Any]) -> None:
+    for address in (PAGE, f"{PAGE}hours.csv"):
+        assert client.get(address).status_code == 302
+    client.force_login(staff("view_pipelinerun", "view_dashboard"))
+    for address in (PAGE, f"{PAGE}hours.csv"):
+        assert client.get(address).status_code == 403
+    client.force_login(staff("view_hourlystat"))
+    for address in (PAGE, f"{PAGE}hours.csv"):
+        assert client.get(address).status_code == 200
+        assert client.post(address).status_code == 405
+    for address in ("add/", "1/change/", "1/delete/"):
+        assert client.get(f"{PAGE}{address}").status_code == 404
+
+
+# -- what ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_says_what_is_in_the_table(delayq: Broker, reader: Client) -> None:
+    hour = now()
+    seed(hour_of(hour - HOUR, late=[10] * 98 + [5000, 9000], failed=3, timeout=1, retries=4, sla_missed=2),
+         hour_of(hour - 2 * HOUR, "mail", "shop.mail"), hour_of(hour - timedelta(days=3)))  # fmt: skip
+    html = page(reader)
+    tiles = dict(re.findall(r'data-tile="(\w+)"><strong>(.*?)</strong>', html))
+    assert (tiles["runs"], tiles["failures"], tiles["late"], tiles["retries"]) == ("103", "3.9 %", "2", "4")
+    row = next(one for one in cells(html.encode(), "dq-hours") if one[1] == "orders")
+    assert row[1:] == ["orders", "shop.cancel", "100", "96", "4", "4", "2", "10 ms", "5.0 s", "50 ms", "50 ms"]
+    assert len(cells(html.encode(), "dq-hours")) == 2
+    assert [one[:1] + one[3:] for one in cells(html.encode(), "dq-rates")] == [["shop.cancel", "4.0 %", "100"]]
+    assert cells(html.encode(), "dq-failing") == [["shop.cancel", "4", "3", "1", "0", "0", "0"]]
+    assert len(page(reader, "?period=7d").split("<tr>")) > len(html.split("<tr>"))
+
+
+def test_charts_can_be_read_without_seeing_them(delayq: Broker, reader: Client) -> None:
+    lively_past(30)
+    html = page(reader)
+    found = drawings(html)
+    assert len(found) == 4
+    for one in found:
+        title, said, *_ = list(one)
+        assert one.get("role") == "img"
+        assert one.get("aria-labelledby") == f"{title.get('id')} {said.get('id')}"
+        assert title.text
+        assert said.text
+    assert len(set(re.findall(r'\bid="([^"]+)"', html))) == len(re.findall(r'\bid="([^"]+)"', html))
+    assert html.count("<details>") == 4
+    throughput = found[0].findall("g")
+    assert len(throughput) == 24
+    assert all(" runs, " in (piece.findtext("title") or "") for piece in throughput)
+
+
+def test_filters_and_periods_are_in_every_link(delayq: Broker, reader: Client) -> None:
+    seed(*(hour_of(now() - HOUR * more, queue, f"shop.{queue}", failed=1, late=[1] * 9) for more in range(40)
+           for queue in ("mail", "orders")))  # fmt: skip
+    html = page(reader, "?queue=mail&period=7d")
+    assert {row[1] for row in cells(html.encode(), "dq-hours")} == {"mail"}
+    assert f'href="{PAGE}hours.csv?queue=mail&amp;period=7d"' in html
+    assert 'href="?queue=mail&amp;period=30d"' in html
+    assert '<option value="mail" selected>' in html
+    assert '<option value="shop.orders"' not in html, "tasks of the chosen queue only"
+    html = page(reader, "?task=shop.orders")
+    assert {row[2] for row in cells(html.encode(), "dq-hours")} == {"shop.orders"}
+
+
+def test_a_period_of_ones_own_is_in_the_readers_time_zone(delayq: Broker, reader: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    seed(*(hour_of(NOON + HOUR * more) for more in range(-3, 4)))
+    html = page(reader, "?from=2026-11-20T17:30&to=2026-11-20T19:30")
+    assert [row[0] for row in cells(html.encode(), "dq-hours")] == ["2026-11-20 18:30", "2026-11-20 17:30"]
+    assert 'value="2026-11-20T17:30"' in html
+    assert "from=2026-11-20T17%3A30" in html
+    whole = page(reader, "?from=2026-11-20&to=2026-11-20")
+    assert len(cells(whole.encode(), "dq-hours")) == 7
+
+
+@pytest.mark.parametrize(("query", "said"), [
+    ("?from=yesterday", "“yesterday” is no date"), ("?from=2026-11-20&to=2026-11-10", "ends before it begins"),
+    ("?from=1970-01-01", "longer than"), ("?from=2026-13-45", "is no date"), ("?to=9999-12-31T23:59", "no calendar"),
+    ("?from=0001-01-01&to=0001-01-01", ""), ("?from=%3Cscript%3E", "&lt;script&gt;"),
+])  # fmt: skip
+def test_a_period_that_makes_no_sense_is_told_and_nothing_breaks(
+    delayq: Broker, reader: Client, query: str, said: str
+) -> None:
+    html = page(reader, query)
+    assert "This period cannot be shown" in html or not said
+    assert said in html
+    if said:
+        assert reader.get(f"{PAGE}hours.csv{query}").status_code == 400
+
+
+@pytest.mark.parametrize("query", ["?queue=%00&task=a%00", "?period=ever", "?after=x", "?before=~", "?after=%00",
+                                   "?queue=" + "q" * 5000, "?page=9&o=1&_popup=1"])  # fmt: skip
+def test_hostile_addresses_show_a_page(delayq: Broker, reader: Client, query: str) -> None:
+    seed(hour_of(now()))
+    page(reader, query)
+
+
+def test_names_are_text_and_nothing_else(delayq: Broker, reader: Client) -> None:
+    evil = "<img src=x onerror=alert(1)>&\"'"
+    seed(hour_of(now(), "orders", evil, failed=3), hour_of(now(), evil, "shop.x", failed=3, late=[1] * 9))
+    html = page(reader)
+    assert "<img" not in html
+    drawings(html)
+
+
+def test_the_table_is_paged(delayq: Broker, reader: Client) -> None:
+    seed(*(hour_of(now(), task=f"shop.t{number}") for number in range(120)))
+    seen: list[str] = []
+    query = ""
+    for size in (50, 50, 20):
+        html = page(reader, query)
+        rows = cells(html.encode(), "dq-hours")
+        assert len(rows) == size
+        seen += [row[2] for row in rows]
+        found = re.search(r'rel="next" href="(.*?)"', html)
+        query = found[1].replace("&amp;", "&") if found else ""
+    assert len(set(seen)) == 120
+    back = re.search(r'rel="prev" href="(.*?)"', html)
+    assert back is not None
+    assert [row[2] for row in cells(page(reader, back[1].replace("&amp;", "&")).encode(), "dq-hours")] == seen[50:100]
+
+
+def test_the_hours_of_the_page_come_as_a_file(delayq: Broker, reader: Client) -> None:
+    seed(hour_of(now()), hour_of(now(), "mail"), hour_of(now() - timedelta(days=9)))
+    answer: Any = reader.get(f"{PAGE}hours.csv?queue=orders")
+    assert answer["Content-Type"] == "text/csv; charset=utf-8"
+    found = list(csv.DictReader(io.StringIO(answer.getvalue().decode(), newline="")))
+    assert [(one["queue"], one["runs"]) for one in found] == [("orders", "3")]
+    answer = reader.get(f"{PAGE}hours.csv?period=30d")
+    assert len(answer.getvalue().splitlines()) == 4
+
+
+def test_without_a_history_the_page_says_how_to_get_one(delayq: Broker, reader: Client) -> None:
+    html = page(reader)
+    assert "manage.py delayq_pipeline run" in html
+    assert "Nothing that is due waits." in html
+
+
+def test_a_page_costs_the_same_queries_however_much_there_is(delayq: Broker, reader: Client) -> None:
+    page(reader)
+    costs = []
+    for hours in (2, 24 * 14):
+        lively_past(hours)
+        with CaptureQueriesContext(connection) as seen:
+            page(reader, "?period=30d")
+        costs.append(len(seen))
+    assert costs[0] == costs[1] <= 8
+
+
+# -- what comes ------------------------------------------------------------------------------------------------------
+
+
+def test_the_next_day_is_foretold_from_redis_and_the_pace(delayq: Broker, reader: Client) -> None:
+    seed(hour_of(now() - HOUR, late=[1] * 120, took=[500] * 120))
+    queue = delayq.queue("orders")
+    for number in range(4):
+        queue.schedule(NewJob(f"d{number}", "shop.x", due_ms=int(delayq.now_ms()) - 5_000, delay_ms=None))
+    delayq.queue("mail").schedule(NewJob("m", "shop.x", delay_ms=5_400_000))
+    text = text_of(page(reader))
+    assert "4 jobs are due now, 1 fall due within 24 hours." in text
+    assert "all that is due is done in about 2 min." in text
+    assert "orders 4 0 0 120 500 ms 2 s 2 min" in text
+    assert "mail 0 1 0 – – – now" in text
+    assert "4 jobs are due now, 0 fall due" in text_of(page(reader, "?queue=orders"))
+
+
+def test_what_cannot_be_foretold_is_not(delayq: Broker, reader: Client) -> None:
+    delayq.queue("orders").schedule(NewJob("d", "shop.x", due_ms=int(delayq.now_ms()) - 5_000, delay_ms=None))
+    assert "nothing ran in the last week that the history knows of" in text_of(page(reader))
+    seed(hour_of(now() - HOUR, "mail"))
+    delayq.queue("mail")
+    assert "When all of it will be done is not known" in text_of(page(reader))
+
+
+def test_while_redis_is_away_the_past_is_shown(delayq: Broker, reader: Client, settings: Any) -> None:
+    seed(hour_of(now()))
+    connections.close_broker()
+    here = settings.DELAYQ
+    settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
+    html = page(reader)
+    assert "Redis cannot be reached just now, so nothing can be foretold." in html
+    assert len(cells(html.encode(), "dq-hours")) == 1
+    connections.close_broker()
+    settings.DELAYQ = here
+
+
+# -- drawings --------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_at_axes_are_short_and_round() -> None:
+    assert [short(number) for number in (0, 0.5, 250, 1500, 20_000_000, 3e9)] == [
+        "0", "0.5", "250", "1.5 k", "20 M", "3 G"]  # fmt: skip
+    assert [round_up(number) for number in (0, 0.4, 2, 3, 10, 11, 501, 4_000_000)] == [2, 2, 2, 5, 10, 20, 1000, 5e6]
+    assert logarithmic(0, 3) == 0
+    assert logarithmic(1000, 3) == 1
+    assert logarithmic(10**12, 3) == 1
+
+
+def test_a_bar_is_as_high_as_its_number_and_stands_on_the_one_below() -> None:
+    drawn = bars("n", "t", "s", [Mark("a", "A"), Mark("b", "B")], [(5, 15), (0, 10)], ["x", "y"])
+    plot = ElementTree.fromstring(drawn.plot)
+    shapes = [[(one.get("class"), float(one.get("y") or 0), float(one.get("height") or 0))
+               for one in piece.findall("rect") if one.get("class") != "dq-touch"]
+              for piece in plot.findall("g")]  # fmt: skip
+    assert shapes == [[("dq-b1", 112.5, 37.5), ("dq-b2", 0.0, 112.5)], [("dq-b2", 75.0, 75.0)]]
+
+
+def test_a_line_has_a_gap_where_nothing_ran_and_a_dot_for_a_lonely_value() -> None:
+    marks = [Mark(str(number), str(number)) for number in range(6)]
+    drawn = lines("n", "t", "s", marks, ([1.0, 2.0, None, 5.0, None, 3.0],), [""] * 6)
+    path = ElementTree.fromstring(drawn.plot).find("path")
+    assert path is not None
+    assert re.sub(r"[\d. ]+", "", path.get("d") or "") == "MLMhMh"
+
+
+def test_the_most_has_the_strongest_colour_and_nothing_none() -> None:
+    marks = [Mark("1", "1"), Mark("2", "2")]
+    plot = ElementTree.fromstring(heat("n", "t", "s", marks, [("low", [100, 0]), ("high", [1, 25])]).plot)
+    assert [one.get("class") for one in plot.findall("rect")] == ["dq-k8", "dq-k1", "dq-k4"]
+    assert ElementTree.fromstring(heat("n", "t", "s", [], [("low", [])]).plot).findall("rect") == []
+
+
+def test_what_is_written_in_a_drawing_is_text() -> None:
+    evil = "<script>&\"'"
+    for drawn in (bars("n", evil, evil, [Mark(evil, evil)], [(1,)], [evil]), lines("n", evil, evil, [Mark(evil, evil)],
+                  ([1.0],), [evil]), heat("n", evil, evil, [Mark(evil, evil)], [(evil, [1])])):  # fmt: skip
+        for part in (drawn.left, drawn.plot, drawn.below):
+            assert "<script" not in part
+            ElementTree.fromstring(part)
+    assert history_svg.MOST_MARKS == 5

@@ -1,0 +1,211 @@
+"""Hours added up: percentiles, rates, periods."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_delayq.history import histograms, periods
+from django_delayq.history.models import HourlyStat
+from django_delayq.history.names import known_queues, known_tasks
+from django_delayq.history.periods import Period, Wish, named
+from django_delayq.history.rows import FIELDS
+from django_delayq.history.series import COLUMNS, added, summary
+
+from .past import HOUR, NOON, histogram, hour_of, percentile, seed
+
+DAY = Period(NOON.replace(hour=0), NOON.replace(hour=0) + timedelta(days=1))
+LENGTHS = st.lists(st.integers(0, 2**33), min_size=1, max_size=40)
+
+
+def row(**options: Any) -> tuple[Any, ...]:
+    """A row as a query gives it."""
+    given = hour_of(**options)
+    return tuple(given.get(name, None if name.endswith(("p50_ms", "p95_ms", "p99_ms", "max_ms")) else 0)
+                 for name in COLUMNS)  # fmt: skip
+
+
+# -- histograms ------------------------------------------------------------------------------------------------------
+
+
+@given(lengths=LENGTHS, percent=st.sampled_from([1, 50, 95, 99, 100]))
+def test_a_quantile_lies_in_the_bucket_of_the_exact_one(lengths: list[int], percent: int) -> None:
+    found = histograms.quantile(histogram(lengths), percent / 100, max(lengths))
+    exact = percentile(lengths, percent)
+    low, high = histograms.bounds_of(histogram([exact]).index(1))
+    assert found is not None
+    assert low <= found
+    assert high is None or found <= high
+    assert found <= max(lengths)
+
+
+@given(one=LENGTHS, other=LENGTHS)
+def test_histograms_of_parts_add_up_to_the_one_of_all(one: list[int], other: list[int]) -> None:
+    total = histogram(one)
+    histograms.add(total, histogram(other))
+    assert total == histogram(one + other)
+
+
+def test_every_length_has_one_bucket() -> None:
+    for place in range(1, 32):
+        low, _ = histograms.bounds_of(place)
+        assert histograms.bounds_of(place - 1)[1] == low
+    assert histograms.bounds_of(31) == (2**30, None)
+
+
+def test_without_counts_there_is_no_quantile() -> None:
+    assert histograms.quantile(histograms.empty(), 0.5) is None
+    assert histograms.quantile([], 0.5) is None
+    total = histogram([5])
+    for broken in ([], [1, 2], ()):
+        histograms.add(total, broken)
+    assert total == histogram([5])
+
+
+# -- adding up -------------------------------------------------------------------------------------------------------
+
+
+def test_one_task_and_hour_has_its_exact_percentiles_and_several_those_of_their_histograms() -> None:
+    late = [1, 1, 1, 1, 1, 1, 1, 1, 1, 1000]
+    one = added([row(late=late)], DAY)
+    assert (one.total.lateness_ms(50), one.total.lateness_ms(99)) == (1.0, 1000.0)
+    assert one.slots[12].lateness_ms(99) == 1000.0
+    two = added([row(late=late), row(late=[700] * 90, task="shop.other")], DAY)
+    assert two.tasks["orders", "shop.cancel"].lateness_ms(99) == 1000.0
+    assert two.total.lateness_ms(50) == pytest.approx(512 + 488 * 41 / 91, rel=0.02)
+    assert two.total.lateness_ms(99) <= 1000
+
+
+def test_sums_by_slot_and_by_task_are_those_of_all() -> None:
+    dice = random.Random(4)
+    rows = [row(hour=DAY.start + HOUR * dice.randrange(24), task=f"shop.t{dice.randrange(5)}",
+                late=[dice.randrange(5000) for _ in range(dice.randrange(1, 9))], failed=1)
+            for _ in range(200)]  # fmt: skip
+    found = added(rows, DAY)
+    for parts in (found.slots, list(found.tasks.values())):
+        assert [sum(column) for column in zip(*(one.counts for one in parts), strict=True)] == found.total.counts
+        assert [sum(column) for column in zip(*(one.lateness for one in parts), strict=True)] == found.total.lateness
+        assert max(one.lateness_max or 0 for one in parts) == found.total.lateness_max
+    assert sum(found.total.lateness) == found.total["runs"] == found.total["timed"]
+
+
+def test_failing_tasks_are_ordered_by_number_and_by_rate() -> None:
+    rows = [row(task="shop.often", late=[1] * 100, failed=8, timeout=1, lost=1), row(task="shop.always", late=[1] * 2,
+            buried=2), row(task="shop.fine"), row(task="shop.away", late=[1] * 4, released=2, expired=1)]  # fmt: skip
+    found = added(rows, DAY)
+    assert [name[1] for name, _ in found.by_failures()] == ["shop.often", "shop.always"]
+    assert [name[1] for name, _ in found.by_failure_rate()] == ["shop.always", "shop.often"]
+    assert [name[1] for name, _ in found.by_failure_rate(least=10)] == ["shop.often"]
+    assert [tally.failure_rate for _, tally in found.by_failures()] == [0.1, 1.0]
+    assert found.tasks["orders", "shop.fine"].failure_rate == 0
+
+
+def test_an_hour_in_which_nothing_began_has_no_lateness() -> None:
+    found = added([row(late=(), runs=3, lost=3)], DAY)
+    assert (found.total["runs"], found.total.lateness_ms(50), found.total.mean_duration_ms) == (3, None, None)
+    assert added([], DAY).total.failure_rate is None
+
+
+def test_runs_in_an_hour_are_the_mean_of_a_longer_piece() -> None:
+    month = Period(DAY.start, DAY.start + timedelta(hours=175))
+    assert (month.step, len(month.slots)) == (2, 88)
+    found = added([row(hour=month.start, late=[1] * 10), row(hour=month.end - HOUR, late=[1] * 10)], month)
+    assert (found.per_hour(0), found.per_hour(87)) == (5.0, 10.0)
+
+
+# -- periods ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hours", "step"), [(1, 1), (24, 1), (170, 1), (171, 2), (720, 6), (8784, 72), (26352, 168)])
+def test_a_chart_never_has_more_pieces_than_fit(hours: int, step: int) -> None:
+    period = Period(NOON, NOON + HOUR * hours)
+    assert period.step == step
+    assert len(period.slots) <= periods.MOST_SLOTS
+    assert period.slot_of(period.end - HOUR) == len(period.slots) - 1
+
+
+def test_named_periods_end_with_the_hour_that_goes_on(settings: Any) -> None:
+    now = NOON + timedelta(minutes=20)
+    assert named("24h", now) == Period(NOON - 23 * HOUR, NOON + HOUR)
+    assert named("7d", now).hours == 168
+    assert named("today", now) == Period(NOON.replace(hour=0), NOON + HOUR)
+    with timezone.override(ZoneInfo("Asia/Kolkata")):  # midnight there is half past six
+        assert named("today", now).start == (NOON - timedelta(days=1)).replace(hour=18)
+    with timezone.override(ZoneInfo("America/Chicago")):
+        assert named("today", now).start == NOON.replace(hour=6)
+    with pytest.raises(ValueError, match="no period 'ever'; known are: today, 24h, 7d, 30d"):
+        named("ever", now)
+
+
+def test_a_period_is_whole_hours_and_neither_empty_nor_endless() -> None:
+    found = Period.between(NOON + timedelta(minutes=5), NOON + timedelta(minutes=65))
+    assert (found.start, found.end) == (NOON, NOON + 2 * HOUR)
+    for start, end, said in ((NOON, NOON, "ends before"), (NOON + HOUR, NOON, "ends before"),
+                             (NOON, NOON + timedelta(days=1200), "longer than"),
+                             (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), "no calendar"),
+                             ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            Period.between(start, end)
+
+
+# -- the database ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+def test_a_wish_means_its_queue_its_task_and_its_period() -> None:
+    seed(hour_of(), hour_of(queue="mail"), hour_of(task="shop.other"), hour_of(NOON - timedelta(days=1)))
+    assert summary(Wish(period=DAY), DAY).total["runs"] == 9
+    assert summary(Wish("orders", period=DAY), DAY).total["runs"] == 6
+    assert summary(Wish("orders", "shop.other", DAY), DAY).total["runs"] == 3
+    assert summary(Wish(period=DAY, queues=frozenset({"mail"})), DAY).total["runs"] == 3
+    assert summary(Wish("orders", period=DAY, queues=frozenset({"mail"})), DAY).total["runs"] == 0
+    assert Wish().rows(HourlyStat.objects.all()).count() == 4
+
+
+@pytest.mark.django_db
+def test_names_are_found_by_jumping_through_the_index() -> None:
+    assert known_tasks() == []
+    pairs = [("a", "z"), ("b", "a"), ("b", "b"), ("c", "")]
+    seed(*(hour_of(NOON + HOUR * more, queue, task) for queue, task in pairs for more in range(5)))
+    with CaptureQueriesContext(connection) as seen:
+        assert known_tasks() == pairs
+    assert len(seen) == 1
+    assert known_tasks(most=2) == pairs[:2]
+    assert known_queues() == ["a", "b", "c"]
+
+
+def multiply(shapes: list[dict[str, Any]], hours: list[datetime]) -> None:
+    """Rows of some hours, made by the database from those of the first of them."""
+    seed(*({**shape, "hour": hours[0]} for shape in shapes))
+    names = ", ".join(f'"{name}"' for name in FIELDS if name != "hour")
+    table = HourlyStat._meta.db_table
+    with connection.cursor() as cursor:
+        for hour in hours[1:]:
+            moment = connection.ops.adapt_datetimefield_value(hour)
+            cursor.execute(f"INSERT INTO {table} (hour, {names}) SELECT %s, {names} FROM {table} WHERE hour = %s",
+                           [moment, connection.ops.adapt_datetimefield_value(hours[0])])  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_a_hundred_thousand_hours_are_added_up_in_one_query(settings: Any) -> None:
+    settings.TIME_ZONE = "America/Chicago"
+    shapes = [hour_of(task=f"shop.task{number}", late=[number, number * 7, 90_000], failed=number % 2)
+              for number in range(140)]  # fmt: skip
+    period = Period(NOON - timedelta(days=30), NOON)
+    multiply(shapes, [period.start + HOUR * hour for hour in range(720)])
+    with CaptureQueriesContext(connection) as seen:
+        found = summary(Wish(period=period), period)
+    assert len(seen) == 1
+    assert found.total.rows == 100_800
+    assert found.total["runs"] == 302_400
+    assert len(found.slots) == 120
+    assert len({tally["runs"] for tally in found.slots}) == 1
