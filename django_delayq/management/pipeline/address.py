@@ -1,0 +1,114 @@
+"""How Spark's workers are told where Redis is: they have no settings and no Django."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from redis.cluster import RedisCluster
+from redis.connection import SSLConnection
+from redis.sentinel import SentinelConnectionPool
+
+from django_delayq import connections
+from django_delayq.conf import SETTING, Conf
+from django_delayq.core.errors import Misconfigured
+from django_delayq.pipeline.redis_door import config_of
+
+#: the environment variable of Spark's workers that holds it
+ENV: Final = "DELAYQ_PIPELINE_REDIS"
+_SSL: Final = ("ca_certs", "ca_path", "ca_data", "certfile", "keyfile", "password", "cert_reqs", "check_hostname",
+               "ciphers", "min_version")  # fmt: skip
+
+
+def spoken(settings: Conf) -> str:
+    """What ``DELAYQ["REDIS"]`` names, as the text that the option ``redis`` of the formats is.
+
+    The embedded Redis is started, if that is the one.
+
+    Raises:
+        Misconfigured: the settings name no usable Redis, or one that cannot be told to another process.
+    """
+    redis = settings.redis
+    if isinstance(redis, Mapping):
+        return json.dumps(dict(redis), default=str)
+    if isinstance(redis, str) and "://" in redis:
+        return redis
+    if redis is None:
+        return _embedded(settings)
+    made = connections.make_connection(settings)
+    try:
+        return json.dumps(of_client(made.client))
+    finally:
+        made.close()
+
+
+def check_reach(text: str, master: str) -> None:
+    """Can the executors of another machine reach it?
+
+    Raises:
+        Misconfigured: it listens on a socket of this one only.
+    """
+    if master.startswith("local"):
+        return
+    config = config_of({"redis": text})
+    if config.path:
+        raise Misconfigured(
+            f"the executors of {master} cannot reach Redis at {config.display_url}, a socket of this machine: set "
+            f"{SETTING}['REDIS'] to a URL that every machine can use, like 'redis://redis.example.com:6379/0'"
+        )
+
+
+def of_client(client: Any) -> dict[str, Any]:
+    """What to write in ``DELAYQ["REDIS"]`` so that it leads to where a client of redis-py leads.
+
+    Raises:
+        Misconfigured: its password comes from a program of this process.
+    """
+    if isinstance(client, RedisCluster):
+        nodes = [[str(node.host), int(node.port)] for node in client.get_nodes()]
+        return {"cluster": nodes, **_access(client.nodes_manager.connection_kwargs, tls=None)}
+    pool = client.connection_pool
+    given = pool.connection_kwargs
+    if isinstance(pool, SentinelConnectionPool):
+        manager: Any = pool.sentinel_manager
+        theirs = [sentinel.connection_pool.connection_kwargs for sentinel in manager.sentinels]
+        found = {
+            "sentinels": [[str(one["host"]), int(one["port"])] for one in theirs],
+            "master": pool.service_name,
+            "sentinel_username": manager.sentinel_kwargs.get("username"),
+            "sentinel_password": manager.sentinel_kwargs.get("password"),
+            "db": given.get("db") or 0,
+            **_access(given, tls=None),
+        }
+    elif "path" in given:
+        found = {"path": given["path"], "db": given.get("db") or 0, **_access(given, tls=False)}
+    else:
+        tls = issubclass(pool.connection_class, SSLConnection)
+        found = {"host": given.get("host", "localhost"), "port": int(given.get("port", 6379)),
+                 "db": given.get("db") or 0, **_access(given, tls=tls)}  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _access(given: Mapping[str, Any], *, tls: bool | None) -> dict[str, Any]:
+    """User, password and TLS of the arguments of a connection; ``tls`` None = they say themselves whether there is."""
+    if given.get("credential_provider") is not None:
+        raise Misconfigured(
+            f"the cache that {SETTING}['REDIS'] names gets its password from a credential_provider, which Spark's "
+            f"workers do not have: give {SETTING}['REDIS'] as a URL or a dict with a password"
+        )
+    tls = bool(given.get("ssl")) if tls is None else tls
+    found = {name: given[name] for name in ("username", "password") if given.get(name) is not None}
+    if tls:
+        found["ssl"] = True
+        found.update({f"ssl_{name}": given[f"ssl_{name}"] for name in _SSL if given.get(f"ssl_{name}") is not None})
+    return found
+
+
+def _embedded(settings: Conf) -> str:
+    connection = connections.make_connection(settings)  # says what to do where it cannot be started
+    try:
+        client: Any = connection.client
+        return f"unix://{client.connection_pool.connection_kwargs['path']}"
+    finally:
+        connection.close()

@@ -1,0 +1,261 @@
+"""``delayq_pipeline bulk``: a job for each row of files or of a model."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.management.base import CommandError
+from django.db import connections
+
+from django_delayq import connections as ours
+from django_delayq.conf import conf
+from django_delayq.core.errors import DelayQError
+from django_delayq.core.inputs import check_queue_name
+from django_delayq.core.task import registry
+from django_delayq.history.records import Record
+from django_delayq.management.base import moment, positive, table
+from django_delayq.pipeline.inputs import FORMATS, PART_BYTES
+
+from . import common, keeping
+from .stopping import Stopped
+
+if TYPE_CHECKING:
+    from django_delayq.core.options import TaskOptions
+    from django_delayq.pipeline.bulk import BulkOptions, BulkResult
+    from django_delayq.pipeline.dry_run import DryRun
+    from django_delayq.pipeline.inputs import Files, Table
+
+HELP: Final = "schedule a job for each row of files or of a model, in a run that can be gone on with"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command line."""
+    source = parser.add_argument_group("rows")
+    source.add_argument("paths", nargs="*", metavar="PATH", help="files or folders, also URLs that Spark can open")
+    source.add_argument("--format", choices=FORMATS, default="parquet", help="of the files (default: parquet)")
+    source.add_argument("--schema", metavar="COLUMNS", help="of csv and json, like 'pk LONG, day DATE'; without it all "
+                        "columns of csv are texts")  # fmt: skip
+    source.add_argument("--no-header", action="store_true", help="the first line of a csv file is data")
+    source.add_argument("--model", metavar="APP.MODEL", help="the rows of a Django model instead of files")
+    source.add_argument("--filter", metavar="JSON", help="""lookups of its rows, like '{"status": "pending"}'""")
+    source.add_argument("--using", metavar="ALIAS", help="the database of the model")
+    made = parser.add_argument_group("jobs")
+    made.add_argument("--task", help="its name; its own queue and policy are used")
+    made.add_argument("--queue", type=check_queue_name, help="another queue, or one of kind pull")
+    made.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'sms:{pk}:{day}', of columns of the rows")
+    made.add_argument("--due", metavar="WHAT", help="a column, a moment like 2026-11-21T08:00:00+01:00, or a time from "
+                      "now on like +2h30m; without it the jobs are due at once")  # fmt: skip
+    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
+        # "args" is a word of Django's own among the options of a command
+        made.add_argument(f"--{name}", dest=f"{name}_columns", type=_names, default=(), metavar="A,B",
+                          help=f"columns that are {text}")  # fmt: skip
+    made.add_argument("--payload", metavar="COLUMN", help="of merged tasks, and the bytes of a queue of kind pull")
+    made.add_argument("--score", metavar="COLUMN", help="the order of the payload")
+    made.add_argument("--on-conflict", choices=("ignore", "replace", "merge", "error"), help="what happens to a "
+                      "live job of the same id (default: ignore; merge for jobs with a payload)")  # fmt: skip
+    made.add_argument("--priority", type=int, help="0 (first) to 7")
+    how = parser.add_argument_group("run")
+    how.add_argument("--run-id", metavar="X", help="go on with a run, or name a new one")
+    how.add_argument(
+        "--chunk", type=positive(int, "a number of jobs"), default=250, help="jobs in a call of Redis (250)"
+    )
+    how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
+    how.add_argument("--parts", type=positive(int, "a number of tasks"), help="tasks of Spark (default: one a core)")
+    how.add_argument("--part-bytes", type=positive(int, "a number of bytes"), default=PART_BYTES,
+                     help="of a file that one task reads at most (default: 64 MiB)")  # fmt: skip
+    how.add_argument("--quarantine", metavar="DIR", help="put rows that are no jobs there; else the first ends the run")
+    how.add_argument("--dry-run", action="store_true", help="say what would be written; nothing is")
+    how.add_argument("--storm", type=positive(int, "a number of jobs"), default=60_000, metavar="N",
+                     help="with --dry-run: warn of more jobs than these in one minute (default: 60,000)")  # fmt: skip
+    how.add_argument("--yes", action="store_true", help="write although the look before found something to warn of")
+    common.add_spark(parser)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
+    """Look, write, and say what came of it."""
+    source, wanted = _source(options), _wanted(options)
+    if options["dry_run"]:
+        with common.session(command, options, "delayq bulk dry run") as spark:
+            _attach(spark, options)
+            from django_delayq.pipeline.bulk import rehearse
+
+            _show(command, rehearse(spark, source, wanted, storm_above=options["storm"]), options)
+        return None
+    run_id = options["run_id"] or keeping.new_run("bulk")
+    wanted = replace(wanted, run_id=run_id)
+    how = f"go on with it by the same command and --run-id {run_id}"
+    detail = _asked(options)
+    try:
+        with (
+            common.recorded(command, "bulk", run_id, queue=wanted.queue, task=wanted.task or "", detail=detail) as kept,
+            common.session(command, options, f"delayq bulk {run_id}") as spark,
+        ):
+            result = _write(command, spark, source, wanted, options, kept)
+    except Stopped as stopped:
+        raise Stopped(f"{stopped}. Run {run_id} is open: {how}") from stopped
+    except DelayQError as error:
+        if options["run_id"] is None and run_id not in str(error):
+            raise CommandError(f"{error}\nRun {run_id}: {how}") from error
+        raise
+    if result.was_over:
+        common.say(command, f"Run {run_id} was over before: everything is in, nothing was written.", options)
+    common.finish(command, _told(result))
+    return None
+
+
+def _attach(spark: Any, options: Mapping[str, Any]) -> None:
+    if options["model"]:
+        from django_delayq.pipeline.table import attach
+
+        attach(spark)
+
+
+def _write(command: common.Desk, spark: Any, source: Files | Table, wanted: BulkOptions, options: Mapping[str, Any],
+           kept: Record) -> BulkResult:  # fmt: skip
+    from django_delayq.pipeline.bulk import bulk, rehearse
+
+    _attach(spark, options)
+    if not options["yes"] and not options["run_id"]:
+        found = rehearse(spark, source, wanted, storm_above=options["storm"]).warnings
+        if found:
+            raise CommandError(
+                "\n".join([*found, "Nothing was written. --dry-run tells more; --yes writes all the same."])
+            )
+    ours.queue(wanted.queue)  # which is made with the shards and the limits of the settings, if there is none
+    bar = common.progress(command, "bulk", options)
+    seen: dict[str, int] = {}
+
+    def watch(counts: Mapping[str, int], total: int | None) -> None:
+        seen.update(counts)
+        rows = sum(counts.values())
+        bar.update(rows, total)
+        created = counts.get("created", 0)
+        kept.progress(rows=rows, created=created, known=rows - created, total=total)
+
+    try:
+        result = bulk(spark, source, wanted, watch=_in_its_thread(watch))
+    finally:
+        bar.end()
+    kept.progress(rows=result.rows, created=result.created, known=result.known, bad=result.bad, detail=_told(result))
+    return result
+
+
+def _in_its_thread(watch: Callable[[Mapping[str, int], int | None], None]) -> Callable[..., None]:
+    """Gives the database's connection of a thread back after each word: the thread is not ours."""
+
+    def told(counts: Mapping[str, int], total: int | None) -> None:
+        try:
+            watch(counts, total)
+        finally:
+            connections.close_all()
+
+    return told
+
+
+def _source(options: Mapping[str, Any]) -> Files | Table:
+    from django_delayq.pipeline.inputs import Files, Table
+
+    if bool(options["model"]) == bool(options["paths"]):
+        raise CommandError("which rows? Give paths of files, or --model app.Model: one of the two", returncode=2)
+    if options["model"]:
+        return Table(options["model"], options["filter"], using=options["using"])
+    if options["filter"]:
+        raise CommandError("--filter is for --model; of files all rows are taken", returncode=2)
+    return Files(tuple(options["paths"]), options["format"], options["schema"], not options["no_header"])
+
+
+def _wanted(options: Mapping[str, Any]) -> BulkOptions:
+    """The options of the bulk write: those of the command line over those of the task and of the settings."""
+    from django_delayq.pipeline.bulk import BulkOptions
+
+    from .address import ENV
+
+    settings = conf()
+    name = options["task"]
+    task = registry.get(name) if name else None
+    if name and task is None:
+        raise CommandError(f"there is no task {name!r} here; `manage.py delayq_check` names those that there are. "
+                           "Jobs of an unknown task would wait for a worker that knows it", returncode=2)  # fmt: skip
+    queue = options["queue"] or (task.options.queue if task else None)
+    if queue is None:
+        raise CommandError("which task? Give --task, or --queue of kind pull, whose jobs are raw bytes", returncode=2)
+    policy = settings.queue(queue)
+    if task is None and policy.kind != "pull":
+        raise CommandError(f"which task? Queue {queue!r} is of kind {policy.kind}: give --task", returncode=2)
+    more: dict[str, Any] = {"shards": ours.configured_shards(queue), "kind": policy.kind,
+                            "maxArgsBytes": settings.max_args_bytes,
+                            "allowFar": str(settings.allow_far).lower(), "onConflict": options["on_conflict"],
+                            "priority": options["priority"]}  # fmt: skip
+    if task is not None:
+        more = {**_of_task(task.options), **{key: value for key, value in more.items() if value is not None}}
+    return BulkOptions(
+        queue=queue, task=name, id=options["id"], due=options["due"], args=options["args_columns"],
+        kwargs=options["kwargs_columns"],
+        payload=options["payload"], score=options["score"], context=options["context_columns"], redis_env=ENV,
+        prefix=settings.prefix, run_id=options["run_id"], chunk=options["chunk"], parts=options["parts"],
+        part_bytes=options["part_bytes"], rate=options["rate"], quarantine=options["quarantine"],
+        more={key: str(value) for key, value in more.items() if value is not None},
+    )  # fmt: skip
+
+
+def _of_task(policy: TaskOptions) -> dict[str, Any]:
+    """What a call of ``schedule()`` takes from the task."""
+    said: dict[str, Any] = {"priority": policy.priority, "expires": policy.expires}
+    if policy.merge:
+        said |= {"duePolicy": policy.due_policy, "scorePolicy": policy.score_policy, "payloads": policy.payloads,
+                 "maxPayloads": policy.max_payloads}  # fmt: skip
+    return said
+
+
+def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line ordered, for the run's row."""
+    names = (
+        "paths",
+        "format",
+        "model",
+        "filter",
+        "id",
+        "due",
+        "args_columns",
+        "kwargs_columns",
+        "payload",
+        "score",
+        "rate",
+        "master",
+    )
+    return {name: value for name in names if (value := options.get(name))}
+
+
+def _told(result: BulkResult) -> dict[str, Any]:
+    return {
+        "run_id": result.run_id, "state": "finished", "rows": result.rows, "created": result.created,
+        "known": result.known, "bad": result.bad, "before": result.before, "was_over": result.was_over,
+        "counts": dict(result.counts), "seconds": round(result.seconds, 3),
+        "rows_per_second": round(result.rows_per_second),
+    }  # fmt: skip
+
+
+def _show(command: common.Desk, found: DryRun, options: Mapping[str, Any]) -> None:
+    """For people on stderr, for machines as the last line."""
+    lines = [f"{found.rows:,} rows, {found.due_now:,} of them due already; about {found.bytes_per_job:,.0f} bytes a "
+             f"job, {found.memory / 1e6:,.1f} MB in all"]  # fmt: skip
+    lines += ["", *table(("shard", "rows"), sorted(found.shards.items())), ""]
+    lines += table(("due from (UTC)", "rows"), [(moment(start), count) for start, count in found.dues])
+    lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in found.first)]
+    lines += ["", *(f"WARNING: {text}" for text in found.warnings)]
+    common.say(command, "\n".join(lines), options)
+    common.finish(command, {
+        "state": "dry run", "rows": found.rows, "due_now": found.due_now, "without_id": found.without_id,
+        "without_due": found.without_due, "shards": dict(found.shards), "dues": list(found.dues),
+        "width_minutes": found.width_min, "busiest_minute": {"at": moment(found.busiest[0]), "rows": found.busiest[1]},
+        "bytes_per_job": round(found.bytes_per_job), "bytes": found.memory, "free_bytes": found.free,
+        "first": list(found.first), "warnings": found.warnings,
+    })  # fmt: skip

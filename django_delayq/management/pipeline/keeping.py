@@ -1,0 +1,120 @@
+"""What the subcommands of the history share: the settings as the driver wants them, and the way to the database."""
+
+from __future__ import annotations
+
+import secrets
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+from django_delayq import connections as ours
+from django_delayq.conf import conf
+from django_delayq.core import events
+from django_delayq.history.rows import replace_days
+from django_delayq.management.base import positive, queue_list
+
+from . import address, common
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import SparkSession
+
+    from django_delayq.pipeline.history import History, Summary
+
+
+def add_reading(parser: ArgumentParser) -> None:
+    """``--queues``, ``--max-rows`` and ``--allow-loss``."""
+    parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
+    parser.add_argument(
+        "--max-rows", type=positive(int, "a number of events"), metavar="N",
+        help="read at most so many events at once (500000), which bounds the memory; all are read all the same",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-loss", action="store_true",
+        help="when events were lost before they were read: say so, and go on with what is there",
+    )  # fmt: skip
+
+
+def days_option(parser: ArgumentParser, name: str, default: float | None, text: str) -> None:
+    """An option that is a number of days."""
+    parser.add_argument(name, type=positive(float, "a number of days"), default=default, metavar="DAYS", help=text)
+
+
+def new_run(kind: str) -> str:
+    """A name for a run that nobody has named."""
+    return f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
+def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
+    """The driver of the history, as settings and command line have it."""
+    from django_delayq.pipeline.history import History
+    from django_delayq.pipeline.options import HistoryOptions
+
+    settings = conf()
+    wanted = settings.pipeline
+    given: dict[str, Any] = {"max_rows": options["max_rows"]} if options.get("max_rows") else {}
+    return History(
+        spark,
+        HistoryOptions(
+            root=common.root(settings),
+            redis_env=address.ENV,
+            prefix=settings.prefix,
+            queues=tuple(options.get("queues") or ()),
+            consumer=wanted.consumer,
+            sla=dict(wanted.sla),
+            format=wanted.format,
+            keep_events_days=wanted.keep_events_days,
+            keep_attempts_days=wanted.keep_attempts_days,
+            keep_hours_days=wanted.keep_hours_days,
+            fail_on_loss=not options.get("allow_loss"),
+            **given,
+        ),
+    )
+
+
+def write_hours(table: pyarrow.Table, days: list[date]) -> None:
+    """The figures of whole days into the database; what Spark's driver calls when they are computed."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()  # between two runs of a stream a night may lie
+    replace_days(table, days)
+
+
+def unread(queues: Iterable[str] = ()) -> int:
+    """Events that the history has not read yet."""
+    only = set(queues)
+    lag = events.lag(ours.broker(), conf().pipeline.consumer)
+    return sum(one.entries for one in lag if not only or one.queue in only)
+
+
+def asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command line ordered, for the run's row; no secret can be among it."""
+    names = ("queues", "max_rows", "interval", "first", "last", "older_than", "allow_loss", "master")
+    found = {name: options[name] for name in names if options.get(name)}
+    return {name: value if isinstance(value, int | float | str) else
+            list(value) if isinstance(value, tuple) else str(value) for name, value in found.items()}  # fmt: skip
+
+
+def counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, int | None]]:
+    """How far the streams of a session are: the events of the batches that are over."""
+    counted: dict[str, int] = {}
+
+    def look() -> tuple[int, int | None]:
+        for query in spark.streams.active:
+            for one in query.recentProgress:
+                counted[f"{query.id}/{one['batchId']}"] = int(one["numInputRows"])
+        return sum(counted.values()), total
+
+    return look
+
+
+def told(summary: Summary) -> dict[str, Any]:
+    """What a summary says, for the last line and for the run's row."""
+    return {
+        "rows": summary.rows, "bad": summary.bad, "batches": summary.batches,
+        "days": [str(one) for one in summary.days], "broken": dict(summary.broken),
+        "seconds": round(summary.seconds, 3),
+    }  # fmt: skip

@@ -1,0 +1,78 @@
+"""``delayq_pipeline purge``: takes old days away, from the lake and from the database."""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from django_delayq.conf import conf
+from django_delayq.history.retention import forget_hours
+
+from . import common, keeping
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from django_delayq.pipeline.history import History
+
+HELP: Final = "take away the days that are older than DELAYQ['PIPELINE'] says"
+_TABLES: Final = ("events", "attempts", "hours")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command line."""
+    for name in _TABLES:
+        keeping.days_option(
+            parser, f"--{name}", None, f"keep so many days of the {name}, not keep_{name}_days of the settings"
+        )
+    parser.add_argument("--dry-run", action="store_true", help="take nothing away, say what would go")
+    common.add_spark(parser)
+
+
+def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+    """Take away, and say what."""
+    settings = conf().pipeline
+    keep = {name: options[name] or getattr(settings, f"keep_{name}_days") for name in _TABLES}
+    if options["dry_run"]:
+        with _spark(command, options, "delayq purge") as spark:
+            found = _would_go(keeping.driver(spark, options), keep)
+        common.finish(command, {"state": "dry run", "keep_days": keep, **found})
+        return
+    run_id = keeping.new_run("purge")
+    with (
+        common.recorded(command, "purge", run_id, detail={"keep_days": keep}) as kept,
+        _spark(command, options, f"delayq {run_id}") as spark,
+    ):
+        gone = keeping.driver(spark, options).purge(*(keep[name] for name in _TABLES))
+        days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
+        rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
+        kept.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
+    common.finish(command, {"run_id": run_id, "state": "finished", "days": days, "database": rows})
+
+
+def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:
+    from django_delayq.pipeline.purging import horizon
+
+    now = datetime.now(UTC)
+    days: dict[str, list[str]] = {name: [] for name in _TABLES}
+    size = 0
+    for one in history.status().days:
+        for name, bound in keep.items():
+            if bound is not None and one.bytes.get(name) and one.day < horizon(now, bound):
+                days[name].append(str(one.day))
+                size += one.bytes[name]
+    return {"days": days, "bytes": size}
+
+
+@contextlib.contextmanager
+def _spark(command: common.Desk, options: Mapping[str, Any], app: str) -> Iterator[SparkSession | None]:
+    """A session, where folders alone do not do."""
+    if "://" not in common.root() and conf().pipeline.format == "parquet":
+        yield None
+        return
+    with common.session(command, options, app) as spark:
+        yield spark

@@ -1,0 +1,229 @@
+"""``delayq_pipeline reconcile``: rows that need a job, against the jobs that there are; what is missing is put back."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from django.apps import apps
+from django.core.management.base import CommandError
+from django.db import connections, router
+from django.db.models.functions import Now
+
+from django_delayq import connections as ours
+from django_delayq.conf import conf
+from django_delayq.core.errors import DelayQError
+from django_delayq.core.inputs import check_queue_name
+from django_delayq.core.options import TaskOptions
+from django_delayq.core.task import registry, suggest
+from django_delayq.history.records import Record
+from django_delayq.management.base import positive
+
+from . import asking, common, keeping
+from .address import ENV
+from .jobs import groups, seconds
+
+if TYPE_CHECKING:
+    from django_delayq.pipeline.reconcile import Found, ReconcileOptions, Reconciliation
+    from django_delayq.pipeline.selection import Selection
+
+HELP: Final = "compare a table with the queue: put back the jobs that rows need and that are missing"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command line."""
+    rows = parser.add_argument_group("rows that need a job")
+    rows.add_argument("--model", required=True, metavar="APP.MODEL")
+    rows.add_argument("--filter", metavar="JSON", help="""lookups that are true of them, like '{"status": "placed"}'""")
+    rows.add_argument("--using", metavar="ALIAS", help="the database of the model")
+    rows.add_argument("--created", required=True, metavar="FIELD",
+                      help="a field with the moment (or the day) from which on a row needs its job")  # fmt: skip
+    rows.add_argument("--grace", type=seconds, default=600.0, metavar="TIME",
+                      help="leave rows alone that are younger than this (10m)")  # fmt: skip
+    jobs = parser.add_argument_group("their jobs")
+    jobs.add_argument("--task", required=True, help="its name; its own queue and policy are used")
+    jobs.add_argument("--queue", type=check_queue_name, help="another queue")
+    jobs.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'order-{pk}', of fields of the model")
+    jobs.add_argument("--due", metavar="WHAT", help="when a job is due that is put back: a field, a moment like "
+                      "2026-11-21T08:00:00+01:00, or a time from now on like +2h30m; without it at once")  # fmt: skip
+    # Django takes what is called args for itself.
+    for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
+        jobs.add_argument(f"--{name}", dest=f"job_{name}", type=_names, default=(), metavar="A,B",
+                          help=f"fields that are {text}")  # fmt: skip
+    jobs.add_argument("--payload", metavar="FIELD", help="of merged tasks")
+    jobs.add_argument("--score", metavar="FIELD", help="the order of the payload")
+    how = parser.add_argument_group("what is done")
+    how.add_argument("--include-morgue", action="store_true",
+                     help="put back also what has nothing but a record in the morgue, which stays there")  # fmt: skip
+    how.add_argument("--report-orphans", action="store_true", help="tell of live jobs of the task that no row needs")
+    how.add_argument("--cancel-orphans", action="store_true", help="cancel them; --filter decides what is needed")
+    how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
+    how.add_argument("--dry-run", action="store_true", help="say what is missing; nothing is done")
+    how.add_argument("--yes", action="store_true", help="do not ask before orphans are cancelled")
+    common.add_spark(parser)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def run(command: common.Desk, options: Mapping[str, Any]) -> None:
+    """Compare, put back, and say what came of it."""
+    from django_delayq.pipeline.reconcile import Reconciliation
+    from django_delayq.pipeline.table import attach
+
+    wanted = _wanted(options)
+    if options["cancel_orphans"] and not options["dry_run"]:
+        asking.check(options)
+    clock = _clock(wanted)
+    run_id, began = keeping.new_run("reconcile"), time.monotonic()
+    detail = {name: options[name] for name in ("model", "filter", "id", "created", "grace", "dry_run")}
+    queue, task = wanted.jobs.queue, wanted.jobs.task or ""
+    with (
+        common.recorded(command, "reconcile", run_id, queue=queue, task=task, detail=detail) as kept,
+        common.session(command, options, f"delayq reconcile {run_id}") as spark,
+    ):
+        attach(spark)
+        comparison = Reconciliation(spark, wanted, now_ms=clock)
+        found = comparison.look()
+        common.say(command, _sentence(found, wanted), options)
+        told = {"run_id": run_id, "state": "dry run", **_told(found), "outcomes": {}}
+        kept.progress(rows=found.rows, bad=found.bad, known=found.rows - found.missing - found.bad, detail=_told(found))
+        orphans = comparison.orphans() if options["report_orphans"] or options["cancel_orphans"] else None
+        if not options["dry_run"]:
+            told |= {"state": "finished", "outcomes": _put_back(command, comparison, found, run_id, kept, options)}
+        if orphans is not None:
+            told |= _orphans(command, comparison, orphans, options)
+        told["seconds"] = round(time.monotonic() - began, 3)
+        kept.progress(detail=told)
+    common.finish(command, told)
+
+
+def _put_back(
+    command: common.Desk,
+    comparison: Reconciliation,
+    found: Found,
+    run_id: str,
+    kept: Record,
+    options: Mapping[str, Any],
+) -> dict[str, int]:
+    if found.missing:
+        ours.queue(comparison.queue)  # made with the shards and the limits of the settings, if there is none
+    bar = common.progress(command, "put back", options)
+    try:
+        outcomes = comparison.put_back(found, run_id=run_id, watch=_shown(bar.update))
+    finally:
+        bar.end()
+    kept.progress(created=outcomes.get("created", 0))
+    if found.missing:
+        words = ", ".join(f"{count:,} {word}" for word, count in sorted(outcomes.items()) if count)
+        common.say(command, f"put back: {words}", options)
+    return outcomes
+
+
+def _shown(update: Callable[[int, int | None], None]) -> Callable[[Mapping[str, int], int | None], None]:
+    def watch(counts: Mapping[str, int], total: int | None) -> None:
+        update(sum(counts.values()), total)
+
+    return watch
+
+
+def _orphans(
+    command: common.Desk, comparison: Reconciliation, orphans: Selection, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    asking.preview(command, orphans, options)
+    common.say(command, f"{orphans.total:,} live jobs of the task that no row needs", options)
+    told: dict[str, Any] = {"orphans": orphans.total, "orphan_groups": groups(orphans)}
+    if not options["cancel_orphans"] or options["dry_run"] or not orphans.total:
+        return told
+    if asking.agreed(command, f"Cancel {orphans.total:,} jobs that no row needs?", options):
+        bar = common.progress(command, "cancel", options)
+        told["cancelled"] = comparison.cancel_orphans(orphans, progress=bar.update, stop=command.stopping)
+        bar.end()
+        if sum(told["cancelled"].values()) < orphans.total:
+            command.stopping.check()
+    return told
+
+
+def _sentence(found: Found, wanted: ReconcileOptions) -> str:
+    lines = [f"{found.rows:,} rows need a job, {found.known:,} jobs are known: {found.missing:,} are missing"]
+    if found.buried and not wanted.include_morgue:
+        lines.append(f"{found.buried:,} have nothing but a record in the morgue; retry those, or use --include-morgue")
+    if found.bad:
+        lines.append(
+            f"{found.bad:,} can have no job: a field of the id or of the due time is empty, or the id too long"
+        )
+    if found.first:
+        lines.append(f"the first: {', '.join(map(repr, found.first))}")
+    return "\n".join(lines)
+
+
+def _told(found: Found) -> dict[str, Any]:
+    return {"rows": found.rows, "known": found.known, "missing": found.missing, "buried": found.buried,
+            "bad": found.bad, "first": list(found.first)}  # fmt: skip
+
+
+# -- what is wanted ----------------------------------------------------------------------------------------------------
+
+
+def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
+    """The options of the comparison, checked as far as they can be without Spark."""
+    from django_delayq.pipeline.bulk import BulkOptions
+    from django_delayq.pipeline.reconcile import ReconcileOptions
+    from django_delayq.pipeline.table import Table
+    from django_delayq.pipeline.table_options import TableOptions, parse_filter
+
+    settings, name = conf(), options["task"]
+    task = registry.get(name)
+    if task is None:
+        raise CommandError(f"there is no task {name!r} here.{suggest(name, registry.tasks)} Jobs of an unknown task "
+                           "would wait for a worker that knows it", returncode=2)  # fmt: skip
+    if bool(task.options.merge) != (options["payload"] is not None):
+        told = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
+        raise CommandError(f"task {name!r} {told}", returncode=2)
+    queue = options["queue"] or task.options.queue
+    try:
+        jobs = BulkOptions(
+            queue=queue, task=task.name, id=options["id"], due=options["due"], args=options["job_args"],
+            kwargs=options["job_kwargs"], context=options["job_context"], payload=options["payload"],
+            score=options["score"], redis_env=ENV, prefix=settings.prefix, rate=options["rate"],
+            more=_of_task(task.options, queue),
+        )  # fmt: skip
+        found = ReconcileOptions(
+            jobs=jobs, model=options["model"], created=options["created"], filters=parse_filter(options["filter"]),
+            using=options["using"], grace_ms=options["grace"] * 1000, include_morgue=options["include_morgue"],
+            outbox=tuple(settings.outbox.databases),
+        )  # fmt: skip
+        # Said here rather than by a worker of Spark's, which takes twenty seconds and many more words.
+        Table.of(TableOptions(found.model, tuple(found.filters), (*found.columns, found.created), found.using))
+        return found
+    except DelayQError as error:
+        raise CommandError(str(error), returncode=2) from error
+
+
+def _of_task(policy: TaskOptions, queue: str) -> dict[str, str]:
+    """What a call of ``schedule()`` takes from the task and the settings."""
+    said: dict[str, Any] = {
+        "priority": policy.priority, "expires": policy.expires, "shards": ours.configured_shards(queue),
+        "maxArgsBytes": conf().max_args_bytes, "allowFar": str(conf().allow_far).lower(),
+    }  # fmt: skip
+    if policy.merge:
+        said |= {"duePolicy": policy.due_policy, "scorePolicy": policy.score_policy, "payloads": policy.payloads,
+                 "maxPayloads": policy.max_payloads}  # fmt: skip
+    return {name: str(value) for name, value in said.items() if value is not None}
+
+
+def _clock(wanted: ReconcileOptions) -> Callable[[], float]:
+    """The clock of the rows' database, Unix ms."""
+    model: Any = apps.get_model(wanted.model)
+    alias = wanted.using or router.db_for_read(model)
+
+    def now_ms() -> float:
+        rows = model._base_manager.using(alias).order_by()
+        moment = rows.annotate(delayq_now=Now()).values_list("delayq_now", flat=True).first()
+        connections[alias].close_if_unusable_or_obsolete()
+        return float("inf") if moment is None else float(moment.timestamp() * 1000)
+
+    return now_ms

@@ -1,0 +1,80 @@
+"""``delayq_pipeline runs``: what ran lately, and what came of it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.utils import timezone
+
+from django_delayq.history.models import PipelineRun
+from django_delayq.history.records import state_of
+from django_delayq.management.base import duration, positive, printable, table
+
+from . import common
+
+HELP: Final = "list the pipeline's runs, the latest first"
+NEEDS_SPARK: Final = False
+_COLUMNS: Final = ("started", "kind", "run", "state", "took", "rows", "created", "known", "bad")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command line."""
+    parser.add_argument("--kind", choices=PipelineRun.Kind.values, help="only these")
+    parser.add_argument("--state", choices=(*PipelineRun.State.values, "died"), help="only these")
+    parser.add_argument("--run-id", metavar="ID", help="only the tries of this run")
+    parser.add_argument("--limit", type=positive(int, "a number of runs"), default=20, help="at most so many (20)")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON, with details and errors")
+
+
+def run(command: Any, options: Mapping[str, Any]) -> None:
+    """Look and print."""
+    found = PipelineRun.objects.all()
+    for field, name in (("kind", "kind"), ("run_id", "run_id")):
+        if options[name]:
+            found = found.filter(**{field: options[name]})
+    wanted = options["state"]
+    if wanted:
+        found = found.filter(state="running" if wanted == "died" else wanted)
+    now = timezone.now()
+    rows = []
+    for row in found.iterator(chunk_size=100):
+        if wanted is None or state_of(row, now) == wanted:
+            rows.append(row)
+        if len(rows) == options["limit"]:
+            break
+    if options["json"]:
+        common.finish(command, {"runs": [as_json(row, now) for row in rows]})
+        return
+    if not rows:
+        command.stdout.write("No run yet." if wanted is None and not options["kind"] else "No such run.")
+        return
+    for line in table(_COLUMNS, [_cells(row, now) for row in rows], left=4):
+        command.stdout.write(line)
+    for row in rows:
+        if row.error:
+            command.stdout.write(f"{row.run_id}: {printable(row.error.splitlines()[0], 200)}")
+
+
+def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
+    """A run as the JSON tells it. Times are in UTC."""
+    return {
+        "run_id": row.run_id, "kind": row.kind, "state": state_of(row, now), "queue": row.queue, "task": row.task,
+        "started_at": row.started_at.isoformat(), "ended_at": row.ended_at and row.ended_at.isoformat(),
+        "seconds": round(_seconds(row, now), 3), "total": row.total, "rows": row.rows, "created": row.created,
+        "known": row.known, "bad": row.bad, "detail": row.detail, "error": row.error,
+    }  # fmt: skip
+
+
+def _seconds(row: PipelineRun, now: datetime) -> float:
+    """How long it took, or takes; of one that died as long as it was heard of."""
+    running = state_of(row, now) == PipelineRun.State.RUNNING
+    return ((row.ended_at or (now if running else row.seen_at)) - row.started_at).total_seconds()
+
+
+def _cells(row: PipelineRun, now: datetime) -> tuple[object, ...]:
+    began = timezone.localtime(row.started_at) if timezone.is_aware(row.started_at) else row.started_at
+    return (f"{began:%Y-%m-%d %H:%M:%S}", row.kind, printable(row.run_id), state_of(row, now),
+            duration(_seconds(row, now)), row.rows, row.created, row.known, row.bad)  # fmt: skip

@@ -1,0 +1,106 @@
+"""``delayq_pipeline status``: how far the history is, and what it has. Works without Spark."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.utils import timezone
+
+from django_delayq import connections as ours
+from django_delayq.conf import conf
+from django_delayq.core import events
+from django_delayq.history.models import PipelineRun
+from django_delayq.management.base import duration, table
+from django_delayq.pipeline.files import Files, files_at
+from django_delayq.status.telling import human_bytes
+
+from . import common
+from .runs import as_json
+
+HELP: Final = "say how far the history is: the last run, events not read yet, days that are there or pending"
+NEEDS_SPARK: Final = False
+TABLES: Final = ("events", "attempts", "hours", "quarantine")
+PENDING: Final = "_pending_days"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The command line."""
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(command: Any, options: Mapping[str, Any]) -> None:
+    """Look and print."""
+    told = look()
+    if options["json"]:
+        common.finish(command, told)
+        return
+    for line in drawn(told):
+        command.stdout.write(line)
+
+
+def look() -> dict[str, Any]:
+    """The status, as the JSON tells it.
+
+    Raises:
+        QueueUnavailable: Redis cannot be reached.
+    """
+    settings = conf()
+    root, now = common.root(settings), timezone.now()
+    last = PipelineRun.objects.filter(kind=PipelineRun.Kind.HISTORY).order_by("-started_at", "-id").first()
+    queues = _queues(settings.pipeline.consumer)
+    told: dict[str, Any] = {
+        "root": root, "consumer": settings.pipeline.consumer, "format": settings.pipeline.format,
+        "last_run": None if last is None else as_json(last, now),
+        "unread": sum(one["unread"] for one in queues), "queues": queues,
+        "pending_days": None, "tables": None,
+    }  # fmt: skip
+    if "://" not in root:  # what lies in an object store only Spark can tell
+        files = files_at(root, None)
+        told["pending_days"] = files.names(PENDING)
+        told["tables"] = {name: _table(files, name) for name in TABLES}
+    return told
+
+
+def _queues(consumer: str) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for one in events.lag(ours.broker(), consumer):
+        queue = found.setdefault(one.queue, {"queue": one.queue, "shards": 0, "unread": 0, "behind_seconds": 0.0})
+        queue["shards"] += 1
+        queue["unread"] += one.entries
+        queue["behind_seconds"] = max(queue["behind_seconds"], one.behind_ms / 1000)
+    return sorted(found.values(), key=lambda one: (-one["unread"], one["queue"]))
+
+
+def _table(files: Files, name: str) -> dict[str, Any]:
+    days = [entry.removeprefix("day=") for entry in files.names(name) if entry.startswith("day=")]
+    size, count = files.size(name)
+    return {"days": len(days), "first": min(days, default=None), "last": max(days, default=None), "bytes": size,
+            "files": count}  # fmt: skip
+
+
+def drawn(told: Mapping[str, Any]) -> list[str]:
+    """The status as lines of text."""
+    last = told["last_run"]
+    lines = [f"history in {told['root']}, read as {told['consumer']!r}"]
+    if last is None:
+        lines.append("No run yet. Begin with: manage.py delayq_pipeline run")
+    else:
+        lines.append(f"last run {last['run_id']}: {last['state']}, {last['rows']} events, began "
+                     f"{last['started_at'][:19].replace('T', ' ')} UTC, took {duration(last['seconds'])}")  # fmt: skip
+        if last["error"]:
+            lines.append(f"  {last['error'].splitlines()[0][:200]}")
+    if told["queues"]:
+        rows = [(one["queue"], one["shards"], one["unread"], duration(one["behind_seconds"])) for one in told["queues"]]
+        lines += ["", *table(("queue", "shards", "not read", "behind"), rows)]
+    if told["tables"] is None:
+        return [*lines, "", "What lies there only Spark can tell."]
+    days = [(name, one["days"], one["first"] or "-", one["last"] or "-", one["files"], human_bytes(one["bytes"]))
+            for name, one in told["tables"].items()]  # fmt: skip
+    lines += ["", *table(("table", "days", "first", "last", "files", "size"), days)]
+    pending = told["pending_days"]
+    if pending:
+        lines += ["", f"{len(pending)} days are to be computed once more by the next run: {', '.join(pending[:10])}"
+                  f"{' …' if len(pending) > 10 else ''}"]  # fmt: skip
+    return lines

@@ -1,0 +1,234 @@
+"""The values of a column, an Arrow array, as the bytes in which jobs keep them: a column at a time, not a value.
+
+What is wrong with a value is noted by the number of its row, and the row goes on with a value that is never used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from django_delayq.core import codec
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inputs import short
+
+#: number of the row -> what is wrong with it; the first finding stands
+Bad: TypeAlias = dict[int, str]
+
+_TEXT: Final = pa.large_string()
+_EMPTY: Final = pa.scalar("", _TEXT)
+#: what JSON has no plain form for inside of a text
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_SCORE_CHARS: Final = 255
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is a column of texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether it is a column of bytes."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether it is a column of lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def values(array: pa.Array, bad: Bad) -> list[Any]:
+    """Python's values, as a caller of ``schedule()`` would have them: aware datetimes in UTC, maps as dicts."""
+    try:
+        found: list[Any] = array.to_pylist()
+    except (ValueError, OverflowError, UnicodeDecodeError, pa.ArrowException):
+        found = [_value(array, row, bad) for row in range(len(array))]
+    mended = _mender(array.type)
+    return found if mended is None else [mended(value) for value in found]
+
+
+def _value(array: pa.Array, row: int, bad: Bad) -> Any:
+    try:
+        return array[row].as_py()
+    except UnicodeDecodeError:
+        bad.setdefault(row, "a text in it is not valid UTF-8; clean it, or give it as binary")
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        bad.setdefault(row, f"a value in it is beyond what Python can hold ({error})")
+    return None
+
+
+def _mender(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """What makes of Arrow's value of a type what is wanted; None = it is that already."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return lambda value: value if value is None else datetime.astimezone(value, UTC)
+    if is_list(kind):
+        one = _mender(kind.value_type)
+        return None if one is None else lambda value: value if value is None else list(map(one, value))
+    if pa.types.is_map(kind):
+        inner = _mender(kind.item_type) or (lambda value: value)
+        return lambda value: value if value is None else {name: inner(one) for name, one in value}
+    if pa.types.is_struct(kind):
+        menders = {field.name: mender for field in kind if (mender := _mender(field.type)) is not None}
+        return (lambda value: value if value is None else _mend_struct(value, menders)) if menders else None
+    return None
+
+
+def _mend_struct(value: dict[str, Any], menders: dict[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    return {name: menders[name](one) if name in menders else one for name, one in value.items()}
+
+
+def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
+    """The canonical JSON of each value, as :func:`~.codec.encode` has it; a text array without nulls."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return pa.array(["null"] * len(array), _TEXT)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pc.fill_null(pc.cast(array, _TEXT), "null")
+    if is_text(kind) and _is_plain(array):
+        return pc.fill_null(_join('"', pc.cast(array, _TEXT), '"'), "null")
+    if pa.types.is_floating(kind):
+        texts = [_float_text(row, value, what, bad) for row, value in enumerate(array.to_pylist())]
+    elif is_text(kind):
+        texts = ["null" if value is None else encode_basestring(value) for value in values(array, bad)]
+    else:
+        texts = [_encoded(row, value, what, bad) for row, value in enumerate(values(array, bad))]
+    return pa.array(texts, _TEXT)
+
+
+def is_valid(array: pa.Array) -> bool:
+    """Whether texts are UTF-8 throughout."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_plain(array: pa.Array) -> bool:
+    """Whether these texts stay as they are between quotes."""
+    return is_valid(array) and not pc.any(pc.match_substring_regex(array, _ESCAPED)).as_py()
+
+
+def _float_text(row: int, value: float | None, what: str, bad: Bad) -> str:
+    if value is None:
+        return "null"
+    if not math.isfinite(value):
+        bad.setdefault(row, f"{what}: {value!r} has no form in JSON; use null or a text")
+    return repr(value)
+
+
+def _encoded(row: int, value: Any, what: str, bad: Bad) -> str:
+    try:
+        return codec.encode(value, limit=1 << 40, what=what).decode()
+    except InvalidJob as error:
+        bad.setdefault(row, str(error))
+        return "null"
+
+
+def lists(array: pa.Array, bad: Bad) -> pa.Array:
+    """The JSON of each list; an empty text for an empty one and for null."""
+    if array.offset:
+        array = pa.concat_arrays([array])  # the offsets below begin at its first value then
+    large = array.cast(pa.large_list(array.type.value_type))
+    parents = pc.list_parent_indices(large)
+    inner: Bad = {}
+    texts = json_texts(large.flatten(), "args", inner)
+    for place, reason in inner.items():
+        bad.setdefault(parents[place].as_py(), reason)
+    counts = pc.fill_null(pc.list_value_length(large), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(counts).cast(pa.int64())])
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(offsets, texts), pa.scalar(",", _TEXT))
+    return pc.if_else(pc.equal(counts, 0), _EMPTY, _join("[", joined, "]"))
+
+
+def structs(array: pa.Array, bad: Bad) -> pa.Array:
+    """The JSON of the fields of each struct, a list in their order; an empty text for null and where there are none."""
+    pieces: list[Any] = []
+    for field, column in zip(array.type, array.flatten(), strict=True):
+        pieces += (",", json_texts(column, f"args.{field.name}", bad))
+    return _joined(array, ["[", *pieces[1:], "]"]) if pieces else _nothing(array)
+
+
+def named_structs(array: pa.Array, bad: Bad) -> pa.Array:
+    """The JSON object of each struct; an empty text for null and where there are no fields."""
+    fields = sorted(zip([field.name for field in array.type], array.flatten(), strict=True), key=lambda pair: pair[0])
+    pieces: list[Any] = []
+    for name, column in fields:
+        # as the codec does it, so that it is not taken for one of its tags
+        shown = f"${name}" if len(fields) == 1 and name[:1] == "$" else name
+        pieces += (f",{encode_basestring(shown)}:", json_texts(column, f"kwargs.{name}", bad))
+    if not pieces:
+        return _nothing(array)
+    return _joined(array, ["{" + pieces[0][1:], *pieces[1:], "}"])
+
+
+def _joined(array: pa.Array, pieces: list[Any]) -> pa.Array:
+    texts = _join(*pieces)
+    return texts if array.null_count == 0 else pc.if_else(array.is_valid(), texts, _EMPTY)
+
+
+def _join(*pieces: Any) -> pa.Array:
+    """Texts and arrays of texts one behind the other; null where one of them is."""
+    typed = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*typed, _EMPTY)
+
+
+def _nothing(array: pa.Array) -> pa.Array:
+    return pa.array([""] * len(array), _TEXT)
+
+
+def parsed(array: pa.Array, kind: type, what: str, bad: Bad) -> list[Any]:
+    """What the JSON texts say, each a list or a dict; None for null."""
+    found: list[Any] = []
+    for row, text in enumerate(values(array, bad)):
+        value = None
+        if text is not None:
+            try:
+                value = _plain.decode(text if isinstance(text, str) else text.decode())
+            except (ValueError, RecursionError) as error:
+                bad.setdefault(row, f"{what} is no JSON ({short(text)}: {error})")
+            else:
+                if type(value) is not kind:
+                    form = "a list, like [1, 2]" if kind is list else 'an object, like {"a": 1}'
+                    bad.setdefault(row, f"{what} has to be {form}, not {short(text)}")
+                    value = None
+        found.append(value)
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+_plain: Final = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def score_texts(array: pa.Array, bad: Bad) -> list[str]:
+    """Numbers, or texts of numbers, as texts; empty for null, which means the moment of arrival."""
+    if pa.types.is_integer(array.type):
+        found: list[str] = pc.fill_null(pc.cast(array, _TEXT), "").to_pylist()
+        return found
+    return [_score(row, value, bad) for row, value in enumerate(values(array, bad))]
+
+
+def _score(row: int, value: object, bad: Bad) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Decimal) else repr(value)
+    # float() also reads underscores, blanks around, and the digits of every alphabet.
+    plain = len(text) <= _SCORE_CHARS and text.isascii() and "_" not in text and text == text.strip()
+    try:
+        if plain and math.isfinite(float(text)):
+            return text
+    except ValueError:
+        pass
+    bad.setdefault(row, f"score must be a finite number of at most {_SCORE_CHARS} characters, got {short(value)}")
+    return "0"

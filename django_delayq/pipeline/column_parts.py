@@ -1,0 +1,180 @@
+"""What the columns of a batch say, read and checked: the parts of which :mod:`.columns` makes jobs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from django_delayq.core import codec
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inputs import check_choice, check_id, check_int, short
+from django_delayq.core.job import PRIORITIES
+from django_delayq.core.options import CONFLICTS
+
+from . import cells
+from .cells import Bad
+
+BYTES: Final = pa.large_binary()
+_CONTROL: Final = r"[\x00-\x1f\x7f]|\xC2[\x80-\x9f]"  # of UTF-8, looked for in its bytes
+T = TypeVar("T")
+
+
+def ids(array: pa.Array, bad: Bad) -> list[bytes]:
+    """The ids in UTF-8; numbers as texts."""
+    if pa.types.is_integer(array.type):
+        if array.null_count:
+            _note_nulls(array, bad)
+        found: list[bytes] = pc.fill_null(array.cast(pa.large_string()), "").cast(BYTES).to_pylist()
+        return found
+    plain = array.cast(BYTES)
+    sizes = pc.min_max(pc.binary_length(plain)).as_py()
+    fine = not plain.null_count and (sizes["min"] is None or (sizes["min"] > 0 and sizes["max"] <= 255))
+    if fine and cells.is_valid(array) and not pc.any(pc.match_substring_regex(plain, _CONTROL)).as_py():
+        return plain.to_pylist()  # type: ignore[no-any-return]
+    _note_nulls(array, bad)
+    checked = []
+    for row, value in enumerate(cells.values(array, bad)):
+        try:
+            checked.append(check_id("?" if value is None else value).encode())
+        except InvalidJob as error:
+            bad.setdefault(row, str(error))
+            checked.append(b"?")
+    return checked
+
+
+def _note_nulls(array: pa.Array, bad: Bad) -> None:
+    for row in pc.indices_nonzero(array.is_null()).to_pylist():
+        bad.setdefault(row, "id is null; a job is known by its id, so give it one, or leave the row out")
+
+
+def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) -> list[bytes]:
+    """As :func:`~.codec.encode_args` has them."""
+    if kwargs is None or pa.types.is_null(kwargs.type):
+        return [b""] * n if args is None else _positional(args, bad).cast(BYTES).to_pylist()
+    if pa.types.is_struct(kwargs.type):
+        named = cells.named_structs(kwargs, bad).to_pylist()
+    else:
+        found = objects(kwargs, "kwargs", bad)
+        named = [_named(row, value, bad) if value else "" for row, value in enumerate(found)]
+    if args is None:
+        return [f'{{"k":{said}}}'.encode() if said else b"" for said in named]
+    places = _positional(args, bad).to_pylist()
+    return [
+        (f'{{"a":{place},"k":{said}}}' if place else f'{{"k":{said}}}').encode() if said else place.encode()
+        for place, said in zip(places, named, strict=True)
+    ]
+
+
+def _named(row: int, value: dict[str, Any], bad: Bad) -> str:
+    try:
+        return codec.encode(value, limit=1 << 40, what="kwargs").decode()
+    except InvalidJob as error:
+        bad.setdefault(row, str(error))
+        return ""
+
+
+def _positional(array: pa.Array, bad: Bad) -> pa.Array:
+    """JSON lists as texts; empty where there are no arguments."""
+    if cells.is_list(array.type):
+        return cells.lists(array, bad)
+    if pa.types.is_struct(array.type):
+        return cells.structs(array, bad)
+    if pa.types.is_null(array.type):
+        return pa.array([""] * len(array), pa.large_string())
+    texts = []
+    for row, found in enumerate(cells.parsed(array, list, "args", bad)):
+        try:
+            texts.append(codec.encode_args(tuple(found or ()), {}, limit=1 << 40).decode())
+        except InvalidJob as error:
+            bad.setdefault(row, str(error))
+            texts.append("")
+    return pa.array(texts, pa.large_string())
+
+
+def objects(array: pa.Array, what: str, bad: Bad) -> list[Any]:
+    """A dict, or None, of each struct, map or text of a JSON object."""
+    if cells.is_text(array.type):
+        return cells.parsed(array, dict, what, bad)
+    return cells.values(array, bad)
+
+
+def raw(array: pa.Array, bad: Bad) -> list[bytes]:
+    """Bytes as they are; null is none."""
+    if cells.is_text(array.type) and not cells.is_valid(array):
+        cells.values(array, bad)
+    if pa.types.is_null(array.type):
+        return [b""] * len(array)
+    found: list[bytes] = pc.fill_null(array.cast(BYTES), b"").to_pylist()
+    return found
+
+
+def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad) -> list[T]:
+    """What each row says, checked once for each different value; the default where it says nothing."""
+    checked: dict[Any, T | InvalidJob] = {}
+    found: list[T] = []
+    for row, value in enumerate(cells.values(array, bad)):
+        if value is None:
+            if default == "":
+                bad.setdefault(row, "task is null, and there is no option task")
+            found.append(default)
+            continue
+        if value not in checked:
+            try:
+                checked[value] = check(value)
+            except InvalidJob as error:
+                checked[value] = error
+        answer = checked[value]
+        if isinstance(answer, InvalidJob):
+            bad.setdefault(row, str(answer))
+            answer = default
+        found.append(answer)
+    return found
+
+
+def conflict(value: object) -> str:
+    """Checks one value."""
+    return check_choice("on_conflict", value, CONFLICTS)
+
+
+def priority(value: object) -> int:
+    """Checks one value."""
+    return check_int("priority", value, 0, PRIORITIES - 1)
+
+
+def attempts(value: object) -> int | None:
+    """Checks one value."""
+    return check_int("max_attempts", value, 1, 1_000_000)
+
+
+def timeout(value: float | Decimal) -> float | int | None:
+    """Checks one value."""
+    seconds = float(value)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InvalidJob(f"timeout must be more than 0 seconds, got {short(value)}")
+    return whole(seconds)
+
+
+def whole(seconds: float) -> float | int:
+    """``3`` for 3.0: so people write it, and so it is stored."""
+    return int(seconds) if float(seconds).is_integer() else seconds
+
+
+def canonical(said: dict[str, Any]) -> bytes:
+    """Options of a job, as ``joboptions.py`` has them."""
+    return json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def each(said: T | list[T], rows: Sequence[object]) -> list[T]:
+    """What is said of all, or of each, for each."""
+    return said if isinstance(said, list) else [said] * len(rows)
+
+
+def without(rows: list[T], bad: Bad) -> list[T]:
+    """The rows that are jobs."""
+    return [one for row, one in enumerate(rows) if row not in bad] if bad else rows

@@ -1,0 +1,267 @@
+"""From an Arrow batch to the entries of a run, a column at a time: what ``schedule()`` would have stored, byte by byte.
+
+Only the keys of the jobs are other ones: a run makes them of the id, so that a second try makes the same chunks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inputs import check_task_name
+from django_delayq.core.job import NewJob, Payload, pack_body
+from django_delayq.core.runframes import Entry, Shape, entry_of, with_keys
+from django_delayq.core.runs import Run
+from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
+
+from . import cells
+from . import column_parts as parts
+from .cells import Bad
+from .column_parts import BYTES, each, raw, row_values, without
+from .write_options import RAW, WriteOptions
+
+_U16: Final = Struct("<H")
+_MOST_OPTIONS: Final = 65_535
+#: a key of which nobody outside Redis waits to hear has its first bit off
+_FIRST: Final = tuple(bytes((byte & 0x7F,)) for byte in range(256))
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The jobs of one batch, in its order."""
+
+    #: one for all of them, or one for each
+    shapes: Shape | list[Shape]
+    entries: list[Entry]
+    #: the rows that are no jobs
+    bad: Bad
+
+
+class Packer:
+    """Makes entries of the rows that go to one queue.
+
+    Args:
+        options: see there.
+        run: the run that they belong to.
+        kind: of the queue: ``python`` or ``pull``.
+    """
+
+    def __init__(self, options: WriteOptions, run: Run, kind: str) -> None:
+        self._options = options
+        self._pull = kind == "pull"
+        self._opened_ms = run.opened_ms
+        self._run_id = run.id
+        self._key = hashlib.blake2b(digest_size=16, key=hashlib.sha256(run.id.encode()).digest())
+        self._common: dict[str, Any] = {}
+        if options.max_attempts is not None:
+            self._common["max_attempts"] = options.max_attempts
+        if options.timeout is not None:
+            self._common["timeout"] = parts.whole(options.timeout)
+        if options.expires is not None:
+            self._common["expires_in_ms"] = delay_ms_of(options.expires, allow_far=True, what="expires")
+        if options.context is not None:
+            self._common["context"] = json.loads(options.context)
+        self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
+
+    def pack(self, batch: pa.RecordBatch) -> Packed:
+        """The entries of a batch, whose columns are those of :data:`~.write_options.COLUMNS`."""
+        bad: Bad = {}
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        ids = parts.ids(columns["id"], bad)
+        dues = self._dues(columns, batch.num_rows, bad)
+        texts = self._option_texts(columns, dues, bad)
+        merged = "payload" in columns and not self._pull
+        names, conflicts, priorities = self._says(columns, merged, bad)
+        if merged:
+            return self._merged(columns, ids, dues, texts, (names, conflicts, priorities), bad)
+        args = self._args(columns, batch.num_rows, bad)
+        bodies = self._bodies(ids, dues, texts, args)
+        entries: list[Entry] = [(one, due, body, b"") for one, due, body in zip(ids, dues, bodies, strict=True)]
+        of_all = isinstance(names, str) and isinstance(conflicts, str) and isinstance(priorities, int)
+        if of_all and isinstance(texts, bytes):
+            shape = self._shape(names, conflicts, priorities, bool(texts))  # type: ignore[arg-type]
+            return Packed(shape, without(entries, bad), bad)
+        said = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
+        shapes = [self._shape(name, conflict, priority, bool(text))
+                  for name, conflict, priority, text in without(list(said), bad)]  # fmt: skip
+        return Packed(shapes, without(entries, bad), bad)
+
+    # -- what is said of the jobs ------------------------------------------------------------------------------------
+
+    def _shape(self, task: str, conflict: str, priority: int, has_options: bool) -> Shape:
+        known = self._shapes.get((task, conflict, priority, has_options))
+        if known is None:
+            like = NewJob("", task, priority=priority, options=b"{}" if has_options else b"", key=bytes(16))
+            known = Shape.of(task, on_conflict=conflict, due_policy=self._options.due_policy or "replace",
+                             flags=pack_body(like)[0])  # fmt: skip
+            self._shapes[task, conflict, priority, has_options] = known
+        return known
+
+    def _says(
+        self, columns: dict[str, pa.Array], merged: bool, bad: Bad
+    ) -> tuple[str | list[str], str | list[str], int | list[int]]:
+        """Task, what happens to an id that lives, and priority: of all, or of each."""
+        options = self._options
+        task = RAW if self._pull else options.task or ""
+        conflict = options.on_conflict or ("merge" if merged else "ignore")
+        names = conflicts = None
+        if "task" in columns and not self._pull:
+            names = row_values(columns["task"], task, check_task_name, bad)
+        elif not task:
+            raise InvalidJob("which task? Give the option task, its registered name, or a column task")
+        if "on_conflict" in columns:
+            conflicts = row_values(columns["on_conflict"], conflict, parts.conflict, bad)
+        for row, value in enumerate(conflicts or [conflict]):
+            if value == "merge" and not merged:
+                reason = "on_conflict=merge is for jobs with a payload; use ignore, replace or error"
+                if conflicts is None:
+                    raise InvalidJob(reason)
+                bad.setdefault(row, reason)
+                conflicts[row] = "ignore"
+        priorities = None
+        if "priority" in columns:
+            priorities = row_values(columns["priority"], options.priority, parts.priority, bad)
+        return names or task, conflicts or conflict, options.priority if priorities is None else priorities
+
+    def _dues(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> list[int]:
+        if "due" in columns:
+            us = columns["due"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            whole = pc.divide(us, 1000)
+            broken = pc.not_equal(us, pc.multiply(whole, 1000))
+            found = pc.add(whole, broken.cast(pa.int64()))  # rounded up, so that no job is early
+            past = pc.less(us, 0)
+        elif "due_ms" in columns:
+            found = columns["due_ms"].cast(pa.int64())
+            past = pc.less(found, 0)
+        else:
+            return [self._opened_ms] * n
+        last = MAX_DUE_MS if self._options.allow_far else min(MAX_DUE_MS, self._opened_ms + TEN_YEARS_MS)
+        if found.null_count or pc.any(past).as_py() or pc.any(pc.greater(found, last)).as_py():
+            for row, (ms, early) in enumerate(zip(found.to_pylist(), past.to_pylist(), strict=True)):
+                if ms is None:
+                    bad.setdefault(row, "due is null; give each row a time, or leave the column out: then all jobs are "
+                                        "due at once")  # fmt: skip
+                elif early:
+                    bad.setdefault(row, "due lies before 1970; are the units right?")
+                elif ms > last:
+                    far = ms <= MAX_DUE_MS
+                    hint = "if it is meant, the option allowFar=true allows it" if far else "the year 2255 is the end"
+                    bad.setdefault(row, f"due is more than ten years ahead ({ms} ms since 1970); {hint}")
+        dues: list[int] = found.to_pylist()
+        return dues
+
+    # -- options that travel with a job ------------------------------------------------------------------------------
+
+    def _option_texts(self, columns: dict[str, pa.Array], dues: list[int], bad: Bad) -> bytes | list[bytes]:
+        """Canonical JSON, as ``joboptions.py`` has it: of all, or of each."""
+        read: dict[str, list[Any]] = {}
+        if "max_attempts" in columns:
+            read["max_attempts"] = row_values(columns["max_attempts"], None, parts.attempts, bad)
+        if "timeout" in columns:
+            read["timeout"] = row_values(columns["timeout"], None, parts.timeout, bad)
+        if "context" in columns:
+            read["context"] = parts.objects(columns["context"], "context", bad)
+        if "expires" in columns:
+            us = columns["expires"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+            read["expires_ms"] = [None if one is None else -(-one // 1000) for one in us]
+        if not read:
+            return parts.canonical(self._common) if self._common else b""
+        texts = []
+        for row, found in enumerate(zip(*read.values(), strict=True)):
+            own = {name: value for name, value in zip(read, found, strict=True) if value is not None}
+            texts.append(self._option_text(row, {**self._common, **own}, dues[row], bad))
+        return texts
+
+    def _option_text(self, row: int, said: dict[str, Any], due_ms: int | None, bad: Bad) -> bytes:
+        if "expires_ms" in said:
+            said.pop("expires_in_ms", None)
+            if due_ms is not None and said["expires_ms"] <= due_ms:
+                bad.setdefault(row, "expires is not after the due time, so the job would never run")
+        if not said:
+            return b""
+        try:
+            encoded = parts.canonical(said)
+        except (TypeError, ValueError, RecursionError) as error:
+            bad.setdefault(row, f"context may hold plain JSON values only: {error}")
+            return b""
+        if len(encoded) > _MOST_OPTIONS:
+            bad.setdefault(row, f"context and the other options of the job take {len(encoded)} bytes, at most "
+                                f"{_MOST_OPTIONS} fit")  # fmt: skip
+            return b""
+        return encoded
+
+    # -- arguments and bodies ----------------------------------------------------------------------------------------
+
+    def _args(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> list[bytes]:
+        if self._pull:
+            args = raw(columns["payload"], bad) if "payload" in columns else [b""] * n
+        elif self._options.encoded:
+            args = raw(columns["args"], bad) if "args" in columns else [b""] * n
+        else:
+            args = parts.arguments(columns.get("args"), columns.get("kwargs"), n, bad)
+        self._check_sizes(args, "the arguments take", bad)
+        return args
+
+    def _check_sizes(self, found: list[bytes], what: str, bad: Bad) -> None:
+        limit = self._options.max_args_bytes
+        if found and len(max(found, key=len)) > limit:
+            for row, data in enumerate(found):
+                if len(data) > limit:
+                    bad.setdefault(row, f"{what} {len(data)} bytes, at most {limit} are stored; store the data "
+                                        "elsewhere and pass its key")  # fmt: skip
+
+    def _bodies(self, ids: list[bytes], dues: list[int], texts: bytes | list[bytes], args: list[bytes]) -> list[bytes]:
+        """Keys, as :func:`~.runframes.with_keys` makes them, options and arguments."""
+        bodies, copy = [], self._key.copy
+        if not texts:  # most are so, and most of the time goes here
+            for ident, due, arg in zip(ids, dues, args, strict=True):
+                one = copy()
+                one.update(b"%b\0%d\0\0%b" % (ident, due or 0, arg))
+                key = one.digest()
+                bodies.append((key if key[0] < 0x80 else _FIRST[key[0]] + key[1:]) + arg)
+            return bodies
+        for ident, due, text, arg in zip(ids, dues, each(texts, ids), args, strict=True):
+            one = copy()
+            one.update(b"%b\0%d\0%b\0%b" % (ident, due or 0, text, arg))
+            key = one.digest()
+            head = _U16.pack(len(text)) + text if text else b""
+            bodies.append(_FIRST[key[0]] + key[1:] + head + arg)
+        return bodies
+
+    def _merged(self, columns: dict[str, pa.Array], ids: list[bytes], dues: list[int], texts: bytes | list[bytes],
+                says: tuple[Any, Any, Any], bad: Bad) -> Packed:  # fmt: skip
+        """Jobs with a payload, one by one: their records have more parts than this is worth taking apart for."""
+        payloads = self._payloads(columns["payload"], bad)
+        scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
+        names, conflicts, priorities = (each(said, ids) for said in says)
+        options, shapes, entries = self._options, [], []
+        same: dict[Shape, Shape] = {}
+        for row, (ident, text) in enumerate(zip(ids, each(texts, ids), strict=True)):
+            if row in bad:
+                continue
+            conflict = conflicts[row]
+            new = NewJob(
+                ident.decode(), names[row], b"", dues[row], None, priorities[row], text, b"", conflict,
+                options.due_policy or ("keep" if conflict == "merge" else "replace"),
+                payload=Payload(payloads[row], scores[row], b""), score_policy=options.score_policy,
+                payloads=options.payloads, max_payloads=1 if options.payloads != "all" else options.max_payloads,
+            )  # fmt: skip
+            shape, entry = entry_of(with_keys(self._run_id, new))
+            shapes.append(same.setdefault(shape, shape))  # one object, so that writers need not compare it
+            entries.append(entry)
+        return Packed(shapes, entries, bad)
+
+    def _payloads(self, array: pa.Array, bad: Bad) -> list[bytes]:
+        if self._options.encoded:
+            found = raw(array, bad)
+        else:
+            found = cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist()
+        self._check_sizes(found, "payload takes", bad)
+        return found

@@ -1,0 +1,123 @@
+"""Tables of the history in the Delta format, by the package ``deltalake``: for those who read them with other tools.
+
+Spark computes a day and writes it beside the table; the driver then commits it as one version. A day at a time passes
+through the driver's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import PipelineError, SparkMissing
+from .lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+#: hours that versions are kept for readers that are in the middle of one
+KEEP_HOURS: Final = 24
+#: what Spark and deltalake call the same store
+_SCHEMES: Final = {"s3a://": "s3://", "s3n://": "s3://", "file://": ""}
+
+
+def load() -> Any:
+    """The package.
+
+    Raises:
+        SparkMissing: it is not installed.
+    """
+    try:
+        import deltalake
+    except ImportError as error:
+        raise SparkMissing(
+            "The format delta needs the package deltalake: pip install 'django-delayq[delta]'"
+        ) from error
+    return deltalake
+
+
+class DeltaFormTable:
+    """A Delta table with a partition for each day."""
+
+    def __init__(self, lake: Lake, name: str, schema: StructType) -> None:
+        self._delta = load()
+        self._lake = lake
+        self._name = name
+        self._schema = schema
+        if not self._is_there() and lake.days(name):
+            raise PipelineError(
+                f"{lake.files.url(name)} holds plain Parquet: set the format back to parquet, or move that folder away "
+                "and compute it again with a backfill"
+            )
+
+    @property
+    def _uri(self) -> str:
+        url = self._lake.files.url(self._name)
+        for ours, theirs in _SCHEMES.items():
+            if url.startswith(ours):
+                return theirs + url.removeprefix(ours)
+        return url
+
+    def _is_there(self) -> bool:
+        return bool(self._delta.DeltaTable.is_deltatable(self._uri))
+
+    def replace(self, rows: DataFrame, days: Sequence[date]) -> None:
+        """Each day is one version of the table, in which it is whole."""
+        fresh = self._lake.write(self._name, rows)
+        for day in days:
+            if day in fresh.days:
+                self._commit(f"{fresh.folder}/day={day}", day)
+            else:
+                self.drop([day])
+            self._lake.step(f"{self._name}: day put")
+        self._lake.files.delete(fresh.folder)
+
+    def _commit(self, folder: str, day: date) -> None:
+        import pyarrow as pa
+
+        table: Any = self._lake.spark.read.schema(self._schema).parquet(self._lake.files.url(folder)).toArrow()
+        table = table.append_column("day", pa.array([day] * table.num_rows, pa.date32()))
+        self._delta.write_deltalake(
+            self._uri, table, mode="overwrite", predicate=_is_day(day), partition_by=["day"], schema_mode="merge"
+        )
+
+    def read(self, days: Sequence[date]) -> DataFrame:
+        wanted = set(days)
+        files = [f"{self._name}/{each['path']}" for each in self._files() if each["partition.day"] in wanted]
+        return self._lake.read(self._name, files, self._schema).select(*self._schema.names)
+
+    def days(self) -> list[date]:
+        return sorted({each["partition.day"] for each in self._files()})
+
+    def drop(self, days: Iterable[date]) -> None:
+        there = set(self.days())
+        for day in days:
+            if day in there:
+                self._delta.DeltaTable(self._uri).delete(_is_day(day))
+
+    def size(self, day: date) -> tuple[int, int]:
+        sizes = [int(each["size_bytes"]) for each in self._files() if each["partition.day"] == day]
+        return sum(sizes), len(sizes)
+
+    def tidy(self) -> None:
+        """Deletes the files of versions older than :data:`KEEP_HOURS`."""
+        if self._is_there():
+            self._delta.DeltaTable(self._uri).vacuum(
+                retention_hours=KEEP_HOURS, enforce_retention_duration=False, dry_run=False
+            )
+
+    def _files(self) -> list[Mapping[str, Any]]:
+        import pyarrow as pa
+
+        if not self._is_there():
+            return []
+        found: list[Mapping[str, Any]] = pa.table(
+            self._delta.DeltaTable(self._uri).get_add_actions(flatten=True)
+        ).to_pylist()
+        return found
+
+
+def _is_day(day: date) -> str:
+    return f"day = '{day}'"

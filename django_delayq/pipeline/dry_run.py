@@ -1,0 +1,173 @@
+"""What a bulk write would do, without that it does: nothing is written, no queue and no run is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from django_delayq.core import layout as layouts
+from django_delayq.core.broker import Broker
+from django_delayq.core.runs import Run
+from django_delayq.core.scripts import clear_errors
+
+from .columns import Packer
+from .write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: bytes that Redis needs for a waiting job beside twice its id and once its body
+PER_JOB: Final = 110
+#: more jobs than this that fall due within one minute are worth a word
+STORM: Final = 60_000
+_SAMPLE: Final = 1_000
+_SHOWN: Final = 5
+_BUCKETS: Final = 48
+_WIDTHS_MIN: Final = (1, 5, 15, 60, 240, 1_440, 10_080, 43_200)
+_MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What would be written. Times are Unix ms, sizes bytes."""
+
+    rows: int
+    without_id: int
+    without_due: int
+    #: due already
+    due_now: int
+    #: place of a shard -> rows
+    shards: Mapping[int, int]
+    #: (beginning, rows) of equal spans that have any, the width of a span in minutes
+    dues: Sequence[tuple[int, int]]
+    width_min: int
+    #: the minute with the most jobs, and how many they are
+    busiest: tuple[int, int]
+    bytes_per_job: float
+    #: what Redis has left; None = nobody knows
+    free: int | None
+    first: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    #: (id, reason) of rows of the sample that are no jobs
+    bad: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    storm_above: int = STORM
+
+    @property
+    def memory(self) -> int:
+        """What all of it would take in Redis."""
+        return round(self.bytes_per_job * (self.rows - self.without_id - self.without_due))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What should be looked at before it is done, in words."""
+        found = []
+        if self.free is not None and self.memory > self.free:
+            found.append(f"the jobs take about {_mb(self.memory)}, and Redis has {_mb(self.free)} left: give it more "
+                         "memory, or write them in parts")  # fmt: skip
+        if self.busiest[1] > self.storm_above:
+            found.append(f"{self.busiest[1]:,} jobs fall due within one minute, more than {self.storm_above:,}: can "
+                         "the workers do that? Spread their due times")  # fmt: skip
+        if self.without_id:
+            found.append(f"{self.without_id:,} rows get no id, because a part of it is null")
+        if self.without_due:
+            found.append(f"{self.without_due:,} rows have no due time")
+        if self.bad:
+            found.append(
+                f"{len(self.bad)} of the first {_SAMPLE:,} rows are no jobs; {self.bad[0][0]}: {self.bad[0][1]}"
+            )
+        return found
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions, run_id: str, *,
+            storm_above: int = STORM) -> DryRun:  # fmt: skip
+    """Looks at all rows, and closer at the first of them.
+
+    Args:
+        frame: jobs, as :func:`~.expressions.jobs` makes them.
+        storm_above: jobs in one minute that are worth a warning.
+    """
+    from pyspark.sql import functions as F
+
+    now_ms = round(broker.now_ms())
+    _, layout = broker.read_layout(queue)
+    if layout is None or layouts.is_deleted(layout):
+        layout = layouts.new_layout(options.shards or 1, options.kind or "python")
+    due = _due(frame, now_ms)
+    counted = frame.select(
+        F.floor(due / _MINUTE_MS).cast("long").alias("minute"),
+        F.pmod(F.crc32(F.col("id").cast("string").cast("binary")), F.lit(layout["shards"])).cast("int").alias("place"),
+        (due <= now_ms).alias("now"),
+    ).groupBy("minute", "place", "now").count().toArrow().to_pylist()  # fmt: skip
+    minutes: dict[int, int] = {}
+    shards = dict.fromkeys(range(layout["shards"]), 0)
+    for row in counted:
+        if row["minute"] is not None:
+            minutes[row["minute"]] = minutes.get(row["minute"], 0) + row["count"]
+        if row["place"] is not None:
+            shards[row["place"]] += row["count"]
+    width, dues = _buckets(minutes)
+    busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
+    size, bad = _sample(frame, options, layout["kind"], run_id, now_ms)
+    return DryRun(
+        rows=sum(row["count"] for row in counted),
+        without_id=sum(row["count"] for row in counted if row["place"] is None),
+        without_due=sum(row["count"] for row in counted if row["minute"] is None),
+        due_now=sum(row["count"] for row in counted if row["now"]),
+        shards=shards, dues=dues, width_min=width, busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
+        bytes_per_job=size, free=_free(broker, options.max_memory),
+        first=frame.limit(_SHOWN).toArrow().to_pylist(), bad=bad, storm_above=storm_above,
+    )  # fmt: skip
+
+
+def _due(frame: DataFrame, now_ms: int) -> Any:
+    from pyspark.sql import functions as F
+
+    if "due" in frame.columns:
+        return F.ceil(F.unix_micros("due") / 1000).cast("long")
+    return F.col("due_ms") if "due_ms" in frame.columns else F.lit(now_ms).cast("long")
+
+
+def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
+    """The width in minutes, and how many jobs are due in each span."""
+    if not minutes:
+        return _WIDTHS_MIN[0], []
+    span = max(minutes) - min(minutes) + 1
+    width = next((one for one in _WIDTHS_MIN if span <= one * _BUCKETS), _WIDTHS_MIN[-1])
+    found: dict[int, int] = {}
+    for minute, count in minutes.items():
+        start = minute - minute % width
+        found[start] = found.get(start, 0) + count
+    return width, [(start * _MINUTE_MS, count) for start, count in sorted(found.items())]
+
+
+def _sample(frame: DataFrame, options: WriteOptions, kind: str, run_id: str,
+            now_ms: int) -> tuple[float, list[tuple[str, str]]]:  # fmt: skip
+    """Bytes of a job in Redis, and the rows that are none."""
+    packer = Packer(options, Run(run_id, options.queue or "", ((0, 1),), now_ms), kind)
+    sizes: list[int] = []
+    bad: list[tuple[str, str]] = []
+    for batch in frame.limit(_SAMPLE).toArrow().to_batches():
+        packed = packer.pack(batch)
+        ids = batch.column("id")
+        bad += [(repr(ids[row].as_py())[:80], reason) for row, reason in sorted(packed.bad.items())]
+        sizes += [2 * len(entry[0]) + len(entry[2]) + len(entry[3]) + PER_JOB for entry in packed.entries]
+    return (sum(sizes) / len(sizes) if sizes else 0.0), bad
+
+
+def _free(broker: Broker, most_memory: float) -> int | None:
+    """What is left of the memory of the node that is nearest to its limit, up to where a run stops."""
+    with clear_errors():
+        told = broker.client.info("memory")
+    nodes = [told] if "used_memory" in told else list(told.values())
+    free = []
+    for node in nodes:
+        used, limit = int(node["used_memory"]), int(node.get("maxmemory", 0))
+        if limit:
+            free.append(int(limit * (most_memory or 1.0)) - used)
+        elif node.get("total_system_memory"):
+            free.append(int(node["total_system_memory"]) - used)
+    return max(0, min(free)) if free else None

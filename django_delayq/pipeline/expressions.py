@@ -1,0 +1,176 @@
+"""From the words of a bulk write, ``sms:{pk}:{day}`` and ``+2h``, to columns of Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from string import Formatter
+from typing import TYPE_CHECKING, Final
+
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.inputs import short, suggest
+from django_delayq.core.times import delay_ms_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+#: types whose texts are always the same
+_SURE: Final = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date")
+
+
+def column(frame: DataFrame, name: str, what: str) -> Column:
+    """A column by its name, which is taken as it is.
+
+    Raises:
+        Misconfigured: there is none; the text names those that there are.
+    """
+    from pyspark.sql import functions as F
+
+    if name not in frame.columns:
+        known = ", ".join(frame.columns[:30])
+        raise Misconfigured(
+            f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} It has: {known}"
+        )
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """A name as Spark's expressions have it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def id_column(frame: DataFrame, template: str) -> Column:
+    """``sms:{pk}:{day}`` as a column. A row of which a part is null gets no id, and so is no job.
+
+    Raises:
+        Misconfigured: it names no column, or one whose text is not always the same, or is not a template at all.
+    """
+    from pyspark.sql import functions as F
+
+    pieces = _pieces(template)
+    found: list[Column] = []
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    names = 0
+    for text, name, form, conversion in pieces:
+        if text:
+            found.append(F.lit(text))
+        if name is None:
+            continue
+        if form or conversion:
+            raise Misconfigured(f"the id {short(template)}: only names of columns go between braces, like {{pk}}; make "
+                                "a column of the form that is wanted")  # fmt: skip
+        one = column(frame, name, f"the id {short(template)}")
+        if kinds[name] not in _SURE and not kinds[name].startswith("decimal"):
+            raise Misconfigured(f"the id {short(template)}: {name} is {kinds[name]}, whose text may be another one "
+                                "tomorrow; use a text, a whole number or a date")  # fmt: skip
+        found.append(one.cast("string"))
+        names += 1
+    if not names:
+        raise Misconfigured(f"the id {short(template)} names no column, so all rows would be one job; write it like "
+                            "sms:{pk}")  # fmt: skip
+    return F.concat(*found)
+
+
+def _pieces(template: str) -> list[tuple[str, str | None, str | None, str | None]]:
+    try:
+        return list(Formatter().parse(template))
+    except ValueError as error:
+        raise Misconfigured(
+            f"the id {short(template)} is no template ({error}); write it like sms:{{pk}}:{{day}}"
+        ) from None
+
+
+def names_in(template: str) -> list[str]:
+    """The columns that an id is made of.
+
+    Raises:
+        Misconfigured: it is no template.
+    """
+    return [name for _, name, _, _ in _pieces(template) if name]
+
+
+def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
+    """When the jobs are due, under the name that jobs have for it; None = at once.
+
+    Args:
+        due: the name of a column (a timestamp, Unix ms as a whole number, or ISO 8601 texts, in UTC where they do not
+            say else), a moment like 2026-11-21T08:00:00+01:00, or a time from the beginning of the run on, like +2h.
+        opened_ms: when the run began, Unix ms.
+
+    Raises:
+        Misconfigured: it is none of these.
+    """
+    from pyspark.sql import functions as F
+
+    if due is None:
+        return None
+    if due not in frame.columns:
+        return F.lit(_moment(frame, due, opened_ms)).cast("long").alias("due_ms")
+    kind = frame.schema[due].dataType.simpleString()
+    if kind == "timestamp":
+        return F.col(quoted(due)).alias("due")
+    if kind in ("bigint", "int"):
+        return F.col(quoted(due)).cast("long").alias("due_ms")
+    if kind == "string":
+        return F.expr(f"try_cast({quoted(due)} AS timestamp)").alias("due")
+    raise Misconfigured(f"--due {due} is {kind}; it has to be a timestamp, Unix milliseconds or ISO 8601 texts: a date "
+                        "has no hour, and a time without a zone is no moment")  # fmt: skip
+
+
+def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
+    if due.startswith("+"):
+        return opened_ms + delay_ms_of(timedelta(seconds=seconds(due[1:])), what="due")
+    try:
+        moment = datetime.fromisoformat(due)
+    except ValueError:
+        raise Misconfigured(
+            f"due is {short(due)}, which is no column.{suggest(due, frame.columns)} Give the name of a column, a "
+            "moment like 2026-11-21T08:00:00+01:00, or a time from now on like +2h30m"
+        ) from None
+    if moment.utcoffset() is None:
+        raise Misconfigured(f"due is {short(due)}, which has no time zone; end it with one, like +01:00 or Z")
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def seconds(text: str) -> float:
+    """``1d2h30m5s``, or plain seconds, as seconds.
+
+    Raises:
+        Misconfigured: it is none.
+    """
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise Misconfigured(f"{short(text)} is no time; write it like 90s, 2h30m or 1d")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def jobs(frame: DataFrame, *, ident: str, due: str | None, opened_ms: int, args: Sequence[str] = (),
+         kwargs: Sequence[str] = (), payload: str | None = None, score: str | None = None,
+         context: Sequence[str] = (), priority: str | None = None) -> DataFrame:  # fmt: skip
+    """The rows of an input as jobs: the columns that the format ``delayq`` takes.
+
+    Raises:
+        Misconfigured: see :func:`id_column` and :func:`due_column`; or a column is not there.
+    """
+    from pyspark.sql import functions as F
+
+    found = [id_column(frame, ident).alias("id")]
+    at = due_column(frame, due, opened_ms)
+    if at is not None:
+        found.append(at)
+    for word, names in (("args", args), ("kwargs", kwargs), ("context", context)):
+        if names:
+            columns = [
+                column(frame, name, word).alias(f"_{n}" if word == "args" else name) for n, name in enumerate(names)
+            ]
+            found.append(F.struct(*columns).alias(word))
+    for word, name in (("payload", payload), ("score", score), ("priority", priority)):
+        if name is not None:
+            found.append(column(frame, name, word).alias(word))
+    return frame.select(*found)

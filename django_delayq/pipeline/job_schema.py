@@ -1,0 +1,134 @@
+"""What the rows of the queue look like, in Spark and in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from django_delayq.core.columns import Columns, Entries, Part, default_of
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.task import suggest
+
+
+def _columns(*columns: tuple[str, DataType, bool]) -> StructType:
+    return StructType([StructField(name, kind, not always) for name, kind, always in columns])
+
+
+#: One row for each job in each place; what an id has in the morgue is a job of its own. Times are of ms precision.
+JOBS: Final = _columns(
+    ("queue", StringType(), True),
+    ("shard", IntegerType(), True),  # its number through all epochs: epoch * 1024 + place
+    ("state", StringType(), True),  # waiting (delayed, ready, failed but to be tried again), reserved, gated, morgue
+    ("id", StringType(), True),
+    ("task", StringType(), False),  # null = the job cannot be read; `error` says why
+    ("due", TimestampType(), False),
+    ("priority", IntegerType(), False),  # 0 (first) … 7
+    ("args", BinaryType(), False),  # as stored; null = merged; of a job that cannot be read the whole body
+    ("context", StringType(), False),  # JSON
+    ("key", StringType(), False),  # of the job's generation, in hex
+    ("failures", IntegerType(), False),
+    ("reserves", IntegerType(), False),
+    ("crashes", IntegerType(), False),
+    ("lease_until", TimestampType(), False),
+    ("worker", StringType(), False),  # that has reserved it
+    ("failed_at", TimestampType(), False),  # last
+    ("buried_at", TimestampType(), False),
+    ("reason", StringType(), False),  # why it was buried
+    ("error_class", StringType(), False),  # of the last error
+    ("error", StringType(), False),  # its message
+    ("payloads", IntegerType(), False),  # of a merged job: how many; of a gated one those that the run does not have
+)  # fmt: skip
+#: what a row has of the place where it lies
+OF_PART: Final = frozenset({"queue", "shard", "state"})
+_FARTHEST: Final = 2.0**53
+
+
+def check_schema(schema: StructType) -> StructType:
+    """The schema that a reader was asked for: some of the columns of :data:`JOBS`, in any order.
+
+    Raises:
+        Misconfigured: there is no such column, or it has another type.
+    """
+    known = {field.name: field.dataType for field in JOBS.fields}
+    for field in schema.fields:
+        kind = known.get(field.name)
+        if kind is None:
+            raise Misconfigured(f"a job has no column {field.name!r}.{suggest(field.name, known)} "
+                                f"There are: {', '.join(known)}")  # fmt: skip
+        if kind != field.dataType:
+            raise Misconfigured(f"the column {field.name!r} of a job is {kind.simpleString()}, not "
+                                f"{field.dataType.simpleString()}; read it so and cast it then")  # fmt: skip
+    return schema
+
+
+class ArrowRows:
+    """Turns what the core has read into batches of the columns that are wanted."""
+
+    def __init__(self, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def of_entries(self, entries: Entries) -> pa.RecordBatch:
+        """A page of an index."""
+        return self._batch([self._entry_column(field, entries) for field in self._schema])
+
+    def of_columns(self, some: Sequence[Columns]) -> pa.RecordBatch:
+        """What was read of one part."""
+        return self._batch([self._column(field, some) for field in self._schema])
+
+    def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _column(self, field: pa.Field, some: Sequence[Columns]) -> pa.Array:
+        n = sum(columns.n for columns in some)
+        if field.name in OF_PART:
+            return _of_part(field, some[0].part, n)
+        if not any(field.name in columns.values for columns in some):
+            return pa.repeat(pa.scalar(default_of(field.name), field.type), n)
+        return _array(field, list(chain.from_iterable(columns.column(field.name) for columns in some)))
+
+    def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
+        if field.name in OF_PART:
+            return _of_part(field, entries.part, entries.n)
+        if field.name == "id":
+            return _idents(field, entries)
+        if field.name == "priority":
+            return pa.repeat(pa.scalar(entries.priority, field.type), entries.n)
+        return _times(field, entries)
+
+
+def _of_part(field: pa.Field, part: Part, n: int) -> pa.Array:
+    value = {"queue": part.queue, "shard": part.shard, "state": part.place}[field.name]
+    return pa.repeat(pa.scalar(value, field.type), n)
+
+
+def _array(field: pa.Field, values: list[Any]) -> pa.Array:
+    if pa.types.is_timestamp(field.type):
+        return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(field.type)
+    return pa.array(values, field.type)
+
+
+def _idents(field: pa.Field, entries: Entries) -> pa.Array:
+    """The ids without touching each of them: their bytes lie as Arrow wants them."""
+    offsets = np.zeros(entries.n + 1, np.int32)
+    np.cumsum(np.frombuffer(entries.lengths, "<u4"), out=offsets[1:])
+    array = pa.Array.from_buffers(pa.string(), entries.n, [None, pa.py_buffer(offsets), pa.py_buffer(entries.ids)])
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:  # bytes that are no text
+        return _array(field, entries.idents())
+    return array
+
+
+def _times(field: pa.Field, entries: Entries) -> pa.Array:
+    scores = np.frombuffer(entries.scores, "<f8")
+    if np.abs(scores).max(initial=0.0) >= _FARTHEST:
+        return _array(field, entries.times())
+    ms = scores if entries.part.place == "reserved" else np.floor_divide(scores, 1000)
+    return pa.array(ms.astype(np.int64) * 1000).cast(field.type)

@@ -1,0 +1,141 @@
+"""Many jobs at once, chosen by SQL: retried, cancelled, discarded, or given another due time.
+
+What is done is decided on a snapshot and carried out by the core's own verbs in chunks, each job under the key of its
+generation: one that ran, was replaced or cancelled since is left alone, and so is what came anew under its id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from django_delayq.core.bulk import discard_many, kick_many
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.mend import retry_failed
+from django_delayq.core.named import cancel_named, move_named
+from django_delayq.core.queue import Queue
+from django_delayq.core.task import check_choice
+
+from .errors import PipelineError
+from .redis_door import open_broker
+from .selection import Home, Names, Selection, act_on, select
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: verb -> the states of jobs that it is for
+STATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "retry": ("waiting", "morgue"),
+    "cancel": ("waiting", "reserved", "gated"),
+    "discard": ("morgue",),
+    "reschedule": ("waiting", "gated"),
+}
+VERBS: Final = tuple(STATES)
+#: what else has to be true of a job
+_BESIDES: Final[Mapping[str, str]] = {"retry": "state = 'morgue' or failures > 0"}
+#: in words
+FOR: Final[Mapping[str, str]] = {
+    "retry": "jobs that have failed and wait, and those of the morgue",
+    "cancel": "jobs that wait, run or are gated",
+    "discard": "jobs of the morgue",
+    "reschedule": "jobs that wait or are gated",
+}
+_RETRIED: Final = {"kicked": "retried"}
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainOptions:
+    """What is to be done to which jobs.
+
+    ``access``: the options of the format ``delayq`` that say where Redis is. ``where``: a condition of Spark SQL over
+    its columns. ``queues``: none = all. ``delay_ms`` from now, or ``due_ms`` (Unix ms): of reschedule; retry takes a
+    delay or nothing. ``replace``: jobs of the morgue take the places of live plain ones of the same ids.
+    """
+
+    verb: str
+    where: str
+    access: Mapping[str, str]
+    queues: tuple[str, ...] = ()
+    delay_ms: int | None = None
+    due_ms: int | None = None
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            check_choice("verb", self.verb, VERBS)
+        except InvalidJob as error:
+            raise PipelineError(str(error)) from None
+        given = [name for name in ("delay_ms", "due_ms") if getattr(self, name) is not None]
+        if self.verb == "reschedule" and len(given) != 1:
+            raise PipelineError("reschedule to when? Give either a delay from now or a moment")
+        if self.verb == "retry" and "due_ms" in given:
+            raise PipelineError("a job is retried now or after a delay; to give it a moment, reschedule it then")
+        if self.verb in ("cancel", "discard") and given:
+            raise PipelineError(f"{self.verb} has no time; leave the delay or the moment out")
+        if self.replace and self.verb != "retry":
+            raise PipelineError("replace is about jobs of the morgue that are retried; leave it out")
+
+
+def choose(spark: SparkSession, options: MaintainOptions) -> Selection:
+    """The jobs that are meant. Nothing is done to them.
+
+    Raises:
+        PipelineError: the condition cannot be.
+    """
+    return select(
+        spark,
+        options.access,
+        options.where,
+        queues=options.queues,
+        states=STATES[options.verb],
+        besides=_BESIDES.get(options.verb, "true"),
+    )
+
+
+def carry_out(
+    frame: DataFrame,
+    options: MaintainOptions,
+    *,
+    total: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, int]:
+    """Does it to jobs that were chosen.
+
+    Args:
+        frame: of a :class:`~.selection.Selection`.
+        total: how many they are, for ``progress``.
+        progress: told how many were looked at, and the total.
+        stop: asked between two chunks; true = no more.
+
+    Returns:
+        How many came to what: retried, live (a live job stands in the way), running; cancelled, stopping (it runs, and
+        does not come back), ungated; discarded; moved; gone (it is not any more what was seen); unreadable.
+
+    Raises:
+        QueueUnavailable: Redis cannot be reached. What is done already is done; the same again does the rest.
+    """
+    with open_broker(options.access) as broker:
+
+        def act(home: Home, names: Names) -> Mapping[str, int]:
+            queue = broker.known_queue(home[0])
+            return {"gone": len(names)} if queue is None else _act(queue, home, names, options)
+
+        return act_on(frame, act, total=total, progress=progress, stop=stop)
+
+
+def _act(queue: Queue, home: Home, names: Names, options: MaintainOptions) -> Mapping[str, int]:
+    _, number, buried = home
+    match options.verb:
+        case "retry" if buried:
+            told = kick_many(queue, names, delay_ms=options.delay_ms or 0, replace=options.replace)
+            return {_RETRIED.get(outcome, outcome): n for outcome, n in told.items()}
+        case "retry":
+            return Counter(retry_failed(queue, number, names, delay_ms=options.delay_ms))
+        case "cancel":
+            return Counter(cancel_named(queue, number, names))
+        case "discard":
+            return discard_many(queue, names)
+    return Counter(move_named(queue, number, names, due_ms=options.due_ms, delay_ms=options.delay_ms))

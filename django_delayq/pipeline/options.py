@@ -1,0 +1,77 @@
+"""What a history is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from django_delayq.core.inputs import short
+
+from .errors import PipelineError
+from .quality import EXPECTATIONS, Expectation
+
+_SIGNS = frozenset("*?[]{}\\")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """Where the history is, what it reads, and how long it keeps it."""
+
+    #: a path, or a URL that Spark can write to
+    root: str
+    #: where Redis is: a URL, or the JSON of what the core's ``RedisConfig.parse`` takes
+    redis: str | None = None
+    #: or the name of an environment variable that holds the same, which no plan of Spark shows
+    redis_env: str | None = None
+    prefix: str = "delayq"
+    #: queues; none = every one, those to come included
+    queues: tuple[str, ...] = ()
+    #: name of this history's place in the streams
+    consumer: str = "history"
+    #: task or queue → seconds by which a run may be late; "*" = all others
+    sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
+    #: "parquet" or "delta", of the attempts and the figures
+    format: str = "parquet"
+    #: events of one batch
+    max_rows: int = 500_000
+    #: days; None = for ever
+    keep_events_days: float | None = 30.0
+    keep_attempts_days: float | None = 180.0
+    keep_hours_days: float | None = 365.0
+    expectations: tuple[Expectation, ...] = EXPECTATIONS
+    #: False: a gap in the streams is logged, and what follows it is read
+    fail_on_loss: bool = True
+    #: seconds to wait for another process that is at work on the same history
+    wait_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.root or _SIGNS & set(self.root):
+            raise PipelineError(
+                f"root must be a folder without any of * ? [ ] {{ }} \\ in its name, got {short(self.root)}"
+            )
+        if self.format not in ("parquet", "delta"):
+            raise PipelineError(f"format must be parquet or delta, got {short(self.format)}")
+        if not self.consumer or "/" in self.consumer:
+            raise PipelineError(f"consumer must be a name, got {short(self.consumer)}")
+        if self.max_rows < 1:
+            raise PipelineError(f"max_rows must be 1 or more, got {short(self.max_rows)}")
+        for who, seconds in self.sla.items():
+            if not seconds >= 0:
+                raise PipelineError(f"sla: {short(who)} must be a number of seconds from 0 on, got {short(seconds)}")
+
+
+def source_options(options: HistoryOptions) -> dict[str, str]:
+    """The options of the format ``delayq.events`` for a history."""
+    found = {
+        "prefix": options.prefix,
+        "queue": ",".join(options.queues) or "*",
+        "consumer": options.consumer,
+        "maxRowsPerTrigger": str(options.max_rows),
+        "trim": "true",
+        "failOnDataLoss": str(options.fail_on_loss).lower(),
+    }
+    if options.redis_env:
+        found["redisEnv"] = options.redis_env
+    if options.redis:
+        found["redis"] = options.redis
+    return found

@@ -1,0 +1,49 @@
+"""Old days leave the history, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from .lake import EVENTS_TABLE, Lake
+from .tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """The days that were deleted, by table."""
+
+    events: tuple[date, ...] = ()
+    attempts: tuple[date, ...] = ()
+    hours: tuple[date, ...] = ()
+    quarantine: tuple[date, ...] = ()
+
+
+def horizon(now: datetime, keep_days: float) -> date:
+    """The first day that stays: it ended less than ``keep_days`` ago, in UTC."""
+    return (now - timedelta(days=keep_days)).date()
+
+
+def purge(lake: Lake, tables: Mapping[str, Table], now: datetime, *, events_days: float | None,
+          attempts_days: float | None, hours_days: float | None) -> Purge:  # fmt: skip
+    """Deletes the days that ended so long ago; the quarantine goes with the events.
+
+    A day of which events have gone is closed first: an event of it that comes later would else make its figures those
+    of that event alone.
+    """
+    gone: dict[str, tuple[date, ...]] = {}
+    if events_days is not None:
+        first = horizon(now, events_days)
+        old = tuple(day for day in lake.days(EVENTS_TABLE) if day < first)
+        if old:
+            lake.close_before(first)
+            lake.step("purge: closed")
+        lake.drop(EVENTS_TABLE, old)
+        gone[EVENTS_TABLE] = old
+    for name, keep in (("attempts", attempts_days), ("hours", hours_days), ("quarantine", events_days)):
+        if keep is not None:
+            old = tuple(day for day in tables[name].days() if day < horizon(now, keep))
+            tables[name].drop(old)
+            gone[name] = old
+    return Purge(**gone)

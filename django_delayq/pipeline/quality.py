@@ -1,0 +1,130 @@
+"""What is expected of every attempt, as data; and what becomes of those that break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from pyspark.sql import functions as F
+
+from django_delayq.core.inputs import short
+
+from .errors import PipelineError
+from .transforms import BURIED, COUNTED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Mode = Literal["warn", "drop", "fail"]
+#: the column in which the quarantine says which expectations a row broke
+REASON: Final = "reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One thing that must be true of every attempt."""
+
+    #: by which it is counted
+    name: str
+    #: SQL over the columns of an attempt; a row breaks it only if it is false, not if it is null
+    expr: str
+    #: warn: count it; drop: put the row into the quarantine as well; fail: end the run
+    mode: Mode = "warn"
+
+    def __post_init__(self) -> None:
+        if not (self.name and self.expr):
+            raise PipelineError("An expectation needs a name and an SQL expression")
+        if self.mode not in get_args(Mode):
+            raise PipelineError(f"{self.name}: the mode must be warn, drop or fail, got {short(self.mode)}")
+
+
+def _texts(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
+
+
+#: Only what cannot be counted anywhere is put aside: an odd run is still a run.
+EXPECTATIONS: Final = (
+    Expectation("id is known", "id IS NOT NULL AND id <> ''", "drop"),
+    Expectation("queue is known", "queue IS NOT NULL AND queue <> ''", "drop"),
+    Expectation("time is known", "ts IS NOT NULL", "drop"),
+    Expectation("task is known", "task IS NOT NULL AND task <> '' OR outcome = 'undecodable'"),
+    Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *BURIED))})"),
+    # The worker's clock says when a run began, Redis's when it was due.
+    Expectation("does not begin before it is due", "started >= due - INTERVAL 1 SECOND"),
+    Expectation("does not end before it begins", "duration_ms >= 0"),
+    Expectation("is not of the future", "ts <= current_timestamp() + INTERVAL 1 HOUR"),
+    Expectation("attempt is counted from 1", "attempt >= 1"),
+)
+
+
+def check(sample: DataFrame, expectations: Sequence[Expectation]) -> None:
+    """Refuses expectations that cannot be computed over the columns of ``sample``, of which no row is read.
+
+    Raises:
+        PipelineError: two have one name, or an expression is wrong.
+    """
+    from pyspark.errors import PySparkException
+
+    names = [each.name for each in expectations]
+    for name in names:
+        if names.count(name) > 1:
+            raise PipelineError(f"Two expectations are named {short(name)}: give each a name of its own")
+    for each in expectations:
+        try:
+            kind = sample.select(F.expr(each.expr)).schema.fields[0].dataType.typeName()
+        except PySparkException as error:
+            why = str(error).splitlines()[0]
+            raise PipelineError(f"The expectation {short(each.name)} is no SQL over an attempt: {why}") from error
+        if kind != "boolean":
+            raise PipelineError(f"The expectation {short(each.name)} must be true or false, but it is of type {kind}")
+
+
+def breaks(expectation: Expectation) -> Column:
+    """Whether a row breaks it; never null."""
+    return ~F.coalesce(F.expr(expectation.expr), F.lit(True))
+
+
+def counters(expectations: Sequence[Expectation], among: Column | None = None) -> list[Column]:
+    """Aggregates ``broken_0`` …: rows that break each expectation; and ``bad``: those that break one that drops.
+
+    Args:
+        among: only rows of which this is true are looked at; None = all.
+    """
+    looked_at = F.lit(True) if among is None else among
+    counts = [F.count_if(looked_at & breaks(each)).alias(f"broken_{at}") for at, each in enumerate(expectations)]
+    dropped = reason_of(expectations).isNotNull()
+    return [*counts, F.count_if(looked_at & dropped).alias("bad")]
+
+
+def by_name(expectations: Sequence[Expectation], counted: Mapping[str, Any]) -> dict[str, int]:
+    """The values of :func:`counters` by the expectations' names, without those that nothing broke."""
+    found = {each.name: int(counted[f"broken_{at}"] or 0) for at, each in enumerate(expectations)}
+    return {name: count for name, count in found.items() if count}
+
+
+def reason_of(expectations: Sequence[Expectation]) -> Column:
+    """The names of the broken expectations that drop a row, in one text; null for a row that stays."""
+    names = [F.when(breaks(each), F.lit(each.name)) for each in expectations if each.mode == "drop"]
+    if not names:
+        return F.lit(None).cast("string")
+    return F.nullif(F.concat_ws(", ", *names), F.lit(""))
+
+
+def refuse_broken(rows: DataFrame, expectations: Sequence[Expectation]) -> None:
+    """Ends the run if a row breaks an expectation of mode "fail".
+
+    Raises:
+        PipelineError: with the expectation's name and the number of rows.
+    """
+    strict = [each for each in expectations if each.mode == "fail"]
+    if not strict:
+        return
+    counted = rows.agg(*counters(strict)).first()
+    broken = by_name(strict, counted.asDict() if counted is not None else {})
+    if broken:
+        said = "; ".join(f"{short(name)}: {count} rows" for name, count in broken.items())
+        raise PipelineError(
+            f"Attempts break what must be true of them: {said}. The events are kept; look at them, then correct their "
+            "source or the expectation, and run again."
+        )

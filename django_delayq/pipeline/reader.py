@@ -1,0 +1,178 @@
+"""Reading the queue as it is now: a snapshot by shards, in batches of Arrow.
+
+It is not one moment's picture. A job that stays where it is meanwhile is there exactly once; one that moves may be
+there twice, or not at all (:mod:`django_delayq.core.columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from django_delayq.core.columns import INDEXED, Columns, Part, read_columns, read_entries
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inputs import suggest
+
+from .job_filters import narrowed
+from .job_options import ReadOptions, Wanted
+from .job_schema import OF_PART, ArrowRows, check_schema
+from .redis_door import open_broker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from django_delayq.core.broker import Broker
+    from django_delayq.core.queue import Queue
+
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A shard, or some ids in it, that a task reads."""
+
+    queue: str
+    shard: int
+    idents: tuple[str, ...] | None = None
+
+
+class Pieces(InputPartition):
+    """What one task of Spark reads."""
+
+    def __init__(self, pieces: tuple[Piece, ...], wanted: Wanted) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
+        self.wanted = wanted
+
+
+class JobsReader(DataSourceReader):
+    """Reads what the options ask for.
+
+    Args:
+        schema: the columns that are wanted; that is all the pruning that Spark has for such a source.
+        options: as Spark hands them over.
+
+    Raises:
+        Misconfigured: a column or an option is none.
+    """
+
+    def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
+        self._schema = check_schema(schema)
+        self._options = options
+        self._read = ReadOptions.parse(options)
+        #: the jobs that are read: what the options say, and filters that were taken over
+        self.wanted = self._read.wanted
+
+    def partitions(self) -> list[InputPartition]:
+        """A task for each shard; several shards in each when there are more than the option ``partitions`` allows.
+
+        Raises:
+            InvalidJob: a queue is not there.
+        """
+        wanted = self.wanted
+        if not wanted.states or wanted.queues == () or wanted.idents == ():
+            return []
+        with open_broker(self._options) as broker:
+            pieces = [piece for queue in self._queues(broker) for piece in _pieces(queue, wanted)]
+        tasks = min(len(pieces), self._read.partitions)
+        return [Pieces(tuple(pieces[first::tasks]), wanted) for first in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        if not isinstance(partition, Pieces):  # Spark's own, when there is nothing to read
+            return
+        rows = ArrowRows(self._schema)
+        with open_broker(self._options) as broker:
+            for piece in partition.pieces:
+                for state in partition.wanted.states:
+                    yield from self._batches(broker, rows, self._part(piece, state, partition.wanted))
+
+    def _part(self, piece: Piece, state: str, wanted: Wanted) -> Part:
+        return Part(
+            piece.queue, piece.shard, state, wanted.low, wanted.high, piece.idents, "args" in self._schema.names
+        )
+
+    def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
+        if self._is_indexed(part):
+            yield from (rows.of_entries(entries) for entries in read_entries(broker, part))
+            return
+        held: list[Columns] = []
+        size = 0
+        for columns in read_columns(broker, part, fetch=self._read.fetch):
+            if columns.n:
+                held.append(columns)
+                size += columns.n * (BATCH_BYTES // BATCH_ROWS) + _bytes_of(columns)
+            if size >= BATCH_BYTES:
+                yield rows.of_columns(held)
+                held, size = [], 0
+        if held:
+            yield rows.of_columns(held)
+
+    def _is_indexed(self, part: Part) -> bool:
+        """Whether the index of the place has all that is wanted."""
+        bounded = part.low is not None or part.high is not None
+        if part.idents is not None or (bounded and part.place != "waiting") or not INDEXED[part.place]:
+            return False
+        return {*self._schema.names} <= INDEXED[part.place] | OF_PART
+
+    def _queues(self, broker: Broker) -> list[Queue]:
+        if self.wanted.queues is None:
+            return broker.queues()
+        found = {name: broker.known_queue(name) for name in self.wanted.queues}
+        for name, queue in found.items():
+            # One that only a filter names may well be none.
+            if queue is None and not self._read.missing_is_empty and name in (self._read.wanted.queues or ()):
+                raise _missing(name, broker.queue_names())
+        return [queue for queue in found.values() if queue is not None]
+
+
+class JobsPushReader(JobsReader):
+    """Takes filters over as well. Spark refuses it unless ``spark.sql.python.filterPushdown.enabled`` is true.
+
+    Spark (4.3) keeps, with what one ``load()`` gave, what was planned for the filters of its last query, and reads that
+    again for a query without filters, or for another one of the same plan: rows are missing then, without an error. So
+    with it each query has to have a ``load()`` of its own, a view must not be made of it, and it is not the default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes over what narrows down what is read; gives back what Spark has to look at itself."""
+        for condition in filters:
+            wanted = narrowed(self.wanted, condition)
+            if wanted is None:
+                yield condition
+            else:
+                self.wanted = wanted
+
+
+def make_reader(schema: StructType, options: Mapping[str, str]) -> JobsReader:
+    """The reader that the option ``pushdown`` chooses; arguments and errors as those of :class:`JobsReader`."""
+    kind = JobsPushReader if ReadOptions.parse(options).pushdown else JobsReader
+    return kind(schema, options)
+
+
+def _missing(name: str, known: Sequence[str]) -> InvalidJob:
+    return InvalidJob(
+        f"there is no queue {name!r}.{suggest(name, known)} Known are: {', '.join(known) or 'none'}. To read one that "
+        "is not there yet as empty, give the option missingQueue=empty"
+    )
+
+
+def _pieces(queue: Queue, wanted: Wanted) -> Iterator[Piece]:
+    numbers = [number for number in queue.numbers if wanted.shards is None or number in wanted.shards]
+    if wanted.idents is None:
+        yield from (Piece(queue.name, number) for number in numbers)
+        return
+    homes: dict[int, list[str]] = {}
+    for ident in wanted.idents:
+        for number in queue.homes(ident):
+            homes.setdefault(number, []).append(ident)
+    yield from (Piece(queue.name, number, tuple(homes[number])) for number in numbers if number in homes)
+
+
+def _bytes_of(columns: Columns) -> int:
+    return sum(map(len, filter(None, columns.column("args"))))

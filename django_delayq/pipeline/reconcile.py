@@ -1,0 +1,304 @@
+"""What a table says should be waiting, against what waits: jobs that are missing are put back.
+
+What makes it safe beside an application at work is the order of the reads. First the outbox, then the queue with all
+its places; both are kept as they were seen. Only then the table, and of it only rows that were there long before. So a
+job that ends between the reads is in the first picture, and a row that comes meanwhile is too young. What is missing is
+scheduled with ``on_conflict=ignore``: a job that lives after all stays what it is. The last judge is the handler, as
+always where a job may run twice.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Observation
+
+from django_delayq.core import runs
+from django_delayq.core.errors import DelayQError
+from django_delayq.core.named import cancel_named
+
+from .bulk import BulkOptions, Watch, bulk
+from .errors import PipelineError
+from .expressions import due_column, id_column
+from .redis_door import open_broker
+from .selection import EVERY_STATE, NAMING, Home, Names, Selection, act_on, chosen, fixed, snapshot
+from .template import names_in, pattern_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+OUTBOX: Final = "django_delayq.OutboxJob"
+GRACE_MS: Final = 600_000
+FIRST: Final = 10
+_LIVE: Final = ("waiting", "reserved", "gated")
+_ID: Final = "__job_id"
+_BAD: Final = "__bad"
+_BURIED: Final = "__buried"
+_MOST_ID: Final = 255
+#: between the days of two zones
+_ZONES: Final = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """Which jobs should be there.
+
+    Args:
+        jobs: what jobs are made of the rows; its run id is not used.
+        model: whose rows need a job, like ``shop.Order``.
+        filters: field lookups; a row needs a job while all of them are true.
+        using: alias of its database; None = what the routers say.
+        created: the field with the moment (or the day) from which on a row needs its job.
+        grace_ms: rows younger than this are left alone.
+        include_morgue: put back also what has nothing but a record in the morgue.
+        outbox: aliases of the databases that have an outbox of durable jobs.
+        partitions: tasks that read the table; None = what the session has.
+    """
+
+    jobs: BulkOptions
+    model: str
+    created: str
+    filters: Sequence[Mapping[str, Any]] = ()
+    using: str | None = None
+    grace_ms: float = GRACE_MS
+    include_morgue: bool = False
+    outbox: tuple[str, ...] = ()
+    partitions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs.task is None:
+            raise PipelineError("jobs of which task? Only a task of Python's can be reconciled")
+        if self.grace_ms < 0:
+            raise PipelineError("the grace is the age of the youngest rows that are looked at; it is 0 or more")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table that jobs are made of."""
+        jobs = self.jobs
+        one = [jobs.payload, jobs.score, jobs.priority, jobs.due if _is_name(jobs.due) else None]
+        named = chain(names_in(jobs.id), jobs.args, jobs.kwargs, jobs.context, [name for name in one if name])
+        return list(dict.fromkeys(named))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is missing; nothing was done about it yet."""
+
+    #: rows that need a job and are old enough
+    rows: int
+    #: jobs that were seen in the queue, in all its places, and in the outbox
+    known: int
+    #: rows (of a plain task: ids) whose job is to be put back
+    missing: int
+    #: rows that have a record in the morgue and no job; part of ``missing`` if they are included
+    buried: int
+    #: rows that can have no job: a column of the id or the due time is null, or the id is too long
+    bad: int
+    #: the first ids that are missing
+    first: tuple[str, ...]
+    #: the rows that are missing; fixed
+    frame: DataFrame
+
+
+class Reconciliation:
+    """One comparison. First :meth:`look`, then what one likes of the rest.
+
+    Args:
+        spark: a session that knows the formats, and whose workers know the project (:func:`.table.attach`).
+        options: what is compared.
+        now_ms: another clock, like the database's; of this and Redis's the earlier one counts. Unix ms.
+    """
+
+    def __init__(
+        self, spark: SparkSession, options: ReconcileOptions, *, now_ms: Callable[[], float] | None = None
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._other_clock = now_ms
+
+    @cached_property
+    def began_ms(self) -> float:
+        """The moment before the first read, Unix ms."""
+        with open_broker(self._options.jobs.door()) as broker:
+            now = broker.now_ms()
+        return now if self._other_clock is None else min(now, self._other_clock())
+
+    @cached_property
+    def queued(self) -> DataFrame:
+        """Id and state of the jobs of the queue as they were seen; of the outbox, too (state ``outbox``)."""
+        from pyspark.sql import functions as F
+
+        _ = self.began_ms
+        options, queue = self._options, self._options.jobs.queue
+        # All rows of the outbox, also those that were sent: Redis may be about to hear of them, or have lost them, and
+        # that is the business of the outbox's own reconciler.
+        outbox = [
+            fixed(self._read(OUTBOX, ["job_id"], [{"queue": queue}], alias).select(
+                F.col("job_id").alias("id"), F.lit("outbox").alias("state")))
+            for alias in options.outbox
+        ]  # fmt: skip
+        jobs = fixed(self._snapshot(("id", "state"), EVERY_STATE).select("id", "state"))
+        for other in outbox:
+            jobs = jobs.unionByName(other)
+        return jobs
+
+    def look(self) -> Found:
+        """Reads the queue, then the table, and compares them.
+
+        Raises:
+            PipelineError: an option does not fit the table.
+            QueueUnavailable: Redis cannot be reached.
+        """
+        from pyspark.sql import functions as F
+
+        queued = self.queued
+        seen = Observation("rows")
+        rows = self._rows(self._cutoff()).observe(seen, F.count(F.lit(1)).alias("n"))
+        rows = rows.join(queued.where("state != 'morgue'").select(F.col("id").alias(_ID)), _ID, "left_anti")
+        graves = queued.where("state = 'morgue'").select(F.col("id").alias(_ID), F.lit(True).alias(_BURIED)).distinct()
+        found = fixed(rows.join(graves, _ID, "left"))
+        buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD)
+        missing = found.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
+        if self._options.jobs.payload is None:  # a plain job that two rows share is one
+            missing = fixed(missing.dropDuplicates([_ID]))
+        first = missing.select(_ID).distinct().orderBy(_ID).limit(FIRST).toArrow().column(0).to_pylist()
+        return Found(
+            rows=self._count(seen),
+            known=queued.count(),
+            missing=missing.count(),
+            buried=found.where(~bad & buried).count(),
+            bad=found.where(bad).count(),
+            first=tuple(first),
+            frame=missing.drop(_ID),
+        )
+
+    def put_back(self, found: Found, *, run_id: str | None = None, watch: Watch | None = None) -> dict[str, int]:
+        """Schedules what is missing.
+
+        Args:
+            run_id: name of the bulk write; None = a fresh one. It must be no other's.
+            watch: see :func:`~.bulk.bulk`.
+
+        Returns:
+            How many came to what: created; merged (another row's payload joined it); ignored (it was there after all).
+
+        Raises:
+            PipelineError: Redis is not there, full or paused, or a row is no job. What is put back stays.
+        """
+        if not found.missing:
+            return {}
+        run_id = run_id or f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+        jobs = replace(self._options.jobs, run_id=run_id)
+        try:
+            return dict(bulk(self._spark, found.frame, jobs, total=found.missing, watch=watch).counts)
+        except DelayQError as error:
+            # What is missing now the next comparison finds anew, so nobody goes on with this run.
+            with suppress(DelayQError), open_broker(jobs.door()) as broker:
+                runs.forget_run(broker, run_id)
+            said = str(error).partition(f". Run {run_id} ")[0]
+            raise PipelineError(f"{said}. What is put back stays; the same again does the rest") from error
+
+    def orphans(self) -> Selection:
+        """Live jobs of the task, with ids as the template makes them, that no row needs."""
+        from pyspark.sql import functions as F
+
+        jobs = self._options.jobs
+        seen = self._snapshot((*NAMING, "task", "due"), _LIVE)
+        ours = fixed(seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(pattern_of(jobs.id))))
+        # Compared with young rows as well: their jobs are no orphans.
+        rows = self._rows(None)
+        return chosen(fixed(ours.join(rows, ours["id"] == rows[_ID], "left_anti")))
+
+    def cancel_orphans(
+        self,
+        orphans: Selection,
+        *,
+        progress: Callable[[int, int], None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, int]:
+        """Cancels them, each only if it is still what was seen.
+
+        Returns:
+            How many came to what: cancelled, stopping (it runs, and does not come back), ungated, running, gone.
+        """
+        with open_broker(self._options.jobs.door()) as broker:
+
+            def act(home: Home, names: Names) -> Mapping[str, int]:
+                queue = broker.known_queue(home[0])
+                outcomes = ["gone"] * len(names) if queue is None else cancel_named(queue, home[1], names)
+                return {outcome: outcomes.count(outcome) for outcome in set(outcomes)}
+
+            return act_on(orphans.frame, act, total=orphans.total, progress=progress, stop=stop)
+
+    # -- the queue and the table -------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> str:
+        """The queue of the jobs."""
+        return self._options.jobs.queue
+
+    def _snapshot(self, columns: Sequence[str], states: Sequence[str]) -> DataFrame:
+        jobs = self._options.jobs
+        return snapshot(self._spark, jobs.door(), columns, queues=[jobs.queue], states=states, missing_is_empty=True)
+
+    def _cutoff(self) -> datetime:
+        return datetime.fromtimestamp((self.began_ms - self._options.grace_ms) / 1000, UTC)
+
+    def _rows(self, before: datetime | None) -> DataFrame:
+        """The rows that need a job, with its id, and whether it can have one; None = the young ones, too."""
+        options, jobs = self._options, self._options.jobs
+        filters = [*options.filters]
+        if before is not None:
+            filters.append({f"{options.created}__lt": self._bound(before)})
+        table = self._read(options.model, options.columns, filters, options.using)
+        due = due_column(table, jobs.due, round(self.began_ms))
+        return table.withColumn(_BAD, _is_bad(id_column(table, jobs.id), due)).withColumn(
+            _ID, id_column(table, jobs.id)
+        )
+
+    def _bound(self, before: datetime) -> str:
+        """A moment, or a day for a field of days: of the day itself nobody knows what came before the moment."""
+        name = self._options.created
+        kind = self._read(self._options.model, [name], [], self._options.using).schema[0].dataType.simpleString()
+        if kind not in ("timestamp", "date"):
+            raise PipelineError(
+                f"{name} is {kind}; name a field with the moment, or the day, from which on a row needs its job"
+            )
+        return before.isoformat() if kind == "timestamp" else date.isoformat(before.date() - _ZONES)
+
+    def _read(
+        self, model: str, columns: Sequence[str], filters: Sequence[Mapping[str, Any]], using: str | None
+    ) -> DataFrame:
+        partitions = self._options.partitions or self._spark.sparkContext.defaultParallelism
+        told = {"model": model, "columns": ",".join(columns), "filter": json.dumps([*filters]),
+                "partitions": str(partitions), **({"using": using} if using else {})}  # fmt: skip
+        return self._spark.read.format("delayq.model").options(**told).load()
+
+    def _count(self, seen: Observation) -> int:
+        from py4j.protocol import Py4JError
+
+        try:
+            return int(seen.get["n"])
+        except Py4JError:  # Spark forgets it where it finds out on the way that there is nothing to compare
+            return self._rows(self._cutoff()).count()
+
+
+def _is_name(due: str | None) -> bool:
+    """Whether a due time is the name of a column: neither a time from now on nor a moment."""
+    return due is not None and due.replace("_", "a").isalnum() and not due[:1].isdigit()
+
+
+def _is_bad(ident: Column, due: Column | None) -> Column:
+    from pyspark.sql import functions as F
+
+    size = F.octet_length(ident)
+    fits = (size > 0) & (size <= _MOST_ID) & ~F.contains(ident, F.lit("\0"))
+    return ~F.coalesce(fits if due is None else fits & due.isNotNull(), F.lit(False))

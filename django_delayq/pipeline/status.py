@@ -1,0 +1,71 @@
+"""What a history has, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from django_delayq.core import events
+
+from .lake import EVENTS_TABLE, Lake, folder_of
+from .landing import read_offsets
+from .tables import Table
+
+if TYPE_CHECKING:
+    from django_delayq.core.broker import Broker
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What there is of a day."""
+
+    day: date
+    #: folders of events, and the files in them
+    batches: int
+    files: int
+    #: by table
+    bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of a history."""
+
+    days: tuple[Day, ...]
+    #: days whose figures have to be computed, or told, once more
+    pending: tuple[date, ...]
+    #: queue → number of the shard → position up to which everything is landed
+    offsets: Mapping[str, Any] = field(default_factory=dict)
+    #: by shard; None = nobody asked
+    lag: tuple[events.Lag, ...] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in all."""
+        return sum(sum(day.bytes.values()) for day in self.days)
+
+    @property
+    def behind(self) -> int | None:
+        """Events that are still to be read, at most."""
+        return None if self.lag is None else sum(each.entries for each in self.lag)
+
+
+def status_of(lake: Lake, tables: Mapping[str, Table], consumer: str,
+              door: Callable[[], AbstractContextManager[Broker]] | None) -> Status:  # fmt: skip
+    """Looks at the folders, the notes and, through ``door``, at the streams. Reads no table."""
+    days = {*lake.days(EVENTS_TABLE)}.union(*(table.days() for table in tables.values()))
+    lag = None
+    if door is not None:
+        with door() as broker:
+            lag = tuple(events.lag(broker, consumer))
+    return Status(tuple(_day(lake, tables, day) for day in sorted(days)), tuple(lake.pending()),
+                  read_offsets(lake, consumer), lag)  # fmt: skip
+
+
+def _day(lake: Lake, tables: Mapping[str, Table], day: date) -> Day:
+    raw, files = lake.files.size(folder_of(EVENTS_TABLE, day))
+    sizes = {EVENTS_TABLE: raw, **{name: table.size(day)[0] for name, table in tables.items()}}
+    return Day(day, len(lake.batches(day)), files, sizes)

@@ -1,0 +1,373 @@
+"""The format ``delayq.model``: rows of a Django model. Batch read.
+
+The only part of the pipeline that needs Django on Spark's workers: they set it up as a process of the project does, so
+the project's routers, managers and custom fields count. :func:`attach` tells them where the project is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.inputs import short
+from django_delayq.core.task import suggest
+
+from .errors import PipelineError
+from .table_columns import Column, array_of, schema_of
+from .table_copy import copied
+from .table_fields import adapted, columns_of, key_kind
+from .table_options import TableOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: environment variable of the workers: alias -> name of the database that the driver uses under it
+DATABASES_ENV: Final = "DELAYQ_PIPELINE_DATABASES"
+_SETTINGS_ENV: Final = "DJANGO_SETTINGS_MODULE"
+
+
+def attach(spark: SparkSession) -> None:
+    """Tells the workers of a session how to set up this process's Django, and makes the format known to it (again).
+
+    They use the databases that this process uses, also when those are a test's. To be called where Django is set up.
+
+    Raises:
+        Misconfigured: the settings come from no module that another process could import.
+    """
+    spark.sparkContext.environment.update(environ())
+    spark.dataSource.register(TableSource)
+
+
+def environ() -> dict[str, str]:
+    """What the environment of a worker has to say of this process's project."""
+    from django.db import connections
+
+    module = os.environ.get(_SETTINGS_ENV)
+    if not module:
+        raise Misconfigured(
+            "Spark's workers cannot read a table of Django without knowing its settings: put them into a module, and "
+            f"name it in the environment variable {_SETTINGS_ENV}"
+        )
+    names = {}
+    for alias in connections:
+        told = connections.settings[alias]
+        name = str(told.get("NAME") or "")
+        is_path = "sqlite" in told["ENGINE"] and name and ":" not in name
+        names[alias] = os.path.abspath(name) if is_path else name
+    return {_SETTINGS_ENV: module, DATABASES_ENV: json.dumps(names), "PYTHONPATH": os.pathsep.join(_own_path())}
+
+
+def _own_path() -> Iterator[str]:
+    """Where this process finds modules that are not installed."""
+    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    for entry in dict.fromkeys(os.path.abspath(entry) for entry in sys.path):
+        if os.path.isdir(entry) and not entry.startswith(installed):
+            yield entry
+
+
+@contextmanager
+def _django() -> Iterator[None]:
+    """Django, set up in this process. Its connections are closed in the end: anybody may use it then."""
+    from django.apps import apps
+    from django.db import connections
+
+    if not apps.ready:
+        _set_up()
+    try:
+        yield
+    finally:
+        connections.close_all()
+
+
+def _set_up() -> None:
+    import django
+    from django.db import connections
+
+    if not os.environ.get(_SETTINGS_ENV):
+        raise Misconfigured(
+            "Spark's worker does not know the project's settings. Call django_delayq.pipeline.table.attach(spark) in a "
+            f"process of the project, or set {_SETTINGS_ENV} for the workers (spark.executorEnv.…)"
+        )
+    zone = os.environ.get("TZ")
+    try:
+        django.setup()
+    except ImportError as error:
+        raise PipelineError(
+            f"Spark's worker cannot set up Django ({error}); the project has to be importable there: put its folder "
+            "into PYTHONPATH, on every machine that works for Spark"
+        ) from error
+    finally:
+        # Django takes the zone of the settings for the process's own. What else runs here reads UTC.
+        if zone is None:
+            os.environ.pop("TZ", None)
+        else:
+            os.environ["TZ"] = zone
+        time.tzset()
+    for alias, name in json.loads(os.environ.get(DATABASES_ENV) or "{}").items():
+        if alias in connections:
+            connections.settings[alias]["NAME"] = name
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Primary keys from ``low`` on and before ``high``; None = no bound."""
+
+    low: Any = None
+    high: Any = None
+
+
+class Rows(InputPartition):
+    """What one task of Spark reads."""
+
+    def __init__(self, among: Range) -> None:
+        super().__init__(among)
+        self.among = among
+
+
+class TableSource(DataSource):
+    """``spark.read.format("delayq.model").option("model", "shop.Order")``.
+
+    Options: model (app.Model), filter (JSON of field lookups, or a list of such objects, all of which have to be true),
+    columns (names with commas, also through foreign keys: ``customer__email``; default all), using (alias of the
+    database), partitions (most tasks, 4), fetch (rows at once, 10000), method (auto; orm; copy = PostgreSQL's COPY).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What Spark calls the format."""
+        return "delayq.model"
+
+    def schema(self) -> StructType:
+        """The columns that were asked for.
+
+        Raises:
+            Misconfigured: an option is not usable.
+        """
+        options = TableOptions.parse(self.options)
+        with _django():
+            return schema_of(Table.of(options).columns)
+
+    def reader(self, schema: StructType) -> TableReader:
+        """Of the columns of a schema."""
+        return TableReader(schema, TableOptions.parse(self.options))
+
+
+class TableReader(DataSourceReader):
+    """Reads what the options ask for, as far as the schema has it: columns in another order, or fewer of them."""
+
+    def __init__(self, schema: StructType, options: TableOptions) -> None:
+        self._schema = schema
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """A task for each range of primary keys."""
+        with _django():
+            return [Rows(among) for among in self._table().ranges(self._options.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        if not isinstance(partition, Rows):  # Spark's own, when there is nothing to read
+            return
+        with _django():
+            yield from self._table().batches(partition.among, self._schema)
+
+    def _table(self) -> Table:
+        table = Table.of(self._options, self._schema.names)
+        for field, column in zip(self._schema.fields, table.columns, strict=True):
+            if field.dataType != column.type:
+                raise Misconfigured(
+                    f"the column {field.name!r} of {self._options.model} is {column.type.simpleString()}, not "
+                    f"{field.dataType.simpleString()}; read it so and cast it then"
+                )
+        return table
+
+
+class Table:
+    """Some columns of the rows of a model. To be used where Django is set up.
+
+    Args:
+        model: the model.
+        alias: of the database.
+        options: the rest.
+        columns: what is read.
+    """
+
+    def __init__(self, model: Any, alias: str, options: TableOptions, columns: Sequence[Column]) -> None:
+        self.model = model
+        self.alias = alias
+        self.columns = columns
+        self._options = options
+
+    @classmethod
+    def of(cls, options: TableOptions, names: Sequence[str] | None = None) -> Table:
+        """The table that options name.
+
+        Args:
+            names: the columns; None = those of the options.
+
+        Raises:
+            Misconfigured: there is no such model, database, column or filter; or no other process can read it.
+        """
+        from django.db import connections, router
+
+        model = _model(options.model)
+        alias = options.using or router.db_for_read(model)
+        if alias not in connections:
+            raise Misconfigured(f"there is no database {short(alias)}.{suggest(alias, connections)} "
+                                f"Known are: {', '.join(connections)}")  # fmt: skip
+        connection = connections[alias]
+        if connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]
+            raise Misconfigured(f"the database {alias!r} is SQLite in memory, which no other process can see; Spark's "
+                                "workers need one in a file, or a server")  # fmt: skip
+        wanted = names if names is not None else options.columns
+        table = cls(model, alias, options, columns_of(model, connection, wanted))
+        table.rows()
+        return table
+
+    def rows(self, among: Range | None = None) -> Any:
+        """The rows as a queryset, in no order.
+
+        Raises:
+            Misconfigured: a filter cannot be.
+        """
+        from django.core.exceptions import EmptyResultSet, FieldError, ValidationError
+
+        rows, zone = self.model._default_manager.using(self.alias).order_by(), _zone()
+        try:
+            for one in self._options.filters:
+                rows = rows.filter(**{name: adapted(self.model, name, value, zone) for name, value in one.items()})
+            rows.query.sql_with_params()
+        except EmptyResultSet:
+            return rows.none()
+        except (FieldError, ValidationError, TypeError, ValueError, OverflowError) as error:
+            told = "; ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+            raise Misconfigured(f"the filter cannot be used with {self._options.model}: {told}") from None
+        if among is not None and among.low is not None:
+            rows = rows.filter(pk__gte=among.low)
+        if among is not None and among.high is not None:
+            rows = rows.filter(pk__lt=among.high)
+        return rows
+
+    def ranges(self, most: int) -> list[Range]:
+        """Ranges of primary keys that have all rows between them, also those that are still to come."""
+        if most == 1 or key_kind(self.model) not in ("integer", "uuid"):
+            return [Range()]
+        keys = self.rows().order_by("pk").values_list("pk", flat=True)
+        with _clear_errors(self._options.model):
+            low, high = keys.first(), keys.last()
+        return ranges_between(low, high, most)
+
+    def batches(self, among: Range, schema: StructType) -> Iterator[pa.RecordBatch]:
+        """The rows of a range in Arrow."""
+        from django.db import connections
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        rows = self.rows(among).values_list(*[column.name for column in self.columns])
+        connection = connections[self.alias]
+        with _clear_errors(self._options.model):
+            if self._is_copied(connection):
+                yield from self._copied(connection, rows, arrow)
+            else:
+                yield from self._iterated(rows, arrow)
+
+    def _iterated(self, rows: Any, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
+        zone, fetch = _zone(), self._options.fetch
+        some: list[tuple[Any, ...]] = []
+        for row in rows.iterator(chunk_size=fetch):
+            some.append(row)
+            if len(some) == fetch:
+                yield self._batch(some, arrow, zone)
+                some = []
+        if some:
+            yield self._batch(some, arrow, zone)
+
+    def _batch(self, some: list[tuple[Any, ...]], arrow: pa.Schema, zone: Any) -> pa.RecordBatch:
+        arrays = [
+            array_of(column, values, field.type, zone)
+            for column, values, field in zip(self.columns, zip(*some, strict=True), arrow, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+    def _is_copied(self, connection: Any) -> bool:
+        method = self._options.method
+        if method == "orm":
+            return False
+        why_not = None
+        if connection.vendor != "postgresql" or connection.Database.__name__ != "psycopg":
+            why_not = "that needs PostgreSQL with psycopg 3"
+        elif odd := [column.name for column in self.columns if not column.copied]:
+            why_not = f"Django has to convert {', '.join(odd)}"
+        if why_not and method == "copy":
+            raise Misconfigured(f"{self._options.model} cannot be read by COPY: {why_not}; use the method auto")
+        return why_not is None
+
+    def _copied(self, connection: Any, rows: Any, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
+        from django.core.exceptions import EmptyResultSet
+        from django.db import transaction
+
+        try:
+            sql, params = rows.query.get_compiler(self.alias).as_sql()
+        except EmptyResultSet:
+            return
+        with transaction.atomic(using=self.alias):
+            yield from copied(connection.connection, sql, params, arrow)
+
+
+def ranges_between(low: Any, high: Any, most: int) -> list[Range]:
+    """At most so many ranges of whole numbers or UUIDs, equally wide; the outer ones are open. None = no rows."""
+    if low is None or high is None:
+        return [Range()]
+    numbers = [int(key) for key in (low, high)]
+    width = numbers[1] - numbers[0] + 1
+    count = max(1, min(most, width))
+    bounds: list[Any] = [numbers[0] + width * place // count for place in range(1, count)]
+    if isinstance(low, UUID):
+        bounds = [UUID(int=bound) for bound in bounds]
+    return [Range(*pair) for pair in pairwise([None, *bounds, None])]
+
+
+def _model(name: str) -> Any:
+    from django.apps import apps
+
+    try:
+        return apps.get_model(name)
+    except LookupError:
+        known = sorted(model._meta.label for model in apps.get_models())
+        told = f"there is no model {name!r}.{suggest(name, known)} Known are: {', '.join(known)}"
+        raise Misconfigured(told) from None
+
+
+def _zone() -> Any:
+    """The zone of moments without one; None where they all have one (``USE_TZ``)."""
+    from django.conf import settings
+    from django.utils import timezone
+
+    return None if settings.USE_TZ else timezone.get_default_timezone()
+
+
+@contextmanager
+def _clear_errors(model: str) -> Iterator[None]:
+    from django.db import Error
+
+    try:
+        yield
+    except Error as error:
+        raise PipelineError(
+            f"the table of {model} could not be read ({type(error).__name__}: {str(error).strip()}); look at the "
+            "filter, and whether the database is there and migrated"
+        ) from error

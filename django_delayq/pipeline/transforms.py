@@ -1,0 +1,183 @@
+"""What becomes of events: attempts, then figures by hour. Pure functions: DataFrame in and out, no reads or writes.
+
+Whatever time zone a session has, days and hours are those of UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: the outcome of an entry that stands for a chunk of a bulk write and not for an attempt
+BULK: Final = "bulk"
+#: what tells one event from all others
+KEY: Final = ("queue", "shard", "stream_id")
+#: outcomes that have a column of their own among the figures of an hour
+COUNTED: Final = ("succeeded", "failed", "timeout", "crashed", "lost", "released", "cancelled", "expired")
+#: outcomes with which a job goes into the morgue
+BURIED: Final = ("buried", "exhausted", "poison", "undecodable")
+#: counts in a histogram: 0 ms; from 2^(i-1) to below 2^i ms for i = 1 … 30; all longer
+BUCKETS: Final = 32
+_PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_MEASURES: Final = ("lateness", "duration")
+_GROUP: Final = ("hour", "queue", "task")
+_HOUR_S: Final = 3600
+_DAY_S: Final = 24 * _HOUR_S
+
+
+def _hours_schema() -> StructType:
+    counts = ("runs", *COUNTED, "buried", "retries", "sla_missed", "timed")
+    fields = [
+        StructField("hour", TimestampType()),
+        StructField("queue", StringType()),
+        StructField("task", StringType()),
+    ]
+    fields += [StructField(name, LongType()) for name in counts]
+    for measure in _MEASURES:
+        fields += [StructField(f"{measure}_{figure}_ms", LongType()) for figure in (*_PERCENTILES, "max", "sum")]
+    fields += [StructField(f"{measure}_histogram", ArrayType(LongType())) for measure in _MEASURES]
+    return StructType(fields)
+
+
+#: the columns of :func:`hours`
+HOURS: Final = _hours_schema()
+
+
+def day_of(moment: Column) -> Column:
+    """The day of a timestamp, in UTC."""
+    return F.date_from_unix_date(F.floor(F.unix_seconds(moment) / _DAY_S).cast("int"))
+
+
+def hour_of(moment: Column) -> Column:
+    """The beginning of the hour of a timestamp, in UTC."""
+    return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / _HOUR_S) * _HOUR_S)
+
+
+def is_attempt() -> Column:
+    """Whether an event is that of an attempt; one without an outcome is."""
+    return F.coalesce(F.col("outcome"), F.lit("")) != BULK
+
+
+def attempts(events: DataFrame, sla: Mapping[str, float], *, distinct: bool = True) -> DataFrame:
+    """The attempts among the events, each once, however often it was read.
+
+    Args:
+        events: columns of :data:`.schemas.EVENTS`.
+        sla: task or queue → seconds by which a run may be late, the task's name before the queue's; "*" = all others.
+            Without a limit a run is never too late.
+        distinct: False if each event is known to be there once; saves sorting them.
+
+    Returns:
+        The events' columns without ``jobs`` and ``created``, and ``sla_missed`` (never null: what never began is not
+        late).
+    """
+    runs = events.where(is_attempt())
+    if distinct:
+        runs = runs.dropDuplicates(list(KEY))
+    limit = _limit_ms(sla)
+    return runs.drop("jobs", "created").withColumn(
+        "sla_missed", F.coalesce(F.col("lateness_ms") > limit, F.lit(False)) if limit is not None else F.lit(False)
+    )
+
+
+def _limit_ms(sla: Mapping[str, float]) -> Column | None:
+    if not sla:
+        return None
+    limits = F.create_map(*[F.lit(part) for name, seconds in sla.items() for part in (name, float(seconds) * 1000)])
+    return F.coalesce(*(F.try_element_at(limits, name) for name in (F.col("task"), F.col("queue"), F.lit("*"))))
+
+
+def hours(rows: DataFrame) -> DataFrame:
+    """What became of the runs that ended within an hour, for each queue and task.
+
+    Percentiles are exact and by nearest rank: the smallest value that at least so many of the runs do not exceed, so
+    each is a value that a run had. They, the sums and the histograms are those of the runs that have both a lateness
+    and a duration (``timed``); a negative duration counts as 0.
+
+    Args:
+        rows: what :func:`attempts` gave.
+
+    Returns:
+        The columns of :data:`HOURS`, those of the model ``HourlyStat``. A run without a task counts under "".
+    """
+    prepared = rows.select(
+        hour_of(F.col("ts")).alias("hour"),
+        F.coalesce("queue", F.lit("")).alias("queue"),
+        F.coalesce("task", F.lit("")).alias("task"),
+        "outcome",
+        (F.col("attempt") > 1).alias("is_retry"),
+        "sla_missed",
+        _timed("lateness_ms").alias("lateness"),
+        _timed("duration_ms").alias("duration"),
+    )
+    joined = _counts(prepared).join(_percentiles(prepared), list(_GROUP))
+    return joined.select(*map(_as_in_schema, HOURS.fields))
+
+
+def _counts(prepared: DataFrame) -> DataFrame:
+    """All that can be added up. Counted by buckets first, so that the 64 counts of two histograms cost nothing."""
+    counts = {
+        "runs": F.count(F.lit(1)),
+        **{name: F.count_if(F.col("outcome") == name) for name in COUNTED},
+        "buried": F.count_if(F.col("outcome").isin(*BURIED)),
+        "retries": F.count_if("is_retry"),
+        "sla_missed": F.count_if("sla_missed"),
+        "timed": F.count("lateness"),
+        **{f"{measure}_sum_ms": F.coalesce(F.sum(measure), F.lit(0)) for measure in _MEASURES},
+    }
+    longest = [f"{measure}_max_ms" for measure in _MEASURES]
+    buckets = [bucket_of(F.col(measure)).alias(f"{measure}_bucket") for measure in _MEASURES]
+    by_bucket = (
+        prepared.select("*", *buckets)
+        .groupBy(*_GROUP, *(f"{measure}_bucket" for measure in _MEASURES))
+        .agg(*(what.alias(name) for name, what in counts.items()),
+             *(F.max(measure).alias(f"{measure}_max_ms") for measure in _MEASURES))
+    )  # fmt: skip
+    parts = F.struct(*(f"{measure}_bucket" for measure in _MEASURES), "timed")
+    return (
+        by_bucket.groupBy(*_GROUP)
+        .agg(*(F.sum(name).alias(name) for name in counts), *(F.max(name).alias(name) for name in longest),
+             F.collect_list(parts).alias("parts"))
+        .select("*", *(_histogram(measure).alias(f"{measure}_histogram") for measure in _MEASURES))
+    )  # fmt: skip
+
+
+def _histogram(measure: str) -> Column:
+    in_bucket = f"filter(parts, part -> part.{measure}_bucket = bucket)"
+    return F.expr(f"transform(sequence(0, {BUCKETS - 1}), bucket -> "
+                  f"aggregate({in_bucket}, 0L, (total, part) -> total + part.timed))")  # fmt: skip
+
+
+def _percentiles(prepared: DataFrame) -> DataFrame:
+    shares = ", ".join(f"{share}D" for share in _PERCENTILES.values())
+    ranked = prepared.groupBy(*_GROUP).agg(
+        *(F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {measure})").alias(measure)
+          for measure in _MEASURES)
+    )  # fmt: skip
+    return ranked.select(
+        *_GROUP,
+        *(F.col(measure)[at].alias(f"{measure}_{name}_ms") for measure in _MEASURES
+          for at, name in enumerate(_PERCENTILES)),
+    )  # fmt: skip
+
+
+def _timed(measure: str) -> Column:
+    """The measure of a run that has both, else null."""
+    has_both = F.col("lateness_ms").isNotNull() & F.col("duration_ms").isNotNull()
+    return F.when(has_both, F.greatest(F.col(measure), F.lit(0)))
+
+
+def bucket_of(milliseconds: Column) -> Column:
+    """The place of a time in a histogram: the number of its binary digits, at most 31; null stays null."""
+    digits = F.when(milliseconds > 0, F.length(F.bin(milliseconds))).when(milliseconds.isNotNull(), F.lit(0))
+    return F.when(digits.isNotNull(), F.least(digits, F.lit(BUCKETS - 1)))
+
+
+def _as_in_schema(field: StructField) -> Column:
+    return F.col(field.name).cast(field.dataType).alias(field.name)

@@ -1,0 +1,57 @@
+"""One Spark for all tests of the pipeline: ``local[2]``, with one try for each task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the pipeline needs the extra [spark]")
+
+from django_delayq.pipeline.errors import SparkMissing
+from django_delayq.pipeline.session import SessionOptions, build
+
+from .stocked import _postgres, _sqlite, any_stock, postgres_stock, stock  # noqa: F401 (fixtures)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The run's Spark."""
+    from django_delayq.pipeline import register
+
+    folder = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.default.parallelism": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    try:
+        spark = build(SessionOptions(master="local[2]", app="tests", conf=conf))
+    except SparkMissing as error:
+        pytest.skip(str(error))
+    register(spark)
+    gateway: Any = spark.sparkContext._gateway
+    yield spark
+    spark.stop()
+    # Its Java would live as long as this process, and be counted among what the tests have left behind.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession) -> SparkSession:
+    """The run's Spark, with the formats of the pipeline."""
+    return spark_session

@@ -1,0 +1,163 @@
+"""Events made by hand, an inbox that streams them, a database of figures, and the same figures computed in Python."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from django_delayq.pipeline.history import History, HistoryOptions
+from django_delayq.pipeline.schemas import EVENTS
+from django_delayq.pipeline.transforms import BURIED, COUNTED, HOURS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY = date(2026, 10, 20)
+_numbers = itertools.count(1)
+_ARROW = {
+    "string": pa.string(), "integer": pa.int32(), "long": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
+    "map": pa.map_(pa.string(), pa.string()),
+}  # fmt: skip
+ARROW = pa.schema([pa.field(each.name, _ARROW[each.dataType.typeName()]) for each in EVENTS.fields])
+COLUMNS = HOURS.names
+
+Row = dict[str, Any]
+
+
+def at(day: date = DAY, hour: int = 10, minute: int = 0) -> datetime:
+    """A moment of a day, in UTC."""
+    return datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC)
+
+
+def event(outcome: str = "succeeded", ts: datetime | None = None, **columns: Any) -> Row:
+    """An event with a key of its own; a run that took 50 ms and began 100 ms late, unless told."""
+    ts = at() if ts is None else ts
+    number = next(_numbers)
+    late, took = columns.pop("lateness_ms", 100), columns.pop("duration_ms", 50)
+    due = ts - timedelta(milliseconds=max(0, late or 0) + max(0, took or 0))
+    row: Row = dict.fromkeys(EVENTS.names) | {
+        "queue": "orders", "shard": 0, "stream_id": f"{int(ts.timestamp() * 1000)}-{number}", "ts": ts,
+        "outcome": outcome, "id": f"job-{number}", "task": "shop.mail", "key": f"{number:032x}", "due": due,
+        "started": None if late is None else due + timedelta(milliseconds=max(0, late)), "lateness_ms": late,
+        "duration_ms": took, "attempt": 1, "worker": "w1", "extra": {},
+    }  # fmt: skip
+    return row | columns
+
+
+def never_begun(outcome: str, ts: datetime | None = None, **columns: Any) -> Row:
+    """An event of a run that did not begin."""
+    return event(outcome, ts, lateness_ms=None, duration_ms=None, **columns)
+
+
+def bulk(ts: datetime | None = None) -> Row:
+    """The event of a chunk of a bulk write."""
+    return event("bulk", ts, id=None, task=None, key=None, due=None, started=None, lateness_ms=None, duration_ms=None,
+                 attempt=None, worker=None, jobs=250, created=250)  # fmt: skip
+
+
+def frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
+    """Events as a DataFrame."""
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), ARROW), EVENTS)
+
+
+def no_more(rows: list[Row]) -> list[Row]:
+    """Rows in one order, for a comparison."""
+    return sorted(rows, key=repr)
+
+
+# --- what streams
+
+
+class Inbox:
+    """A folder of Parquet files; each file that is added is a batch of the stream."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[Row] = []
+        folder.mkdir(parents=True)
+
+    def add(self, *events: Row, schema: pa.Schema = ARROW) -> None:
+        self.events += events
+        name = f"{next(_numbers):09d}.parquet"
+        fresh = self.folder / f"_{name}"
+        pq.write_table(pa.Table.from_pylist(list(events), schema), fresh)
+        fresh.rename(self.folder / name)
+
+    def __call__(self, spark: SparkSession) -> DataFrame:
+        stream = spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", "1").option("latestFirst", "false")
+        return stream.parquet(str(self.folder))
+
+
+# --- who is told
+
+
+@dataclass
+class Database:
+    """Keeps the figures as the table of the Django side does: those of a day are replaced whole."""
+
+    rows: dict[tuple[datetime, str, str], Row] = field(default_factory=dict)
+    calls: list[list[date]] = field(default_factory=list)
+    is_down: bool = False
+
+    def __call__(self, table: pa.Table, days: list[date]) -> None:
+        if self.is_down:
+            raise ConnectionError("the database is down")
+        assert table.schema.names == COLUMNS
+        self.calls.append(days)
+        self.rows = {key: row for key, row in self.rows.items() if key[0].date() not in days}
+        for row in table.to_pylist():
+            key = (row["hour"], row["queue"], row["task"])
+            assert row["hour"].date() in days
+            assert key not in self.rows
+            self.rows[key] = row
+
+
+def history(spark: SparkSession, root: Path, inbox: Inbox, step: Callable[[str], None] | None = None,
+            **options: Any) -> History:  # fmt: skip
+    """A history of an inbox."""
+    more = {} if step is None else {"step": step}
+    return History(spark, HistoryOptions(str(root), **options), source=inbox, **more)
+
+
+# --- the same figures, computed without Spark
+
+
+def figures(events: Iterable[Row], sla: float | None = 60.0) -> dict[tuple[datetime, str, str], Row]:
+    """What the database should have in the end."""
+    groups: defaultdict[tuple[datetime, str, str], dict[tuple[Any, ...], Row]] = defaultdict(dict)
+    for row in events:
+        if row["outcome"] != "bulk":
+            hour = row["ts"].replace(minute=0, second=0, microsecond=0)
+            key = (row["queue"], row["shard"], row["stream_id"])
+            groups[hour, row["queue"], row["task"] or ""][key] = row
+    return {group: _figures(group, list(rows.values()), sla) for group, rows in groups.items()}
+
+
+def _figures(group: tuple[datetime, str, str], rows: list[Row], sla: float | None) -> Row:
+    found: Row = dict(zip(("hour", "queue", "task"), group, strict=True))
+    found["runs"] = len(rows)
+    for name in COUNTED:
+        found[name] = sum(row["outcome"] == name for row in rows)
+    found["buried"] = sum(row["outcome"] in BURIED for row in rows)
+    found["retries"] = sum((row["attempt"] or 0) > 1 for row in rows)
+    found["sla_missed"] = sum(sla is not None and (row["lateness_ms"] or 0) > sla * 1000 for row in rows)
+    timed = [row for row in rows if row["lateness_ms"] is not None and row["duration_ms"] is not None]
+    found["timed"] = len(timed)
+    for measure in ("lateness", "duration"):
+        values = sorted(max(0, row[f"{measure}_ms"]) for row in timed)
+        for name, share in (("p50", 50), ("p95", 95), ("p99", 99)):
+            rank = math.ceil(len(values) * share / 100)
+            found[f"{measure}_{name}_ms"] = values[rank - 1] if values else None
+        found[f"{measure}_max_ms"] = values[-1] if values else None
+        found[f"{measure}_sum_ms"] = sum(values)
+        found[f"{measure}_histogram"] = [sum(min(31, value.bit_length()) == i for value in values) for i in range(32)]
+    return found

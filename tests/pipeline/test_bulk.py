@@ -1,0 +1,347 @@
+"""Scheduling in bulk from files and frames: the words of it, the run, the dry run, the command."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.core.management import CommandError, call_command
+from pyspark.sql import functions as F
+
+from django_delayq import task as make_task
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Misconfigured
+from django_delayq.history.models import PipelineRun
+from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
+from django_delayq.pipeline.errors import PipelineError, RunDiffers
+from django_delayq.pipeline.expressions import jobs, seconds
+from django_delayq.pipeline.inputs import Files, Table
+from tests.core.world import raw
+
+from .stock.models import Item
+from .test_writer import take
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from .stocked import Stock
+
+DAY = date(2026, 11, 21)
+SOON = datetime(2030, 1, 2, 3, 4, 5, 678_900, UTC)
+
+
+@pytest.fixture
+def how(redis_url: str, prefix: str) -> dict[str, Any]:
+    """What the bulk writes of these tests have in common."""
+    return {"redis": redis_url, "prefix": prefix, "queue": "q", "task": "bulk.send", "id": "sms:{pk}:{day}"}
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    """1,000 rows in two files."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for n in range(2):
+        pk = list(range(500 * n, 500 * (n + 1)))
+        table = pa.table({"pk": pk, "day": [DAY] * 500, "name": [f"é{one}" for one in pk]})
+        pq.write_table(table, folder / f"{n}.parquet", row_group_size=100)
+    return folder
+
+
+def frame(spark: SparkSession, sql: str = "SELECT 7 AS pk, date '2026-11-21' AS day") -> DataFrame:
+    return spark.sql(sql)
+
+
+# -- the words ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("template", "sql", "ident"), [
+    ("sms:{pk}:{day}", "SELECT 7 AS pk, date '2026-11-21' AS day", "sms:7:2026-11-21"),
+    ("{a b}{{x}}-{`}", "SELECT 'é' AS `a b`, true AS ```` ", "é{x}-true"),
+    ("{pk}", "SELECT 12.50BD AS pk", "12.50"),
+    ("x{pk}", "SELECT CAST(NULL AS INT) AS pk", None),
+])  # fmt: skip
+def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, ident: str | None) -> None:
+    made = jobs(spark.sql(sql), ident=template, due=None, opened_ms=0)
+    assert [row["id"] for row in made.toArrow().to_pylist()] == [ident]
+
+
+@pytest.mark.parametrize(("template", "words"), [
+    ("sms:{pkk}", "no column 'pkk'. Did you mean 'pk'? It has: pk, day"),
+    ("sms", "names no column"),
+    ("{pk", "no template"),
+    ("{pk:>5}", "only names of columns"),
+    ("{pk!r}", "only names of columns"),
+    ("{}", "no column ''"),
+    ("{f}", "f is double"),
+    ("{t}", "t is timestamp"),
+])  # fmt: skip
+def test_ids_that_cannot_be_are_refused(spark: SparkSession, template: str, words: str) -> None:
+    rows = frame(spark, "SELECT 7 AS pk, current_date() AS day, 1D AS f, now() AS t")
+    with pytest.raises(Misconfigured) as caught:
+        jobs(rows, ident=template, due=None, opened_ms=0)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(("due", "ms"), [
+    ("at", 1_893_553_445_678), ("ms", 123), ("text", 1_893_553_445_678), ("utc", 1_893_553_445_000), ("none", None),
+    ("+1d2h3m4s", 1_000 + 93_784_000), ("+90", 91_000), ("+0.5s", 1_500),
+    ("2030-01-02T03:04:05.678+00:00", 1_893_553_445_678), ("2030-01-02T04:04:05.6789+01:00", 1_893_553_445_679),
+])  # fmt: skip
+def test_due_times_are_columns_moments_or_delays(spark: SparkSession, due: str, ms: int | None) -> None:
+    rows = frame(spark, "SELECT 7 AS pk, timestamp '2030-01-02T03:04:05.678Z' AS at, 123 AS ms, 'tomorrow' AS none, "
+                 "'2030-01-02T04:04:05.678+01:00' AS text, '2030-01-02 03:04:05' AS utc")  # fmt: skip
+    (row,) = jobs(rows, ident="{pk}", due=due, opened_ms=1_000).toArrow().to_pylist()
+    found = row["due_ms"] if "due_ms" in row else row["due"]
+    assert (int(found.timestamp() * 1000) if isinstance(found, datetime) else found) == ms
+
+
+@pytest.mark.parametrize(("due", "words"), [
+    ("dai", "Did you mean 'day'"), ("day", "a date has no hour"), ("2030-01-02T03:04:05", "no time zone"),
+    ("+", "is no time"), ("+5x", "is no time"), ("+-5", "is no time"), ("+99999d", "ten years"),
+])  # fmt: skip
+def test_due_times_that_cannot_be_meant_are_refused(spark: SparkSession, due: str, words: str) -> None:
+    with pytest.raises(Exception, match=r".") as caught:
+        jobs(frame(spark), ident="{pk}", due=due, opened_ms=0)
+    assert words in str(caught.value)
+
+
+def test_times_are_written_as_people_do() -> None:
+    assert [seconds(text) for text in ("90", "1.5h", "1d1s")] == [90, 5400, 86401]
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def test_files_become_jobs_once(spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+
+    def watch(counts: Mapping[str, int], total: int | None) -> None:
+        seen.append((sum(counts.values()), total))
+
+    options = BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r", close=False)
+    first = bulk(spark, Files((str(parquet),)), options, watch=watch)
+    assert (first.rows, first.created, first.known, first.bad, first.was_over) == (1_000, 1_000, 0, 0, False)
+    assert seen[-1] == (1_000, 1_000)
+    found = take(broker, 2_000)
+    assert len(found) == 1_000
+    assert found["sms:7:2026-11-21"] == '{"a":[7,"é7"],"k":{"day":{"$d":"2026-11-21"}}}'.encode()
+    again = bulk(spark, Files((str(parquet),)), BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s",
+                                                            run_id="r", parts=None))  # fmt: skip
+    assert (again.rows, again.created, again.before) == (1_000, 1_000, 1_000)
+    assert take(broker, 1) == {}
+    last = bulk(spark, Files((str(parquet),)), BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s",
+                                                           run_id="r"))  # fmt: skip
+    assert last.was_over
+    assert (last.rows, dict(last.counts)) == (1_000, {"created": 1_000})
+
+
+def test_a_run_is_not_gone_on_with_by_other_files_or_words(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path
+) -> None:
+    def differs(source: Files, **said: Any) -> str:
+        with pytest.raises(RunDiffers) as caught:
+            bulk(spark, source, BulkOptions(**{**how, "run_id": "r", "parts": 2, **said}))
+        return str(caught.value)
+
+    files = Files((str(parquet),))
+    bulk(spark, files, BulkOptions(**how, run_id="r", close=False, parts=2))
+    assert "words was" in differs(files, args=("pk",))
+    assert "words was" in differs(files, id="sms:{pk}")
+    assert "least_parts was" in differs(files, parts=3)
+    assert "part_bytes was" in differs(files, part_bytes=1_000_000)
+    assert "chunk was" in differs(files, chunk=100)
+    assert "queue was" in differs(files, queue="other")
+    assert "priority was" in differs(files, more={"priority": "1"})
+    os.utime(parquet / "0.parquet", (1, 1))
+    told = differs(files)
+    assert "files was '2 (0.parquet, 1.parquet)" in told
+    assert "begin a new run" in told
+
+
+def test_other_cores_cut_the_files_of_a_run_as_before(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], parquet: Path
+) -> None:
+    files = Files((str(parquet),))
+    bulk(spark, files, BulkOptions(**how, run_id="r", parts=5, part_bytes=2_000, close=False))
+    assert bulk(spark, files, BulkOptions(**how, run_id="r", part_bytes=2_000)).created == 1_000
+    run = runs.read_run(broker, "r")
+    assert run is not None
+    assert dict(run.source)["least_parts"] == "5"
+    assert dict(run.counts) == {"created": 1_000}
+
+
+def test_rows_of_a_frame_are_put_in_order_first(spark: SparkSession, broker: Broker, how: dict[str, Any]) -> None:
+    def shuffled(seed: int) -> DataFrame:
+        rows = spark.range(3_000).selectExpr("id AS pk", "date '2026-11-21' AS day")
+        return rows.orderBy(F.expr(f"hash(pk, {seed})")).repartition(3)
+
+    first = bulk(spark, shuffled(1), BulkOptions(**how, run_id="r", close=False))
+    assert len(take(broker, 5_000)) == 3_000
+    second = bulk(spark, shuffled(2), BulkOptions(**how, run_id="r"))
+    assert (first.created, second.created, second.rows) == (3_000, 3_000, 3_000)
+    assert take(broker, 1) == {}  # though the jobs are gone, their chunks are known
+
+
+def test_rows_without_an_id_are_put_aside(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = spark.sql("SELECT IF(id % 10 = 0, NULL, id) AS pk, date '2026-11-21' AS day FROM range(100)")
+    with pytest.raises(PipelineError, match="id is null") as caught:
+        bulk(spark, rows, BulkOptions(**how, run_id="a"))
+    assert "option('runId', 'a')" in str(caught.value)
+    aside = str(tmp_path / "aside")
+    result = bulk(spark, rows, BulkOptions(**how, run_id="b", quarantine=aside))
+    assert (result.rows, result.counts["ignored"] + result.created, result.bad) == (100, 90, 10)
+    assert pq.read_table(aside).num_rows == 10
+
+
+@pytest.mark.parametrize(("text", "files"), [
+    ("pk,day,at\n1,x,2030-01-02T03:04:05Z\n2,\"y,\"\"z\",\n", Files(("rows.csv",), "csv")),
+    ('{"pk": "1", "day": "x", "at": "2030-01-02T03:04:05Z"}\n{"pk": "2", "day": "y,\\"z"}\n',
+     Files(("rows.json",), "json")),
+])  # fmt: skip
+def test_texts_of_csv_and_json_are_read(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], tmp_path: Path, text: str, files: Files
+) -> None:
+    path = tmp_path / files.paths[0]
+    path.write_text(text)
+    result = bulk(spark, Files((str(path),), files.format), BulkOptions(
+        **how, due="at", args=("pk",), run_id="r", quarantine=str(tmp_path / "aside")))  # fmt: skip
+    assert (result.created, result.bad) == (1, 1)
+    (aside,) = pq.read_table(tmp_path / "aside").to_pylist()
+    assert aside["id"] == 'sms:2:y,"z'
+    assert aside["reason"].startswith("due is null")
+
+
+def test_a_file_that_is_not_what_it_is_called_is_told(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match="no-such"):
+        bulk(spark, Files((str(tmp_path / "no-such"),)), BulkOptions(**how))
+    (tmp_path / "rows.csv").write_text("pk,day\n1,2\n3,4,5,6\n")
+    files = Files((str(tmp_path / "rows.csv"),), "csv", "pk INT, day INT")
+    with pytest.raises(PipelineError):
+        bulk(spark, files, BulkOptions(**how, run_id="r"), total=2)
+
+
+def test_the_rows_of_a_model_become_jobs(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], stock: Stock
+) -> None:
+    for n in range(20):
+        stock.rows(Item).create(name=f"item {n}", count=n, made=SOON)
+    source = Table("stock.Item", '{"count__gte": 5}')
+    options = BulkOptions(**{**how, "id": "item-{id}"}, due="made", args=("count",), run_id="r", parts=2)
+    result = bulk(spark, source, options)
+    assert (result.rows, result.created) == (15, 15)
+    jobs = broker.inspector.page("q", "waiting", limit=50).jobs
+    assert sorted(job.job.args for job in jobs) == sorted(b"[%d]" % n for n in range(5, 20))
+    assert {job.due_ms for job in jobs} == {int(SOON.timestamp() * 1000) + 1}
+    with pytest.raises(RunDiffers, match="filter was"):
+        bulk(spark, Table("stock.Item"), options)
+
+
+# -- the dry run -------------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_tells_what_would_be_and_changes_nothing(
+    spark: SparkSession, broker: Broker, how: dict[str, Any]
+) -> None:
+    rows = spark.sql("SELECT IF(id = 0, NULL, id) AS pk, date '2026-11-21' AS day, "
+                     "IF(id = 1, NULL, timestamp_millis(1893456000000 + id * 1000)) AS at FROM range(300)")  # fmt: skip
+    before = raw(broker)
+    found = rehearse(spark, rows, BulkOptions(**how, due="at", args=("pk",), more={"shards": "3"}), storm_above=50)
+    assert raw(broker) == before == {}
+    assert broker.client.dbsize() == 0
+    assert (found.rows, found.without_id, found.without_due, found.due_now) == (300, 1, 1, 0)
+    assert sum(found.shards.values()) == 299
+    assert set(found.shards) == {0, 1, 2}
+    assert min(found.shards.values()) > 70
+    assert [count for _, count in found.dues] == [59, 60, 60, 60, 60]
+    assert found.busiest == (1_893_456_060_000, 60)
+    assert len(found.first) == 5
+    assert [ident for ident, _ in found.bad] == ["None", "'sms:1:2026-11-21'"]
+    words = " | ".join(found.warnings)
+    assert "60 jobs fall due within one minute" in words
+    assert "1 rows get no id" in words
+
+
+def test_the_memory_of_a_dry_run_is_that_of_the_real_one(
+    spark: SparkSession, broker: Broker, how: dict[str, Any]
+) -> None:
+    rows = spark.sql("SELECT id AS pk, date '2026-11-21' AS day, repeat('x', 60) AS text FROM range(20000)")
+    options = BulkOptions(**how, due="+1h", args=("pk", "text"), more={"shards": "2"})
+    estimate = rehearse(spark, rows, options).memory
+    before = broker.client.info("memory")["used_memory"]
+    bulk(spark, rows, options)
+    used = broker.client.info("memory")["used_memory"] - before
+    assert 0.7 < estimate / used < 1.4
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    out, err = StringIO(), StringIO()
+    call_command("delayq_pipeline", "bulk", *arguments, stdout=out, stderr=err, no_color=True)
+    told: dict[str, Any] = json.loads(out.getvalue())
+    return told
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
+    spark: SparkSession, delayq: Broker, parquet: Path, settings: Any
+) -> None:
+    make_task(name="bulk.mail", queue="mails", priority=2, shards=3, expires=60)(lambda pk: None)
+    settings.TIME_ZONE = "America/Chicago"
+    words = (str(parquet), "--task", "bulk.mail", "--id", "mail:{pk}", "--due", "2030-01-02T03:04:05.678Z",
+             "--args", "pk", "--run-id", "r")  # fmt: skip
+    dry = run(*words, "--dry-run")
+    assert (dry["rows"], len(dry["shards"]), dry["busiest_minute"]["rows"]) == (1_000, 3, 1_000)
+    assert PipelineRun.objects.count() == 0
+    told = run(*words)
+    assert {name: told[name] for name in ("run_id", "rows", "created", "known", "bad", "was_over")} == {
+        "run_id": "r", "rows": 1_000, "created": 1_000, "known": 0, "bad": 0, "was_over": False,
+    }  # fmt: skip
+    assert run(*words)["was_over"] is True
+    job = delayq.inspector.page("mails", "waiting", limit=1).jobs[0]
+    assert (job.due_ms, job.job.priority, job.job.options) == (1_893_553_445_678, 2, {"expires_in_ms": 60_000})
+    assert len(delayq.queue("mails").numbers) == 3
+    row, _ = PipelineRun.objects.order_by("pk")
+    assert (row.kind, row.state, row.run_id, row.queue, row.task, row.rows, row.created) == (
+        "bulk", "finished", "r", "mails", "bulk.mail", 1_000, 1_000,
+    )  # fmt: skip
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_command_warns_before_it_writes(spark: SparkSession, delayq: Broker, parquet: Path) -> None:
+    make_task(name="bulk.warn")(lambda pk: None)
+    words = (str(parquet), "--task", "bulk.warn", "--id", "{pk}", "--due", "+1h", "--storm", "999")
+    with pytest.raises(CommandError, match="1,000 jobs fall due within one minute"):
+        run(*words)
+    assert delayq.queue_names() == []
+    assert PipelineRun.objects.get().state == "failed"
+    assert run(*words, "--yes")["created"] == 1_000
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (("--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
+    (("x", "--model", "a.B", "--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
+    (("x", "--filter", "{}", "--task", "bulk.mail", "--id", "{pk}"), "--filter is for --model"),
+    (("x", "--task", "bulk.nobody", "--id", "{pk}"), "there is no task 'bulk.nobody'"),
+    (("x", "--id", "{pk}"), "which task"),
+    (("x", "--queue", "q", "--id", "{pk}"), "which task"),
+])  # fmt: skip
+def test_the_command_refuses_what_cannot_be(delayq: Broker, words: tuple[str, ...], told: str) -> None:
+    with pytest.raises(CommandError, match=told) as caught:
+        run(*words)
+    assert caught.value.returncode == 2

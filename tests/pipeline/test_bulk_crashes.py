@@ -1,0 +1,106 @@
+"""What is killed or tried twice in mid-write doubles nothing and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.pipeline.bulk import BulkOptions, bulk
+from django_delayq.pipeline.inputs import Files
+from django_delayq.pipeline.write_options import WriteOptions
+from django_delayq.pipeline.writer import Sender
+
+from .test_writer import counts, take
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 100_000
+
+
+def start(spawn: Callable[..., Any], what: str, said: dict[str, Any], **env: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.pipeline.bulk_program", what, json.dumps(said)]
+    root = Path(__file__).resolve().parents[2]
+    made: subprocess.Popen[str] = spawn(*command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return made
+
+
+def waiting(broker: Broker, queue: str) -> int:
+    found = broker.inspector.counts(queue)
+    return found.delayed + found.ready
+
+
+def test_a_driver_that_is_killed_is_gone_on_with_in_another_zone_and_nothing_is_doubled(
+    spark: SparkSession, broker: Broker, redis_url: str, spawn: Callable[..., Any], tmp_path: Path
+) -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    pk = list(range(ROWS))
+    # a tenth of them is due, so that it can run between the two tries
+    due = [at + timedelta(milliseconds=n) if n % 10 else datetime(2020, 1, 1, tzinfo=UTC) for n in pk]
+    pq.write_table(pa.table({"pk": pk, "at": pa.array(due, pa.timestamp("us", "UTC"))}), tmp_path / "rows.parquet")
+    said = {"redis": redis_url, "prefix": broker.prefix, "queue": "q", "task": "t", "id": "{pk}", "due": "at",
+            "args": ("pk",), "run_id": "r", "more": {"shards": "3"}}  # fmt: skip
+    path = str(tmp_path / "rows.parquet")
+    killed = start(spawn, "files", {**said, "path": path, "rate": 20_000}, TZ="Asia/Tokyo")
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "ready\n"
+    deadline = time.monotonic() + 60
+    while sum(runs.progress(broker, run).values() if (run := runs.read_run(broker, "r")) else ()) < 20_000:
+        assert time.monotonic() < deadline and killed.poll() is None
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(10)
+    ran = len(take(broker, 1_000))
+    assert ran > 500
+    result = bulk(spark, Files((path,)), BulkOptions(**said))
+    assert 20_000 <= result.before < ROWS
+    assert (result.rows, result.created) == (ROWS, ROWS)
+    assert waiting(broker, "q") == ROWS - ran
+
+
+def test_a_task_that_fails_when_everything_is_written_is_tried_again_and_doubles_nothing(
+    broker: Broker, redis_url: str, spawn: Callable[..., Any]
+) -> None:
+    said = {"redis": redis_url, "prefix": broker.prefix, "queue": "q", "task": "t", "runId": "r"}
+    process = start(spawn, "after", said)
+    out, _ = process.communicate(timeout=120)
+    assert json.loads(out.splitlines()[-1]) == {"done": True}
+    assert counts(broker, "r") == {"created": 5_000}
+    assert waiting(broker, "q") == 5_000
+
+
+def test_two_senders_of_one_part_double_nothing(broker: Broker) -> None:
+    """What speculative execution does, which Spark does only where there are several hosts."""
+    batches = [pa.RecordBatch.from_pydict({"id": [f"{n}" for n in range(at, at + 500)]}) for at in range(0, 4_000, 500)]
+    wanted = WriteOptions(queue="q", task="t", shards=3)
+    barrier = threading.Barrier(2)
+    failed: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            barrier.wait()
+            Sender(broker, wanted, {}, "r").send(iter(batches))
+        except BaseException as error:
+            failed.append(error)
+
+    senders = [threading.Thread(target=send) for _ in range(2)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    assert failed == []
+    assert counts(broker, "r") == {"created": 4_000}
+    assert len(take(broker, 5_000)) == 4_000

@@ -1,0 +1,313 @@
+"""Arrow columns as entries of a run: byte by byte what ``schedule()`` would store, but for the keys."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from django_delayq import task as make_task
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.job import NewJob
+from django_delayq.core.runframes import Entry, Shape, entry_of, with_keys
+from django_delayq.core.runs import Run
+from django_delayq.core.task import Task
+from django_delayq.merged import MergedJobs
+from django_delayq.newjob import NewJobs
+from django_delayq.pipeline.columns import Packed, Packer
+from django_delayq.pipeline.write_options import WriteOptions
+
+OPENED = int(time.time() * 1000)
+RUN = Run("a run", "q", ((0, 4),), OPENED)
+DUE = datetime(2030, 1, 2, 3, 4, 5, 678901, UTC)  # rounded up to .679
+DUE_MS = int(DUE.timestamp() * 1000) + 1
+HOSTILE = ['"', "\\", "\x00", "\n\r\t\x1f", "\x7f", "é😀", "$dt", "</script>", " ", "", "a" * 3000, "\u2028"]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Task:
+    def take(*args: Any, **kwargs: Any) -> None: ...
+
+    return make_task(name="columns.take")(take)
+
+
+@pytest.fixture(scope="module")
+def united() -> Task:
+    def unite(payloads: Any) -> None: ...
+
+    return make_task(name="columns.unite", merge=True, queue="columns", score_policy="max")(unite)
+
+
+def packed(columns: dict[str, Any], kind: str = "python", **options: Any) -> Packed:
+    batch = pa.RecordBatch.from_pydict(columns)
+    return Packer(WriteOptions(queue="q", **{"task": "columns.take", **options}), RUN, kind).pack(batch)
+
+
+def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
+    """What is stored behind the keys."""
+    n = len(next(iter(columns.values())))
+    made = packed({"id": [str(one) for one in range(n)], **columns}, **options)
+    assert made.bad == {}
+    return [entry[2][16:] for entry in made.entries]
+
+
+def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, Entry]:
+    """What ``schedule_many`` would send, with the key that the run gives."""
+    maker = (MergedJobs if task.options.merge else NewJobs)(task, {"on_conflict": "ignore", **common})
+    (new,) = maker.make_many([entry], lambda new, queue: None)
+    new.key = b""
+    if new.payload is not None:
+        new.payload.key = b""
+    return entry_of(with_keys(RUN.id, new))
+
+
+def pairs(made: Packed) -> list[tuple[Shape, Entry]]:
+    shapes = made.shapes if isinstance(made.shapes, list) else [made.shapes] * len(made.entries)
+    return list(zip(shapes, made.entries, strict=True))
+
+
+def args_of(value: Any) -> bytes:
+    return bodies({"args": value})[0]
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("column", "args"), [
+    (pa.array([[1, None, -3]], pa.list_(pa.int64())), (1, None, -3)),
+    (pa.array([[]], pa.list_(pa.int64())), ()),
+    (pa.array([None], pa.list_(pa.int64())), ()),
+    (pa.array([HOSTILE]), tuple(HOSTILE)),
+    (pa.array([[True, False, None]]), (True, False, None)),
+    (pa.array([[0.1, 1e300, -0.0, None]]), (0.1, 1e300, -0.0, None)),
+    (pa.array([[[1], [], None]]), ([1], [], None)),
+    (pa.array([{"a": 7, "b": "x", "c": None, "d": 1.5}]), (7, "x", None, 1.5)),
+    (pa.array([{"a": {"z": 1, "b": [{"c": DUE}]}}], pa.struct([("a", pa.struct([
+        ("z", pa.int8()), ("b", pa.list_(pa.struct([("c", pa.timestamp("us", "Europe/Berlin"))])))]))])),
+     ({"z": 1, "b": [{"c": DUE}]},)),
+    (pa.array([{"a": DUE, "b": DUE.replace(tzinfo=None), "c": date(2026, 2, 3), "d": Decimal("1.50"), "e": b"\0\xff",
+                "f": timedelta(days=-1, microseconds=1)}]),
+     (DUE, DUE.replace(tzinfo=None), date(2026, 2, 3), Decimal("1.50"), b"\0\xff", timedelta(days=-1, microseconds=1))),
+    (pa.array([{"m": [("k", 1), ("a", None)]}], pa.struct([("m", pa.map_(pa.string(), pa.int32()))])),
+     ({"k": 1, "a": None},)),
+    (pa.array([{"$dt": {"$dt": "x"}}]), ({"$dt": "x"},)),
+    (pa.array(['[1, "x", {"b": 1.0, "a": null}]']), (1, "x", {"b": 1.0, "a": None})),
+    (pa.array([b' ["\\u00e9"] ']), ("é",)),
+    (pa.array(['[{"$dt": "no tag"}]']), ({"$dt": "no tag"},)),
+    (pa.nulls(1), ()),
+])  # fmt: skip
+def test_arguments_are_the_bytes_of_a_call(plain: Task, column: Any, args: tuple[Any, ...]) -> None:
+    expected = scheduled(plain, {"args": list(args), "id": "0", "at": DUE})
+    assert pairs(packed({"id": ["0"], "due": pa.array([DUE]), "args": column})) == [expected]
+
+
+@pytest.mark.parametrize(("column", "kwargs"), [
+    (pa.array([{"b": 1, "a": "x"}]), {"b": 1, "a": "x"}),
+    (pa.array([None], pa.struct([("a", pa.int8())])), {}),
+    (pa.array([{"$x": 1}]), {"$x": 1}),
+    (pa.array([{"é\"": None}]), {"é\"": None}),
+    (pa.array([[("b", 2), ("a", 1)]], pa.map_(pa.string(), pa.int32())), {"a": 1, "b": 2}),
+    (pa.array([[]], pa.map_(pa.string(), pa.int32())), {}),
+    (pa.array(['{"z": [1], "y": {"$b": ""}}']), {"z": [1], "y": {"$b": ""}}),
+    (pa.array(["{}"]), {}),
+    (pa.nulls(1, pa.string()), {}),
+])  # fmt: skip
+@pytest.mark.parametrize("args", [None, [], [5]])
+def test_named_arguments_too(plain: Task, column: Any, kwargs: dict[str, Any], args: list[int] | None) -> None:
+    columns = {"id": ["0"], "due": pa.array([DUE]), "kwargs": column}
+    if args is not None:
+        columns["args"] = pa.array([args], pa.list_(pa.int64()))
+    expected = scheduled(plain, {"args": args or [], "kwargs": kwargs, "id": "0", "at": DUE})
+    assert pairs(packed(columns)) == [expected]
+
+
+def test_a_slice_of_a_larger_batch_is_read_right() -> None:
+    whole = pa.RecordBatch.from_pydict({
+        "id": ["a", "b", "c", "d"], "args": [[1], [2, 3], [], [4]], "kwargs": [{"k": 1}, None, {"k": 3}, {"k": 4}],
+    })  # fmt: skip
+    packer = Packer(WriteOptions(queue="q", task="t"), RUN, "python")
+    assert packer.pack(whole.slice(1, 3)).entries == packer.pack(whole).entries[1:]
+
+
+def test_an_empty_batch_is_no_job() -> None:
+    schema = pa.schema([("id", pa.string()), ("due", pa.timestamp("us", "UTC")), ("args", pa.list_(pa.string()))])
+    batch = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
+    assert Packer(WriteOptions(queue="q", task="t"), RUN, "python").pack(batch).entries == []
+
+
+def test_arguments_that_are_encoded_already_stay_as_they_are() -> None:
+    assert bodies({"args": [b'[{"$d":"2026-01-01"}]', None]}, encoded=True) == [b'[{"$d":"2026-01-01"}]', b""]
+
+
+def test_the_bytes_of_a_pull_queue_stay_as_they_are() -> None:
+    every = bytes(range(256)) * 3
+    made = packed({"id": ["x"], "payload": [every]}, "pull", task=None)
+    new = NewJob("x", "raw", every, OPENED, None, on_conflict="ignore")
+    assert pairs(made) == [entry_of(with_keys(RUN.id, new))]
+
+
+# -- merged jobs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "score"), [
+    ({"a": 1, "b": None}, 7), ("text", -1.5), (b"\0\xff", "12.50"), (None, 0), ([[1], [2]], 2**60),
+    (3, Decimal("1.10")),
+    (DUE, 1),
+])  # fmt: skip
+def test_a_merged_job_is_the_same(united: Task, value: Any, score: Any) -> None:
+    entry = {"id": 5, "payload": value, "score": score, "at": DUE}
+    columns = {"id": pa.array([5]), "due": pa.array([DUE]), "payload": pa.array([value]), "score": pa.array([score])}
+    expected = scheduled(united, entry, on_conflict="merge")
+    assert pairs(packed(columns, task="columns.unite", score_policy="max")) == [expected]
+
+
+def test_a_merged_job_without_a_score_has_that_of_its_arrival(united: Task) -> None:
+    expected = scheduled(united, {"id": "x", "payload": 1, "at": DUE}, on_conflict="replace", priority=2)
+    columns = {"id": ["x"], "due": [DUE], "payload": [1]}
+    assert pairs(packed(columns, task="columns.unite", score_policy="max", on_conflict="replace", priority=2)) == [
+        expected
+    ]
+
+
+def test_rows_of_one_id_that_differ_have_keys_of_their_own() -> None:
+    made = packed({"id": ["x", "x", "x", "y"], "args": [[1], [2], [1], [1]]})
+    keys = [entry[2][:16] for entry in made.entries]
+    assert keys[0] == keys[2]
+    assert len(set(keys)) == 3
+
+
+# -- what is said of jobs ----------------------------------------------------------------------------------------------
+
+
+def test_options_of_rows_are_those_of_a_call(plain: Task) -> None:
+    expires = DUE + timedelta(hours=1)
+    moments = pa.timestamp("us", "UTC")
+    columns = {
+        "id": ["a", "b", "c"], "due": pa.array([DUE] * 3), "context": pa.array([{"é": 1}, None, {"é": None}]),
+        "max_attempts": pa.array([3, None, None]), "expires": pa.array([None, expires, None], moments),
+        "priority": pa.array([0, 7, None]), "on_conflict": ["replace", "error", None],
+    }  # fmt: skip
+    expected = [
+        scheduled(plain, {"args": [], "id": "a", "at": DUE, "context": {"é": 1}, "max_attempts": 3, "priority": 0,
+                          "on_conflict": "replace"}),
+        scheduled(plain, {"args": [], "id": "b", "at": DUE, "expires": expires, "priority": 7, "on_conflict": "error"}),
+        scheduled(plain, {"args": [], "id": "c", "at": DUE, "context": {"é": None}}),
+    ]  # fmt: skip
+    assert pairs(packed(columns)) == expected
+
+
+def test_options_of_the_write_are_those_of_a_call(plain: Task) -> None:
+    said = {"max_attempts": 9, "expires": 90.5, "context": '{"b": 1, "a": [2]}', "priority": 1}
+    entry = {"args": [1], "id": "0", "at": DUE, "max_attempts": 9, "expires": 90.5, "context": {"b": 1, "a": [2]},
+             "priority": 1}  # fmt: skip
+    made = packed({"id": ["0"], "due": [DUE], "args": [[1]]}, **said, due_policy="earliest")
+    assert pairs(made) == [scheduled(plain, {**entry, "due_policy": "earliest"})]
+
+
+def test_a_time_limit_travels_with_the_job() -> None:
+    rows = bodies({"timeout": pa.array([1.5, None, 3.0])}, timeout=60)
+    assert [row[2:] for row in rows] == [b'{"timeout":1.5}', b'{"timeout":60}', b'{"timeout":3}']
+
+
+def test_each_row_may_name_its_task() -> None:
+    made = packed({"id": ["a", "b", "c"], "task": ["x.y", None, "x.y"]})
+    assert [shape.head[6:] for shape in made.shapes] == [b"x.y", b"columns.take", b"x.y"]
+
+
+@pytest.mark.parametrize(("column", "due_ms"), [
+    ({"due": pa.array([DUE])}, DUE_MS),
+    ({"due": pa.array([DUE], pa.timestamp("us", "America/Chicago"))}, DUE_MS),
+    ({"due": pa.array([DUE.replace(microsecond=678000)])}, DUE_MS - 1),
+    ({"due_ms": pa.array([DUE_MS])}, DUE_MS),
+    ({"due_ms": pa.array([0], pa.int16())}, 0),
+    ({}, OPENED),
+])  # fmt: skip
+def test_due_times_are_whole_milliseconds_and_never_early(column: dict[str, Any], due_ms: int) -> None:
+    assert [entry[1] for entry in packed({"id": ["a"], **column}).entries] == [due_ms]
+
+
+def test_numbers_become_ids() -> None:
+    assert [entry[0] for entry in packed({"id": pa.array([0, -5, 2**62])}).entries] == [b"0", b"-5", b"%d" % 2**62]
+
+
+# -- what cannot be written --------------------------------------------------------------------------------------------
+
+BROKEN = pa.array([b"a\xff"]).view(pa.string())
+
+
+@pytest.mark.parametrize(("columns", "words"), [
+    ({"id": pa.array([None], pa.string())}, "id is null"),
+    ({"id": pa.array([None], pa.int32())}, "id is null"),
+    ({"id": [""]}, "1 to 255 bytes"),
+    ({"id": ["é" * 128]}, "1 to 255 bytes"),
+    ({"id": ["a\0b"]}, "control characters"),
+    ({"id": ["a\x85b"]}, "control characters"),
+    ({"id": BROKEN}, "not valid UTF-8"),
+    ({"due": pa.array([None], pa.timestamp("us", "UTC"))}, "due is null"),
+    ({"due_ms": [-1]}, "before 1970"),
+    ({"due_ms": [OPENED * 1000]}, "ten years"),
+    ({"due_ms": [2**62]}, "ten years"),
+    ({"due": pa.array([2**63 - 1], pa.timestamp("us", "UTC"))}, "ten years"),
+    ({"args": [[float("nan")]]}, "no form in JSON"),
+    ({"args": pa.array([[None, float("inf")]])}, "no form in JSON"),
+    ({"args": ["{}"]}, "a list"),
+    ({"args": ["[1"]}, "no JSON"),
+    ({"args": ["[NaN]"]}, "no JSON"),
+    ({"args": [b"\xff"]}, "no JSON"),
+    ({"args": ["[" * 100_000]}, "no JSON"),
+    ({"args": ["[" * 50 + "]" * 50]}, "nested more than"),
+    ({"args": pa.array([[b"a\xff"]]).cast(pa.list_(pa.binary())).view(pa.list_(pa.string()))}, "not valid UTF-8"),
+    ({"args": pa.array([[2**62]], pa.list_(pa.timestamp("us", "UTC")))}, "beyond what Python can hold"),
+    ({"args": [["x" * 2_000_000]]}, "at most 1048576"),
+    ({"kwargs": ["[]"]}, "an object"),
+    ({"kwargs": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))}, "not a text"),
+    ({"priority": [8]}, "priority must be 0 to 7"),
+    ({"on_conflict": ["replaec"]}, "Did you mean 'replace'"),
+    ({"on_conflict": ["merge"]}, "payload"),
+    ({"task": ["a\nb"]}, "control characters"),
+    ({"max_attempts": [0]}, "max_attempts must be 1"),
+    ({"timeout": [0.0]}, "timeout must be more than 0"),
+    ({"timeout": [float("nan")]}, "timeout must be more than 0"),
+    ({"due_ms": [OPENED], "expires": pa.array([OPENED * 1000], pa.timestamp("us", "UTC"))}, "would never run"),
+    ({"context": ["[1]"]}, "an object"),
+    ({"context": pa.array([{"x": DUE}])}, "plain JSON"),
+    ({"context": [f'{{"x": "{"y" * 70_000}"}}']}, "at most 65535"),
+    ({"payload": [1], "score": ["1_0"]}, "finite number"),
+    ({"payload": [1], "score": [float("inf")]}, "finite number"),
+    ({"payload": ["x" * 2_000_000]}, "at most 1048576"),
+])  # fmt: skip
+def test_a_bad_row_is_named_with_its_reason_and_the_others_go_on(columns: dict[str, Any], words: str) -> None:
+    columns = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
+    good = {"id": "fine", "due_ms": OPENED, "due": 0, "score": 1, "priority": 4, "max_attempts": 1, "timeout": 1.0,
+            "on_conflict": "replace", "task": "t"}  # fmt: skip
+    both = {"id": pa.array(["fine", "bad"]), **{
+        name: pa.concat_arrays([_good(good.get(name), column.type), column]) for name, column in columns.items()
+    }}  # fmt: skip
+    made = packed(both)
+    assert list(made.bad) == [1]
+    assert words in made.bad[1]
+    assert [entry[0] for entry in made.entries] == ([b"fine"] if both["id"].type == pa.string() else [b"7"])
+
+
+def _good(value: Any, kind: Any) -> Any:
+    if value == "fine" and pa.types.is_integer(kind):
+        value = 7
+    if value in (1, 1.0) and pa.types.is_string(kind):
+        value = "1"
+    return pa.array([value], kind)
+
+
+def test_a_task_that_nobody_names_is_found_before_anything_is_written() -> None:
+    with pytest.raises(InvalidJob, match="which task"):
+        packed({"id": ["a"]}, task=None)
+    assert "task is null" in packed({"id": ["a"], "task": pa.nulls(1, pa.string())}, task=None).bad[0]
+
+
+def test_far_due_times_are_written_when_they_are_meant() -> None:
+    far = OPENED + 20 * 365 * 86_400_000
+    assert packed({"id": ["a"], "due_ms": [far]}, allow_far=True).entries[0][1] == far
+    assert "2255" in packed({"id": ["a"], "due_ms": [10**14]}, allow_far=True).bad[0]

@@ -1,0 +1,63 @@
+"""Whatever step a run dies at, the history ends as if it had not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from .history_stage import DAY, Database, Inbox, at, event, figures, history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEPS: Final = (
+    "batch written", "days noted", "events: day put", "batch landed", "landed", "attempts: day taken out",
+    "attempts: day put", "attempts written", "quarantine: day taken out", "quarantine: day put", "quarantine written",
+    "hours: day taken out", "hours: day put", "hours written", "hours told", "days settled",
+)  # fmt: skip
+#: one of each kind
+SOME: Final = ("batch landed", "attempts: day taken out", "hours: day put", "hours told")
+
+
+class Died(BaseException):
+    """Nothing of this package catches it."""
+
+
+def dies_at(step: str) -> Callable[[str], None]:
+    def tell(name: str) -> None:
+        if name == step:
+            raise Died(step)
+
+    return tell
+
+
+@pytest.mark.parametrize(
+    "steps", [pytest.param(SOME, id="some"), pytest.param(STEPS, id="all", marks=pytest.mark.slow)]
+)
+def test_a_history_that_died_at_every_step_equals_one_that_did_not(
+    spark: SparkSession, tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    inbox, database = Inbox(tmp_path / "inbox"), Database()
+    days = {step: DAY + timedelta(days=number) for number, step in enumerate(steps)}
+    inbox.add(*(event(ts=at(day)) for day in days.values()), *(event(ts=at(day), id=None) for day in days.values()))
+    history(spark, tmp_path / "root", inbox).run(database)
+
+    for step, day in days.items():
+        inbox.add(event("failed", ts=at(day)), event(ts=at(day), id=None))
+        with pytest.raises(Died, match=step):
+            history(spark, tmp_path / "root", inbox, dies_at(step)).run(database)
+    history(spark, tmp_path / "root", inbox).run(database)
+
+    good = [row for row in inbox.events if row["id"]]
+    assert database.rows == figures(good)
+    bad = [row for row in inbox.events if not row["id"]]
+    for table, rows in (("events", inbox.events), ("attempts", good), ("quarantine", bad)):
+        found = spark.read.parquet(str(tmp_path / "root" / table)).select("stream_id").collect()
+        assert sorted(row.stream_id for row in found) == sorted(row["stream_id"] for row in rows), table
+    left = [str(path) for path in (tmp_path / "root").glob("*/_*") if path.parent.name != "_checkpoints"]
+    assert left == []
+    assert history(spark, tmp_path / "root", inbox).status().pending == ()

@@ -1,0 +1,138 @@
+"""The history of real jobs in a real Redis: nothing lost, nothing doubled, and a loss that is told."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from django_delayq.core import events
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, release
+from django_delayq.pipeline.errors import EventsLost, PipelineError
+from django_delayq.pipeline.history import History, HistoryOptions
+from django_delayq.pipeline.redis_door import open_broker
+
+from .history_stage import Database
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def make(spark: SparkSession, redis_url: str, broker: Broker, tmp_path: Path) -> Callable[..., History]:
+    """``make(step)``: the history of the test's Redis."""
+
+    def make(step: Callable[[str], None] = lambda name: None, **options: object) -> History:
+        given = HistoryOptions(str(tmp_path / "root"), redis=redis_url, prefix=broker.prefix, **options)  # type: ignore[arg-type]
+        return History(spark, given, step=step)
+
+    return make
+
+
+def work(broker: Broker, dice: random.Random, jobs: int) -> None:
+    """Schedules jobs in two queues and lets each end somehow."""
+    for name, shards in (("orders", 2), ("mails", 1)):
+        queue = broker.queue(name, shards=shards)
+        queue.schedule_many(NewJob(f"{dice.random()}", f"shop.{name}") for _ in range(jobs))
+        for number in queue.numbers:
+            while held := queue.reserve(number, 50, worker="w:1").jobs:
+                assert all(queue.settle([ended(job, dice.randrange(4), int(broker.now_ms())) for job in held]))
+
+
+def ended(job: Job, how: int, now_ms: int) -> Settlement:
+    if how == 0:
+        return ack(job, now_ms, 12)
+    if how == 1:
+        return fail(job, now_ms, 5, delay_ms=3_600_000, error_class="ValueError")
+    return bury(job, now_ms, 1, reason="why") if how == 2 else release(job, delay_ms=3_600_000, event=True)
+
+
+def outcomes(database: Database) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for row in database.rows.values():
+        for name in ("succeeded", "failed", "buried", "released"):
+            found[row["queue"], name] += row[name]
+        assert row["runs"] == sum(row[name] for name in ("succeeded", "failed", "buried", "released"))
+    return found
+
+
+def counted(broker: Broker) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for counts in broker.inspector.all_counts():
+        for name, counter in (
+            ("succeeded", "acked"),
+            ("failed", "failed"),
+            ("buried", "buried"),
+            ("released", "released"),
+        ):
+            found[counts.queue, name] += counts.counters[counter]
+    return found
+
+
+def test_the_history_has_what_the_queue_itself_has_counted(broker: Broker, make: Callable[..., History]) -> None:
+    dice, database = random.Random(1), Database()
+
+    def die(name: str) -> None:
+        if name == "batch landed":
+            raise ConnectionResetError("died")
+
+    work(broker, dice, 60)
+    first = make(max_rows=100).run(database)
+    work(broker, dice, 40)
+    with pytest.raises(ConnectionResetError, match="died"):
+        make(die).run(database)
+    work(broker, dice, 20)
+    second = make().run(database)
+
+    assert first.batches > 1
+    assert outcomes(database) == counted(broker)
+    assert sum(outcomes(database).values()) == 2 * (60 + 40 + 20)
+    assert {queue: set(shards) for queue, shards in second.offsets.items()} == {"orders": {"0", "1"}, "mails": {"0"}}
+    for queue, shards in second.offsets.items():
+        for number, position in shards.items():
+            assert events.cursors(broker, queue, int(number)) == {"history": position}
+            assert broker.client.xlen(broker.shard(queue, int(number)).names["event"]) == 1, "the tombstone"
+
+
+def test_the_status_says_how_far_behind_each_shard_is(
+    broker: Broker, redis_url: str, make: Callable[..., History]
+) -> None:
+    work(broker, random.Random(2), 10)
+    kept = make()
+    kept.run()
+    work(broker, random.Random(3), 5)
+
+    status = kept.status(lambda: open_broker({"redis": redis_url, "prefix": broker.prefix}))
+
+    assert status.lag is not None
+    assert {(each.queue, each.shard) for each in status.lag} == {("orders", 0), ("orders", 1), ("mails", 0)}
+    assert status.behind == sum(each.entries for each in status.lag) >= 2 * 5
+
+
+def test_events_that_were_taken_off_before_they_were_read_end_the_run(
+    broker: Broker, make: Callable[..., History]
+) -> None:
+    dice, database = random.Random(4), Database()
+    work(broker, dice, 10)
+    make().run(database)
+    work(broker, dice, 10)
+    key = broker.shard("mails", 0).names["event"]
+    broker.client.xtrim(key, maxlen=1, approximate=False)
+
+    with pytest.raises(EventsLost, match="'mails'"):
+        make().run(database)
+
+    assert make(fail_on_loss=False).run(database).rows > 0
+
+
+def test_a_redis_that_is_away_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    nowhere = HistoryOptions(str(tmp_path / "root"), redis="redis://127.0.0.1:1/0")
+    with pytest.raises(PipelineError) as raised:
+        History(spark, nowhere).run()
+    assert "127.0.0.1:1" in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,284 @@
+"""Reading the queue through Spark: all columns or a few, all shards or some, with filters handed over or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.job import NewJob, bury, fail
+from django_delayq.pipeline.job_schema import JOBS
+from django_delayq.pipeline.reader import make_reader
+from tests.support.cluster_box import ClusterBox
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVERY_BYTE = bytes(range(256)) + b"\0\r\n\0"
+FAR_MS = 4_000_000_000_123  # in the year 2096
+FAR = datetime(2096, 10, 2, 7, 6, 40, 123_000, tzinfo=UTC)
+ALL = {"states": "*"}
+
+
+def columns_of(*names: str) -> StructType:
+    return StructType([field for field in JOBS.fields if field.name in names])
+
+
+@pytest.fixture
+def options(redis_url: str, prefix: str) -> dict[str, str]:
+    return {"redis": redis_url, "prefix": prefix}
+
+
+@pytest.fixture
+def read(options: dict[str, str]) -> Callable[..., list[dict[str, Any]]]:
+    """Reads as Spark does, but in this process: the rows."""
+
+    def rows(*names: str, on: dict[str, str] = options, **others: str) -> list[dict[str, Any]]:
+        reader = make_reader(columns_of(*names) if names else JOBS, {**on, **others})
+        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+    return rows
+
+
+def filled(broker: Broker) -> Broker:
+    """Two queues with something in every place."""
+    queue = broker.queue("orders", shards=3)
+    queue.schedule_many(
+        NewJob(f"order-{n}", "shop.cancel", args=EVERY_BYTE, due_ms=FAR_MS + n * 1000, delay_ms=None, priority=n % 8)
+        for n in range(40)
+    )
+    queue.schedule_many(NewJob(f"now-{n}", "shop.pay", options=b'{"context":{"n":1}}') for n in range(9))
+    held = [job for number in range(3) for job in queue.reserve(number, 50, worker="w").jobs]
+    queue.settle([fail(job, 1, 2, delay_ms=10**9, error_class="E", error=b'{"class":"E","message":"m"}')
+                  for job in held[:2]])  # fmt: skip
+    queue.settle([bury(job, 1, 2, reason="why") for job in held[2:5]])
+    queue.schedule(NewJob(held[-1].id, "shop.pay", due_ms=FAR_MS, delay_ms=None))
+    other = broker.queue("mail", shards=1)
+    other.schedule(NewJob("mail-1", "post", due_ms=FAR_MS, delay_ms=None))
+    return broker
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(row["id"] for row in rows)
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: repr(sorted(row.items())))
+
+
+# -- in this process ---------------------------------------------------------------------------------------------------
+
+
+def test_a_row_has_everything_that_is_known_of_a_job(broker: Broker, read: Callable[..., Any]) -> None:
+    queue = broker.queue("q", shards=2)
+    queue.schedule(NewJob("job", "work", args=EVERY_BYTE, due_ms=FAR_MS, delay_ms=None, key=b"k" * 16, priority=2,
+                          options=json.dumps({"context": {"a": [1]}}).encode()))  # fmt: skip
+    (row,) = read()
+    assert row == {
+        "queue": "q", "shard": queue.shard_of("job"), "state": "waiting", "id": "job", "task": "work", "due": FAR,
+        "priority": 2, "args": EVERY_BYTE, "context": '{"a":[1]}', "key": (b"k" * 16).hex(), "failures": 0,
+        "reserves": 0, "crashes": 0, "lease_until": None, "worker": None, "failed_at": None, "buried_at": None,
+        "reason": None, "error_class": None, "error": None, "payloads": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("id", "due"), ("id", "due", "priority", "queue", "shard", "state"), ("id", "lease_until"), ("id", "buried_at"),
+     ("id", "task"), ("args", "id"), ("queue",), ("id", "due", "payloads")],
+)  # fmt: skip
+def test_some_columns_have_what_they_have_among_all(
+    broker: Broker, read: Callable[..., Any], names: tuple[str, ...]
+) -> None:
+    filled(broker)
+    for bounds in ({}, {"dueFrom": FAR.isoformat(), "dueTo": str(FAR_MS + 7000)}):
+        everything = [{name: row[name] for name in names} for row in read(**ALL, **bounds)]
+        assert in_order(read(*names, **ALL, **bounds)) == in_order(everything)
+        assert len(everything) == (9 if bounds else 51)
+
+
+def test_queues_shards_states_and_bounds_are_kept_to(broker: Broker, read: Callable[..., Any]) -> None:
+    queue = filled(broker).queue("orders")
+    everything = read(**ALL)
+    assert {row["state"] for row in everything} == {"waiting", "reserved", "gated", "morgue"}
+    assert {row["state"] for row in read()} == {"waiting", "reserved"}
+    assert ids(read(queue="mail")) == ["mail-1"]
+    assert len(read(queue="mail, orders", **ALL)) == len(everything)
+    assert ids(read(queue="orders", shards="1", states="waiting")) == ids([
+        row for row in everything
+        if row["queue"] == "orders" and queue.shard_of(row["id"]) == 1 and row["state"] == "waiting"
+    ])  # fmt: skip
+    bounded = read(queue="orders", states="waiting", dueFrom=str(FAR_MS + 1000), dueTo=str(FAR_MS + 3000))
+    assert ids(bounded) == ["order-1", "order-2"]
+
+
+def test_small_batches_and_few_tasks_have_the_same_rows(broker: Broker, options: dict[str, str],
+                                                         read: Callable[..., Any]) -> None:  # fmt: skip
+    filled(broker)
+    everything = in_order(read(**ALL))
+    for more in ({"fetch": "1"}, {"partitions": "1"}, {"partitions": "3", "fetch": "7"}):
+        assert in_order(read(**ALL, **more)) == everything
+    assert [len(make_reader(JOBS, {**options, "partitions": n}).partitions()) for n in ("1", "3", "200")] == [1, 3, 4]
+
+
+def test_batches_are_cut_at_ten_thousand_rows_and_at_large_ones(broker: Broker, options: dict[str, str]) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.count_many(NewJob(f"j{n}", "work", delay_ms=10**7) for n in range(12_000))
+    queue.count_many(NewJob(f"k{n}", "work", delay_ms=10**9, args=b"x" * 900_000) for n in range(12))
+    reader = make_reader(JOBS, {**options, "fetch": "1000"})
+    sizes = [batch.num_rows for partition in reader.partitions() for batch in reader.read(partition)]
+    assert sum(sizes) == 12_012 and 10_000 <= sizes[0] <= 11_000 and len(sizes) == 3
+
+
+def test_a_queue_that_is_not_there_is_an_error_unless_it_may_be_empty(broker: Broker, read: Callable[..., Any]) -> None:
+    broker.queue("orders")
+    with pytest.raises(InvalidJob, match=r"no queue 'ordres'. Did you mean 'orders'.*missingQueue=empty"):
+        read(queue="ordres")
+    assert read(queue="ordres,orders", missingQueue="empty") == []
+
+
+def test_shards_of_former_epochs_are_read_too(broker: Broker, read: Callable[..., Any]) -> None:
+    queue = broker.queue("q", shards=2)
+    queue.schedule(NewJob("old", "work", delay_ms=10**9))
+    broker.reshard("q", 3)
+    queue.schedule(NewJob("new", "work", delay_ms=10**9))
+    assert {row["id"]: row["shard"] // 1024 for row in read()} == {"old": 0, "new": 1}
+    assert ids(read("id", states="waiting")) == ["new", "old"]
+
+
+@pytest.mark.broken_on_purpose
+def test_damage_in_redis_is_a_row_and_no_error(broker: Broker, read: Callable[..., Any]) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.schedule(NewJob("sound", "work", delay_ms=10**9))
+    names = queue.shard(0).names
+    broker.client.zadd(names["due.4"], {b"\xff": 1, b"bad": 2, b"inf": float("inf")})
+    broker.client.hset(names["body"], "bad", b"\x24\0\0")
+    rows = {row["id"]: row for row in read()}
+    assert set(rows) == {"sound", "\ufffd", "bad", "inf"}
+    assert (rows["bad"]["error_class"], rows["bad"]["task"], rows["bad"]["args"]) == ("Undecodable", None, b"\x24\0\0")
+    assert {row["id"]: row["due"] for row in read("id", "due")} == {ident: row["due"] for ident, row in rows.items()}
+
+
+def test_a_cluster_is_read_on_all_its_nodes(cluster_broker: Broker, cluster_box: ClusterBox,
+                                             read: Callable[..., Any]) -> None:  # fmt: skip
+    filled(cluster_broker)
+    on = {"redis": json.dumps(cluster_box.setting), "prefix": cluster_broker.prefix}
+    assert len(read(on=on, **ALL)) == 51
+    assert len(read("id", "due", on=on)) == len(read(on=on))
+
+
+# -- through Spark -----------------------------------------------------------------------------------------------------
+
+
+def frame(spark: SparkSession, options: dict[str, str], *names: str, **others: str) -> DataFrame:
+    reader = spark.read.format("delayq").options(**options, **others)
+    return (reader.schema(columns_of(*names)) if names else reader).load()
+
+
+def as_rows(found: DataFrame) -> list[dict[str, Any]]:
+    """The rows, with aware times."""
+    rows: list[dict[str, Any]] = found.toArrow().to_pylist()
+    return in_order(rows)
+
+
+def test_spark_reads_what_lies_in_redis(spark: SparkSession, broker: Broker, options: dict[str, str],
+                                         read: Callable[..., Any]) -> None:  # fmt: skip
+    filled(broker)
+    found = frame(spark, options, **ALL)
+    assert found.rdd.getNumPartitions() == 4
+    assert as_rows(found) == in_order(read(**ALL))
+    assert found.count() == frame(spark, options, "id", **ALL).count() == 51
+    assert as_rows(frame(spark, options, "id", "due")) == in_order(read("id", "due"))
+
+
+def test_a_view_in_sql_reads_it_too(spark: SparkSession, broker: Broker, options: dict[str, str]) -> None:
+    filled(broker)
+    given = ", ".join(f"{name} '{value}'" for name, value in {**options, **ALL, "queue": "orders"}.items())
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW jobs_now USING delayq OPTIONS ({given})")
+    found = spark.sql("SELECT state, count(*) AS n, max(error) AS error FROM jobs_now GROUP BY state")
+    assert {row["state"]: (row["n"], row["error"]) for row in found.collect()} == {
+        "waiting": (42, "m"), "reserved": (4, None), "gated": (1, None), "morgue": (3, None)}  # fmt: skip
+    spark.catalog.dropTempView("jobs_now")
+
+
+FILTERS: list[Callable[[DataFrame], DataFrame]] = [
+    lambda jobs: jobs.where((F.col("due") >= FAR) & (F.col("due") < FAR + timedelta(seconds=5))),
+    lambda jobs: jobs.where(F.col("due") == FAR),
+    lambda jobs: jobs.where((F.col("due") > FAR) & (F.col("state") == "waiting") & (F.col("priority") == 3)),
+    lambda jobs: jobs.where(F.col("id").isin("order-1", "order-2", "now-1", "now-2", "nobody", "mail-1")),
+    lambda jobs: jobs.where((F.col("id") == "order-7") & (F.col("queue") == "orders")),
+    lambda jobs: jobs.where((F.col("queue") == "orders") & F.col("shard").isin(0, 2) & (F.col("state") != "waiting")),
+    lambda jobs: jobs.where(F.col("state").isin("gated", "morgue") | (F.col("id") == "order-1")),
+    lambda jobs: jobs.where((F.col("state") == "nowhere") | (F.col("queue") == "nobody")),
+    lambda jobs: jobs.where(F.col("queue") == "nobody"),
+    lambda jobs: jobs.where(F.col("due").isNull() | F.col("task").like("shop%")),
+]
+
+
+def test_filters_handed_over_or_not_find_the_same_rows(
+    spark: SparkSession, broker: Broker, options: dict[str, str]
+) -> None:
+    filled(broker)
+    whole = frame(spark, options, **ALL).cache()
+    for place, condition in enumerate(FILTERS):
+        # A load for each: Spark keeps what it planned for the last filters, and reads it again where there are none.
+        pushed = condition(frame(spark, options, **ALL, pushdown="true"))
+        assert as_rows(pushed) == as_rows(condition(whole)), f"filter {place}"
+    whole.unpersist()
+
+
+def test_what_is_handed_over_is_not_read(spark: SparkSession, broker: Broker, options: dict[str, str]) -> None:
+    filled(broker)
+    jobs = frame(spark, options, **ALL, pushdown="true")
+    assert jobs.where(F.col("id") == "mail-1").rdd.getNumPartitions() == 2  # the shard of the id in each of both queues
+    assert jobs.where((F.col("queue") == "orders") & (F.col("shard") == 1)).rdd.getNumPartitions() == 1
+    # A session that does not allow it refuses the reader, and reads all the same without.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
+            frame(spark, options, pushdown="true").count()
+        assert frame(spark, options, queue="mail").where(F.col("id") == "mail-1").count() == 1
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_errors_of_options_reach_the_caller_with_their_text(spark: SparkSession, options: dict[str, str]) -> None:
+    for more, text in ({"dueFrom": "2026-01-01"}, "no time zone"), ({"qeue": "q"}, "Did you mean 'queue'"):
+        with pytest.raises(Exception, match=text):
+            frame(spark, options, **more)
+    with pytest.raises(Exception, match="no queue 'q'"):
+        frame(spark, options, queue="q").count()
+    with pytest.raises(Exception, match="Did you mean 'due'"):
+        spark.read.format("delayq").options(**options).schema("dew timestamp").load().count()
+    assert frame(spark, options, queue="q", missingQueue="empty").count() == 0
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """Another time zone for Python, as Django sets it."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "America/Chicago"
+    time.tzset()
+    yield
+    os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
+    time.tzset()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_times_do_not_depend_on_a_time_zone(spark: SparkSession, broker: Broker, options: dict[str, str]) -> None:
+    filled(broker)
+    for names in ((), ("id", "due")):
+        jobs = frame(spark, options, *names, queue="mail")
+        assert jobs.select(F.unix_millis("due")).collect()[0][0] == FAR_MS
+        assert as_rows(jobs)[0]["due"] == FAR

@@ -1,0 +1,208 @@
+"""Options, columns and filters of reading the queue: checked and understood without Spark running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import (
+    CaseInsensitiveDict,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+from pyspark.sql.types import LongType, StructType, TimestampNTZType
+
+from django_delayq.core.errors import Misconfigured
+from django_delayq.pipeline.job_filters import narrowed
+from django_delayq.pipeline.job_options import ReadOptions, Wanted
+from django_delayq.pipeline.job_schema import JOBS, check_schema
+from django_delayq.pipeline.jobs import JobsSource
+from django_delayq.pipeline.reader import JobsPushReader, JobsReader
+
+REDIS = {"redis": "redis://localhost:1/0"}
+T0_MS = 1_700_000_000_000
+T0 = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def read(**options: str) -> ReadOptions:
+    return ReadOptions.parse({**REDIS, **options})
+
+
+def test_without_options_all_queues_are_read_as_they_wait_and_run() -> None:
+    options = read()
+    assert options.wanted == Wanted(None, None, ("waiting", "reserved"), None, None, None)
+    assert (options.fetch, options.partitions, options.pushdown, options.missing_is_empty) == (200, 200, False, False)
+
+
+def test_every_option_is_understood() -> None:
+    options = read(queue=" a, b,a ", states="MORGUE, waiting", shards="0,1025", dueFrom="2023-11-14T22:13:20Z",
+                   dueTo=str(T0_MS + 5), fetch="10", partitions="3", pushdown="TRUE",
+                   missingQueue="empty")  # fmt: skip
+    wanted = Wanted(("a", "b"), frozenset({0, 1025}), ("waiting", "morgue"), T0_MS, T0_MS + 5)
+    assert options == ReadOptions(wanted, 10, 3, True, True)
+    assert read(queue="*", states="*").wanted == Wanted(states=("waiting", "reserved", "gated", "morgue"))
+
+
+@pytest.mark.parametrize("text", ["2023-11-14T23:13:20+01:00", "2023-11-14 22:13:20.000Z", str(T0_MS), f" {T0_MS} "])
+def test_a_moment_may_be_written_in_several_ways(text: str) -> None:
+    assert read(dueFrom=text).wanted.low == T0_MS
+
+
+def test_a_fraction_of_a_millisecond_is_rounded_up() -> None:
+    assert read(dueFrom="2023-11-14T22:13:20.000001Z").wanted.low == T0_MS + 1
+    assert read(dueTo="1969-12-31T23:59:59.999500Z").wanted.high == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("dueFrom", "2023-11-14T22:13:20", "no time zone"),
+        ("dueTo", "2023-11-14", "no time zone"),
+        ("dueTo", "tomorrow", "ISO 8601"),
+        ("dueFrom", "1e3", "ISO 8601"),
+        ("states", "waiting,buried", "'buried', which is none"),
+        ("states", "wating", "Did you mean 'waiting'"),
+        ("states", " , ", "empty"),
+        ("shards", "1,x", "numbers of shards"),
+        ("shards", "-1", "numbers of shards"),
+        ("shards", "", "numbers of shards"),
+        ("queue", "", "empty"),
+        ("queue", "a,1b", "queue name '1b' is not usable"),
+        ("fetch", "0", "1 to 1000"),
+        ("fetch", "1001", "1 to 1000"),
+        ("fetch", "ten", "1 to 1000"),
+        ("partitions", "0", "whole number"),
+        ("pushdown", "yes", "true or false"),
+        ("missingQueue", "ignore", "fail, or empty"),
+        ("dueform", "1", "Did you mean 'dueFrom'"),
+        ("path", "somewhere", "is no option"),
+    ],
+)
+def test_what_cannot_be_an_option_is_refused_with_what_to_write(name: str, value: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        read(**{name: value})
+
+
+def test_bounds_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(Misconfigured, match="other way round"):
+        read(dueFrom="5", dueTo="5")
+
+
+def test_names_of_options_have_no_large_and_small_letters() -> None:
+    source = JobsSource(CaseInsensitiveDict({**REDIS, "DUEFROM": "5", "Pushdown": "true"}))
+    assert source.schema() == JOBS
+    reader = source.reader(JOBS)
+    assert isinstance(reader, JobsPushReader)
+    assert reader.wanted.low == 5
+
+
+def test_options_are_checked_before_anything_is_read() -> None:
+    with pytest.raises(Misconfigured, match="ISO 8601"):
+        JobsSource({**REDIS, "dueFrom": "?"}).schema()
+    with pytest.raises(Misconfigured, match="1 to 1000"):
+        JobsSource({**REDIS, "fetch": "?"}).reader(JOBS)
+
+
+def test_without_pushdown_the_reader_does_not_take_filters() -> None:
+    reader = JobsSource({**REDIS}).reader(JOBS)
+    # Spark refuses any reader that overrides it, unless the session allows it.
+    assert type(reader).pushFilters is JobsReader.pushFilters is not JobsPushReader.pushFilters
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def test_any_columns_may_be_asked_for_in_any_order() -> None:
+    schema = StructType().add("due", "timestamp").add("id", "string")
+    assert check_schema(schema) is schema
+    assert check_schema(JOBS) is JOBS
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("dew", LongType(), "Did you mean 'due'"),
+        ("shard", LongType(), "is int, not bigint"),
+        ("x", LongType(), "no column 'x'"),
+        ("due", TimestampNTZType(), "is timestamp, not timestamp_ntz"),
+    ],
+)
+def test_a_column_that_no_job_has_is_refused(name: str, kind: Any, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        check_schema(StructType().add(name, kind))
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+
+DUE, EARLIER = ("due",), timedelta(microseconds=1)
+BERLIN = timezone(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("condition", "change"),
+    [
+        (GreaterThanOrEqual(DUE, T0), {"low": T0_MS}),
+        (GreaterThanOrEqual(DUE, T0 + EARLIER), {"low": T0_MS + 1}),
+        (GreaterThan(DUE, T0), {"low": T0_MS + 1}),
+        (GreaterThan(DUE, T0 - EARLIER), {"low": T0_MS}),
+        (LessThan(DUE, T0), {"high": T0_MS}),
+        (LessThan(DUE, T0 + EARLIER), {"high": T0_MS + 1}),
+        (LessThanOrEqual(DUE, T0), {"high": T0_MS + 1}),
+        (LessThanOrEqual(DUE, T0 - EARLIER), {"high": T0_MS}),
+        (EqualTo(DUE, T0.astimezone(BERLIN)), {"low": T0_MS, "high": T0_MS + 1}),
+        (EqualTo(("id",), "a"), {"idents": ("a",)}),
+        (EqualNullSafe(("id",), "a"), {"idents": ("a",)}),
+        (In(("id",), ("a", None, "b", "a")), {"idents": ("a", "b")}),
+        (EqualTo(("state",), "waiting"), {"states": ("waiting",)}),
+        (In(("state",), ("morgue", "nowhere")), {"states": ()}),
+        (EqualTo(("queue",), "q"), {"queues": ("q",)}),
+        (In(("shard",), (1, 2)), {"shards": frozenset({1, 2})}),
+        (IsNotNull(("id",)), {}),
+    ],
+)
+def test_a_filter_narrows_down_what_is_wanted(condition: Filter, change: Mapping[str, Any]) -> None:
+    assert narrowed(Wanted(), condition) == replace(Wanted(), **change)
+
+
+def test_no_due_time_is_equal_to_a_fraction_of_a_millisecond() -> None:
+    found = narrowed(Wanted(), EqualTo(DUE, T0 + EARLIER))
+    assert found is not None and found.low is not None and found.high is not None and found.low >= found.high
+
+
+def test_filters_meet_what_was_wanted_before() -> None:
+    wanted = Wanted(("a", "b"), frozenset({1, 2}), ("waiting",), T0_MS, T0_MS + 10, ("x", "y"))
+    assert narrowed(wanted, GreaterThanOrEqual(DUE, T0 - EARLIER * 5000)) == wanted
+    assert narrowed(wanted, LessThan(DUE, T0 + timedelta(days=1))) == wanted
+    assert narrowed(wanted, In(("queue",), ("b", "c"))) == replace(wanted, queues=("b",))
+    assert narrowed(wanted, EqualTo(("shard",), 3)) == replace(wanted, shards=frozenset())
+    assert narrowed(wanted, EqualTo(("id",), "z")) == replace(wanted, idents=())
+    assert narrowed(wanted, EqualTo(("state",), "morgue")) == replace(wanted, states=())
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        EqualTo(("task",), "work"),
+        StringStartsWith(("id",), "a"),
+        Not(EqualTo(("id",), "a")),
+        IsNotNull(DUE),
+        GreaterThan(("failures",), 1),
+        GreaterThan(DUE, datetime(2023, 11, 14)),
+        EqualTo(("shard",), "1"),
+        EqualTo(("context", "trace"), "x"),
+    ],
+)
+def test_what_the_core_cannot_answer_is_left_to_spark(condition: Filter) -> None:
+    assert narrowed(Wanted(), condition) is None

@@ -1,0 +1,378 @@
+"""``df.write.format("delayq")``, and the same with ``writeStream``, on real Spark and real Redis."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+from django_delayq import schedule_many
+from django_delayq import task as make_task
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import ack
+from django_delayq.pipeline.redis_door import open_broker
+from django_delayq.pipeline.writer import batch_writer, stream_writer
+from tests.core.world import read_world
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.support.redis_box import RedisBox
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+SOON = NOW + timedelta(hours=1)
+
+
+@pytest.fixture
+def target(redis_setting: Any, prefix: str) -> dict[str, str]:
+    """The options that lead to the test's Redis."""
+    return {"redis": redis_setting if isinstance(redis_setting, str) else json.dumps(redis_setting), "prefix": prefix}
+
+
+def write(df: DataFrame, target: dict[str, str], **options: Any) -> None:
+    said = {"queue": "q", "task": "app.send", **target, **{name: str(value) for name, value in options.items()}}
+    df.write.format("delayq").options(**said).mode("append").save()
+
+
+def rows(spark: SparkSession, n: int, parts: int = 2) -> DataFrame:
+    """Ids ``job-0`` … with their number as the argument, due at once."""
+    return spark.range(0, n, 1, parts).select(
+        F.concat(F.lit("job-"), F.col("id").cast("string")).alias("id"), F.array("id").alias("args")
+    )
+
+
+def take(broker: Broker, n: int, queue: str = "q") -> dict[str, bytes]:
+    """Runs the due jobs of a queue: their ids and arguments."""
+    found: dict[str, bytes] = {}
+    one = broker.queue(queue)
+    for number in one.numbers:
+        while len(found) < n and (jobs := one.reserve(number, n - len(found), worker="test").jobs):
+            found |= {job.id: job.args for job in jobs}
+            one.settle([ack(job, 1, 1) for job in jobs])
+    return found
+
+
+def counts(broker: Broker, run_id: str) -> dict[str, int]:
+    run = runs.read_run(broker, run_id)
+    assert run is not None
+    return dict(runs.progress(broker, run))
+
+
+def refusal(run: Callable[[], object]) -> str:
+    with pytest.raises(Exception) as caught:
+        run()
+    return str(caught.value)
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+def test_spark_and_schedule_many_make_the_same_world(
+    spark: SparkSession, delayq: Broker, target: dict[str, str]
+) -> None:
+    def send(*args: object, **kwargs: object) -> None: ...
+
+    task = make_task(name="world.send", max_attempts=3)(send)
+    entries = [{
+        "args": [n, f'"é{n}"', n / 8], "kwargs": {"to": {"b": [SOON], "a": None}}, "id": f"order-{n}",
+        "at": SOON + timedelta(milliseconds=n), "context": {"trace": str(n)}, "priority": n % 8,
+    } for n in range(40)]  # fmt: skip
+    delayq.queue("ours", shards=1)
+    schedule_many(task, entries, queue="ours")
+    data = [
+        (e["id"], e["at"], tuple(e["args"]), (e["kwargs"]["to"],), e["context"], e["priority"])
+        for e in entries
+    ]  # fmt: skip
+    df = spark.createDataFrame(data, "id string, due timestamp, args struct<n: long, t: string, d: double>, "
+                               "kwargs struct<to: struct<b: array<timestamp>, a: string>>, "
+                               "context map<string, string>, priority int")  # fmt: skip
+    write(df, target, queue="theirs", task="world.send", onConflict="replace")
+    ours, theirs = (world(delayq, queue) for queue in ("ours", "theirs"))
+    assert ours == theirs
+    assert len(ours["lives"]) == 40
+
+
+def world(broker: Broker, queue: str) -> dict[str, Any]:
+    """What lives in a queue, without the keys of generations and the statistics."""
+    found = read_world(broker.queue(queue), broker.queue(queue).numbers[0])
+    for live in found["lives"].values():
+        live["content"] = (
+            *(getattr(live["content"], name) for name in ("task", "merged", "args", "options", "priority")),
+        )
+    return {name: found[name] for name in ("waiting", "lives")}
+
+
+def test_every_byte_of_a_payload_arrives(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    payloads = [bytes(range(256)), b"", b"\r\n\0", b"\xff\xfe$3\r\n", bytes(100_000)]
+    df = spark.createDataFrame([(f"p{n}", data) for n, data in enumerate(payloads)], "id string, payload binary")
+    df.write.format("delayq").options(queue="raw", kind="pull", shards="3", **target).mode("append").save()
+    assert take(broker, 10, "raw") == {f"p{n}": data for n, data in enumerate(payloads)}
+    _, layout = broker.read_layout("raw")
+    assert layout is not None
+    assert (layout["kind"], layout["shards"]) == ("pull", 3)
+
+
+def test_due_times_do_not_depend_on_the_sessions_zone(
+    spark: SparkSession, broker: Broker, target: dict[str, str]
+) -> None:
+    df = spark.sql("SELECT 'x' AS id, timestamp '2027-03-28T01:30:00.1234Z' AS due, "
+                   "array(timestamp '2027-03-28T01:30:00Z') AS args")  # fmt: skip
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # an hour that is not there in Berlin
+    try:
+        write(df, target)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    seen = broker.inspector.page("q", "waiting", limit=5).jobs[0]
+    assert seen.due_ms == int(datetime(2027, 3, 28, 1, 30, tzinfo=UTC).timestamp() * 1000) + 124
+    assert seen.job.args == b'[{"$dt":"2027-03-28T01:30:00+00:00"}]'
+
+
+def test_merged_jobs_are_united(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    df = spark.createDataFrame(
+        [("crm-1", {"a": 1}, 2), ("crm-1", {"a": 2}, 1), ("crm-2", {"a": 3}, 5), ("crm-1", {"a": 1}, 7)],
+        "id string, payload map<string, int>, score int",
+    )
+    write(df.coalesce(1), target, runId="united")
+    found = read_world(broker.queue("q"), broker.queue("q").numbers[0])["lives"]
+    assert {name: [(p.data, p.score) for p in live["waiting"]] for name, live in found.items()} == {
+        "crm-1": [(b'{"a":2}', "1"), (b'{"a":1}', "2")], "crm-2": [(b'{"a":3}', "5")],
+    }  # fmt: skip
+
+
+def test_rows_go_to_the_queues_that_they_name(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    df = rows(spark, 60).withColumn(
+        "queue", F.when(F.col("id").endswith("1"), "one").when(F.col("id").endswith("2"), "two")
+    )
+    write(df, target, runId="several", close="false")
+    write(df, target, runId="several")
+    assert {queue: len(take(broker, 100, queue)) for queue in ("q", "one", "two")} == {"q": 48, "one": 6, "two": 6}
+    assert {run.id: (run.closed, dict(run.counts)) for run in runs.runs(broker)} == {
+        "several@q": (True, {"created": 48}), "several@one": (True, {"created": 6}),
+        "several@two": (True, {"created": 6}),
+    }  # fmt: skip
+
+
+# -- once, however often it is sent ------------------------------------------------------------------------------------
+
+
+def test_a_second_write_of_a_run_adds_nothing_even_when_its_jobs_are_gone(
+    spark: SparkSession, broker: Broker, target: dict[str, str]
+) -> None:
+    write(rows(spark, 1_000), target, runId="r", close="false")
+    assert len(take(broker, 1_000)) == 1_000
+    write(rows(spark, 1_000), target, runId="r")
+    assert take(broker, 1_000) == {}
+    assert counts(broker, "r") == {"created": 1_000}
+
+
+def test_a_run_that_is_over_writes_nothing(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    write(rows(spark, 10), target, runId="r")
+    write(rows(spark, 20), target, runId="r")
+    assert len(take(broker, 100)) == 10
+    assert counts(broker, "r") == {"created": 10}
+
+
+def test_a_run_is_not_gone_on_with_by_other_columns(
+    spark: SparkSession, broker: Broker, target: dict[str, str]
+) -> None:
+    write(rows(spark, 10), target, runId="r", close="false")
+    assert "columns was" in refusal(lambda: write(rows(spark, 10).drop("args"), target, runId="r"))
+    assert "priority was" in refusal(lambda: write(rows(spark, 10), target, runId="r", priority=1))
+    assert "chunk was" in refusal(lambda: write(rows(spark, 10), target, runId="r", chunk=10))
+    write(rows(spark, 10), target, runId="r", rateLimit=1e6, maxMemory=0.5)
+
+
+def test_without_a_run_id_each_write_is_a_run_of_its_own(
+    spark: SparkSession, broker: Broker, target: dict[str, str]
+) -> None:
+    write(rows(spark, 10), target)
+    take(broker, 10)
+    write(rows(spark, 10), target)
+    assert len(take(broker, 100)) == 10
+    assert [run.closed for run in runs.runs(broker)] == [True, True]
+
+
+def test_no_rows_make_no_run(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    write(rows(spark, 0), target, runId="r")
+    assert runs.runs(broker) == []
+
+
+def test_a_stream_that_replays_a_batch_adds_nothing(
+    spark: SparkSession, broker: Broker, target: dict[str, str], tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+
+    def stream() -> None:
+        df = spark.readStream.schema("id string, args array<long>").option("maxFilesPerTrigger", 1).parquet(str(source))
+        said = {"queue": "q", "task": "app.send", **target, "checkpointLocation": str(checkpoint)}
+        query = df.writeStream.format("delayq").options(**said).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    for n in range(3):
+        rows(spark, 100 * (n + 1), 1).filter(F.col("args")[0] >= 100 * n).write.mode("append").parquet(str(source))
+    stream()
+    assert len(take(broker, 1_000)) == 300
+    for name in ("2", ".2.crc"):  # as if Spark had died before it noted that the batch is in
+        (checkpoint / "commits" / name).unlink()
+    stream()
+    assert take(broker, 1_000) == {}
+    ids = [run.id for run in runs.runs(broker)]
+    assert [run_id.split(":")[1] for run_id in ids] == ["1", "2"]  # those before are forgotten
+    assert len({run_id.split(":")[0] for run_id in ids}) == 1
+
+
+# -- rows that are no jobs ---------------------------------------------------------------------------------------------
+
+
+def test_a_bad_row_ends_the_write_and_is_named(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    df = rows(spark, 10).withColumn("priority", F.when(F.col("id") == "job-7", 9).otherwise(1))
+    told = refusal(lambda: write(df, target, runId="bad"))
+    assert "the row with id 'job-7' cannot be written: priority must be 0 to 7, got 9" in told
+    assert "option('runId', 'bad')" in told
+
+
+def test_bad_rows_are_put_aside_with_the_reason(
+    spark: SparkSession, broker: Broker, target: dict[str, str], tmp_path: Path
+) -> None:
+    df = rows(spark, 100).withColumn("priority", F.when(F.col("id").endswith("7"), 9).otherwise(1))
+    for _ in range(2):
+        write(df, target, runId="bad", onError="quarantine", quarantine=tmp_path / "aside", close="false")
+    assert counts(broker, "bad") == {"created": 90}
+    aside = pq.read_table(tmp_path / "aside").to_pylist()
+    assert sorted(row["id"] for row in aside) == sorted(f"job-{n}7" if n else "job-7" for n in range(10))
+    assert {row["reason"] for row in aside} == {"priority must be 0 to 7, got 9"}
+    assert list((tmp_path / "aside").glob(".*")) == []
+
+
+@pytest.mark.parametrize(("columns", "options", "words"), [
+    ("id int, arguments int", {}, "no column 'arguments'. Did you mean 'args'? Known are: id, due"),
+    ("i int", {}, "no column 'i'"),
+    ("args array<int>", {}, "no column id"),
+    ("id double", {}, "column id is double, but it has to be a string or a whole number"),
+    ("id int, due date", {}, "column due is date"),
+    ("id int, due timestamp_ntz", {}, "column due is timestamp_ntz"),
+    ("id int, due timestamp, due_ms long", {}, "keep one of them"),
+    ("id int, args array<int>, payload int", {}, "keep one of them"),
+    ("id int, score int", {}, "give a column payload"),
+    ("id int, args array<interval month>", {}, "form in JSON"),
+    ("id int, args struct<v: variant>", {}, "form in JSON"),
+    ("id int, kwargs map<int, int>", {}, "keys are no strings"),
+    ("id int, kwargs struct<a: int>", {"encoded": "true"}, "leave kwargs out"),
+    ("id int", {"task": " "}, "task is empty"),
+    ("id int", {"queue": "no queue"}, "queue name"),
+    ("id int", {"onConflict": "update"}, "must be one of merge, replace, ignore, error"),
+    ("id int", {"onConflikt": "error"}, "Did you mean 'onConflict'"),
+    ("id int", {"priority": "8"}, "0 to 7"),
+    ("id int", {"onError": "quarantine"}, "quarantine=FOLDER"),
+    ("id int", {"context": "[]"}, "JSON object"),
+    ("id int", {"source": "[]"}, "JSON object"),
+    ("id int", {"runId": "a b"}, "none of them a space"),
+    ("id int", {"rateLimit": "fast"}, "rateLimit is 'fast'"),
+    ("id int", {"close": "perhaps"}, "use true or false"),
+    ("id int", {"chunk": "251"}, "from 1 to 250"),
+    ("id int", {"kind": "pull"}, "has no tasks"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_refused_before_anything_runs(
+    spark: SparkSession, broker: Broker, target: dict[str, str], columns: str, options: dict[str, str], words: str
+) -> None:
+    schema = StructType.fromDDL(columns)
+    said = CaseInsensitiveDict({"queue": "q", "task": "app.send", **target, **options})
+    assert words in refusal(lambda: batch_writer(said, schema, False))
+    assert broker.client.hlen(broker.queues_key) == 0
+
+
+def test_a_queue_and_a_task_have_to_be_named(spark: SparkSession, target: dict[str, str]) -> None:
+    schema = StructType.fromDDL("id int")
+    assert "which queue?" in refusal(lambda: batch_writer({"task": "t", **target}, schema, False))
+    assert "which task?" in refusal(lambda: batch_writer({"queue": "q", **target}, schema, False))
+    assert "leave the option runId out" in refusal(
+        lambda: stream_writer({"queue": "q", "task": "t", "runId": "r", **target}, schema, False)
+    )
+
+
+def test_only_append_is_a_mode(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    made = rows(spark, 1).write.format("delayq").options(queue="q", task="t", **target)
+    assert '.mode("append")' in refusal(lambda: made.mode("overwrite").save())
+    assert "UNSUPPORTED_DATA_SOURCE_SAVE_MODE" in refusal(lambda: made.mode("error").save())
+
+
+# -- Redis -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_redis_that_may_throw_jobs_away_is_refused(
+    spark: SparkSession, redis_factory: Callable[..., RedisBox]
+) -> None:
+    box = redis_factory(maxmemory_policy="allkeys-lru")
+    assert "CONFIG SET maxmemory-policy noeviction" in refusal(lambda: write(rows(spark, 1), {"redis": box.url}))
+
+
+def test_a_cluster_takes_the_jobs(spark: SparkSession, cluster_broker: Broker, cluster_box: Any) -> None:
+    target = {"redis": json.dumps(cluster_box.setting), "prefix": cluster_broker.prefix}
+    for _ in range(2):
+        write(rows(spark, 1_000), target, shards=4, runId="r", close="false")
+    assert counts(cluster_broker, "r") == {"created": 1_000}
+    assert len(take(cluster_broker, 2_000)) == 1_000
+
+
+def test_a_rate_is_kept_by_all_tasks_together(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    write(rows(spark, 1), target)  # Spark's workers are there
+    began = time.monotonic()
+    write(rows(spark, 1_000), target, rateLimit=1_000, chunk=50)
+    assert 0.85 <= time.monotonic() - began < 2.5
+    assert len(take(broker, 2_000)) == 1_000
+
+
+def test_a_redis_that_is_nearly_full_is_waited_for(spark: SparkSession, redis_factory: Callable[..., RedisBox]) -> None:
+    box = redis_factory()
+    used = int(box.client().info("memory")["used_memory"])
+    box.client().config_set("maxmemory", used + (used // 10) + 20_000_000)
+    told = refusal(lambda: write(rows(spark, 10), {"redis": box.url}, maxMemory=0.001, patience=0.5, runId="r"))
+    assert "stops at 0%" in told
+    assert "runId" in told
+    write(rows(spark, 10), {"redis": box.url}, runId="r")
+
+
+def test_a_paused_queue_is_waited_for(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
+    broker.queue("q")
+    broker.pause("q", "in")
+    assert "paused for new jobs" in refusal(lambda: write(rows(spark, 10), target, runId="r", patience=0.3))
+    broker.resume("q", "in")
+    write(rows(spark, 10), target, runId="r")
+    assert len(take(broker, 100)) == 10
+
+
+def test_a_redis_that_dies_is_told_within_seconds_and_the_run_goes_on_later(
+    spark: SparkSession, redis_factory: Callable[..., RedisBox]
+) -> None:
+    box = redis_factory(aof="always")
+    target = {"redis": box.url}
+    df = rows(spark, 3_000)
+
+    def kill_in_the_middle() -> None:
+        while not any(key.endswith(b":body") for key in box.client().scan_iter("*")):
+            time.sleep(0.01)
+        box.kill()
+
+    killer = threading.Thread(target=kill_in_the_middle)
+    killer.start()
+    began = time.monotonic()
+    told = refusal(lambda: write(df, target, rateLimit=1_500, chunk=50, runId="r"))
+    killer.join()
+    assert time.monotonic() - began < 30
+    assert "option('runId', 'r')" in told
+    box.start()
+    write(df, target, chunk=50, runId="r")
+    with open_broker(target) as broker:
+        assert counts(broker, "r") == {"created": 3_000}
+        assert len(take(broker, 4_000)) == 3_000
