@@ -8,7 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-NAMES = ("drain", "merged", "failures", "enqueue", "bulk", "lateness", "idle", "memory", "scripts", "http")
+NAMES = ("drain", "merged", "failures", "enqueue", "bulk", "runs", "lateness", "idle", "memory", "scripts", "http",
+         "events", "snapshot", "spark_bulk", "reconcile")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,114 @@
+"""Orders against reminders, in a process of the example shop: the two reads alone, and the comparison, in turn.
+
+Arguments: how many orders, how many reminders are missing, how many rounds. Settings and servers come from the
+environment. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+from django_delayq.connections import broker
+from django_delayq.core.job import NewJob
+from django_delayq.pipeline.bulk import BulkOptions
+from django_delayq.pipeline.reconcile import ReconcileOptions, Reconciliation
+from django_delayq.pipeline.session import SessionOptions, opened
+from django_delayq.pipeline.table import attach
+
+QUEUE = "notifications"
+SHARDS = 4
+LONG_AGO = datetime.now(UTC) - timedelta(days=1)
+
+
+def main() -> None:
+    django.setup()
+    orders, missing, rounds = map(int, sys.argv[1:])
+    fill(orders, missing)
+    reading, comparing, found = [], [], []
+    with opened(SessionOptions(master="local[2]", app="benchmark")) as spark:
+        attach(spark)
+        for turn in range(rounds + 1):
+            reads = [timed(read_queue, comparison_of(spark)), timed(read_table, comparison_of(spark))]
+            took = timed(lambda comparison: found.append(comparison.look()), comparison_of(spark))
+            if turn:
+                reading.append(reads)
+                comparing.append(took)
+        started = time.perf_counter()
+        outcomes = comparison_of(spark).put_back(found[-1])
+        again = comparison_of(spark).look()
+        put_back = time.perf_counter() - started
+    exact = all(one.rows == orders and one.missing == missing and one.known == orders - missing for one in found)
+    exact = exact and outcomes == {"created": missing} and again.missing == 0 and found[-1].first == first(missing)
+    print(json.dumps({"reads": reading, "compared": comparing, "exact": exact, "put_back": put_back}))
+
+
+def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -> float:
+    started = time.perf_counter()
+    act(comparison)
+    return time.perf_counter() - started
+
+
+def comparison_of(spark: Any) -> Reconciliation:
+    url = settings.DELAYQ["REDIS"]
+    jobs = BulkOptions(queue=QUEUE, task="shop.remind_customer", id="remind-{pk}", due="expires_at", args=("pk",),
+                       redis=url, prefix=settings.DELAYQ["PREFIX"])  # fmt: skip
+    return Reconciliation(spark, ReconcileOptions(jobs=jobs, model="shop.Order", filters=[{"status": "placed"}],
+                                                  created="created_at"))  # fmt: skip
+
+
+def read_queue(comparison: Reconciliation) -> None:
+    """What the comparison reads of the queue, and nothing done with it."""
+    frame = comparison._snapshot(("id", "state"), ("waiting", "reserved", "gated", "morgue"))
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def read_table(comparison: Reconciliation) -> None:
+    """What it reads of the table."""
+    options = comparison._options
+    before = comparison._cutoff().isoformat()
+    frame = comparison._read(options.model, options.columns, [*options.filters, {"created_at__lt": before}], None)
+    frame.write.format("noop").mode("overwrite").save()
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
+
+
+def first(missing: int) -> tuple[str, ...]:
+    return tuple(sorted(f"remind-{number}" for number in range(1, missing + 1))[:10])
+
+
+def fill(orders: int, missing: int) -> None:
+    call_command("migrate", verbosity=0)
+    with sqlite3.connect(str(settings.DATABASES["default"]["NAME"])) as database:
+        database.execute("INSERT INTO shop_customer (id, name, email) VALUES (1, 'Ada', 'ada@example.com')")
+        database.executemany(
+            "INSERT INTO shop_order (id, customer_id, status, version, created_at, expires_at) "
+            "VALUES (?, 1, 'placed', 1, ?, ?)",
+            ((number, stamp(LONG_AGO), stamp(LONG_AGO + timedelta(days=2))) for number in range(1, orders + 1)),
+        )
+    told = broker().queue(QUEUE, shards=SHARDS).count_many(reminders(orders, missing))
+    assert told == {"created": orders - missing}
+
+
+def stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def reminders(orders: int, missing: int) -> Iterator[NewJob]:
+    due_ms = round((LONG_AGO + timedelta(days=2)).timestamp() * 1000)
+    for number in range(missing + 1, orders + 1):
+        yield NewJob(f"remind-{number}", "shop.remind_customer", b"[%d]" % number, due_ms, None, fresh=False)
+
+
+if __name__ == "__main__":
+    main()
