@@ -1,4 +1,5 @@
 # make demo      the example shop with its worker, on servers of its own; Ctrl-C ends all (PORT=8001: another port)
+# make demo-pipeline  a campaign for a million customers on Spark: scheduled, run, its history drawn (CUSTOMERS=20000: fewer)
 # make test      every test; the servers it needs are started by the tests (Chromium for the admin's: .ci/browser)
 # make check     style, types, import contracts, migrations, the built package
 # make test-all  the tests on every other supported Python found on this machine
@@ -12,18 +13,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo test test-long test-all check bench clean
+.PHONY: demo demo-pipeline test test-long test-all check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
 
+demo-pipeline: $(VENV)/.demo-pipeline
+	@$(BIN)/python example_project/pipeline.py $(if $(CUSTOMERS),--customers $(CUSTOMERS)) $(ARGS)
+
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not slow" --ignore tests/api $(ARGS)
+	$(BIN)/python -m pytest -q -m "not slow" --ignore tests/api --ignore tests/pipeline $(ARGS)
 	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/api
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/pipeline
 	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(ARGS)
 	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(ON_A_CLUSTER)
 
-# The API has a process of its own: it is asked by a machine, with servers and threads of its own.
+# The API has a process of its own: it is asked by a machine, with servers and threads of its own. So has the pipeline:
+# one Spark for all its tests.
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
 	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model))
@@ -47,6 +53,10 @@ $(VENV)/.demo: pyproject.toml .ci/venv
 	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[demo]'
 	@touch $@
 
+$(VENV)/.demo-pipeline: pyproject.toml .ci/venv
+	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[demo,spark-java,fast]'
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml .ci/venv .ci/browser
 	PYTHON=$(PYTHON) .ci/venv $(VENV) '.[dev]'
 	.ci/browser
@@ -57,5 +67,5 @@ bench: $(VENV)/.dev
 
 clean:
 	rm -rf .venv .venv-* build dist .bench .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage*
-	rm -rf .artefacts .demo example_project/.delayq example_project/*.sqlite3*
+	rm -rf .artefacts .demo .demo-pipeline example_project/.delayq example_project/*.sqlite3*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

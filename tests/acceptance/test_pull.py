@@ -62,7 +62,7 @@ def test_t63_what_a_killed_consumer_held_comes_back_when_its_time_is_over(feed: 
     killed_at = time.monotonic()
     pull(feed, max=250, wait=20, calls=6)
     until(lambda: feed.counts("feed").reserved + feed.counts("feed").ready == 0, "the end of all jobs")
-    assert time.monotonic() - killed_at < 15
+    assert time.monotonic() - killed_at < 30
     lines = feed.lines("got")
     assert sorted(lines[0]["ids"]) == sorted(ids)
     again = {ident: attempt for line in lines[1:] for ident, attempt in zip(line["ids"], line["attempts"], strict=True)}

