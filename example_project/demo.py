@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import importlib.util
 import json
 import os
 import queue
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -29,42 +27,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from demo_parts import Process, Terminal, Watchdog
+from demo_parts import ROOT, CannotStart, Folder, Process, Terminal, Watchdog, check_packages, check_python
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 HOST = "127.0.0.1"
-
-
-class CannotStart(Exception):
-    """The demo cannot run; the message says what to do."""
+NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_delayq")
+HOW = "`make demo` makes an environment with everything in it; by hand: pip install '.[demo,embedded]'"
 
 
 # --- what must be there ----------------------------------------------------------------------------------------------
-def check_python() -> None:
-    if os.name != "posix":
-        raise CannotStart("The demo needs Linux, macOS or another Unix (on Windows: WSL).")
-    if sys.version_info < (3, 11):  # noqa: UP036 - this file is also started by older ones, to say so
-        raise CannotStart(
-            f"Python 3.11 or newer is needed; this is {sys.version.split()[0]} ({sys.executable}).\n"
-            "Install a newer one and name it: make demo PYTHON=python3.12"
-        )
-
-
-def check_packages() -> None:
-    if importlib.util.find_spec("django_delayq") is None and (ROOT / "django_delayq").is_dir():
-        # A clone that is not installed, run by a Python that has the rest.
-        sys.path.insert(0, str(ROOT))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    needed = ("django", "redis", "rest_framework", "drf_spectacular", "django_delayq")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CannotStart(
-            f"{sys.executable} lacks: {', '.join(missing)}.\n"
-            "`make demo` makes an environment with everything in it; by hand: pip install '.[demo,embedded]'"
-        )
-
-
 def check_port(port: int) -> None:
     if _free(port):
         return
@@ -90,7 +61,8 @@ class Demo:
     def __init__(self, options: argparse.Namespace, out: Terminal) -> None:
         self.options = options
         self.out = out
-        self.folder: Path = options.folder.resolve()
+        self._own = Folder(options.folder)
+        self.folder = self._own.path
         self.started_at = 0.0
         self.parts: list[Process] = []
         self.redis: Any = None
@@ -104,11 +76,11 @@ class Demo:
     def run(self) -> int:
         """Run until Ctrl-C, or for ``--seconds``. Returns the exit code."""
         check_python()
-        check_packages()
+        check_packages(NEEDED, HOW)
         check_port(self.options.port)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._own_folder()
+        self._own.take(empty=self.options.reset)
         try:
             self._start()
             ended_well = self._stay()
@@ -123,24 +95,6 @@ class Demo:
                 part.kill()
         self.asked_to_stop = True
         self.wishes.put("stop")
-
-    def _own_folder(self) -> None:
-        if self.options.reset and self.folder.exists():
-            if not (self.folder / "lock").exists():
-                raise CannotStart(f"{self.folder} is no folder of this demo; --reset will not delete it.")
-            self._lock()
-            shutil.rmtree(self.folder)
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock()
-
-    def _lock(self) -> None:
-        import fcntl  # not on Windows, which is told so before
-
-        self._held = open(self.folder / "lock", "w")  # noqa: SIM115 - held until this process ends
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CannotStart(f"Another demo is running in {self.folder}. Stop it first (Ctrl-C there).") from None
 
     def _start(self) -> None:
         from django_delayq.core.errors import Misconfigured
@@ -183,6 +137,7 @@ class Demo:
             "PYTHONUNBUFFERED": "1",
             "SHOP_REDIS_URL": self.redis.url,
             "SHOP_DB": str(self.folder / "shop.sqlite3"),
+            "SHOP_HISTORY": str(self.folder / "history"),
             "SHOP_SECRET_KEY": self._secret("secret-key"),
             "SHOP_API_TOKEN": self._secret("api-token"),
             "SHOP_CANCEL_AFTER": str(wait),

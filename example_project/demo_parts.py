@@ -1,17 +1,24 @@
-"""What the demo is made of: child processes, and one terminal that shows the lines of all of them."""
+"""What the demos are made of: what must be there, a folder, child processes, one terminal for the lines of all of them.
+
+Standard library only: who starts a demo with a Python that lacks everything is to be told so.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-COLOURS = {"demo": "1", "redis": "31", "web": "36", "worker": "33", "customers": "35"}
+ROOT = Path(__file__).resolve().parent.parent
+COLOURS = {"demo": "1", "redis": "31", "web": "36", "worker": "33", "customers": "35", "spark": "36"}
 LOUD = {"CANCELLED": "1;97;41", "PAID": "1;30;42"}
 
 # Ends our processes if this one is killed without a chance to do it itself: its pipe closes then.
@@ -29,6 +36,71 @@ for pid in alive:
 """
 
 
+class CannotStart(Exception):
+    """The demo cannot run; the message says what to do."""
+
+
+# --- what must be there ----------------------------------------------------------------------------------------------
+def check_python() -> None:
+    if os.name != "posix":
+        raise CannotStart("The demo needs Linux, macOS or another Unix (on Windows: WSL).")
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file is also started by older ones, to say so
+        raise CannotStart(
+            f"Python 3.11 or newer is needed; this is {sys.version.split()[0]} ({sys.executable}).\n"
+            "Install a newer one and name it: make demo PYTHON=python3.12"
+        )
+
+
+def check_packages(needed: Sequence[str], how: str) -> None:
+    """Are all packages there?
+
+    Args:
+        needed: names to import.
+        how: how to get them.
+
+    Raises:
+        CannotStart: some are missing.
+    """
+    if importlib.util.find_spec("django_delayq") is None and (ROOT / "django_delayq").is_dir():
+        # A clone that is not installed, run by a Python that has the rest.
+        sys.path.insert(0, str(ROOT))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CannotStart(f"{sys.executable} lacks: {', '.join(missing)}.\n{how}")
+
+
+class Folder:
+    """The folder of a demo, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+
+    def take(self, *, empty: bool) -> None:
+        """Make it ours until this process ends; ``empty``: without what an earlier demo left in it.
+
+        Raises:
+            CannotStart: another demo runs in it, or it is somebody else's.
+        """
+        if empty and self.path.exists() and any(self.path.iterdir()):
+            if not (self.path / "lock").exists():
+                raise CannotStart(f"{self.path} is no folder of this demo, and will not be emptied. Name another one.")
+            self._lock()
+            shutil.rmtree(self.path)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock()
+
+    def _lock(self) -> None:
+        import fcntl  # not on Windows, which is told so before
+
+        self._held = open(self.path / "lock", "w")  # noqa: SIM115 - held until this process ends
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotStart(f"Another demo is running in {self.path}. Stop it first (Ctrl-C there).") from None
+
+
+# --- the terminal and the parts --------------------------------------------------------------------------------------
 class Terminal:
     """Lines of several processes, each with the time and its origin."""
 
@@ -51,21 +123,28 @@ class Terminal:
 
 
 class Process:
-    """One part of the demo: a child whose lines go to the terminal, once it has been told to :meth:`speak`."""
+    """One part of the demo: a child whose lines go to the terminal, once it has been told to :meth:`speak`.
+
+    With ``log`` they go to that file instead.
+    """
 
     def __init__(
-        self, name: str, command: list[str], cwd: Path, env: dict[str, str], out: Terminal, watchdog: Watchdog
-    ) -> None:
+        self, name: str, command: list[str], cwd: Path, env: dict[str, str], out: Terminal, watchdog: Watchdog,
+        *, log: Path | None = None,
+    ) -> None:  # fmt: skip
         self.name = name
+        #: what it said last that was not empty
+        self.last = ""
         self._out = out
         self._silent: list[str] | None = []
         self._lock = threading.Lock()
         self._watchdog = watchdog
         # A session of its own: Ctrl-C reaches only the demo, which then ends the parts in the right order.
-        self.popen = subprocess.Popen(
-            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", bufsize=1, start_new_session=True,
-        )  # fmt: skip
+        with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("a") as where:
+            self.popen = subprocess.Popen(
+                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=where, stderr=subprocess.STDOUT,
+                text=True, errors="replace", bufsize=1, start_new_session=True,
+            )  # fmt: skip
         watchdog.tell("+", self.popen.pid)
         self._reader = threading.Thread(target=self._pump, daemon=True)
         self._reader.start()
@@ -73,6 +152,7 @@ class Process:
     def _pump(self) -> None:
         for line in self.popen.stdout or ():
             with self._lock:
+                self.last = line.strip() or self.last
                 if self._silent is not None:
                     self._silent.append(line.rstrip())
                 elif line.strip():
@@ -84,6 +164,13 @@ class Process:
             earlier, self._silent = self._silent, None
             for line in (earlier or ()) if from_start else ():
                 self._out.line(self.name, line)
+
+    def wait(self) -> int:
+        """Wait until it has ended and everything it said was shown. Returns its exit code."""
+        code = self.popen.wait()
+        self._reader.join(5)
+        self._watchdog.tell("-", self.popen.pid)
+        return code
 
     def end(self, patience: float) -> None:
         """TERM, wait up to ``patience`` seconds, KILL as the last resort."""

@@ -48,6 +48,17 @@ def campaign_spread() -> timedelta:
     return _span("SHOP_CAMPAIGN_SPREAD", timedelta(minutes=15))
 
 
+def mailbox() -> str | None:
+    """The folder in which the greetings of the night are written; None = they are notifications of the shop."""
+    folder = getattr(settings, "SHOP_MAILBOX", None)
+    return str(folder) if folder else None
+
+
+def nowhere_is_back() -> bool:
+    """Whether the provider that is down takes messages again."""
+    return bool(getattr(settings, "SHOP_NOWHERE_IS_BACK", False))
+
+
 def gateway() -> dict[str, Any]:
     """Arguments of :class:`shop.gateway.FakeGateway`."""
     return dict(getattr(settings, "SHOP_GATEWAY", {}))

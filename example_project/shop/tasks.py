@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_delayq import Retry, current_job, exactly_once, schedule, schedule_many, task
 
-from . import conf, gateway, warehouse
+from . import conf, gateway, mail, warehouse
 from .models import Campaign, Customer, Notification, Order, Payment, Product
 from .story import notify, tell
 from .words import span
@@ -204,6 +204,18 @@ def send_message(campaign_id: int, customer_id: int) -> None:
         key=f"campaign-{campaign_id}-{customer_id}",
         defaults={"customer_id": customer_id, "kind": Notification.Kind.CAMPAIGN, "text": campaign.subject},
     )
+
+
+@task(queue="greetings", max_attempts=3, timeout=30, retry_in=1)
+def greet(customer: int, address: str) -> None:
+    """Wish a customer, named by number, a good night. ``shop_night`` and ``pipeline.py`` schedule it in bulk."""
+    job = current_job()
+    mail.deliver(customer, address, attempt=job.attempt if job is not None else 1)
+    if conf.mailbox() is None:
+        Notification.objects.get_or_create(
+            key=job.id if job is not None else f"greeting-{customer}",
+            defaults={"customer_id": customer, "kind": Notification.Kind.CAMPAIGN, "text": NIGHTLY},
+        )
 
 
 def partner_not_told(job: CurrentJob, error: BaseException) -> None:

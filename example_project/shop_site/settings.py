@@ -25,6 +25,13 @@ DELAYQ = {
     "PREFIX": "shop",
     "WORKER": {"grace": 5.0},  # no task of this shop runs longer
     "CONTEXT": {"request": "shop.tracing.request_id"},  # the worker knows which click a job comes from
+    "QUEUES": {"greetings": {"shards": 4}},  # the nightly ones are many
+    # What happened waits in Redis until the history fetches it: so many entries for each shard.
+    "EVENTS": {"cap": int(os.environ.get("SHOP_EVENTS_CAP", "50000"))},
+    "PIPELINE": {
+        "root": os.environ.get("SHOP_HISTORY", str(BASE_DIR / ".delayq" / "history")),
+        "sla": {"shop.cancel_order": 5.0, "*": 60.0},  # an order is cancelled in time, whatever else has to wait
+    },
 }
 
 # --- the shop --------------------------------------------------------------------------------------------------------
@@ -36,6 +43,8 @@ SHOP_WAREHOUSE_FAILURE_RATE = float(os.environ.get("SHOP_WAREHOUSE_FAILURE_RATE"
 SHOP_REPORT_EVERY = _seconds("SHOP_REPORT_EVERY", 24 * 60 * 60)  # what became of the orders
 SHOP_CAMPAIGN_HOUR = int(os.environ.get("SHOP_CAMPAIGN_HOUR", "3"))  # local hour of the nightly campaign
 SHOP_CAMPAIGN_SPREAD = _seconds("SHOP_CAMPAIGN_SPREAD", 15 * 60)  # its messages go out over this span
+SHOP_MAILBOX = os.environ.get("SHOP_MAILBOX") or None  # folder for greetings; None = they are notifications
+SHOP_NOWHERE_IS_BACK = os.environ.get("SHOP_NOWHERE_IS_BACK", "0") == "1"  # the provider that is down, see shop/mail.py
 SHOP_GATEWAY = {
     "seed": os.environ.get("SHOP_GATEWAY_SEED", "shop"),
     "failure_rate": float(os.environ.get("SHOP_GATEWAY_FAILURE_RATE", "0.5")),

@@ -1,0 +1,309 @@
+"""``example_project/pipeline.py`` as a user runs it, and the nightly work that the shop gives to Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import alive
+
+ROOT = Path(__file__).resolve().parents[2]
+STORY = ROOT / "example_project" / "pipeline.py"
+LIMIT = 600  # s; what a busy machine may need
+CUSTOMERS = 3000
+#: a Java that lives for seconds is not to spend them on making itself fast
+SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@pytest.fixture
+def story(spawn: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """``story("--customers", "3000")``: the story in a folder of its own, which ``.folder`` tells."""
+
+    def start(*options: str, **env: str) -> Any:
+        folder = tmp_path / "story"
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        process = spawn(sys.executable, STORY, "--folder", folder, *options, stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT, cwd=tmp_path, env={"PYTHONPATH": path, **env})  # fmt: skip
+        process.folder = folder
+        return process
+
+    return start
+
+
+def manage(folder: Path, redis_url: str, *arguments: str, **env: str) -> str:
+    """A command of the shop, on a database in a folder and the run's Redis. Returns what it printed."""
+    said = {
+        **os.environ, "SHOP_DB": str(folder / "shop.sqlite3"), "SHOP_HISTORY": str(folder / "history"),
+        "SHOP_REDIS_URL": redis_url, "DJANGO_SETTINGS_MODULE": "shop_site.settings", **env,
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "manage.py", *arguments], cwd=STORY.parent, env=said, timeout=LIMIT,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# --- the story -------------------------------------------------------------------------------------------------------
+@pytest.mark.spark
+def test_the_story_ends_with_everything_counted_and_drawn(story: Callable[..., Any]) -> None:
+    process = story("--customers", str(CUSTOMERS), **SHORT_LIVED)
+
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 0, said
+    assert said.count("0 lost, 0 doubled") == 2, "once before the repair, once after it"
+    assert last_number(said, "jobs created, by the core") == CUSTOMERS
+    assert last_number(said, "jobs done, by the history") == CUSTOMERS
+    assert last_number(said, "jobs in the morgue now") == 0
+    assert last_number(said, "jobs into the morgue, by the history") == 5
+    assert re.search(r"7 of \d+ were missing, and are back", said)
+    assert (process.folder / "customers.csv").read_text().count("\n") == CUSTOMERS + 1
+    results = process.folder / "results"
+    drawn = {file.stem: file.read_text() for file in results.glob("*.svg")}
+    assert drawn.keys() == {
+        "hours-throughput", "hours-lateness", "hours-heat", "seconds-throughput", "seconds-lateness", "seconds-map",
+    }  # fmt: skip
+    for name, picture in drawn.items():
+        assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg", name
+    assert "shop.greet" in (results / "index.html").read_text()
+
+
+def last_number(said: str, what: str) -> int:
+    """The number that the story told last for something."""
+    return int(re.findall(rf"{re.escape(what)} +([\d,]+)", said)[-1].replace(",", ""))
+
+
+def test_the_file_of_customers_is_the_same_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STORY.parent))
+    from pipeline_story import write_customers
+
+    now = datetime(2026, 11, 21, 3, tzinfo=UTC)
+    first = write_customers(tmp_path / "a.csv", 40_000, now)
+    second = write_customers(tmp_path / "b.csv", 40_000, now)
+
+    assert first.path.read_bytes() == second.path.read_bytes()
+    assert (first.rows, first.slow, first.nowhere) == (40_000, 75, 5)
+    lines = first.path.read_text().splitlines()
+    assert lines[0] == "customer,address,due"
+    assert lines[500] == "500,customer-500@slow.example,2026-11-21T02:55:03.750+00:00"
+    assert lines[8000] == "8000,customer-8000@nowhere.example,2026-11-21T02:56:00.000+00:00"
+    assert lines[-1].endswith("2026-11-21T03:00:00.000+00:00")
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing_running(story: Callable[..., Any]) -> None:
+    process = story("--customers", "100")
+    redis_pid = 0
+    for line in process.stdout:
+        if "delayq_pipeline doctor" in line:
+            redis_pid = pid_of_redis(process.folder)
+            break
+    assert alive(redis_pid)
+
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 130, said
+    assert "ended by Ctrl-C" in said
+    assert "Traceback" not in said
+    assert not alive(redis_pid)
+
+
+def pid_of_redis(folder: Path) -> int:
+    from django_delayq.embedded import EmbeddedRedis
+
+    pid = EmbeddedRedis(folder / "redis").pid
+    assert pid is not None
+    return pid
+
+
+# --- what is missing -------------------------------------------------------------------------------------------------
+def test_without_a_java_the_story_says_how_to_get_one(story: Callable[..., Any], tmp_path: Path) -> None:
+    process = story(JAVA_HOME=str(tmp_path / "nothing"))
+
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 1
+    assert f"JAVA_HOME={tmp_path / 'nothing'} has no bin/java that runs" in said
+    assert "openjdk-17-jre-headless" in said
+    assert "make demo-pipeline" in said
+    assert "Traceback" not in said
+    assert not process.folder.exists()
+
+
+def test_without_pyspark_the_story_says_how_to_get_it(story: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+
+    process = story(PYTHONPATH=path)
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 1
+    assert f"{sys.executable} lacks: pyspark." in said
+    assert "pip install '.[demo,spark-java]'" in said
+    assert "Traceback" not in said
+    assert not process.folder.exists()
+
+
+def test_a_folder_of_somebody_else_is_not_emptied(story: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "story").mkdir()
+    (tmp_path / "story" / "thesis.txt").write_text("the only copy")
+
+    process = story("--customers", "100")
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 1
+    assert "will not be emptied" in said
+    assert (tmp_path / "story" / "thesis.txt").read_text() == "the only copy"
+
+
+def test_looking_before_there_was_a_story_says_what_to_do_first(story: Callable[..., Any]) -> None:
+    process = story("--look")
+
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 1
+    assert "There is no story" in said
+
+
+@pytest.mark.parametrize("number", ["99", "-5", "many", "100_000_001"])
+def test_a_number_of_customers_that_cannot_be_is_refused(story: Callable[..., Any], number: str) -> None:
+    process = story(f"--customers={number}")
+
+    said, _ = process.communicate(timeout=LIMIT)
+
+    assert process.returncode == 2
+    assert "is no number of customers" in said
+
+
+# --- the night of the shop -------------------------------------------------------------------------------------------
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_night_of_the_shop_run_twice_does_everything_once(tmp_path: Path, redis_url: str) -> None:
+    for arguments in (("migrate", "-v0"), ("shop_seed",), ("shop_traffic", "--rate=20", "--seconds=1", "--pay=0")):
+        manage(tmp_path, redis_url, *arguments)
+    manage(tmp_path, redis_url, "shop_mishap", "--orders", "3")
+
+    first, second = (
+        results(manage(tmp_path, redis_url, "shop_night", "--grace", "0", **SHORT_LIVED)) for _ in range(2)
+    )
+
+    assert (first["bulk"]["created"], second["bulk"]["was_over"]) == (12, True)  # a greeting for each customer
+    queues = json.loads(manage(tmp_path, redis_url, "delayq_status", "--json"))["queues"]
+    assert [one["delayed"] + one["ready"] for one in queues if one["name"] == "greetings"] == [12]
+    assert (first["reconcile"]["outcomes"], second["reconcile"]["missing"]) == ({"created": 3}, 0)
+    assert [one["state"] for one in first.values()] == ["finished"] * 5
+    assert json.loads(manage(tmp_path, redis_url, "delayq_pipeline", "status", "--json"))["unread"] == 0
+
+
+def results(said: str) -> dict[str, dict[str, Any]]:
+    """Step of the night → the line of JSON that it ended with."""
+    found: dict[str, dict[str, Any]] = {}
+    step = ""
+    for line in said.splitlines():
+        if line.startswith("delayq_pipeline "):
+            step = line.split()[1]
+        elif line.startswith("{"):
+            found[step] = json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [(["--day", "tomorrow"], "is no day like"), (["--grace", "soon"], "is no number of seconds")],
+)
+def test_a_night_that_cannot_be_is_refused(given: list[str], why: str) -> None:
+    from django.core.management import CommandError, call_command
+
+    with pytest.raises(CommandError, match=why):
+        call_command("shop_night", *given)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+def test_the_slow_provider_takes_a_message_at_the_third_try(settings: Any, tmp_path: Path) -> None:
+    from shop import mail
+
+    settings.SHOP_MAILBOX = tmp_path / "box"
+    for attempt in (1, 2):
+        with pytest.raises(mail.ProviderDown, match=r"slow\.example does not answer"):
+            mail.deliver(7, "a@slow.example", attempt=attempt)
+    mail.deliver(7, "a@slow.example", attempt=3)
+
+    assert [file.read_text() for file in (tmp_path / "box").iterdir()] == ["7\n"]
+
+
+def test_the_provider_that_is_down_takes_messages_when_it_is_back(settings: Any, tmp_path: Path) -> None:
+    from shop import mail
+
+    settings.SHOP_MAILBOX = tmp_path / "box"
+    with pytest.raises(mail.ProviderDown, match=r"nowhere\.example does not answer"):
+        mail.deliver(8, "a@nowhere.example", attempt=9)
+    settings.SHOP_NOWHERE_IS_BACK = True
+    mail.deliver(8, "a@nowhere.example", attempt=1)
+
+    assert [file.read_text() for file in (tmp_path / "box").iterdir()] == ["8\n"]
+
+
+def test_a_greeting_of_the_shop_itself_is_a_notification_and_sent_once(customer: Any) -> None:
+    from shop import tasks
+    from shop.models import Notification
+
+    for _ in range(2):
+        tasks.greet(customer.pk, customer.email)
+
+    assert Notification.objects.get().customer == customer
+
+
+def test_a_mishap_without_unpaid_orders_says_what_to_do(shop: None) -> None:
+    from django.core.management import CommandError, call_command
+
+    with pytest.raises(CommandError, match="shop_traffic"):
+        call_command("shop_mishap")
+
+
+def test_the_busiest_stretch_is_divided_and_its_percentiles_are_exact(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from shop import seconds
+
+    begin = datetime(2026, 11, 21, 3, 0, 0, 400_000, tzinfo=UTC)
+    rows = [(begin + timedelta(seconds=0.004 * n), "succeeded" if n % 10 else "failed", n) for n in range(1000)]
+    rows += [(begin + timedelta(hours=1), "succeeded", 5)]  # long after the stretch
+    rows += [(begin, "cancelled", None)]  # never began
+    write_attempts(tmp_path, rows)
+
+    found = seconds.read(tmp_path, "greetings", "shop.greet")
+
+    assert found is not None
+    assert (found.seconds, len(found.begins)) == (1, 5)
+    assert found.begins[0] == begin.replace(microsecond=0)
+    assert (sum(found.good), sum(found.bad)) == (900, 101)
+    assert found.p50[1] == 274.0  # the runs 150 … 399 began in the second piece
+    assert found.p99[1] == 396.0
+    assert sum(map(sum, found.lateness)) == 1000
+    assert found.lateness[0][:5] == [1, 1, 2, 4, 8]
+    assert seconds.read(tmp_path, "greetings", "shop.other") is None
+
+
+def write_attempts(root: Path, rows: list[tuple[datetime, str, int | None]]) -> None:
+    """Attempts as the history keeps them, as far as they are read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stamps, outcomes, late = zip(*rows, strict=True)
+    day = root / "attempts" / "day=2026-11-21"
+    day.mkdir(parents=True)
+    table = pa.table({
+        "queue": ["greetings"] * len(rows), "task": ["shop.greet"] * len(rows),
+        "ts": pa.array(stamps, pa.timestamp("us", tz="UTC")), "outcome": outcomes,
+        "lateness_ms": pa.array(late, pa.int64()),
+    })  # fmt: skip
+    pq.write_table(table, day / "part-0.parquet")
