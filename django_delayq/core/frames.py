@@ -142,6 +142,8 @@ def pack_payload(payload: Payload) -> bytes:
 
     Where there is no score the script fills in the time.
     """
+    if len(payload.key) != _KEY_BYTES:
+        raise InvalidJob(f"the key of a payload has 16 bytes, this one has {len(payload.key)}; make it with new_key()")
     score = payload.score.encode()
     front = sortable(payload.score) if score else bytes(8)
     return b"".join((front, payload.key, bytes((len(score),)), score, payload.data))

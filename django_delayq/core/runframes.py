@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -14,6 +15,7 @@ from .job import MAX_ID_BYTES, NewJob
 from .runs import key_of
 
 _HEAD: Final = struct.Struct("<BBBBBB")
+_U8: Final = struct.Struct("<B")
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _FRONT: Final = struct.Struct("<BBBBdB")  # of an entry of schedule.lua
@@ -110,6 +112,7 @@ class Frame:
     flag: bytes
     front: bytes
     bodies: list[bytes]
+    sizes: list[int]
     tail: bytes
 
     @classmethod
@@ -124,10 +127,12 @@ class Frame:
         if max(sizes) > MAX_ID_BYTES or not min(sizes) or b"\0" in b"".join(idents):
             raise bad_id(next(one for one in idents if not 0 < len(one) <= MAX_ID_BYTES or b"\0" in one))
         dues = [b"%d" % entry[1] for entry in entries]
-        parts = [shape.head, _U16.pack(len(entries)), *[b"%c%b" % (len(due), due) for due in dues]]
-        parts += [b"%c%b" % pair for pair in zip(sizes, idents, strict=True)]
-        tail = b"".join([_U32.pack(len(entry[3])) + entry[3] for entry in entries]) if shape.merged else b""
-        return cls(shape.head[4:5], b"".join(parts), [entry[2] for entry in entries], tail)
+        front = (shape.head, _U16.pack(len(entries)), _column(dues, list(map(len, dues)), _U8.pack),
+                 _column(idents, sizes, _U8.pack))  # fmt: skip
+        extras = [entry[3] for entry in entries]
+        tail = _column(extras, list(map(len, extras)), _U32.pack) if shape.merged else b""
+        bodies = [entry[2] for entry in entries]
+        return cls(shape.head[4:5], b"".join(front), bodies, list(map(len, bodies)), tail)
 
     def digest(self, origin: bytes = b"") -> bytes:
         """By which a ledger knows it.
@@ -137,16 +142,21 @@ class Frame:
                 left, or which time it is that its sender sends such a one.
         """
         made = hashlib.sha1(origin + self.front, usedforsecurity=False)
-        made.update(struct.pack(f"<{len(self.bodies)}I", *map(len, self.bodies)))
+        made.update(struct.pack(f"<{len(self.sizes)}I", *self.sizes))
         made.update(b"".join(self.bodies))
         made.update(self.tail)
         return made.digest()
 
     def packed(self, code: bytes) -> bytes:
         """As ``bulk.lua`` reads it; ``code`` is that of the task in the shard, ``NO_CODE`` = it is not known."""
-        prefix, size = self.flag + code, _U32.pack
-        parts = [code, self.front]
-        for body in self.bodies:
-            parts += (size(len(body) + 3), prefix, body)
-        parts.append(self.tail)
-        return b"".join(parts)
+        prefix = self.flag + code
+        bodies = _column(self.bodies, self.sizes, lambda size: _U32.pack(size + 3) + prefix)
+        return b"".join((code, self.front, bodies, self.tail))
+
+
+def _column(values: list[bytes], sizes: list[int], front: Callable[[int], bytes]) -> bytes:
+    """The values, each behind ``front(its size)``."""
+    if min(sizes) == max(sizes):  # the usual case, and five times as fast
+        one = front(sizes[0])
+        return one + one.join(values)
+    return b"".join([part for size, value in zip(sizes, values, strict=True) for part in (front(size), value)])

@@ -40,8 +40,8 @@ class Limits:
     look_every: int = 100
 
     def __post_init__(self) -> None:
-        if self.per_second is not None and not 0 < self.per_second < math.inf:
-            raise InvalidJob(f"per_second is a number of jobs above 0, or None, not {short(self.per_second)}")
+        if self.per_second is not None and not 0.001 <= self.per_second < math.inf:
+            raise InvalidJob(f"per_second is a number of jobs from 0.001 on, or None, not {short(self.per_second)}")
         if not 0 <= self.patience <= 86_400 * 365:
             raise InvalidJob(f"patience is a number of seconds from 0 on, not {short(self.patience)}")
         if not 0 <= self.most_memory <= 1:

@@ -152,34 +152,34 @@ def progress(broker: Broker, run: Run) -> Counter[str]:
 
 def close_run(broker: Broker, run: Run) -> Run:
     """Ends a run: its chunks are forgotten and its counts kept in its record. Closing it again changes nothing."""
-    known = read_run(broker, run.id) or run
+    known = read_run(broker, run.id)
+    if known is None:  # it was forgotten, so nothing is kept of it
+        return replace(run, state=CLOSED)
     if known.closed:
         return known
-    _write(broker, replace(known, state=CLOSING))
+    if known.state != CLOSING:
+        _write(broker, replace(known, state=CLOSING))
     counts: Counter[str] = Counter()
-    numbers = _numbers(broker, known)
-    for number in numbers:
-        found = broker.scripts.call("close_run", (ledger_key(broker, known, number),), b"0")
+    for number in _numbers(broker, known):
+        found = broker.scripts.call("close_run", (ledger_key(broker, known, number),), CLOSED_MS)
         _add(counts, zip((letter.decode() for letter in found[::2]), found[1::2], strict=True))
     closed = replace(known, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items())))
-    # The record has the counts before any ledger may forget its own: whoever finishes this for us finds them all.
+    # The ledgers keep their counts for a day, in which whoever finishes this for us finds them all.
     _write(broker, closed)
-    for number in numbers:
-        with clear_errors():
-            broker.client.pexpire(ledger_key(broker, known, number), CLOSED_MS)
     return closed
 
 
 def forget_run(broker: Broker, run_id: str) -> bool:
     """Takes a run away with all that is remembered of it; its jobs stay. Whether there was one.
 
-    An open run that is forgotten cannot be gone on with: what it wrote is known no more.
+    An open run that is forgotten cannot be gone on with: what it wrote is known no more. Who is still at work on it is
+    turned away.
     """
     run = read_run(broker, run_id)
     if run is None:
         return False
     for number in _numbers(broker, run):
-        broker.scripts.call("close_run", (ledger_key(broker, run, number),), b"1")
+        broker.scripts.call("close_run", (ledger_key(broker, run, number),), CLOSED_MS)
     with clear_errors():
         broker.client.hdel(runs_key(broker.prefix), run_id)
     return True
@@ -206,8 +206,12 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
 
 
 def ledger_key(broker: Broker, run: Run, number: int) -> bytes:
-    """Key of the ledger of a run beside one shard, in the shard's slot."""
-    return broker.shard(run.queue, number).names["body"].removesuffix(b"body") + b"run:" + run.id.encode()
+    """Key of the ledger of a run beside one shard, in the shard's slot.
+
+    A run that is begun later under the id of one that was forgotten has others, whoever still works on the first.
+    """
+    stem = broker.shard(run.queue, number).names["body"].removesuffix(b"body")
+    return stem + b"run:%b:%d" % (run.id.encode(), run.opened_ms)
 
 
 def key_of(run_id: str, ident: bytes) -> bytes:

@@ -1,7 +1,4 @@
-"""Writing the chunks of a run: packed by shard, and sent to several shards while the next chunk is packed.
-
-A shard is sent one chunk at a time, so that what was given first arrives first.
-"""
+"""Writing the chunks of a run: packed by shard, two calls under way while the next chunk is packed."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from .epochs import Patience
 from .errors import DelayQError, QueueFull, QueuePaused
 from .job import NewJob
 from .keys import MAX_SHARDS, number_of
+from .ordered import in_order
 from .runframes import NO_CODE, Entry, Frame, Shape, entry_of, with_keys
 from .runlimits import Brakes, Limits, RunStopped, Wait
 from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_run
@@ -66,6 +64,7 @@ class _Sent:
 
     number: int
     shape: Shape
+    group: int
     entries: dict[bytes, Entry]
     frame: Frame
     digest: bytes
@@ -99,6 +98,7 @@ class RunWriter:
         self._limits = limits or Limits()
         self._brakes = Brakes(broker, run, self._limits, stop)
         self._stop = stop
+        self._in_order = in_order(broker.scripts, broker.connection)
         self._queue = broker.queue(run.queue)
         self._queue.reload()  # what this process knows of it may be old
         #: those through which a chunk may have to go, the oldest first
@@ -189,7 +189,10 @@ class RunWriter:
         with self._whole():
             chunk = self._tables[shape].pop(group)
             self._waiting -= chunk.size
-            self._send_to(self._epochs[0], shape, chunk.entries)
+            while any(sent.group == group and not chunk.entries.keys().isdisjoint(sent.entries)
+                      for sent in self._on_the_way):  # fmt: skip
+                self._collect()  # what was given first for an id may be refused now, and is tried again before this
+            self._send_to(self._epochs[0], shape, group, chunk.entries)
             while len(self._on_the_way) > IN_FLIGHT:
                 self._collect()
 
@@ -205,7 +208,7 @@ class RunWriter:
             self.abandon()
             raise
 
-    def _send_to(self, epoch: tuple[int, int], shape: Shape, entries: dict[bytes, Entry],
+    def _send_to(self, epoch: tuple[int, int], shape: Shape, group: int, entries: dict[bytes, Entry],
                  origin: _Sent | None = None) -> None:  # fmt: skip
         """The same entries make the same chunks, whoever sends them again. Most often they have one place."""
         number, shards = epoch
@@ -216,17 +219,14 @@ class RunWriter:
             for ident, entry in entries.items():
                 by_place.setdefault(crc32(ident) % shards, {})[ident] = entry
         for place, mine in sorted(by_place.items()):
-            target = number_of(number, place)
-            while any(sent.number == target for sent in self._on_the_way):
-                self._collect()  # calls under way may overtake each other, and rows of one shard must not
-            self._on_the_way.append(self._begin(target, shape, mine, origin))
+            sent = self._made(number_of(number, place), shape, group, mine, origin)
+            self._call(sent, self._in_order.begin)
+            self._on_the_way.append(sent)
 
-    def _begin(self, number: int, shape: Shape, entries: dict[bytes, Entry], origin: _Sent | None) -> _Sent:
+    def _made(self, number: int, shape: Shape, group: int, entries: dict[bytes, Entry], origin: _Sent | None) -> _Sent:
         frame = Frame.of(shape, list(entries.values()))
         digest = self._fresh_digest(frame) if origin is None else frame.digest(origin.digest)
-        sent = _Sent(number, shape, entries, frame, digest, bytes, origin is None or origin.unpaid)
-        self._call(sent)
-        return sent
+        return _Sent(number, shape, group, entries, frame, digest, bytes, origin is None or origin.unpaid)
 
     def _fresh_digest(self, frame: Frame) -> bytes:
         """Each chunk of this sender has its own: what is given twice is done twice, since others may lie between."""
@@ -235,7 +235,7 @@ class RunWriter:
         self._times[digest] = times + 1
         return frame.digest(b"%d" % times) if times else digest
 
-    def _call(self, sent: _Sent) -> None:
+    def _call(self, sent: _Sent, begin: Callable[..., Callable[[], bytes]]) -> None:
         ledger = ledger_key(self._broker, self.run, sent.number)
         if sent.number // MAX_SHARDS not in dict(self._queue.epochs):
             # Retired. Nothing is written there any more, whatever became of its tombstone.
@@ -246,8 +246,7 @@ class RunWriter:
             sent.unpaid = False
         shard = self._queue.shard(sent.number)
         frame = sent.frame.packed(self._code_of(sent.number, sent.shape.task))
-        sent.reply = self._broker.scripts.begin("bulk", (*shard.keys, ledger), b"", shard.constants, frame, sent.digest,
-                                                self.run.id)  # fmt: skip
+        sent.reply = begin("bulk", (*shard.keys, ledger), b"", shard.constants, frame, sent.digest, self.run.id)
 
     def _code_of(self, number: int, task: bytes) -> bytes:
         code = self._codes.get((number, task))
@@ -276,11 +275,11 @@ class RunWriter:
                 return
             if len(refused) < len(sent.entries):
                 wait = None  # it goes on, or it is what was told at an earlier try
-                sent = self._begin(sent.number, sent.shape, refused, sent)
+                sent = self._made(sent.number, sent.shape, sent.group, refused, sent)
             else:
                 wait = wait or Wait(self._limits.patience, self._stop)
                 wait.rest(full or self._refusal(letters[0]))
-                self._call(sent)
+            self._call(sent, self._broker.scripts.begin)
 
     def _answer(self, sent: _Sent) -> tuple[str, QueueFull | None]:
         """The letters, one alone standing for all; and why Redis took nothing at all."""
@@ -312,7 +311,7 @@ class RunWriter:
             else:
                 self._count(ident, letter)
         if moved:
-            self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, moved, sent)
+            self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, moved, sent)
         return refused
 
     def _count(self, ident: bytes, letter: str) -> None:

@@ -72,6 +72,11 @@ def ledgers(broker: Broker) -> list[bytes]:
     return sorted(key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b":run:" in key)
 
 
+def open_ledgers(broker: Broker) -> list[bytes]:
+    """Those that are to stay, and not only to turn somebody away for a while."""
+    return [key for key in ledgers(broker) if broker.client.pttl(key) < 0]
+
+
 def retire_now(broker: Broker, name: str = "q") -> list[int]:
     """Old epochs end at once: nobody sends a call again."""
     queue = broker.queue(name)

@@ -279,11 +279,12 @@ def test_an_epoch_stays_until_all_who_follow_have_read_it(drained: Stage) -> Non
     assert broker.client.hgetall(broker.shard("q", 0).names["meta"]) == meta
 
 
-def test_an_epoch_stays_for_a_cursor_that_nobody_registered(drained: Stage) -> None:
+def test_an_epoch_does_not_wait_for_who_follows_its_queue_no_longer(drained: Stage) -> None:
     broker = drained.broker
+    events.follow(broker, "old", ["q", "other"])
     drained.broker.client.hset(broker.shard("q", 0).names["meta"], "cursor:old", "5-0")
     assert broker.epochs.retire("q") == []
-    assert events.forget(broker, "old")
+    events.follow(broker, "old", ["other"])
     assert broker.epochs.retire("q") == [0]
 
 

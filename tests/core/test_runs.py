@@ -11,11 +11,12 @@ from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, InvalidJob
 from django_delayq.core.keys import runs_key
+from django_delayq.core.runframes import entry_of, with_keys
 from django_delayq.core.runs import RunDiffers
 from django_delayq.core.runwriter import RunClosed, RunWriter, write_all
 
 from .epochs_stage import Killed, kill_after, other
-from .runs_stage import counted, ledgers, live, row, rows, write
+from .runs_stage import counted, ledgers, live, open_ledgers, row, rows, write
 
 
 def test_a_run_is_gone_on_with_as_it_was_opened(broker: Broker) -> None:
@@ -89,7 +90,7 @@ def test_any_other_id_will_do(broker: Broker, run_id: str) -> None:
     assert runs.close_run(broker, run).counts == (("created", 3),)
     assert [known.id for known in runs.runs(broker)] == [run_id]
     assert runs.forget_run(broker, run_id)
-    assert ledgers(broker) == []
+    assert open_ledgers(broker) == []
 
 
 def test_all_runs_are_listed_the_oldest_first(broker: Broker) -> None:
@@ -174,9 +175,31 @@ def test_a_forgotten_run_leaves_nothing_but_its_jobs(broker: Broker) -> None:
     write(broker, run, rows(10))
     assert runs.forget_run(broker, "a")
     assert not runs.forget_run(broker, "a")
-    assert ledgers(broker) == []
+    assert open_ledgers(broker) == []
     assert runs.runs(broker) == []
     assert live(broker) == 10
+
+
+def test_who_is_at_work_on_a_run_that_is_forgotten_is_turned_away(broker: Broker) -> None:
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=10)
+    behind = RunWriter(broker, run)
+    write(broker, run, rows(50))
+    assert runs.forget_run(broker, "a")
+    with pytest.raises(RunClosed):
+        for new in rows(100):
+            behind.add(*entry_of(with_keys(run.id, new)))
+        behind.finish()
+    assert live(broker) == 50
+    anew = runs.open_run(broker, "a", "q", chunk=10)
+    assert write(broker, anew, rows(100)).counts == {"created": 50, "ignored": 50}
+
+
+def test_a_run_that_was_forgotten_is_not_brought_back_by_who_closes_it(broker: Broker) -> None:
+    run = runs.open_run(broker, "a", "q")
+    assert runs.forget_run(broker, "a")
+    assert runs.close_run(broker, run).closed
+    assert runs.runs(broker) == []
 
 
 def test_old_runs_are_forgotten_closed_or_open(broker: Broker) -> None:
@@ -185,20 +208,21 @@ def test_old_runs_are_forgotten_closed_or_open(broker: Broker) -> None:
         broker.client.hset(key, run_id, json.dumps({**json.loads(broker.client.hget(key, run_id)), **fields}))
 
     now, day = round(broker.now_ms()), 86_400_000
-    for run_id in ("open, old", "open", "closed, old", "closed late", "closed"):
-        run = runs.open_run(broker, run_id.replace(" ", "_"), "q")
+    opened = {"open,_old": 10, "open": 0, "closed,_old": 30, "closed_late": 30, "closed": 0}
+    for run_id, days in opened.items():
+        runs.open_run(broker, run_id, "q")
+        age(run_id, opened_ms=now - days * day)
+        run = runs.read_run(broker, run_id)
         write(broker, run, [row(run_id)])
         if run_id.startswith("closed"):
             runs.close_run(broker, run)
-    age("open,_old", opened_ms=now - 10 * day)
-    age("closed,_old", opened_ms=now - 30 * day, closed_ms=now - 10 * day)
-    age("closed_late", opened_ms=now - 30 * day)
+    age("closed,_old", closed_ms=now - 10 * day)
     assert runs.forget_old(broker, 9 * day) == ["closed,_old", "open,_old"]
     assert {run.id for run in runs.runs(broker)} == {"open", "closed_late", "closed"}
-    assert len(ledgers(broker)) == 3
+    assert len(open_ledgers(broker)) == 1
     assert runs.forget_old(broker, 9 * day) == []
     assert sorted(runs.forget_old(broker, 0)) == ["closed", "closed_late", "open"]
-    assert ledgers(broker) == []
+    assert open_ledgers(broker) == []
     assert live(broker) == 5
     for wrong in (-1, 1.5, True, "9"):
         with pytest.raises(InvalidJob, match="older_than_ms"):

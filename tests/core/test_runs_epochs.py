@@ -9,13 +9,27 @@ import pytest
 
 from django_delayq.core import fsck, runs
 from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import ack
 from django_delayq.core.keys import MAX_SHARDS
 from django_delayq.core.runframes import entry_of, with_keys
 from django_delayq.core.runwriter import RunClosed, RunWriter
 
 from .epochs_stage import epoch_of, other, take_all
-from .runs_stage import FAR, counted, ledgers, live, retire_now, row, rows, work_off, write, write_some
+from .runs_stage import (
+    FAR,
+    counted,
+    ledgers,
+    live,
+    merged_row,
+    open_ledgers,
+    retire_now,
+    row,
+    rows,
+    work_off,
+    write,
+    write_some,
+)  # fmt: skip
 
 
 def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broker) -> None:
@@ -175,7 +189,7 @@ def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
     with pytest.raises(RunClosed):
         write(broker, run, rows(300, due=1))
     assert runs.forget_run(broker, "a")
-    assert ledgers(broker) == []
+    assert open_ledgers(broker) == []
 
 
 def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
@@ -216,3 +230,16 @@ def test_jobs_held_during_a_change_are_met_by_the_second_try(broker: Broker) -> 
     assert live(broker) == 100
     assert queue.settle([ack(job, 1, 2) for job in held]) == [True] * len(held)
     assert work_off(broker.queue("q")) == 100 - len(held)
+
+
+def test_what_is_sent_away_in_part_and_refused_in_part_is_divided_in_the_same_way_again(broker: Broker) -> None:
+    queue = broker.queue("q", shards=1)
+    queue.schedule(with_keys("another", merged_row("b", b"old", due=1)))
+    run = runs.open_run(broker, "a", "q", chunk=2)
+    broker.reshard("q", 2)
+    mine = [merged_row("a", b"pa", due=1, max_payloads=1), merged_row("b", b"pb", due=1, max_payloads=1)]
+    with pytest.raises(QueueFull):
+        write(broker, run, mine)
+    assert work_off(broker.queue("q")) == 2
+    write(broker, run, mine)
+    assert work_off(broker.queue("q")) == 1, "a has run before"

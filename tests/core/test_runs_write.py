@@ -18,6 +18,7 @@ from django_delayq.core.job import NewJob, Payload, fail, new_key
 from django_delayq.core.runframes import NO_CODE, Frame, Shape, entry_of, with_keys
 from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import RunWriter
+from django_delayq.core.scripts import Scripts
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
@@ -161,18 +162,17 @@ def test_rows_that_come_again_are_done_again_for_others_may_lie_between(stage: S
         assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
 
 
-def test_several_shards_are_sent_to_at_the_same_time_and_each_one_chunk_after_the_other(
+def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     under_way: list[bytes] = []
     most: list[int] = []
-    begin = broker.scripts.begin
+    begin = Scripts.begin
 
-    def watched(name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-        assert keys[0] not in under_way
+    def watched(self: Scripts, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
         under_way.append(keys[0])
         most.append(len(under_way))
-        reply = begin(name, keys, *args)
+        reply = begin(self, name, keys, *args)
 
         def read() -> Any:
             under_way.remove(keys[0])
@@ -180,12 +180,11 @@ def test_several_shards_are_sent_to_at_the_same_time_and_each_one_chunk_after_th
 
         return read
 
-    monkeypatch.setattr(broker.scripts, "begin", watched)
-    broker.queue("q", shards=4)
-    write(broker, runs.open_run(broker, "a", "q"), rows(5000))
+    monkeypatch.setattr(Scripts, "begin", watched)
+    write(broker, runs.open_run(broker, "a", "q"), rows(2000))
     assert max(most) == 3
     most.clear()
-    write(broker, runs.open_run(broker, "b", "single"), rows(2000))
+    write(broker, runs.open_run(broker, "b", "q"), [row(1, due=FAR + n, on_conflict="replace") for n in range(20)])
     assert max(most) == 1
 
 
@@ -306,6 +305,25 @@ def test_jobs_of_one_due_time_run_in_the_order_of_the_rows(stage: Stage) -> None
     order = [job.id for _ in range(4) for job in stage.take(250)]
     start = order.index("r0")  # a place of arrival has three digits
     assert order[start:] + order[:start] == [f"r{number}" for number in range(1000)]
+
+
+@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
+def test_a_lost_line_does_not_change_the_order(
+    redis_box: RedisBox, redis_url: str, prefix: str, proxy_factory: Callable[[Any], TcpProxy], cut: str
+) -> None:
+    proxy = proxy_factory(str(redis_box.socket_path))
+    connection = connect(RedisConfig.parse(proxy.url))
+    told: list[tuple[str, bool]] = []
+    broker = Broker(connection, prefix=prefix, observe=lambda verb, _, failed: told.append((verb, failed)))
+    queue = broker.queue("q")
+    run = runs.open_run(broker, "a", "q", chunk=25)
+    getattr(proxy, cut)(7, when=lambda chunk: b"run:a" in chunk and b"EVALSHA" in chunk)
+    write(broker, run, rows(900, due=1))
+    assert proxy.cuts_done == 1
+    order = [job.id for _ in range(4) for job in queue.reserve(0, 250, worker="w").jobs]
+    assert order == [f"r{number}" for number in range(900)]
+    assert told.count(("bulk", False)) == 900 / 25
+    connection.close()
 
 
 def test_every_priority_class_is_used(stage: Stage) -> None:

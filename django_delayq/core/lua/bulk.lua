@@ -124,7 +124,8 @@ if #rest > 0 then
 end
 seq = arrived + n
 local refused, moved, created = (tally.f or 0) + (tally.p or 0), tally.v or 0, tally.c or 0
-if refused + moved == n then
+-- Refused in part and sent away in part it becomes two chunks, and whoever sends it again has to make the same two.
+if refused == n or moved == n then
   return reply
 end
 count('created', created)
@@ -136,9 +137,11 @@ for letter, times in pairs(tally) do
   end
 end
 redis.call('HSET', LEDGER, ARGV[4], reply)
-redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n - refused - moved, 'created',
-  created, 'task', task, 'run', ARGV[5])
-keep_clock()
+if refused + moved < n then
+  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n - refused - moved, 'created',
+    created, 'task', task, 'run', ARGV[5])
+end
 wake_if_earlier(before)
 write_marks()
+keep_clock()
 return reply

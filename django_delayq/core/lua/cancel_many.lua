@@ -20,12 +20,17 @@ local function drop_fields(fields)
   dropped = dropped + #fields
 end
 
+local function drop_gate(id, taken)
+  dropped = dropped + redis.call('ZLEXCOUNT', ORDER, range_of(id))
+  drop_gated_payloads(id, taken)
+end
+
 -- As in cancel.lua.
 local function stop_run(id, body, gated)
   local s = read_state(redis.call('HGET', STATE, id))
   redis.call('HDEL', GATE, id)
   if is_merged(body) then
-    drop_gated_payloads(id, s.taken)
+    drop_gate(id, s.taken)
   elseif gated then
     mark_end(key_of(gated), 'done')
   end
@@ -41,7 +46,7 @@ local function close_gate(id, content)
   elseif left_some(taken) then
     return 'r'
   else
-    drop_gated_payloads(id, taken)
+    drop_gate(id, taken)
   end
   redis.call('HDEL', GATE, id)
   return 'g'

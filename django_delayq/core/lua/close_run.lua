@@ -1,14 +1,11 @@
 #!lua flags=allow-oom
--- Closes the ledger of a run in one shard: its chunks are forgotten and none is taken any more. What was counted stays
--- with the mark, so that whoever closes it again, because the first one broke off, is told the same.
+-- Closes the ledger of a run in one shard: its chunks are forgotten, and none is taken any more while somebody may still
+-- be sending one. What was counted stays with the mark, so that whoever closes it again, because the first one broke off,
+-- is told the same.
 -- KEYS    1 the ledger
--- ARGV    1 '1' = take it away altogether, as if the run had never been here; else '0'
--- Returns {letter, count, ...} as they were counted; nothing when it is taken away.
+-- ARGV    1 ms after which the mark goes
+-- Returns {letter, count, ...} as they were counted.
 -- Events  none
-if ARGV[1] == '1' then
-  redis.call('UNLINK', KEYS[1])
-  return {}
-end
 local letters = { 'c', 'm', 'r', 'i', 'g', 'e', 't', 'k' }
 local names = { '\0closed' }
 for i, letter in ipairs(letters) do
@@ -27,4 +24,5 @@ if not found[1] then
   redis.call('UNLINK', KEYS[1])
   redis.call('HSET', KEYS[1], unpack(kept))
 end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return counts

@@ -13,6 +13,8 @@
 -- Events  none
 -- include keys clock begin settled bytes payload body names cut grave ranks
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
+-- A reply names 255 tasks at most, and one piece of a page may bring 25.
+local MOST_NAMES = 225
 -- Jobs that are read in one piece; one at a time once they turned out to be large, after the first two.
 local PIECE, LARGE = 25, 16 * 1024
 local place, with_bodies = ARGV[3], ARGV[11] ~= 'none'
@@ -139,7 +141,7 @@ local function take(first, last)
 end
 
 local looked = 0
-while looked < #found and size < REPLY_BYTES and read < READ_BYTES do
+while looked < #found and size < REPLY_BYTES and read < READ_BYTES and #names < MOST_NAMES do
   local step = looked == 0 and 2 or read > looked * LARGE and 1 or PIECE
   local last = math.min(looked + step, #found)
   take(looked + 1, last)

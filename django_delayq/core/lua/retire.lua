@@ -20,7 +20,7 @@ local function is_empty()
   if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, SETTLED) > 0 then
     return false
   end
-  local slowest = slowest_cursor(4)
+  local slowest = slowest_cursor(4, true)
   if slowest and is_later(end_of_stream(), slowest) then
     return false
   end

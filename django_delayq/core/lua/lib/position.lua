@@ -24,18 +24,21 @@ local function end_of_stream()
   end
 end
 
--- The cursor of whoever has read least: of those that left one here, and those whose names are the arguments from
--- `first` on, who may not have come by yet. Nothing when there is nobody.
-local function slowest_cursor(first)
+-- The cursor of whoever has read least: of those whose names are the arguments from `first` on, who may not have come by
+-- yet, and, unless only they are asked for, of all others that left one here. Nothing when there is nobody.
+local function slowest_cursor(first, only_named)
   local slowest
   local function look(cursor)
     if not slowest or is_later(slowest, cursor) then
       slowest = cursor
     end
   end
-  local fields, here = redis.call('HGETALL', META), {}
+  local fields, here, named = redis.call('HGETALL', META), {}, {}
+  for i = first, #ARGV do
+    named['cursor:' .. ARGV[i]] = true
+  end
   for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 7) == 'cursor:' then
+    if string.sub(fields[i], 1, 7) == 'cursor:' and (named[fields[i]] or not only_named) then
       here[fields[i]] = true
       look(fields[i + 1])
     end
