@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-first test-second test-long test-all check bench clean
+.PHONY: demo demo-pipeline test test-long test-all check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -21,18 +21,12 @@ demo: $(VENV)/.demo
 demo-pipeline: $(VENV)/.demo-pipeline
 	@$(BIN)/python example_project/pipeline.py $(if $(CUSTOMERS),--customers $(CUSTOMERS)) $(ARGS)
 
-# Two rows of tests beside each other: most of the first only wait (for leases, pages, workers), the second compute.
 test: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j2 test-first test-second
-
-test-first: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not slow" $(ALONE:%=--ignore %) $(ARGS)
-
-test-second: $(VENV)/.dev
-	nice -n 5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/api
-	nice -n 5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(SPARK)
-	DELAYQ_TEST_DB=postgres nice -n 5 $(BIN)/python -m pytest -q -m "database and not slow" $(ARGS) $(SPARK:%=--ignore %)
-	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 nice -n 5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(ON_A_CLUSTER)
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/api
+	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(SPARK)
+	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(SPARK:%=--ignore %) $(ARGS)
+	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(ON_A_CLUSTER)
 
 # The API has a process of its own: it is asked by a machine, with servers and threads of its own. So has the pipeline:
 # one Spark for all its tests.
@@ -40,7 +34,7 @@ SPARK := tests/pipeline tests/shop/test_pipeline.py
 ALONE := tests/api $(SPARK)
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
-	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model))
+	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model runs runs_epochs events named_many))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)

@@ -20,7 +20,7 @@ from django_delayq.core.runs import CHUNK, Run
 
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
-from .inputs import PART_BYTES, PART_NAMES, Files, Table, in_order, in_parts, least_parts
+from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
 from .redis_door import DEFAULT_PREFIX, open_broker
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class BulkOptions:
     #: a folder for rows that are no jobs; None = the first of them ends the write
     quarantine: str | None = None
     close: bool = True
+    #: nobody will go on with this run, so nothing is kept by which its rows are known again
+    once: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
 
     def door(self) -> dict[str, str]:
@@ -149,6 +151,8 @@ def bulk(spark: SparkSession, source: Source, options: BulkOptions, *, total: in
         total: rows of the input, if somebody knows; files are counted.
         watch: called twice a second by a thread.
 
+    Rows that are not of files are read twice: first their contents are summed up, by which they are known again.
+
     Raises:
         Misconfigured, PipelineError: what cannot be, or what went wrong; the text says how to go on.
         RunDiffers: the run was begun with another input, or with other options; the text names them.
@@ -156,10 +160,11 @@ def bulk(spark: SparkSession, source: Source, options: BulkOptions, *, total: in
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
     with open_broker(options.door()) as broker:
-        prepared = prepare(spark, broker, source, options, run_id)
+        with _clear_errors():
+            prepared = prepare(spark, broker, source, options, run_id)
         before = sum(runs.progress(broker, prepared.run).values())
         if not prepared.run.closed:
-            with in_parts(spark, prepared.parts) if prepared.parts else nullcontext():
+            with in_parts(spark, prepared.parts) if prepared.parts else nullcontext(), _clear_errors(run_id):
                 if total is None and isinstance(source, Files):
                     total = prepared.frame.count()
                 with _watching(broker, prepared.run, total, watch):
@@ -195,7 +200,8 @@ class _Plan:
         return {"columns": self.made(0).schema.simpleString(), **self.wanted.told(), **self.told}
 
 
-def _plan(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> _Plan:
+def _plan(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str, *,
+          sum_up: bool = False) -> _Plan:  # fmt: skip
     from .write_options import WriteOptions, check_schema
     from .writer import check_redis
 
@@ -226,6 +232,10 @@ def _plan(spark: SparkSession, broker: Broker, source: Source, options: BulkOpti
     wanted = WriteOptions.parse(options.of_format(run_id, told))
     check_schema(made(0).schema, wanted)
     check_redis(broker, wanted)
+    if sum_up and not options.once and not isinstance(source, Files):
+        # Of a run that is over nothing is written, so it does not matter what its rows are now.
+        over = known is not None and known.closed
+        told |= {name: before[name] for name in ("rows",) if name in before} if over else {"rows": contents(made(0))}
     return _Plan(made, wanted, told, parts)
 
 
@@ -246,7 +256,7 @@ def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOp
     """
     from .writer import open_run
 
-    plan = _plan(spark, broker, source, options, run_id)
+    plan = _plan(spark, broker, source, options, run_id, sum_up=True)
     run = open_run(broker, run_id, options.queue, plan.wanted, plan.source)
     ready = plan.made(run.opened_ms)
     if plan.parts:
@@ -262,7 +272,7 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
     """
     from .dry_run import STORM, dry_run
 
-    with open_broker(options.door()) as broker:
+    with open_broker(options.door()) as broker, _clear_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
         with in_parts(spark, plan.parts) if plan.parts else nullcontext():
             return dry_run(plan.made(round(broker.now_ms())), broker, options.queue, plan.wanted, "dry-run",
@@ -270,24 +280,33 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
 
 
 def _write(prepared: Prepared, options: BulkOptions, run_id: str) -> None:
+    said = options.of_format(run_id, prepared.source)
+    prepared.frame.write.format("delayq").options(**said).mode("append").save()
+
+
+@contextmanager
+def _clear_errors(run_id: str | None = None) -> Iterator[None]:
+    """Turns what Spark says into a sentence; with a run id, of a run that is open then."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    said = options.of_format(run_id, prepared.source)
     try:
-        prepared.frame.write.format("delayq").options(**said).mode("append").save()
+        yield
     except (PySparkException, Py4JJavaError) as error:
         raise _told(str(error), run_id) from error
 
 
-def _told(text: str, run_id: str) -> DelayQError:
+def _told(text: str, run_id: str | None) -> DelayQError:
     """What we said in one of Spark's tasks; or what Spark said, without the stacks of Java."""
+    text = without_user(text)
     ours = _OURS.search(text)
     if ours is not None:
         kind = {"RunDiffers": RunDiffers, "Misconfigured": Misconfigured}.get(ours[1], PipelineError)
         return kind(ours[2])
     causes = _CAUSE.findall(text)
     said = causes[-1] if causes else text.strip().partition("\n")[0]
+    if run_id is None:
+        return PipelineError(said[:1000])
     return PipelineError(f"{said[:1000]}. Run {run_id} is open: go on with it by the same call and run id {run_id!r}")
 
 

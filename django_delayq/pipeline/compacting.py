@@ -1,6 +1,6 @@
-"""The many small batches of a day made one, without a moment at which an event is missing or there twice.
+"""The many small batches of a day made one; readers of this package never miss an event meanwhile, nor see one twice.
 
-What a reader of this package takes for the events of a day is decided by two notes:
+What they take for the events of a day is decided by two notes, which others who read the folders do not know:
 
 1. ``began`` names the new batch, which is passed over from then on; it is written.
 2. ``done`` names the old batches, which are passed over from then on instead; they are deleted.

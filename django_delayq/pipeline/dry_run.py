@@ -60,6 +60,11 @@ class DryRun:
     @property
     def warnings(self) -> list[str]:
         """What should be looked at before it is done, in words."""
+        return [*self.dangers, *self.odd]
+
+    @property
+    def dangers(self) -> list[str]:
+        """What the jobs may do to Redis or to the workers, in words."""
         found = []
         if self.free is not None and self.memory > self.free:
             found.append(f"the jobs take about {_mb(self.memory)}, and Redis has {_mb(self.free)} left: give it more "
@@ -67,6 +72,12 @@ class DryRun:
         if self.busiest[1] > self.storm_above:
             found.append(f"{self.busiest[1]:,} jobs fall due within one minute, more than {self.storm_above:,}: can "
                          "the workers do that? Spread their due times")  # fmt: skip
+        return found
+
+    @property
+    def odd(self) -> list[str]:
+        """What is wrong with rows, in words: a quarantine takes them."""
+        found = []
         if self.without_id:
             found.append(f"{self.without_id:,} rows get no id, because a part of it is null")
         if self.without_due:
@@ -97,30 +108,32 @@ def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions,
     if layout is None or layouts.is_deleted(layout):
         layout = layouts.new_layout(options.shards or 1, options.kind or "python")
     due = _due(frame, now_ms)
-    counted = frame.select(
-        F.floor(due / _MINUTE_MS).cast("long").alias("minute"),
-        F.pmod(F.crc32(F.col("id").cast("string").cast("binary")), F.lit(layout["shards"])).cast("int").alias("place"),
-        (due <= now_ms).alias("now"),
-    ).groupBy("minute", "place", "now").count().toArrow().to_pylist()  # fmt: skip
-    minutes: dict[int, int] = {}
-    shards = dict.fromkeys(range(layout["shards"]), 0)
-    for row in counted:
-        if row["minute"] is not None:
-            minutes[row["minute"]] = minutes.get(row["minute"], 0) + row["count"]
-        if row["place"] is not None:
-            shards[row["place"]] += row["count"]
+    place = F.pmod(F.crc32(F.col("id").cast("string").cast("binary")), F.lit(layout["shards"])).cast("int")
+    # One after the other: rows of many minutes and many shards would be a row here for each pair of them.
+    minute = F.floor(due / _MINUTE_MS).cast("long")
+    rows, now = F.count(F.lit(1)).alias("rows"), F.sum(F.when(due <= now_ms, 1).otherwise(0)).alias("now")
+    by_minute = _counted(frame.groupBy(minute.alias("of")).agg(rows, now))
+    by_place = _counted(frame.groupBy(place.alias("of")).agg(rows))
+    minutes = {row["of"]: row["rows"] for row in by_minute if row["of"] is not None}
+    shards = {**dict.fromkeys(range(layout["shards"]), 0),
+              **{row["of"]: row["rows"] for row in by_place if row["of"] is not None}}  # fmt: skip
     width, dues = _buckets(minutes)
     busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
     size, bad = _sample(frame, options, layout["kind"], run_id, now_ms)
     return DryRun(
-        rows=sum(row["count"] for row in counted),
-        without_id=sum(row["count"] for row in counted if row["place"] is None),
-        without_due=sum(row["count"] for row in counted if row["minute"] is None),
-        due_now=sum(row["count"] for row in counted if row["now"]),
+        rows=sum(row["rows"] for row in by_minute),
+        without_id=sum(row["rows"] for row in by_place if row["of"] is None),
+        without_due=sum(row["rows"] for row in by_minute if row["of"] is None),
+        due_now=sum(row["now"] for row in by_minute),
         shards=shards, dues=dues, width_min=width, busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
         bytes_per_job=size, free=_free(broker, options.max_memory),
         first=frame.limit(_SHOWN).toArrow().to_pylist(), bad=bad, storm_above=storm_above,
     )  # fmt: skip
+
+
+def _counted(frame: DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return found
 
 
 def _due(frame: DataFrame, now_ms: int) -> Any:

@@ -1,7 +1,8 @@
 """What the next piece of the events is: offsets, how far a batch may go, and what was lost before it was read.
 
 Offsets are ``{queue: {"<number of the shard>": "<position>"}}`` with sorted keys: each shard is read in intervals that
-begin behind one position and end with another. Queues and shards join with the position ``0-0`` when they appear.
+begin behind one position and end with another. Queues and shards join with the position ``0-0`` when they appear; a
+queue that a reader was not asked for keeps its positions, so that whoever reads it next goes on there.
 """
 
 from __future__ import annotations

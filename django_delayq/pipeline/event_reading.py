@@ -28,7 +28,9 @@ from .schemas import EVENTS
 
 log = logging.getLogger(__name__)
 
-OPTIONS: Final = ("queue", "startingOffset", "maxRowsPerTrigger", "fetch", "trim", "consumer", "failOnDataLoss")
+OPTIONS: Final = (
+    "queue", "follow", "startingOffset", "maxRowsPerTrigger", "fetch", "trim", "consumer", "failOnDataLoss",
+)  # fmt: skip
 #: rows of one Arrow batch, at least
 BATCH: Final = 10_000
 #: entries that are made to columns at once; so many stay in the processor's cache
@@ -45,6 +47,8 @@ class EventsOptions:
 
     #: their names; none = every queue, those to come included
     queues: tuple[str, ...] = ()
+    #: those that the consumer reads now or another time, so that nothing of them is taken off; none = every queue
+    follows: tuple[str, ...] = ()
     #: earliest, latest or positions
     start: str | Positions = "earliest"
     max_rows: int = 500_000
@@ -66,8 +70,10 @@ class EventsOptions:
         check_names(options, OPTIONS)
         config_of(options)
         try:
+            queues = _queues(options, "queue", "*")
             return cls(
-                queues=_queues(options.get("queue", "*")),
+                queues=queues,
+                follows=_follows_of(options, queues),
                 start=plan.parse_start(options.get("startingOffset", "earliest")),
                 max_rows=_whole(options, "maxRowsPerTrigger", 500_000, 10**12),
                 fetch=_whole(options, "fetch", 500, 10_000),
@@ -79,11 +85,18 @@ class EventsOptions:
             raise Misconfigured(str(error)) from error
 
 
-def _queues(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _queues(options: Mapping[str, str], option: str, default: str) -> tuple[str, ...]:
+    names = [name.strip() for name in options.get(option, default).split(",") if name.strip()]
     if not names:
-        raise Misconfigured("option queue is a name, several with commas between them, or * for every queue")
+        raise Misconfigured(f"option {option} is a name, several with commas between them, or * for every queue")
     return () if "*" in names else tuple(sorted(check_queue_name(name) for name in set(names)))
+
+
+def _follows_of(options: Mapping[str, str], queues: tuple[str, ...]) -> tuple[str, ...]:
+    found = _queues(options, "follow", ",".join(queues) or "*")
+    if found and not (queues and set(queues) <= set(found)):
+        raise Misconfigured("what is read is kept for its reader: option follow must name all of them that queue does")
+    return found
 
 
 def _whole(options: Mapping[str, str], name: str, default: int, most: int) -> int:

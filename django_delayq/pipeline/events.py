@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.streams import BEGINNING, Place, Stream, begin, streams
+from django_delayq.core.streams import BEGINNING, Place, Stream, begin, latest, streams
 
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
@@ -123,7 +123,8 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._say_still_here()  # first, so that nothing is taken off from now on
         wanted = self.chosen.start
         named = () if isinstance(wanted, str) else wanted
-        scene = streams(self._broker, {*plan.known_places(self._broker, self.chosen.queues), *named})
+        # Also where the queues begin that are read another time: what is taken off from now on is a loss there, too.
+        scene = streams(self._broker, {*plan.known_places(self._broker, self.chosen.follows), *named})
         return plan.to_offsets(plan.starting(scene, wanted))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -137,7 +138,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
             EventsLost: something is gone that was not read.
         """
         self._say_still_here()
-        positions = plan.to_positions(start)
+        positions, others = self._split(plan.to_positions(start))
         known, scene = self._look(positions)
         joined = {place: BEGINNING for place in known if place not in positions and self._is_wanted(place)}
         self._check({**positions, **joined}, scene)
@@ -145,7 +146,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         if isinstance(limit, ReadMaxRows):
             end = plan.limit_to(limit.max_rows, positions, end, scene, self._walk_ids)
         self._newest = plan.newest(scene, known)
-        return plan.to_offsets(end)
+        return plan.to_offsets({**others, **end})
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What comes from now on is left to the next query."""
@@ -157,8 +158,16 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._newest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a batch read."""
-        tasks = plan.intervals(self._broker, plan.to_positions(start), plan.to_positions(end))
+        """What the tasks of a batch read.
+
+        Raises:
+            EventsLost: something is gone of a shard that is read from its beginning, where no tombstone can tell it.
+        """
+        begun, until = plan.to_positions(start), plan.to_positions(end)
+        new = {place: BEGINNING for place, position in until.items()
+               if position != BEGINNING == begun.get(place, BEGINNING)}  # fmt: skip
+        self._check(new, streams(self._broker, new))  # once more: the plan may be one of before a restart
+        tasks = plan.intervals(self._broker, begun, until)
         return [EventsPartition(task) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -174,6 +183,12 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
             return
         self._noted |= fresh
         self._said_at = time.monotonic()
+
+    def _split(self, positions: Positions) -> tuple[Positions, Positions]:
+        """Those of the queues that are read, and those that stay where they are until somebody reads them."""
+        asked = self.chosen.queues
+        read = {place: at for place, at in positions.items() if not asked or place[0] in asked}
+        return read, {place: at for place, at in positions.items() if place not in read}
 
     def _look(self, positions: Mapping[Place, str]) -> tuple[list[Place], dict[Place, Stream]]:
         known = plan.known_places(self._broker, self.chosen.queues)
@@ -199,7 +214,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def _say_still_here(self) -> None:
         if self.chosen.trim and time.monotonic() - self._said_at > STILL_HERE:
-            events.follow(self._broker, self.chosen.consumer, self.chosen.queues)
+            events.follow(self._broker, self.chosen.consumer, self.chosen.follows)
             self._said_at = time.monotonic()
 
 
@@ -208,15 +223,23 @@ def note_read(broker: Broker, options: EventsOptions, positions: Mapping[Place, 
     queues: dict[str, dict[int, str]] = {}
     for (queue, number), position in positions.items():
         queues.setdefault(queue, {})[number] = position
-    events.advance_all(broker, options.consumer, queues, options.queues)
+    events.advance_all(broker, options.consumer, queues, options.follows)
 
 
 def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]]) -> None:
     """Says for a query that has ended that it has read up to these offsets, which Spark does only when it goes on.
 
     Args:
-        options: those of the source; ``consumer`` and ``queue`` count.
+        options: those of the source; ``consumer``, ``queue`` and ``follow`` count.
         offsets: ``{queue: {"<number of the shard>": "<position>"}}``, from the progress of the query.
     """
     with open_broker(options) as broker:
         note_read(broker, EventsOptions.parse(options), plan.to_positions(offsets))
+
+
+def read_before(options: Mapping[str, str]) -> str | None:
+    """The newest position that the consumer of a source has noted in Redis, in whatever shard; None = it has none."""
+    with open_broker(options) as broker:
+        noted = [one.cursor for one in events.lag(broker, EventsOptions.parse(options).consumer)]
+    newest = latest(BEGINNING, *noted)
+    return None if newest == BEGINNING else newest

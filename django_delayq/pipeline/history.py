@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +33,7 @@ from pyspark.sql import functions as F
 from . import compacting, purging, quality
 from .errors import PipelineError
 from .lake import EVENTS_TABLE, Lake, Step, no_step
-from .landing import Landed, Landing, Source, read_offsets
+from .landing import Landed, Landing, Source, events_source, read_offsets, warn_of_lost_root
 from .options import HistoryOptions, source_options
 from .purging import Purge
 from .status import Status, status_of
@@ -121,8 +121,11 @@ class History:
             EventsLost: events were taken off before they were read.
             PipelineError: something else is wrong; the text says what to do.
         """
+        return self._run(on_hours, stop)
+
+    def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
         began, landed, told = time.monotonic(), Landed(), list[date]()
-        with self._stoppable(stop) as stopping, self._alone(stopping.is_set):
+        with self._stoppable(stop) as stopping, self._alone(stopping.is_set, patient=patient):
             self._landing(landed).run(stopping.is_set)
             self._acknowledge()
             self._lake.step("landed")
@@ -132,6 +135,8 @@ class History:
     def stream(self, interval_s: float, on_hours: OnHours = _nobody, stop: Callable[[], bool] = _never, *,
                on_summary: Callable[[Summary], object] = lambda summary: None) -> int:  # fmt: skip
         """Runs again and again until ``stop`` says yes, and ends within a second of that.
+
+        Another process that is at work on the history is waited for, however long it takes.
 
         Args:
             interval_s: seconds from the beginning of one run to that of the next.
@@ -143,7 +148,7 @@ class History:
         runs = 0
         while not stop():
             began = time.monotonic()
-            on_summary(self.run(on_hours, stop=stop))
+            on_summary(self._run(on_hours, stop, patient=True))
             runs += 1
             while not stop() and (left := began + interval_s - time.monotonic()) > 0:
                 time.sleep(min(_POLL_S, left))
@@ -214,7 +219,11 @@ class History:
         if not self._checked:
             quality.check(lake.spark.createDataFrame([], ATTEMPTS), options.expectations)
             self._checked = True
-        return Landing(lake, options.consumer, self._source or _events_source(options), options.expectations, landed)
+        source = self._source or events_source(options)
+        found = Landing(lake, options.consumer, source, options.expectations, landed, lossy=not options.fail_on_loss)
+        if self._source is None and found.is_new:
+            warn_of_lost_root(options)
+        return found
 
     def _acknowledge(self) -> None:
         """Says in Redis how far was read; Spark would do that only when the next run begins."""
@@ -254,7 +263,7 @@ class History:
 
     def _compute(self, days: Sequence[date], counted: Landed | None) -> None:
         expectations = self.options.expectations
-        runs = attempts(self._lake.events(days), self.options.sla, distinct=self._lake.may_repeat(days))
+        runs = attempts(self._lake.events(days), self.options.sla)
         quality.refuse_broken(runs, expectations)
         seen = Observation()
         judged = runs.withColumn(quality.REASON, quality.reason_of(expectations)).observe(
@@ -290,8 +299,15 @@ class History:
     # --- alone, and to be stopped
 
     @contextmanager
-    def _alone(self, give_up: Callable[[], bool] = _never) -> Iterator[None]:
-        with self._lake.files.alone(self.options.wait_s, give_up):
+    def _alone(self, give_up: Callable[[], bool] = _never, *, patient: bool = False) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._lake.files.alone(self.options.wait_s, give_up))
+            except PipelineError as error:
+                if not patient or give_up():
+                    raise
+                log.warning("%s; it is waited for", error)
+                stack.enter_context(self._lake.files.alone(float("inf"), give_up))
             self._lake.sweep()
             compacting.recover(self._lake)
             yield
@@ -325,7 +341,3 @@ class History:
             done.set()
             watcher.join()
             context.removeJobTag(tag)
-
-
-def _events_source(options: HistoryOptions) -> Source:
-    return lambda spark: spark.readStream.format("delayq.events").options(**source_options(options)).load()

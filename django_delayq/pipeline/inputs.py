@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ PART_BYTES: Final = 64 * 1024 * 1024
 PART_NAMES: Final = ("part_bytes", "least_parts")
 _OPEN_COST: Final = 4 * 1024 * 1024
 _SHOWN: Final = 3
+_ENDINGS: Final = {"csv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet", "orc": "orc"}
+_PACKED: Final = re.compile(r"\.(gz|gzip|bz2|zst|zstd|lz4|snappy|deflate|xz)$")
+_USER: Final = re.compile(r"(?<=://)[^/\s]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +73,15 @@ class Files:
         try:
             return reader.format(self.format).load(list(self.paths))
         except PySparkException as error:
-            raise PipelineError(f"{', '.join(self.paths)[:200]}: {str(error).splitlines()[0][:500]}") from error
+            text = without_user(f"{', '.join(self.paths)[:200]}: {str(error).splitlines()[0][:500]}")
+            raise PipelineError(text) from error
 
     def fingerprint(self, spark: SparkSession, frame: DataFrame) -> dict[str, str]:
         """What makes these files these files: names, sizes, times of change, and how they are read."""
         told = sorted(_statuses(spark, frame.inputFiles()))
         if not told:
-            raise PipelineError(f"there is no file in {', '.join(self.paths)[:200]}; is the path right?")
+            where = without_user(", ".join(self.paths))[:200]
+            raise PipelineError(f"there is no file in {where}; is the path right?")
         names = [name.rpartition("/")[2] for name, _, _ in told]
         shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
@@ -111,8 +117,46 @@ class Table:
         return spark.read.format("delayq.model").options(**{k: v for k, v in said.items() if v}).load()
 
     def fingerprint(self) -> dict[str, str]:
-        """What the rows were asked for by; the rows themselves may change."""
+        """What the rows were asked for by; what they hold is told by :func:`contents`."""
         return {"model": self.model, "filter": self.filters or "{}"}
+
+
+def contents(frame: DataFrame) -> str:
+    """How many rows there are and what they hold, whatever their order. It reads all of them.
+
+    One row less shifts those behind it into other chunks, which nobody would know again: their jobs, finished long
+    ago, would be written once more.
+    """
+    from pyspark.sql import functions as F
+
+    # As JSON, because a hash of columns passes over nulls and knows no maps; to the last digit of a moment.
+    how = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+    row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), how)
+    total = F.sum(F.xxhash64(row).cast("decimal(38,0)")).cast("string")
+    ((count, found),) = frame.agg(F.count(F.lit(1)), total).collect()
+    return f"{count}, {found or 0}"
+
+
+def format_of(paths: Sequence[str]) -> str:
+    """The format that the endings of paths tell; folders and unknown endings are parquet.
+
+    Raises:
+        Misconfigured: they tell several.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        name = _PACKED.sub("", path.rstrip("/").rpartition("/")[2].lower())
+        found.setdefault(_ENDINGS.get(name.rpartition(".")[2], "parquet"), path)
+    if len(found) > 1:
+        shown = without_user(", ".join(found.values()))
+        raise Misconfigured(f"files of one run have one format, and {shown} look like several: say --format, or write "
+                            "a run of each")  # fmt: skip
+    return next(iter(found), "parquet")
+
+
+def without_user(text: str) -> str:
+    """A text without the users, and so the secrets, of the URLs in it."""
+    return _USER.sub("", text)
 
 
 def least_parts(spark: SparkSession) -> int:

@@ -1,6 +1,6 @@
 """The folders of the history: what is where, and how a folder is put in the place of another.
 
-    root/events/day=2030-01-31/batch=<query>-<number>/*.parquet   what was read, as it was read
+    root/events/day=2030-01-31/batch=<query>-<number>/*.parquet   what was read, as it was read (:mod:`.landing`)
     root/attempts/day=2030-01-31/*.parquet                        the runs among them, each once
     root/hours/day=2030-01-31/*.parquet                           figures by hour, queue and task
     root/quarantine/day=2030-01-31/*.parquet                      attempts that cannot be counted, with the reason
@@ -84,7 +84,7 @@ class Lake:
         return _days_in(name[4:] for name in self.files.names(table) if name.startswith("day="))
 
     def batches(self, day: date) -> list[str]:
-        """The folders that together have the events of a day once, as far as batches go."""
+        """The folders that together have the events of a day, whatever a compaction is about."""
         there = [name for name in self.files.names(folder_of(EVENTS_TABLE, day)) if is_data(name)]
         done = self.note_of(day, "done")
         if done is not None:
@@ -98,19 +98,12 @@ class Lake:
         found: dict[str, Any] | None = None if text is None else json.loads(text)
         return found
 
-    def may_repeat(self, days: Iterable[date]) -> bool:
-        """Whether an event may be there twice: only one query of Spark never reads any twice."""
-        for day in days:
-            queries = {name.removeprefix("batch=").partition("-")[0] for name in self.batches(day)}
-            if len(queries) > 1 or COMPACT.rstrip("-") in queries:
-                return True
-        return False
-
     # --- reading
 
     def events(self, days: Sequence[date]) -> DataFrame:
         """The events of some days, with the columns of ``schemas.EVENTS``; no other day is looked at.
 
+        An event may be in several batches: of a checkpoint that was lost, or of a run that allowed losses.
         What an older writer did not know is null, what a newer one knows as well is passed over.
         """
         folders = [f"{folder_of(EVENTS_TABLE, day)}/{batch}" for day in days for batch in self.batches(day)]

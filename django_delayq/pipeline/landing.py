@@ -1,7 +1,9 @@
 """Events from the streams into the lake, batch by batch, each exactly once.
 
 A batch has a folder of its own in each day that it has events of, named by the query of Spark and the batch's number. A
-batch that is read again, because the run died before Spark had noted it, replaces its own folders.
+batch that is read again, because the run died before Spark had noted it, replaces its own folders. Where losses
+are allowed it may have less in it than the first time, and so may the first batch of all, of which Spark does not keep
+where it began: then its folders lie beside those of before, and what is there twice counts once.
 """
 
 from __future__ import annotations
@@ -9,17 +11,21 @@ from __future__ import annotations
 import json
 import logging
 import re
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from . import quality
 from .errors import EventsLost, PipelineError
 from .lake import EVENTS_TABLE, Lake
+from .options import HistoryOptions, source_options
 from .transforms import is_attempt
 
 if TYPE_CHECKING:
@@ -61,17 +67,24 @@ class Landing:
 
     Args:
         landed: is kept in step with what is landed.
+        lossy: a batch may have less in it than when it was read before.
     """
 
-    def __init__(
-        self, lake: Lake, consumer: str, source: Source, expectations: Sequence[quality.Expectation], landed: Landed
-    ) -> None:
+    def __init__(self, lake: Lake, consumer: str, source: Source, expectations: Sequence[quality.Expectation],
+                 landed: Landed, *, lossy: bool = False) -> None:  # fmt: skip
         self._lake = lake
         self._source = source
         self._expectations = expectations
         self._checkpoint = f"{CHECKPOINTS}/{consumer}"
         self._failure: BaseException | None = None
         self._landed = landed
+        self._lossy = lossy
+        self._own = f"r{uuid.uuid4().hex[:6]}"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the consumer has no checkpoint here yet."""
+        return not self._lake.files.names(f"{self._checkpoint}/offsets")
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Lands what there is.
@@ -106,11 +119,12 @@ class Landing:
 
     def _meant(self, error: StreamingQueryException) -> BaseException:
         """What went wrong, in its own words: Spark wraps it into pages of its own."""
-        if self._failure is not None:
+        if self._failure is not None and not isinstance(self._failure, (PySparkException, Py4JError)):
             return self._failure
-        said = _SAID.findall(str(error))
+        # What a task says comes through the job that writes the batch, which is a failure of landing it.
+        said = _SAID.findall(str(self._failure or error))
         if not said:
-            return PipelineError(f"The events could not be read: {str(error).splitlines()[0]}")
+            return self._failure or PipelineError(f"The events could not be read: {str(error).splitlines()[0]}")
         name, text = said[-1]
         return EventsLost(text) if name == EventsLost.__name__ else PipelineError(f"{name}: {text}")
 
@@ -131,7 +145,8 @@ class Landing:
         self._lake.step("batch written")
         self._lake.note_pending(fresh.days)
         self._lake.step("days noted")
-        self._lake.put(EVENTS_TABLE, fresh, fresh.days, f"batch={self._query()}-{number}")
+        beside = self._own if self._lossy or number == 0 else ""
+        self._lake.put(EVENTS_TABLE, fresh, fresh.days, f"batch={self._query()}{beside}-{number}")
         self._lake.step("batch landed")
         self._landed.add(seen.get, self._expectations)
         self._landed.batches += 1
@@ -152,3 +167,28 @@ def read_offsets(lake: Lake, consumer: str) -> dict[str, Any]:
     # a version, what Spark wants to know, then a line for each source: we have one
     found = json.loads(text.splitlines()[2])
     return found if isinstance(found, dict) else {"": found}
+
+
+def events_source(options: HistoryOptions) -> Source:
+    """The events of the queues that a history reads, as a stream."""
+    return lambda spark: spark.readStream.format("delayq.events").options(**source_options(options)).load()
+
+
+def warn_of_lost_root(options: HistoryOptions) -> None:
+    """A checkpoint begins: says so, if there was another one that has read part of the events, which are gone."""
+    from django_delayq.core.errors import DelayQError
+    from django_delayq.core.streams import parts
+
+    from .events import read_before
+
+    try:
+        position = read_before(source_options(options))
+    except DelayQError as error:
+        raise PipelineError(f"{type(error).__name__}: {error}") from error
+    if position is not None:
+        when = datetime.fromtimestamp(parts(position)[0] / 1000, UTC)
+        log.warning(
+            "consumer %s was read up to %s (%s) by a checkpoint that is gone; figures of today are computed from what "
+            "is still there, so they may be less than they were; see to it that the root is a volume that survives",
+            options.consumer, position, when.isoformat(timespec="seconds"),
+        )  # fmt: skip

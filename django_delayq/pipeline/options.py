@@ -24,7 +24,7 @@ class HistoryOptions:
     #: or the name of an environment variable that holds the same, which no plan of Spark shows
     redis_env: str | None = None
     prefix: str = "delayq"
-    #: queues; none = every one, those to come included
+    #: queues to read now; none = every one, those to come included. The others stay where they are, and are followed
     queues: tuple[str, ...] = ()
     #: name of this history's place in the streams
     consumer: str = "history"
@@ -41,7 +41,7 @@ class HistoryOptions:
     expectations: tuple[Expectation, ...] = EXPECTATIONS
     #: False: a gap in the streams is logged, and what follows it is read
     fail_on_loss: bool = True
-    #: seconds to wait for another process that is at work on the same history
+    #: seconds to wait for another process that is at work on the same history; a stream says so then, and waits on
     wait_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -65,6 +65,7 @@ def source_options(options: HistoryOptions) -> dict[str, str]:
     found = {
         "prefix": options.prefix,
         "queue": ",".join(options.queues) or "*",
+        "follow": "*",  # else old epochs of the others would be retired unread
         "consumer": options.consumer,
         "maxRowsPerTrigger": str(options.max_rows),
         "trim": "true",

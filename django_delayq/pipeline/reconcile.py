@@ -24,7 +24,9 @@ from pyspark.sql import Observation
 from django_delayq.core import runs
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.named import cancel_named
+from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS
 
+from . import aside
 from .bulk import BulkOptions, Watch, bulk
 from .errors import PipelineError
 from .expressions import due_column, id_column
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 OUTBOX: Final = "django_delayq.OutboxJob"
+#: states of durable jobs that do not run any more unless somebody sees to it
+DEAD: Final = ("buried", "refused")
 GRACE_MS: Final = 600_000
 FIRST: Final = 10
 _LIVE: Final = ("waiting", "reserved", "gated")
@@ -43,6 +47,7 @@ _ID: Final = "__job_id"
 _BAD: Final = "__bad"
 _BURIED: Final = "__buried"
 _MOST_ID: Final = 255
+_CONTROL: Final = r"[\x00-\x1f\x7f-\x9f]"
 #: between the days of two zones
 _ZONES: Final = timedelta(days=1)
 
@@ -56,10 +61,14 @@ class ReconcileOptions:
         model: whose rows need a job, like ``shop.Order``.
         filters: field lookups; a row needs a job while all of them are true.
         using: alias of its database; None = what the routers say.
+        written: alias by which rows are read where a job is cancelled for want of one: of the database that is written
+            to, because a copy lags behind. None = as ``using``.
         created: the field with the moment (or the day) from which on a row needs its job.
         grace_ms: rows younger than this are left alone.
         include_morgue: put back also what has nothing but a record in the morgue.
         outbox: aliases of the databases that have an outbox of durable jobs.
+        scratch: a folder that Spark's workers and this process see, for a moment, for rows that are no jobs; None = one
+            for temporary files, which does where all run on this machine.
         partitions: tasks that read the table; None = what the session has.
     """
 
@@ -68,9 +77,11 @@ class ReconcileOptions:
     created: str
     filters: Sequence[Mapping[str, Any]] = ()
     using: str | None = None
+    written: str | None = None
     grace_ms: float = GRACE_MS
     include_morgue: bool = False
     outbox: tuple[str, ...] = ()
+    scratch: str | None = None
     partitions: int | None = None
 
     def __post_init__(self) -> None:
@@ -98,14 +109,16 @@ class Found:
     known: int
     #: rows (of a plain task: ids) whose job is to be put back
     missing: int
-    #: rows that have a record in the morgue and no job; part of ``missing`` if they are included
+    #: rows whose job lies in the morgue or was refused by the outbox; part of ``missing`` if they are included
     buried: int
-    #: rows that can have no job: a column of the id or the due time is null, or the id is too long
+    #: rows that can have no job, as far as id and due time tell
     bad: int
     #: the first ids that are missing
     first: tuple[str, ...]
     #: the rows that are missing; fixed
     frame: DataFrame
+    #: the first that can have no job: id, if there is one, and why not
+    first_bad: tuple[tuple[str | None, str], ...] = ()
 
 
 class Reconciliation:
@@ -123,6 +136,8 @@ class Reconciliation:
         self._spark = spark
         self._options = options
         self._other_clock = now_ms
+        #: the first rows that :meth:`put_back` found to be no jobs: id and why not
+        self.refused: tuple[tuple[str | None, str], ...] = ()
 
     @cached_property
     def began_ms(self) -> float:
@@ -133,16 +148,17 @@ class Reconciliation:
 
     @cached_property
     def queued(self) -> DataFrame:
-        """Id and state of the jobs of the queue as they were seen; of the outbox, too (state ``outbox``)."""
+        """Id and state of the jobs of the queue as they were seen; of the outbox, too (``outbox`` or ``morgue``)."""
         from pyspark.sql import functions as F
 
         _ = self.began_ms
         options, queue = self._options, self._options.jobs.queue
         # All rows of the outbox, also those that were sent: Redis may be about to hear of them, or have lost them, and
-        # that is the business of the outbox's own reconciler.
+        # that is the business of the outbox's own reconciler. What is dead there nobody sends any more.
+        state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
         outbox = [
-            fixed(self._read(OUTBOX, ["job_id"], [{"queue": queue}], alias).select(
-                F.col("job_id").alias("id"), F.lit("outbox").alias("state")))
+            fixed(self._read(OUTBOX, ["job_id", "state"], [{"queue": queue}], alias).select(
+                F.col("job_id").alias("id"), state))
             for alias in options.outbox
         ]  # fmt: skip
         jobs = fixed(self._snapshot(("id", "state"), EVERY_STATE).select("id", "state"))
@@ -165,11 +181,12 @@ class Reconciliation:
         rows = rows.join(queued.where("state != 'morgue'").select(F.col("id").alias(_ID)), _ID, "left_anti")
         graves = queued.where("state = 'morgue'").select(F.col("id").alias(_ID), F.lit(True).alias(_BURIED)).distinct()
         found = fixed(rows.join(graves, _ID, "left"))
-        buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD)
+        buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD).isNotNull()
         missing = found.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
         if self._options.jobs.payload is None:  # a plain job that two rows share is one
             missing = fixed(missing.dropDuplicates([_ID]))
         first = missing.select(_ID).distinct().orderBy(_ID).limit(FIRST).toArrow().column(0).to_pylist()
+        wrong = found.where(bad).select(_ID, _BAD).orderBy(_ID).limit(FIRST).toArrow().to_pylist()
         return Found(
             rows=self._count(seen),
             known=queued.count(),
@@ -178,27 +195,34 @@ class Reconciliation:
             bad=found.where(bad).count(),
             first=tuple(first),
             frame=missing.drop(_ID),
+            first_bad=tuple((row[_ID], row[_BAD]) for row in wrong),
         )
 
     def put_back(self, found: Found, *, run_id: str | None = None, watch: Watch | None = None) -> dict[str, int]:
-        """Schedules what is missing.
+        """Schedules what is missing. Rows that turn out to be no jobs are left, see ``refused``: one of them shall not
+        keep the others out day after day.
 
         Args:
             run_id: name of the bulk write; None = a fresh one. It must be no other's.
             watch: see :func:`~.bulk.bulk`.
 
         Returns:
-            How many came to what: created; merged (another row's payload joined it); ignored (it was there after all).
+            How many came to what: created; merged (another row's payload joined it); ignored (it was there after all);
+            refused (it is no job).
 
         Raises:
-            PipelineError: Redis is not there, full or paused, or a row is no job. What is put back stays.
+            PipelineError: Redis is not there, full or paused. What is put back stays.
         """
         if not found.missing:
             return {}
         run_id = run_id or f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        jobs = replace(self._options.jobs, run_id=run_id)
+        jobs = replace(self._options.jobs, run_id=run_id, once=True)
         try:
-            return dict(bulk(self._spark, found.frame, jobs, total=found.missing, watch=watch).counts)
+            with aside.folder(self._options.scratch, run_id) as folder:
+                jobs = replace(jobs, quarantine=folder)
+                result = bulk(self._spark, found.frame, jobs, total=found.missing, watch=watch)
+                self.refused = tuple(aside.reasons(folder, run_id, FIRST)) if result.bad else ()
+            return {**result.counts, **({"refused": result.bad} if result.bad else {})}
         except DelayQError as error:
             # What is missing now the next comparison finds anew, so nobody goes on with this run.
             with suppress(DelayQError), open_broker(jobs.door()) as broker:
@@ -213,9 +237,12 @@ class Reconciliation:
         jobs = self._options.jobs
         seen = self._snapshot((*NAMING, "task", "due"), _LIVE)
         ours = fixed(seen.where(F.col("task") == F.lit(jobs.task)).where(F.col("id").rlike(pattern_of(jobs.id))))
+        return chosen(fixed(self._without_row(ours)))
+
+    def _without_row(self, seen: DataFrame) -> DataFrame:
         # Compared with young rows as well: their jobs are no orphans.
-        rows = self._rows(None)
-        return chosen(fixed(ours.join(rows, ours["id"] == rows[_ID], "left_anti")))
+        rows = self._rows(None, self._options.written)
+        return seen.join(rows, seen["id"] == rows[_ID], "left_anti")
 
     def cancel_orphans(
         self,
@@ -224,11 +251,14 @@ class Reconciliation:
         progress: Callable[[int, int], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, int]:
-        """Cancels them, each only if it is still what was seen.
+        """Cancels them, each only if it is still what was seen, and if there is no row now either.
 
         Returns:
-            How many came to what: cancelled, stopping (it runs, and does not come back), ungated, running, gone.
+            How many came to what: cancelled, stopping (it runs, and does not come back), ungated, running, gone; needed
+            (there is a row for it after all).
         """
+        still = fixed(self._without_row(orphans.frame))
+        needed = orphans.total - still.count()
         with open_broker(self._options.jobs.door()) as broker:
 
             def act(home: Home, names: Names) -> Mapping[str, int]:
@@ -236,7 +266,8 @@ class Reconciliation:
                 outcomes = ["gone"] * len(names) if queue is None else cancel_named(queue, home[1], names)
                 return {outcome: outcomes.count(outcome) for outcome in set(outcomes)}
 
-            return act_on(orphans.frame, act, total=orphans.total, progress=progress, stop=stop)
+            outcomes = act_on(still, act, total=orphans.total, progress=progress, stop=stop)
+        return {**outcomes, **({"needed": needed} if needed else {})}
 
     # -- the queue and the table -------------------------------------------------------------------------------------
 
@@ -252,17 +283,21 @@ class Reconciliation:
     def _cutoff(self) -> datetime:
         return datetime.fromtimestamp((self.began_ms - self._options.grace_ms) / 1000, UTC)
 
-    def _rows(self, before: datetime | None) -> DataFrame:
-        """The rows that need a job, with its id, and whether it can have one; None = the young ones, too."""
+    def _rows(self, before: datetime | None, using: str | None = None) -> DataFrame:
+        """The rows that need a job, with its id, and why it can have none; None = the young ones, too."""
+        from pyspark.sql import functions as F
+
         options, jobs = self._options, self._options.jobs
         filters = [*options.filters]
         if before is not None:
             filters.append({f"{options.created}__lt": self._bound(before)})
-        table = self._read(options.model, options.columns, filters, options.using)
-        due = due_column(table, jobs.due, round(self.began_ms))
-        return table.withColumn(_BAD, _is_bad(id_column(table, jobs.id), due)).withColumn(
-            _ID, id_column(table, jobs.id)
-        )
+        table = self._read(options.model, options.columns, filters, using or options.using)
+        due, ident = due_column(table, jobs.due, round(self.began_ms)), id_column(table, jobs.id)
+        if due is not None and table.select(due).schema[0].dataType.simpleString() == "timestamp":
+            due = F.ceil(F.unix_micros(due) / 1000)
+        far = str(jobs.more.get("allowFar", "false")).lower() == "true"
+        last = MAX_DUE_MS if far else min(MAX_DUE_MS, round(self.began_ms) + TEN_YEARS_MS)
+        return table.withColumn(_BAD, _why_bad(ident, due, last)).withColumn(_ID, ident)
 
     def _bound(self, before: datetime) -> str:
         """A moment, or a day for a field of days: of the day itself nobody knows what came before the moment."""
@@ -296,9 +331,23 @@ def _is_name(due: str | None) -> bool:
     return due is not None and due.replace("_", "a").isalnum() and not due[:1].isdigit()
 
 
-def _is_bad(ident: Column, due: Column | None) -> Column:
+def _why_bad(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
+    """What a bulk write would say of such a row, as far as that is cheap to know; null if it may be a job."""
     from pyspark.sql import functions as F
 
     size = F.octet_length(ident)
-    fits = (size > 0) & (size <= _MOST_ID) & ~F.contains(ident, F.lit("\0"))
-    return ~F.coalesce(fits if due is None else fits & due.isNotNull(), F.lit(False))
+    rules = [
+        (ident.isNull(), "id is null, because a part of it is"),
+        ((size == 0) | (size > _MOST_ID), f"id must be 1 to {_MOST_ID} bytes of UTF-8"),
+        (F.rlike(ident, F.lit(_CONTROL)), "id has control characters in it"),
+    ]
+    if due_ms is not None:
+        rules += [
+            (due_ms.isNull(), "due is null"),
+            (due_ms < 0, "due lies before 1970"),
+            (due_ms > last_ms, "due is more than ten years ahead, or as far as no job can be"),
+        ]
+    found = F.lit(None).cast("string")
+    for wrong, why in reversed(rules):
+        found = F.when(wrong, F.lit(why)).otherwise(found)
+    return found

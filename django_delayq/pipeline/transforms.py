@@ -64,22 +64,19 @@ def is_attempt() -> Column:
     return F.coalesce(F.col("outcome"), F.lit("")) != BULK
 
 
-def attempts(events: DataFrame, sla: Mapping[str, float], *, distinct: bool = True) -> DataFrame:
+def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
     """The attempts among the events, each once, however often it was read.
 
     Args:
         events: columns of :data:`.schemas.EVENTS`.
         sla: task or queue → seconds by which a run may be late, the task's name before the queue's; "*" = all others.
             Without a limit a run is never too late.
-        distinct: False if each event is known to be there once; saves sorting them.
 
     Returns:
         The events' columns without ``jobs`` and ``created``, and ``sla_missed`` (never null: what never began is not
         late).
     """
-    runs = events.where(is_attempt())
-    if distinct:
-        runs = runs.dropDuplicates(list(KEY))
+    runs = events.where(is_attempt()).dropDuplicates(list(KEY))
     limit = _limit_ms(sla)
     return runs.drop("jobs", "created").withColumn(
         "sla_missed", F.coalesce(F.col("lateness_ms") > limit, F.lit(False)) if limit is not None else F.lit(False)

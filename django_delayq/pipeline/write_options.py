@@ -67,7 +67,8 @@ FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
 #: what has no say in the bytes of a chunk, so that it may be another one when a run is resumed
 _NO_PART: Final = (
-    "run_id", "close", "rate_limit", "max_memory", "patience", "quarantine", "shards", "source", "chunk", "queue",
+    "run_id", "close", "rate_limit", "max_memory", "patience", "on_error", "quarantine", "shards", "source", "chunk",
+    "queue",
 )  # fmt: skip
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS: Final = (*_INTEGERS, FloatType, DoubleType, DecimalType)

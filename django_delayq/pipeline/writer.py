@@ -100,8 +100,13 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """One task of one batch; raises as :meth:`JobsWriter.write`."""
         context: Any = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId")
-        batch = context.getLocalProperty("streaming.sql.batchId")
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        batch = context and context.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch is None:
+            # All batches would be one run, which is over after the first of them.
+            raise PipelineError("this Spark does not tell its tasks the query and batch that they work for, by which "
+                                "a stream's batches are known again; write in foreachBatch(), each batch under a runId "
+                                "of its own")  # fmt: skip
         return write_part(self._options, self._wanted, self._source, f"{query}:{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

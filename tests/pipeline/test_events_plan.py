@@ -219,6 +219,46 @@ def test_at_once_reads_what_is_there(broker: Broker, redis_url: str) -> None:
         found(startingOffset='{"q": {"0": "0-5"}}')
 
 
+def test_queues_that_a_reader_is_not_asked_for_stay_where_they_are(broker: Broker, make: Make) -> None:
+    for name in ("a", "b"):
+        emit(broker, 1, 2, queue=broker.queue(name).name)
+    start = {"a": {"0": "1-0"}, "b": {"0": "1-0"}, "gone": {"0": "7-0"}}
+    some = make(queue="a")
+    end = offsets(some, start)
+    assert end == {**start, "a": {"0": "2-0"}}
+    assert ids(some, start, end) == named(2)
+    assert offsets(some, end) == end
+    some.prepareForTriggerAvailableNow()
+    assert offsets(some, start, 1) == end
+    with pytest.raises(EventsLost, match="'gone'"):
+        offsets(make(), end)
+
+
+def test_a_loss_in_a_queue_that_was_not_asked_for_is_left_to_who_reads_it(broker: Broker, make: Make) -> None:
+    for name in ("a", "b"):
+        emit(broker, 1, 2, 3, queue=broker.queue(name).name)
+    broker.client.xtrim(broker.shard("b", 0).names["event"], maxlen=1, approximate=False)
+    start = {"a": {"0": "1-0"}, "b": {"0": "1-0"}}
+    end = offsets(make(queue="a"), start)
+    assert end == {"a": {"0": "3-0"}, "b": {"0": "1-0"}}
+    with pytest.raises(EventsLost, match="queue 'b'"):
+        offsets(make(), end)
+
+
+def test_a_reader_may_follow_more_queues_than_it_reads_now(broker: Broker, make: Make) -> None:
+    for name in ("a", "b"):
+        emit(broker, 1, 2, queue=broker.queue(name).name)
+    some = make(queue="a", follow="*", trim=True)
+    start = some.initialOffset()
+    assert set(start) == {"a", "b"}
+    end = offsets(some, start)
+    assert end == {"a": {"0": "2-0"}, "b": start["b"]}
+    some.commit(end)
+    assert events.consumers(broker)[0].queues == ()
+    assert broker.client.xlen(broker.shard("b", 0).names["event"]) == 2
+    assert ids(make(), end, offsets(make(), end)) == named(1, 2)
+
+
 # -- trimming
 
 
@@ -371,6 +411,17 @@ def test_what_is_taken_off_between_the_plan_and_the_task_is_a_loss(broker: Broke
         emit(broker, *range(1, 30))
 
 
+def test_a_shard_that_overran_its_cap_before_a_batch_is_read_again_is_a_loss(broker: Broker, make: Make) -> None:
+    broker.queue("q")
+    emit(broker, 1, 2, 3)
+    if streams.streams(broker, [("q", 0)])["q", 0].added is None:
+        pytest.skip("Redis before 7 does not know")
+    broker.client.xtrim(broker.shard("q", 0).names["event"], maxlen=2, approximate=False)
+    with pytest.raises(EventsLost, match="1 events were taken off before anybody read them"):
+        make().partitions({}, {"q": {"0": "3-0"}})
+    assert ids(make(failOnDataLoss=False), {}, {"q": {"0": "3-0"}}) == named(2, 3)
+
+
 def test_what_is_taken_off_while_a_task_reads_is_a_loss(
     broker: Broker, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +504,8 @@ def test_a_queue_that_comes_back_is_read_from_its_new_beginning(broker: Broker, 
         ({"redis": "", "redisEnv": "DELAYQ_NO_SUCH"}, "'DELAYQ_NO_SUCH', which is not set"),
         ({"queue": ","}, "option queue"),
         ({"queue": "a b"}, "queue name 'a b'"),
+        ({"queue": "a,b", "follow": "b,c"}, "option follow must name all of them"),
+        ({"follow": ","}, "option follow"),
         ({"startingOffset": "now"}, "earliest, latest or JSON"),
         ({"startingOffset": '{"q": {"0": "x"}}'}, "no position"),
         ({"startingOffset": '{"q": {"first": "1-0"}}'}, "no number of a shard"),
@@ -490,7 +543,9 @@ def test_names_of_options_are_read_whatever_their_case(redis_url: str) -> None:
     given = CaseInsensitiveDict(
         {"REDIS": redis_url, "MAXROWSPERTRIGGER": "5", "Trim": "TRUE", "consumer": "x", "QUEUE": "b, a"}
     )
-    assert EventsOptions.parse(given) == EventsOptions(queues=("a", "b"), max_rows=5, trim=True, consumer="x")
+    assert EventsOptions.parse(given) == EventsOptions(
+        queues=("a", "b"), follows=("a", "b"), max_rows=5, trim=True, consumer="x"
+    )
 
 
 def test_a_redis_that_is_gone_is_a_clear_error_within_seconds(redis_factory: Callable[..., RedisBox]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +72,7 @@ def counted(broker: Broker) -> Counter[tuple[str, str]]:
             ("buried", "buried"),
             ("released", "released"),
         ):
-            found[counts.queue, name] += counts.counters[counter]
+            found[counts.queue, name] += counts.counters.get(counter, 0)
     return found
 
 
@@ -128,6 +130,102 @@ def test_events_that_were_taken_off_before_they_were_read_end_the_run(
         make().run(database)
 
     assert make(fail_on_loss=False).run(database).rows > 0
+
+
+def succeed(broker: Broker, name: str, jobs: int) -> None:
+    """Lets so many new jobs of a queue succeed."""
+    queue = broker.queue(name)
+    queue.schedule_many(NewJob(f"{random.random()}", f"shop.{name}") for _ in range(jobs))
+    for number in queue.numbers:
+        while held := queue.reserve(number, 50, worker="w:1").jobs:
+            assert all(queue.settle([ack(job, int(broker.now_ms()), 12) for job in held]))
+
+
+@pytest.mark.parametrize("others", [(), ("audit",)], ids=["alone", "beside one that keeps all"])
+def test_a_run_of_some_queues_neither_doubles_nor_loses_events_of_the_others(
+    broker: Broker, make: Callable[..., History], others: tuple[str, ...]
+) -> None:
+    database = Database()
+    for name in others:
+        events.follow(broker, name)
+    for jobs in (30, 5):
+        succeed(broker, "mails", jobs)
+        succeed(broker, "orders", jobs)
+        some = make(queues=("orders",) if jobs == 5 else ()).run(database)
+    assert set(some.offsets) == {"mails", "orders"}
+    assert [one.queues for one in events.consumers(broker) if one.name == "history"] == [()], "it follows all"
+    assert outcomes(database)["orders", "succeeded"] == 35
+
+    make().run(database)
+
+    assert {name: outcomes(database)[name, "succeeded"] for name in ("mails", "orders")} == {"mails": 35, "orders": 35}
+
+
+def test_a_first_run_of_some_queues_leaves_the_others_to_the_next(broker: Broker, make: Callable[..., History]) -> None:
+    database = Database()
+    for name in ("mails", "orders"):
+        succeed(broker, name, 10)
+    broker.client.xtrim(broker.shard("mails", 0).names["event"], maxlen=8, approximate=False)  # before anybody read
+    make(queues=("orders",)).run(database)
+    assert {key[1] for key in database.rows} == {"orders"}
+
+    make().run(database)
+
+    assert (outcomes(database)["orders", "succeeded"], outcomes(database)["mails", "succeeded"]) == (10, 8)
+
+
+def die_and_lose(broker: Broker, make: Callable[..., History], database: Database) -> None:
+    """A run dies when its batch is landed, and some of its events are taken off."""
+
+    def die(name: str) -> None:
+        if name == "batch landed":
+            raise ConnectionResetError("died")
+
+    with pytest.raises(ConnectionResetError, match="died"):
+        make(die).run(database)
+    broker.client.xtrim(broker.shard("mails", 0).names["event"], maxlen=4, approximate=False)
+
+
+def test_a_first_batch_that_is_read_again_does_not_replace_what_was_landed(
+    broker: Broker, make: Callable[..., History]
+) -> None:
+    database = Database()
+    work(broker, random.Random(5), 10)
+    die_and_lose(broker, make, database)
+
+    make().run(database)  # Spark asks once more where to begin, so this run knows of no loss
+
+    assert outcomes(database) == counted(broker)
+
+
+def test_a_batch_that_is_read_again_after_a_loss_does_not_replace_what_was_landed(
+    broker: Broker, make: Callable[..., History]
+) -> None:
+    database = Database()
+    work(broker, random.Random(6), 5)
+    make().run(database)
+    work(broker, random.Random(5), 10)
+    die_and_lose(broker, make, database)
+
+    with pytest.raises(EventsLost, match="'mails'") as raised:  # a task says so: this batch was planned before
+        make().run(database)
+    assert "\n" not in str(raised.value)
+    make(fail_on_loss=False).run(database)
+
+    assert outcomes(database) == counted(broker)
+
+
+def test_a_root_that_was_lost_is_told_of(
+    broker: Broker, make: Callable[..., History], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "django_delayq")
+    for lost in (False, False, True, False):
+        succeed(broker, "orders", 3)
+        if lost:
+            shutil.rmtree(tmp_path / "root")
+        caplog.clear()
+        make().run()
+        assert ("by a checkpoint that is gone" in caplog.text) == lost
 
 
 def test_a_redis_that_is_away_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:

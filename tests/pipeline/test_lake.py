@@ -178,14 +178,11 @@ def test_batches_become_one_file_with_each_event_once(lake: Lake) -> None:
     land(lake, "q-0", twice, event(id="a"))
     land(lake, "r-0", twice, event(id="b"))
     land(lake, "r-1", event(ts=at(NEXT), id="c"))
-    assert lake.may_repeat([DAY])
-    assert not lake.may_repeat([NEXT])
 
     assert compacting.compact(lake, DAY)
 
     assert ids(lake, DAY) == ["a", "b", "twice"]
     assert lake.files.size(f"events/day={DAY}")[1] == 1
-    assert lake.may_repeat([DAY])  # a batch of before may come again
     assert not compacting.compact(lake, DAY)
     assert not compacting.compact(lake, NEXT)
     assert lake.files.names("_compacting") == []

@@ -13,12 +13,13 @@ from django.db import connections
 
 from django_delayq import connections as ours
 from django_delayq.conf import conf
+from django_delayq.core import runs
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.inputs import check_queue_name
 from django_delayq.core.task import registry
 from django_delayq.history.records import Record
 from django_delayq.management.base import moment, positive, table
-from django_delayq.pipeline.inputs import FORMATS, PART_BYTES
+from django_delayq.pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 
 from . import common, keeping
 from .stopping import Stopped
@@ -36,7 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The command line."""
     source = parser.add_argument_group("rows")
     source.add_argument("paths", nargs="*", metavar="PATH", help="files or folders, also URLs that Spark can open")
-    source.add_argument("--format", choices=FORMATS, default="parquet", help="of the files (default: parquet)")
+    source.add_argument("--format", choices=FORMATS, help="of the files (default: what their endings say, else "
+                        "parquet)")  # fmt: skip
     source.add_argument("--schema", metavar="COLUMNS", help="of csv and json, like 'pk LONG, day DATE'; without it all "
                         "columns of csv are texts")  # fmt: skip
     source.add_argument("--no-header", action="store_true", help="the first line of a csv file is data")
@@ -44,7 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     source.add_argument("--filter", metavar="JSON", help="""lookups of its rows, like '{"status": "pending"}'""")
     source.add_argument("--using", metavar="ALIAS", help="the database of the model")
     made = parser.add_argument_group("jobs")
-    made.add_argument("--task", help="its name; its own queue and policy are used")
+    made.add_argument("--task", help="its name; queue, priority, expiry and how payloads are merged are those of the "
+                      "task")  # fmt: skip
     made.add_argument("--queue", type=check_queue_name, help="another queue, or one of kind pull")
     made.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'sms:{pk}:{day}', of columns of the rows")
     made.add_argument("--due", metavar="WHAT", help="a column, a moment like 2026-11-21T08:00:00+01:00, or a time from "
@@ -123,8 +126,10 @@ def _write(command: common.Desk, spark: Any, source: Files | Table, wanted: Bulk
     from django_delayq.pipeline.bulk import bulk, rehearse
 
     _attach(spark, options)
-    if not options["yes"] and not options["run_id"]:
-        found = rehearse(spark, source, wanted, storm_above=options["storm"]).warnings
+    # What exists is gone on with: it was looked at when it began.
+    if not options["yes"] and runs.read_run(ours.broker(), wanted.run_id or "") is None:
+        look = rehearse(spark, source, wanted, storm_above=options["storm"])
+        found = look.dangers if wanted.quarantine else look.warnings
         if found:
             raise CommandError(
                 "\n".join([*found, "Nothing was written. --dry-run tells more; --yes writes all the same."])
@@ -169,7 +174,14 @@ def _source(options: Mapping[str, Any]) -> Files | Table:
         return Table(options["model"], options["filter"], using=options["using"])
     if options["filter"]:
         raise CommandError("--filter is for --model; of files all rows are taken", returncode=2)
-    return Files(tuple(options["paths"]), options["format"], options["schema"], not options["no_header"])
+    return Files(tuple(options["paths"]), _format(options), options["schema"], not options["no_header"])
+
+
+def _format(options: Mapping[str, Any]) -> str:
+    try:
+        return options["format"] or format_of(options["paths"])
+    except DelayQError as error:
+        raise CommandError(str(error), returncode=2) from error
 
 
 def _wanted(options: Mapping[str, Any]) -> BulkOptions:
@@ -184,6 +196,9 @@ def _wanted(options: Mapping[str, Any]) -> BulkOptions:
     if name and task is None:
         raise CommandError(f"there is no task {name!r} here; `manage.py delayq_check` names those that there are. "
                            "Jobs of an unknown task would wait for a worker that knows it", returncode=2)  # fmt: skip
+    if task is not None and bool(task.options.merge) != (options["payload"] is not None):
+        told = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
+        raise CommandError(f"task {name!r} {told}", returncode=2)
     queue = options["queue"] or (task.options.queue if task else None)
     if queue is None:
         raise CommandError("which task? Give --task, or --queue of kind pull, whose jobs are raw bytes", returncode=2)
@@ -216,22 +231,10 @@ def _of_task(policy: TaskOptions) -> dict[str, Any]:
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line ordered, for the run's row."""
-    names = (
-        "paths",
-        "format",
-        "model",
-        "filter",
-        "id",
-        "due",
-        "args_columns",
-        "kwargs_columns",
-        "payload",
-        "score",
-        "rate",
-        "master",
-    )
-    return {name: value for name in names if (value := options.get(name))}
+    """What the command line ordered, for the run's row, which is no place for secrets."""
+    names = ("model", "filter", "id", "due", "args_columns", "kwargs_columns", "payload", "score", "rate", "master")
+    files = {"paths": [without_user(path) for path in options["paths"]], "format": _format(options)}
+    return {**(files if options["paths"] else {}), **{name: value for name in names if (value := options.get(name))}}
 
 
 def _told(result: BulkResult) -> dict[str, Any]:

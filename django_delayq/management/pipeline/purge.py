@@ -9,7 +9,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django_delayq import connections as ours
 from django_delayq.conf import conf
+from django_delayq.core import runs
 from django_delayq.history.retention import forget_hours
 
 from . import common, keeping
@@ -19,8 +21,9 @@ if TYPE_CHECKING:
 
     from django_delayq.pipeline.history import History
 
-HELP: Final = "take away the days that are older than DELAYQ['PIPELINE'] says"
+HELP: Final = "take away the days, and forget the bulk writes, that are older than DELAYQ['PIPELINE'] says"
 _TABLES: Final = ("events", "attempts", "hours")
+_DAY_MS: Final = 86_400_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,7 +43,8 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
     if options["dry_run"]:
         with _spark(command, options, "delayq purge") as spark:
             found = _would_go(keeping.driver(spark, options), keep)
-        common.finish(command, {"state": "dry run", "keep_days": keep, **found})
+        told = {"state": "dry run", "keep_days": keep, **found, "bulk_runs": _old_runs(keep["hours"])}
+        common.finish(command, told)
         return
     run_id = keeping.new_run("purge")
     with (
@@ -51,7 +55,24 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
         kept.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
-    common.finish(command, {"run_id": run_id, "state": "finished", "days": days, "database": rows})
+        # The last, because all else can be done without Redis.
+        forgotten = _forget_runs(keep["hours"])
+        kept.progress(detail={"days": days, "database": rows, "bulk_runs": forgotten})
+    told = {"run_id": run_id, "state": "finished", "days": days, "database": rows, "bulk_runs": forgotten}
+    common.finish(command, told)
+
+
+def _forget_runs(days: float | None) -> int:
+    """Forgets what Redis remembers of bulk writes that are as old; how many there were."""
+    return 0 if days is None else len(runs.forget_old(ours.broker(), round(days * _DAY_MS)))
+
+
+def _old_runs(days: float | None) -> int:
+    if days is None:
+        return 0
+    broker = ours.broker()
+    before = broker.now_ms() - days * _DAY_MS
+    return sum((run.closed_ms or run.opened_ms) <= before for run in runs.runs(broker))
 
 
 def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
@@ -15,7 +16,7 @@ from django.db.models.functions import Now
 from django_delayq import connections as ours
 from django_delayq.conf import conf
 from django_delayq.core.errors import DelayQError
-from django_delayq.core.inputs import check_queue_name
+from django_delayq.core.inputs import check_queue_name, short
 from django_delayq.core.options import TaskOptions
 from django_delayq.core.task import registry, suggest
 from django_delayq.history.records import Record
@@ -43,7 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     rows.add_argument("--grace", type=seconds, default=600.0, metavar="TIME",
                       help="leave rows alone that are younger than this (10m)")  # fmt: skip
     jobs = parser.add_argument_group("their jobs")
-    jobs.add_argument("--task", required=True, help="its name; its own queue and policy are used")
+    jobs.add_argument("--task", required=True, help="its name; queue, priority, expiry and how payloads are merged are "
+                      "those of the task")  # fmt: skip
     jobs.add_argument("--queue", type=check_queue_name, help="another queue")
     jobs.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'order-{pk}', of fields of the model")
     jobs.add_argument("--due", metavar="WHAT", help="when a job is due that is put back: a field, a moment like "
@@ -56,7 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     jobs.add_argument("--score", metavar="FIELD", help="the order of the payload")
     how = parser.add_argument_group("what is done")
     how.add_argument("--include-morgue", action="store_true",
-                     help="put back also what has nothing but a record in the morgue, which stays there")  # fmt: skip
+                     help="put back also what has nothing but a job in the morgue, or refused by the outbox; those "
+                     "records stay")  # fmt: skip
     how.add_argument("--report-orphans", action="store_true", help="tell of live jobs of the task that no row needs")
     how.add_argument("--cancel-orphans", action="store_true", help="cancel them; --filter decides what is needed")
     how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
@@ -93,7 +96,9 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         kept.progress(rows=found.rows, bad=found.bad, known=found.rows - found.missing - found.bad, detail=_told(found))
         orphans = comparison.orphans() if options["report_orphans"] or options["cancel_orphans"] else None
         if not options["dry_run"]:
-            told |= {"state": "finished", "outcomes": _put_back(command, comparison, found, run_id, kept, options)}
+            outcomes = _put_back(command, comparison, found, run_id, kept, options)
+            told |= {"state": "finished", "outcomes": outcomes, "bad": found.bad + outcomes.get("refused", 0)}
+        told |= _warned(command, told["bad"], (*found.first_bad, *comparison.refused), options)
         if orphans is not None:
             told |= _orphans(command, comparison, orphans, options)
         told["seconds"] = round(time.monotonic() - began, 3)
@@ -116,11 +121,23 @@ def _put_back(
         outcomes = comparison.put_back(found, run_id=run_id, watch=_shown(bar.update))
     finally:
         bar.end()
-    kept.progress(created=outcomes.get("created", 0))
+    kept.progress(created=outcomes.get("created", 0), bad=found.bad + outcomes.get("refused", 0))
     if found.missing:
         words = ", ".join(f"{count:,} {word}" for word, count in sorted(outcomes.items()) if count)
         common.say(command, f"put back: {words}", options)
     return outcomes
+
+
+def _warned(
+    command: common.Desk, bad: int, first: Sequence[tuple[str | None, str]], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Says on stderr, and in the last line, which rows will never have a job unless somebody mends them."""
+    if not bad:
+        return {}
+    lines = [f"WARNING: {bad:,} rows can have no job, and are passed over until they are mended. The first:"]
+    lines += [f"    {short(ident)}: {reason}" for ident, reason in first]
+    common.say(command, "\n".join(lines), options)
+    return {"first_bad": [list(pair) for pair in first]}
 
 
 def _shown(update: Callable[[int, int | None], None]) -> Callable[[Mapping[str, int], int | None], None]:
@@ -150,11 +167,8 @@ def _orphans(
 def _sentence(found: Found, wanted: ReconcileOptions) -> str:
     lines = [f"{found.rows:,} rows need a job, {found.known:,} jobs are known: {found.missing:,} are missing"]
     if found.buried and not wanted.include_morgue:
-        lines.append(f"{found.buried:,} have nothing but a record in the morgue; retry those, or use --include-morgue")
-    if found.bad:
-        lines.append(
-            f"{found.bad:,} can have no job: a field of the id or of the due time is empty, or the id too long"
-        )
+        lines.append(f"{found.buried:,} have nothing but a job in the morgue, or refused by the outbox; retry those, "
+                     "or use --include-morgue")  # fmt: skip
     if found.first:
         lines.append(f"the first: {', '.join(map(repr, found.first))}")
     return "\n".join(lines)
@@ -194,11 +208,12 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
         found = ReconcileOptions(
             jobs=jobs, model=options["model"], created=options["created"], filters=parse_filter(options["filter"]),
             using=options["using"], grace_ms=options["grace"] * 1000, include_morgue=options["include_morgue"],
+            scratch=_scratch(options),
             outbox=tuple(settings.outbox.databases),
         )  # fmt: skip
         # Said here rather than by a worker of Spark's, which takes twenty seconds and many more words.
         Table.of(TableOptions(found.model, tuple(found.filters), (*found.columns, found.created), found.using))
-        return found
+        return replace(found, written=options["using"] or router.db_for_write(apps.get_model(found.model)))
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from error
 
@@ -213,6 +228,12 @@ def _of_task(policy: TaskOptions, queue: str) -> dict[str, str]:
         said |= {"duePolicy": policy.due_policy, "scorePolicy": policy.score_policy, "payloads": policy.payloads,
                  "maxPayloads": policy.max_payloads}  # fmt: skip
     return {name: str(value) for name, value in said.items() if value is not None}
+
+
+def _scratch(options: Mapping[str, Any]) -> str | None:
+    """Where rows that are no jobs lie until they are told of: on a cluster where all machines see it."""
+    local = (options["master"] or conf().pipeline.master).startswith("local")
+    return None if local else f"{common.root()}/_reconcile"
 
 
 def _clock(wanted: ReconcileOptions) -> Callable[[], float]:

@@ -1,0 +1,206 @@
+"""Bulk writes that are gone on with, and what the command looks at before it begins one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_delayq import task as make_task
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import Misconfigured
+from django_delayq.history.models import PipelineRun
+from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
+from django_delayq.pipeline.errors import PipelineError, RunDiffers
+from django_delayq.pipeline.inputs import Table, format_of, without_user
+
+from .stock.models import Item
+from .test_writer import take
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .stocked import Stock
+
+
+@pytest.fixture
+def how(redis_url: str, prefix: str) -> dict[str, Any]:
+    """What the bulk writes of these tests have in common."""
+    return {"redis": redis_url, "prefix": prefix, "queue": "q", "task": "bulk.send", "id": "sms:{pk}", "args": ("pk",)}
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    out, err = StringIO(), StringIO()
+    call_command("delayq_pipeline", *arguments, stdout=out, stderr=err, no_color=True)
+    told: dict[str, Any] = json.loads(out.getvalue())
+    return told
+
+
+# -- gone on with ------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_with_other_rows_is_not_gone_on_with(spark: SparkSession, broker: Broker, how: dict[str, Any]) -> None:
+    rows = spark.range(600).selectExpr("id AS pk")
+    options = BulkOptions(**how, run_id="r", close=False)
+    assert bulk(spark, rows, options).created == 600
+    assert len(take(broker, 1_000)) == 600
+    for other in (rows.where("pk != 0"), rows.selectExpr("IF(pk = 5, 600, pk) AS pk"), rows.unionAll(rows.limit(1))):
+        with pytest.raises(RunDiffers, match=r"rows was '600, .* begin a new run"):
+            bulk(spark, other, options)
+    assert take(broker, 1) == {}, "finished jobs are not written again"
+    again = bulk(spark, rows, replace(options, close=True))
+    assert (again.created, again.before) == (600, 600)
+    assert bulk(spark, rows.where("pk != 0"), options).was_over, "a run that is over is left alone"
+
+
+def test_what_the_rows_hold_counts_and_not_only_their_ids(
+    spark: SparkSession, broker: Broker, how: dict[str, Any]
+) -> None:
+    words = "SELECT id AS pk, {} AS a, {} AS b, named_struct('x', array(id), 'b', X'00FF') AS s FROM range(3)"
+    options = BulkOptions(**{**how, "args": ("a", "b")}, run_id="r", close=False, payload=None, kwargs=())
+    bulk(spark, spark.sql(words.format("'1'", "CAST(NULL AS STRING)")), options)
+    bulk(spark, spark.sql(words.format("'1'", "CAST(NULL AS STRING)")), options)
+    with pytest.raises(RunDiffers, match="rows was"):
+        bulk(spark, spark.sql(words.format("CAST(NULL AS STRING)", "'1'")), options)
+
+
+def test_a_table_that_changed_is_not_gone_on_with(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], stock: Stock
+) -> None:
+    for n in range(8):
+        stock.rows(Item).create(name=f"item {n}", count=n)
+    options = BulkOptions(**{**how, "id": "item-{id}", "args": ("count",)}, run_id="r", close=False, parts=2)
+    assert bulk(spark, Table("stock.Item"), options).created == 8
+    stock.rows(Item).filter(count=0).update(note="which no job has")
+    assert bulk(spark, Table("stock.Item"), options).before == 8
+    stock.rows(Item).filter(count=3).delete()
+    with pytest.raises(RunDiffers, match=r"rows was '8, .* and is '7, "):
+        bulk(spark, Table("stock.Item"), options)
+
+
+def test_a_run_that_failed_for_a_bad_row_goes_on_with_a_quarantine(
+    spark: SparkSession, broker: Broker, how: dict[str, Any], tmp_path: Path
+) -> None:
+    rows = spark.sql("SELECT IF(id % 10 = 0, NULL, id) AS pk FROM range(100)")
+    with pytest.raises(PipelineError, match="id is null"):
+        bulk(spark, rows, BulkOptions(**how, run_id="r"))
+    result = bulk(spark, rows, BulkOptions(**how, run_id="r", quarantine=str(tmp_path / "aside")))
+    assert (result.created, result.bad) == (90, 10)
+    assert len(take(broker, 200)) == 90
+
+
+def test_a_dry_run_counts_rows_of_many_minutes_by_minute_and_by_shard(
+    spark: SparkSession, broker: Broker, how: dict[str, Any]
+) -> None:
+    rows = spark.sql("SELECT IF(id = 7, NULL, id) AS pk, IF(id = 9, NULL, timestamp_seconds(2000000000 + 60 * id)) "
+                     "AS at FROM range(2000)")  # fmt: skip
+    found = rehearse(spark, rows, BulkOptions(**how, due="at", more={"shards": "4"}))
+    assert (found.rows, found.without_id, found.without_due, found.due_now) == (2_000, 1, 1, 0)
+    assert (sum(found.shards.values()), sum(count for _, count in found.dues), found.busiest[1]) == (1_999, 1_999, 1)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("paths", "found"), [
+    (("a.csv", "/x/b.CSV"), "csv"), (("s3a://b/rows.json.gz",), "json"), (("rows.jsonl", "x.ndjson.zst"), "json"),
+    (("rows.orc",), "orc"), (("rows.parquet",), "parquet"), (("folder", "/data/day=1/*"), "parquet"),
+    (("part.snappy.parquet",), "parquet"), (("f.csv/",), "csv"),
+])  # fmt: skip
+def test_the_format_of_files_is_guessed_by_their_ending(paths: tuple[str, ...], found: str) -> None:
+    assert format_of(paths) == found
+
+
+def test_files_of_several_formats_are_not_guessed() -> None:
+    with pytest.raises(Misconfigured, match=r"a\.csv, b\.json.*--format"):
+        format_of(("a.csv", "b.json"))
+
+
+@pytest.mark.parametrize(("text", "kept"), [
+    ("s3a://key:secret@bucket/a@b.csv", "s3a://bucket/a@b.csv"), ("/plain/a@b.csv", "/plain/a@b.csv"),
+    ("hdfs://ada@name:8020/x, s3a://k:s@b", "hdfs://name:8020/x, s3a://b"), ("file:///a@b", "file:///a@b"),
+])  # fmt: skip
+def test_the_user_of_a_url_is_cut(text: str, kept: str) -> None:
+    assert without_user(text) == kept
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_secret_of_a_url_is_kept_nowhere(spark: SparkSession, delayq: Broker) -> None:
+    make_task(name="bulk.secret")(lambda pk: None)
+    with pytest.raises(CommandError) as caught:
+        run("bulk", "nowhere://key:hunter2@bucket/rows.csv", "--task", "bulk.secret", "--id", "{pk}")
+    row = PipelineRun.objects.get()
+    assert "hunter2" not in f"{row.detail} {row.error} {caught.value}"
+    assert (row.detail["paths"], row.detail["format"]) == (["nowhere://bucket/rows.csv"], "csv")
+
+
+def test_what_spark_says_before_the_write_is_a_sentence(
+    spark: SparkSession, broker: Broker, how: dict[str, Any]
+) -> None:
+    rows = spark.sql("SELECT CAST(raise_error('file://ada@x/y') AS INT) AS pk FROM range(1)")
+    for act in (bulk, rehearse):
+        with pytest.raises(PipelineError, match="file://x/y") as caught:
+            act(spark, rows, BulkOptions(**how, run_id="r"))
+        assert "\tat " not in str(caught.value)
+        assert "is open" not in str(caught.value)
+    assert runs.read_run(broker, "r") is None
+
+
+@pytest.mark.parametrize(("name", "merge", "words", "told"), [
+    ("bulk.merged", True, (), "is merged: its jobs need a --payload"),
+    ("bulk.plain", False, ("--payload", "pk"), "is not merged: leave --payload out"),
+])  # fmt: skip
+def test_a_payload_is_for_merged_tasks(
+    delayq: Broker, name: str, merge: bool, words: tuple[str, ...], told: str
+) -> None:
+    make_task(name=name, merge=merge)(lambda payloads: None)
+    with pytest.raises(CommandError, match=told) as caught:
+        run("bulk", "x", "--task", name, "--id", "{pk}", *words)
+    assert caught.value.returncode == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_new_run_that_is_named_is_looked_at_first_and_a_known_one_is_not(
+    spark: SparkSession, delayq: Broker, tmp_path: Path
+) -> None:
+    make_task(name="bulk.named")(lambda pk: None)
+    (tmp_path / "rows.csv").write_text("pk\n1\n2\n")
+    words = ("bulk", str(tmp_path / "rows.csv"), "--task", "bulk.named", "--id", "{pk}", "--due", "+1h", "--storm", "1",
+             "--run-id", "r")  # fmt: skip
+    with pytest.raises(CommandError, match="2 jobs fall due within one minute"):
+        run(*words)
+    assert runs.read_run(delayq, "r") is None
+    assert run(*words, "--yes")["created"] == 2
+    assert run(*words)["was_over"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bad_rows_are_no_reason_to_refuse_where_there_is_a_quarantine(
+    spark: SparkSession, delayq: Broker, tmp_path: Path
+) -> None:
+    make_task(name="bulk.odd")(lambda pk: None)
+    pq.write_table(pa.table({"pk": ["1", None, "a\x07"]}), tmp_path / "rows.parquet")
+    words = ("bulk", str(tmp_path / "rows.parquet"), "--task", "bulk.odd", "--id", "{pk}")
+    with pytest.raises(CommandError, match="rows get no id"):
+        run(*words)
+    told = run(*words, "--quarantine", str(tmp_path / "aside"))
+    assert (told["created"], told["bad"]) == (1, 2)
+
+
+@pytest.mark.django_db
+def test_purge_forgets_old_runs_of_bulk_writes(delayq: Broker, settings: Any, tmp_path: Path) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": str(tmp_path), "keep_hours_days": 30}}
+    runs.open_run(delayq, "left", "q")
+    assert run("purge")["bulk_runs"] == 0
+    assert run("purge", "--dry-run", "--hours", "1e-9")["bulk_runs"] == 1
+    assert runs.read_run(delayq, "left") is not None
+    assert run("purge", "--hours", "1e-9")["bulk_runs"] == 1
+    assert runs.read_run(delayq, "left") is None
