@@ -55,6 +55,7 @@ def manage(folder: Path, redis_url: str, *arguments: str, **env: str) -> str:
 
 # --- the story -------------------------------------------------------------------------------------------------------
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_story_ends_with_everything_counted_and_drawn(story: Callable[..., Any]) -> None:
     process = story("--customers", str(CUSTOMERS), **SHORT_LIVED)
 
