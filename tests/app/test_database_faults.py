@@ -278,10 +278,12 @@ def test_g5_too_many_connections_lose_no_job(
     def busy(name: str) -> None:
         try:
             with connections["postgres"].cursor() as cursor:
-                cursor.execute("SELECT 1")
+                cursor.execute("SELECT pg_sleep(0.02)")
         except OperationalError as error:
             refused.append(error)
             raise
+        finally:
+            connections["postgres"].close()  # else the two threads that came first keep the sessions, idle or not
         if refused:
             done.append(name)
         else:
