@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core.job import NewJob, Payload, bury, fail
+from django_delayq.core.job import NewJob, Payload, bury, fail, new_key
 
 from .conftest import Caller
 from .routes import Route, all_routes, ask, picture
@@ -32,7 +32,7 @@ def world(delayq: Any) -> Any:
                 queue.settle([settle])
         queue.schedule(NewJob("later", task, b"[[],{}]", delay_ms=60_000))
         queue.schedule(NewJob("7", task, b"[[],{}]"))
-    mail.schedule(NewJob("many", "shop.merge", payload=Payload(b"1", "", b"")))
+    mail.schedule(NewJob("many", "shop.merge", payload=Payload(b"1", "", new_key())))
     jobs = [{"slot": 0, "queue": "mail", "id": "held", "task": "shop.mail", "started_ms": 1, "ids": 1}]
     delayq.announce("host.example:4711", {"queues": ["mail"], "threads": 1, "running": 1, "jobs": jobs})
     delayq.keep_dump("host.example:4711", "stacks", delayq.now_ms())
