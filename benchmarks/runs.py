@@ -20,9 +20,10 @@ from typing import Any
 from zlib import crc32
 
 from benchmarks.processes import environment, program, project_python
-from benchmarks.programs.run_write import QUEUE, SHARDS, entries
+from benchmarks.programs.run_write import QUEUE, SHARDS, batches
 from benchmarks.report import Bar, Report, median, percentile
 from benchmarks.server import Server, running_server
+from django_delayq.core.runs import key_of
 
 RATIO = 0.7
 P99_RATIO = 1.5
@@ -115,10 +116,11 @@ def _commands(folder: Path, jobs: int) -> Iterator[Path]:
     keys = [{name: f"delayq:{{{QUEUE}:0.{shard}}}:{name}".encode() for name in ("body", "due.4")}
             for shard in range(SHARDS)]  # fmt: skip
     with file.open("wb") as out:
-        for number, (ident, due, body, _) in enumerate(entries(jobs, "bench")):
-            key = keys[crc32(ident) % SHARDS]
-            out.write(_command(b"HSET", key["body"], ident, b"$\1\0" + body))
-            out.write(_command(b"ZADD", key["due.4"], b"%d%03d" % (due, number % 1000), ident))
+        for rows in batches(jobs):
+            for number, (ident, due, body) in enumerate(zip(rows.ids, rows.dues, rows.bodies, strict=True)):
+                key = keys[crc32(ident) % SHARDS]
+                out.write(_command(b"HSET", key["body"], ident, b"$\1\0" + key_of("bench", ident) + body))
+                out.write(_command(b"ZADD", key["due.4"], b"%b%03d" % (due, number % 1000), ident))
     yield file
 
 

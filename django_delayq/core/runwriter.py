@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -15,7 +15,7 @@ from .errors import DelayQError, QueueFull, QueuePaused
 from .job import NewJob
 from .keys import MAX_SHARDS, number_of
 from .ordered import in_order
-from .runframes import NO_CODE, Entry, Frame, Shape, entry_of, with_keys
+from .runframes import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from .runlimits import Brakes, Limits, RunStopped, Wait
 from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_run
 from .scripts import clear_errors
@@ -23,7 +23,8 @@ from .scripts import clear_errors
 if TYPE_CHECKING:
     from .broker import Broker
 
-__all__ = ["Entry", "Limits", "RunClosed", "RunStopped", "RunWriter", "Shape", "Written", "entry_of", "write_all"]
+__all__ = ["Entry", "Limits", "Rows", "RunClosed", "RunStopped", "RunWriter", "Shape", "Written", "entry_of",
+           "write_all"]  # fmt: skip
 
 _REFUSED: Final = "fp"
 _MOVED: Final = "v"
@@ -52,10 +53,35 @@ class Written:
 
 @dataclass(slots=True)
 class _Chunk:
-    """What waits until it is enough for a call, by id."""
+    """What waits until it is enough for a call."""
 
-    entries: dict[bytes, Entry] = field(default_factory=dict)
+    rows: Rows = field(default_factory=Rows)
+    ids: set[bytes] = field(default_factory=set)
     size: int = 0
+
+    def add(self, entry: Entry) -> int:
+        """Its bytes."""
+        ident, due_ms, body, extra = entry
+        self.ids.add(ident)
+        rows = self.rows
+        rows.ids.append(ident)
+        rows.dues.append(b"%d" % due_ms)
+        rows.bodies.append(body)
+        if extra:
+            rows.extras.append(extra)
+        size = len(body) + len(extra)
+        self.size += size
+        return size
+
+    def extend(self, rows: Rows, size: int) -> bool:
+        """Adds several, of so many bytes; not if one of their ids is there already, or twice among them."""
+        self.ids.update(rows.ids)
+        if len(self.ids) < len(self.rows) + len(rows):
+            self.ids = set(self.rows.ids)
+            return False
+        self.rows.extend(rows)
+        self.size += size
+        return True
 
 
 @dataclass(slots=True)
@@ -63,9 +89,10 @@ class _Sent:
     """A call under way."""
 
     number: int
+    #: with the keys in the bodies
     shape: Shape
     group: int
-    entries: dict[bytes, Entry]
+    rows: Rows
     frame: Frame
     digest: bytes
     reply: Callable[[], bytes | None]
@@ -132,18 +159,54 @@ class RunWriter:
         chunk = self._table.get(group)
         if len(self._tables) > 1:
             self._send_others(group, ident)
-        if chunk is None or ident in chunk.entries:  # one after the other, as if they had come alone
+        if chunk is None or ident in chunk.ids:  # one after the other, as if they had come alone
             if chunk is not None:
                 self._dispatch(shape, group)
             chunk = self._table[group] = _Chunk()
-        chunk.entries[ident] = entry
-        size = len(entry[2]) + len(entry[3])
-        chunk.size += size
-        self._waiting += size
-        if len(chunk.entries) >= self.run.chunk or chunk.size >= CHUNK_BYTES:
+        self._waiting += chunk.add(entry)
+        if len(chunk.rows) >= self.run.chunk or chunk.size >= CHUNK_BYTES:
             self._dispatch(shape, group)
         elif self._waiting >= MOST_WAITING:
             self._dispatch_all()
+
+    def add_many(self, shape: Shape, rows: Rows) -> None:
+        """More jobs: the same chunks as if they were added one by one, in a fraction of the time.
+
+        Raises:
+            InvalidJob, RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
+        """
+        if shape is not self._shape:
+            self._turn_to(shape)
+        if len(self._tables) > 1 or self._waiting + rows.size >= MOST_WAITING:
+            self._add_each(shape, rows)  # chunks may have to go before they are full
+            return
+        by_group: dict[int, list[int]] = {}
+        for place, ident in enumerate(rows.ids):
+            by_group.setdefault(crc32(ident) % self._groups, []).append(place)
+        parts = [(group, rows.pick(places)) for group, places in by_group.items()]
+        for start in range(0, max(map(len, by_group.values()), default=0), self.run.chunk):
+            for group, part in parts:
+                self._add_part(shape, group, part.cut(start, start + self.run.chunk))
+
+    def _add_part(self, shape: Shape, group: int, rows: Rows) -> None:
+        """Some of one group, no more than a chunk takes."""
+        while rows.ids:
+            chunk = self._table.get(group)
+            if chunk is None:
+                chunk = self._table[group] = _Chunk()
+            room = self.run.chunk - len(chunk.rows)
+            some, rows = rows.cut(0, room), rows.cut(room, len(rows))
+            size = some.size
+            if chunk.size + size >= CHUNK_BYTES or not chunk.extend(some, size):
+                self._add_each(shape, some)
+                continue
+            self._waiting += size
+            if not room - len(some):
+                self._dispatch(shape, group)
+
+    def _add_each(self, shape: Shape, rows: Rows) -> None:
+        for entry in rows.entries():
+            self.add(shape, entry)
 
     def _turn_to(self, shape: Shape) -> None:
         if shape not in self._tables and len(self._tables) >= MOST_SHAPES:
@@ -154,7 +217,7 @@ class RunWriter:
     def _send_others(self, group: int, ident: bytes) -> None:
         """What waits for this id in chunks of another shape goes first."""
         for shape, table in self._tables.items():
-            if table is not self._table and group in table and ident in table[group].entries:
+            if table is not self._table and group in table and ident in table[group].ids:
                 self._dispatch(shape, group)
 
     def finish(self) -> Written:
@@ -189,10 +252,9 @@ class RunWriter:
         with self._whole():
             chunk = self._tables[shape].pop(group)
             self._waiting -= chunk.size
-            while any(sent.group == group and not chunk.entries.keys().isdisjoint(sent.entries)
-                      for sent in self._on_the_way):  # fmt: skip
+            while any(sent.group == group and not chunk.ids.isdisjoint(sent.rows.ids) for sent in self._on_the_way):
                 self._collect()  # what was given first for an id may be refused now, and is tried again before this
-            self._send_to(self._epochs[0], shape, group, chunk.entries)
+            self._send_to(self._epochs[0], shape, group, chunk.rows)
             while len(self._on_the_way) > IN_FLIGHT:
                 self._collect()
 
@@ -208,32 +270,36 @@ class RunWriter:
             self.abandon()
             raise
 
-    def _send_to(self, epoch: tuple[int, int], shape: Shape, group: int, entries: dict[bytes, Entry],
+    def _send_to(self, epoch: tuple[int, int], shape: Shape, group: int, rows: Rows,
                  origin: _Sent | None = None) -> None:  # fmt: skip
-        """The same entries make the same chunks, whoever sends them again. Most often they have one place."""
+        """The same rows make the same chunks, whoever sends them again. Most often they have one place."""
         number, shards = epoch
-        by_place: dict[int, dict[bytes, Entry]] = {}
+        by_place: dict[int, Rows] = {}
         if self._groups % shards == 0:
-            by_place[crc32(next(iter(entries))) % shards] = entries
+            by_place[crc32(rows.ids[0]) % shards] = rows
         else:
-            for ident, entry in entries.items():
-                by_place.setdefault(crc32(ident) % shards, {})[ident] = entry
+            rows_of: dict[int, list[int]] = {}
+            for row, ident in enumerate(rows.ids):
+                rows_of.setdefault(crc32(ident) % shards, []).append(row)
+            by_place = {place: rows.pick(some) for place, some in rows_of.items()}
         for place, mine in sorted(by_place.items()):
             sent = self._made(number_of(number, place), shape, group, mine, origin)
             self._call(sent, self._in_order.begin)
             self._on_the_way.append(sent)
 
-    def _made(self, number: int, shape: Shape, group: int, entries: dict[bytes, Entry], origin: _Sent | None) -> _Sent:
-        frame = Frame.of(shape, list(entries.values()))
-        digest = self._fresh_digest(frame) if origin is None else frame.digest(origin.digest)
-        return _Sent(number, shape, group, entries, frame, digest, bytes, origin is None or origin.unpaid)
+    def _made(self, number: int, shape: Shape, group: int, rows: Rows, origin: _Sent | None) -> _Sent:
+        frame = Frame.of(shape, rows)
+        digest = self._fresh_digest(frame, rows) if origin is None else frame.digest(rows.bodies, origin.digest)
+        if not shape.keyed:
+            shape, rows = replace(shape, keyed=True), rows.keyed(self.run.id, digest)
+        return _Sent(number, shape, group, rows, frame, digest, bytes, origin is None or origin.unpaid)
 
-    def _fresh_digest(self, frame: Frame) -> bytes:
+    def _fresh_digest(self, frame: Frame, rows: Rows) -> bytes:
         """Each chunk of this sender has its own: what is given twice is done twice, since others may lie between."""
-        digest = frame.digest()
+        digest = frame.digest(rows.bodies)
         times = self._times.get(digest, 0)
         self._times[digest] = times + 1
-        return frame.digest(b"%d" % times) if times else digest
+        return frame.digest(rows.bodies, b"%d" % times) if times else digest
 
     def _call(self, sent: _Sent, begin: Callable[..., Callable[[], bytes]]) -> None:
         ledger = ledger_key(self._broker, self.run, sent.number)
@@ -242,10 +308,10 @@ class RunWriter:
             sent.reply = lambda: self._look(ledger, sent.digest)
             return
         if sent.unpaid:
-            self._brakes.hold(len(sent.entries), ledger, sent.digest)
+            self._brakes.hold(len(sent.rows), ledger, sent.digest)
             sent.unpaid = False
         shard = self._queue.shard(sent.number)
-        frame = sent.frame.packed(self._code_of(sent.number, sent.shape.task))
+        frame = sent.frame.packed(sent.rows.bodies, self._code_of(sent.number, sent.shape.task))
         sent.reply = begin("bulk", (*shard.keys, ledger), b"", shard.constants, frame, sent.digest, self.run.id)
 
     def _code_of(self, number: int, task: bytes) -> bytes:
@@ -271,9 +337,9 @@ class RunWriter:
         while True:
             letters, full = self._answer(sent)
             refused = self._sort_out(sent, letters)
-            if not refused:
+            if not refused.ids:
                 return
-            if len(refused) < len(sent.entries):
+            if len(refused) < len(sent.rows):
                 wait = None  # it goes on, or it is what was told at an earlier try
                 sent = self._made(sent.number, sent.shape, sent.group, refused, sent)
             else:
@@ -292,27 +358,27 @@ class RunWriter:
             raise self._closed(self.run)
         return letters, None
 
-    def _sort_out(self, sent: _Sent, letters: str) -> dict[bytes, Entry]:
+    def _sort_out(self, sent: _Sent, letters: str) -> Rows:
         """Counts what is done and sends on what was sent away; answers what was refused and has to be tried again."""
+        rows = sent.rows
         if len(letters) == 1:
             if letters in _REFUSED:
-                return sent.entries
+                return rows
             if letters != _MOVED and letters not in _NAMED:
-                self.written.counts[OUTCOMES[letters]] += len(sent.entries)
-                return {}
-            letters *= len(sent.entries)
-        refused: dict[bytes, Entry] = {}
-        moved: dict[bytes, Entry] = {}
-        for (ident, entry), letter in zip(sent.entries.items(), letters, strict=True):
+                self.written.counts[OUTCOMES[letters]] += len(rows)
+                return Rows()
+            letters *= len(rows)
+        refused, moved = [], []
+        for place, letter in zip(range(len(rows)), letters, strict=True):
             if letter in _REFUSED:
-                refused[ident] = entry
+                refused.append(place)
             elif letter == _MOVED:
-                moved[ident] = entry
+                moved.append(place)
             else:
-                self._count(ident, letter)
+                self._count(rows.ids[place], letter)
         if moved:
-            self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, moved, sent)
-        return refused
+            self._send_to(self._epoch_behind(sent.number // MAX_SHARDS), sent.shape, sent.group, rows.pick(moved), sent)
+        return rows.pick(refused)
 
     def _count(self, ident: bytes, letter: str) -> None:
         outcome = OUTCOMES[letter]

@@ -173,8 +173,3 @@ def canonical(said: dict[str, Any]) -> bytes:
 def each(said: T | list[T], rows: Sequence[object]) -> list[T]:
     """What is said of all, or of each, for each."""
     return said if isinstance(said, list) else [said] * len(rows)
-
-
-def without(rows: list[T], bad: Bad) -> list[T]:
-    """The rows that are jobs."""
-    return [one for row, one in enumerate(rows) if row not in bad] if bad else rows

@@ -1,11 +1,10 @@
 """From an Arrow batch to the entries of a run, a column at a time: what ``schedule()`` would have stored, byte by byte.
 
-Only the keys of the jobs are other ones: a run makes them of the id, so that a second try makes the same chunks.
+Only the keys of the jobs are other ones: those that a run makes, which are the same in every try.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from struct import Struct
@@ -17,20 +16,18 @@ import pyarrow.compute as pc
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.inputs import check_task_name
 from django_delayq.core.job import NewJob, Payload, pack_body
-from django_delayq.core.runframes import Entry, Shape, entry_of, with_keys
+from django_delayq.core.runframes import Entry, Rows, Shape, entry_of, with_keys
 from django_delayq.core.runs import Run
 from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
 
 from . import cells
 from . import column_parts as parts
 from .cells import Bad
-from .column_parts import BYTES, each, raw, row_values, without
+from .column_parts import BYTES, each, raw, row_values
 from .write_options import RAW, WriteOptions
 
 _U16: Final = Struct("<H")
 _MOST_OPTIONS: Final = 65_535
-#: a key of which nobody outside Redis waits to hear has its first bit off
-_FIRST: Final = tuple(bytes((byte & 0x7F,)) for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +36,8 @@ class Packed:
 
     #: one for all of them, or one for each
     shapes: Shape | list[Shape]
-    entries: list[Entry]
-    #: the rows that are no jobs
+    rows: Rows
+    #: by their places in the batch, those that are no jobs
     bad: Bad
 
 
@@ -58,7 +55,6 @@ class Packer:
         self._pull = kind == "pull"
         self._opened_ms = run.opened_ms
         self._run_id = run.id
-        self._key = hashlib.blake2b(digest_size=16, key=hashlib.sha256(run.id.encode()).digest())
         self._common: dict[str, Any] = {}
         if options.max_attempts is not None:
             self._common["max_attempts"] = options.max_attempts
@@ -80,18 +76,18 @@ class Packer:
         merged = "payload" in columns and not self._pull
         names, conflicts, priorities = self._says(columns, merged, bad)
         if merged:
-            return self._merged(columns, ids, dues, texts, (names, conflicts, priorities), bad)
+            return self._merged(columns, ids, dues.to_pylist(), texts, (names, conflicts, priorities), bad)
         args = self._args(columns, batch.num_rows, bad)
-        bodies = self._bodies(ids, dues, texts, args)
-        entries: list[Entry] = [(one, due, body, b"") for one, due, body in zip(ids, dues, bodies, strict=True)]
+        rows = Rows(ids, dues.cast(pa.string()).cast(BYTES).to_pylist(), _bodies(texts, args))
         of_all = isinstance(names, str) and isinstance(conflicts, str) and isinstance(priorities, int)
         if of_all and isinstance(texts, bytes):
-            shape = self._shape(names, conflicts, priorities, bool(texts))  # type: ignore[arg-type]
-            return Packed(shape, without(entries, bad), bad)
-        said = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
-        shapes = [self._shape(name, conflict, priority, bool(text))
-                  for name, conflict, priority, text in without(list(said), bad)]  # fmt: skip
-        return Packed(shapes, without(entries, bad), bad)
+            shapes: Shape | list[Shape] = self._shape(names, conflicts, priorities, bool(texts))  # type: ignore[arg-type]
+        else:
+            said = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
+            shapes = _one_or_each([self._shape(name, conflict, priority, bool(text))
+                                   for row, (name, conflict, priority, text) in enumerate(said)
+                                   if row not in bad])  # fmt: skip
+        return Packed(shapes, rows.pick([row for row in range(len(rows)) if row not in bad]) if bad else rows, bad)
 
     # -- what is said of the jobs ------------------------------------------------------------------------------------
 
@@ -100,7 +96,7 @@ class Packer:
         if known is None:
             like = NewJob("", task, priority=priority, options=b"{}" if has_options else b"", key=bytes(16))
             known = Shape.of(task, on_conflict=conflict, due_policy=self._options.due_policy or "replace",
-                             flags=pack_body(like)[0])  # fmt: skip
+                             flags=pack_body(like)[0], keyed=False)  # fmt: skip
             self._shapes[task, conflict, priority, has_options] = known
         return known
 
@@ -130,7 +126,8 @@ class Packer:
             priorities = row_values(columns["priority"], options.priority, parts.priority, bad)
         return names or task, conflicts or conflict, options.priority if priorities is None else priorities
 
-    def _dues(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> list[int]:
+    def _dues(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> pa.Array:
+        """Unix ms."""
         if "due" in columns:
             us = columns["due"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             whole = pc.divide(us, 1000)
@@ -141,7 +138,7 @@ class Packer:
             found = columns["due_ms"].cast(pa.int64())
             past = pc.less(found, 0)
         else:
-            return [self._opened_ms] * n
+            return pa.repeat(pa.scalar(self._opened_ms, pa.int64()), n)
         last = MAX_DUE_MS if self._options.allow_far else min(MAX_DUE_MS, self._opened_ms + TEN_YEARS_MS)
         if found.null_count or pc.any(past).as_py() or pc.any(pc.greater(found, last)).as_py():
             for row, (ms, early) in enumerate(zip(found.to_pylist(), past.to_pylist(), strict=True)):
@@ -154,12 +151,11 @@ class Packer:
                     far = ms <= MAX_DUE_MS
                     hint = "if it is meant, the option allowFar=true allows it" if far else "the year 2255 is the end"
                     bad.setdefault(row, f"due is more than ten years ahead ({ms} ms since 1970); {hint}")
-        dues: list[int] = found.to_pylist()
-        return dues
+        return pc.fill_null(found, 0)
 
     # -- options that travel with a job ------------------------------------------------------------------------------
 
-    def _option_texts(self, columns: dict[str, pa.Array], dues: list[int], bad: Bad) -> bytes | list[bytes]:
+    def _option_texts(self, columns: dict[str, pa.Array], dues: pa.Array, bad: Bad) -> bytes | list[bytes]:
         """Canonical JSON, as ``joboptions.py`` has it: of all, or of each."""
         read: dict[str, list[Any]] = {}
         if "max_attempts" in columns:
@@ -174,15 +170,15 @@ class Packer:
         if not read:
             return parts.canonical(self._common) if self._common else b""
         texts = []
-        for row, found in enumerate(zip(*read.values(), strict=True)):
+        for row, (due_ms, *found) in enumerate(zip(dues.to_pylist(), *read.values(), strict=True)):
             own = {name: value for name, value in zip(read, found, strict=True) if value is not None}
-            texts.append(self._option_text(row, {**self._common, **own}, dues[row], bad))
+            texts.append(self._option_text(row, {**self._common, **own}, due_ms, bad))
         return texts
 
-    def _option_text(self, row: int, said: dict[str, Any], due_ms: int | None, bad: Bad) -> bytes:
+    def _option_text(self, row: int, said: dict[str, Any], due_ms: int, bad: Bad) -> bytes:
         if "expires_ms" in said:
             said.pop("expires_in_ms", None)
-            if due_ms is not None and said["expires_ms"] <= due_ms:
+            if said["expires_ms"] <= due_ms:
                 bad.setdefault(row, "expires is not after the due time, so the job would never run")
         if not said:
             return b""
@@ -217,31 +213,14 @@ class Packer:
                     bad.setdefault(row, f"{what} {len(data)} bytes, at most {limit} are stored; store the data "
                                         "elsewhere and pass its key")  # fmt: skip
 
-    def _bodies(self, ids: list[bytes], dues: list[int], texts: bytes | list[bytes], args: list[bytes]) -> list[bytes]:
-        """Keys, as :func:`~.runframes.with_keys` makes them, options and arguments."""
-        bodies, copy = [], self._key.copy
-        if not texts:  # most are so, and most of the time goes here
-            for ident, due, arg in zip(ids, dues, args, strict=True):
-                one = copy()
-                one.update(b"%b\0%d\0\0%b" % (ident, due or 0, arg))
-                key = one.digest()
-                bodies.append((key if key[0] < 0x80 else _FIRST[key[0]] + key[1:]) + arg)
-            return bodies
-        for ident, due, text, arg in zip(ids, dues, each(texts, ids), args, strict=True):
-            one = copy()
-            one.update(b"%b\0%d\0%b\0%b" % (ident, due or 0, text, arg))
-            key = one.digest()
-            head = _U16.pack(len(text)) + text if text else b""
-            bodies.append(_FIRST[key[0]] + key[1:] + head + arg)
-        return bodies
-
     def _merged(self, columns: dict[str, pa.Array], ids: list[bytes], dues: list[int], texts: bytes | list[bytes],
                 says: tuple[Any, Any, Any], bad: Bad) -> Packed:  # fmt: skip
         """Jobs with a payload, one by one: their records have more parts than this is worth taking apart for."""
         payloads = self._payloads(columns["payload"], bad)
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
         names, conflicts, priorities = (each(said, ids) for said in says)
-        options, shapes, entries = self._options, [], []
+        options, shapes = self._options, []
+        entries: list[Entry] = []
         same: dict[Shape, Shape] = {}
         for row, (ident, text) in enumerate(zip(ids, each(texts, ids), strict=True)):
             if row in bad:
@@ -256,7 +235,7 @@ class Packer:
             shape, entry = entry_of(with_keys(self._run_id, new))
             shapes.append(same.setdefault(shape, shape))  # one object, so that writers need not compare it
             entries.append(entry)
-        return Packed(shapes, entries, bad)
+        return Packed(_one_or_each(shapes), Rows.of(entries), bad)
 
     def _payloads(self, array: pa.Array, bad: Bad) -> list[bytes]:
         if self._options.encoded:
@@ -265,3 +244,17 @@ class Packer:
             found = cells.json_texts(array, "payload", bad).cast(BYTES).to_pylist()
         self._check_sizes(found, "payload takes", bad)
         return found
+
+
+def _one_or_each(shapes: list[Shape]) -> Shape | list[Shape]:
+    """One for all of them if it is that, which is so much faster."""
+    return shapes[0] if len({id(shape) for shape in shapes}) == 1 else shapes
+
+
+def _bodies(texts: bytes | list[bytes], args: list[bytes]) -> list[bytes]:
+    """Options and arguments; the chunk puts the keys before them."""
+    if not texts:
+        return args
+    return [
+        _U16.pack(len(text)) + text + arg if text else arg for text, arg in zip(each(texts, args), args, strict=True)
+    ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_delayq.core import layout as layouts
 from django_delayq.core.broker import Broker
+from django_delayq.core.runframes import KEY_BYTES
 from django_delayq.core.runs import Run
 from django_delayq.core.scripts import clear_errors
 
@@ -167,7 +168,8 @@ def _sample(frame: DataFrame, options: WriteOptions, kind: str, run_id: str,
         packed = packer.pack(batch)
         ids = batch.column("id")
         bad += [(repr(ids[row].as_py())[:80], reason) for row, reason in sorted(packed.bad.items())]
-        sizes += [2 * len(entry[0]) + len(entry[2]) + len(entry[3]) + PER_JOB for entry in packed.entries]
+        sizes += [2 * len(ident) + len(body) + (len(extra) or KEY_BYTES) + PER_JOB
+                  for ident, _, body, extra in packed.rows.entries()]  # fmt: skip
     return (sum(sizes) / len(sizes) if sizes else 0.0), bad
 
 

@@ -327,13 +327,11 @@ class Sender:
             raise PipelineError(f"queue {queue!r}: {error}") from error
         if packed.bad:
             self._refuse(batch, packed.bad)
-        add = writer.add
         if isinstance(packed.shapes, Shape):
-            for entry in packed.entries:
-                add(packed.shapes, entry)
+            writer.add_many(packed.shapes, packed.rows)
         else:
-            for shape, entry in zip(packed.shapes, packed.entries, strict=True):
-                add(shape, entry)
+            for shape, entry in zip(packed.shapes, packed.rows.entries(), strict=True):
+                writer.add(shape, entry)
         return True
 
     def _way(self, queue: str, run_id: str) -> tuple[Packer, RunWriter] | None:

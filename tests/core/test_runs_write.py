@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, fail, new_key
-from django_delayq.core.runframes import NO_CODE, Frame, Shape, entry_of, with_keys
+from django_delayq.core.runframes import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
 from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import RunWriter
 from django_delayq.core.scripts import Scripts
@@ -355,7 +356,7 @@ def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
 @pytest.mark.parametrize(("new", "said"), [
     (NewJob("a", "work", due_ms=1, delay_ms=None, key=new_key(durable=True)), "durable"),
     (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", new_key(durable=True))), "durable"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None), "needs the key"),
+    (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", b"")), "needs the key"),
     (NewJob("a", "work", due_ms=1, delay_ms=None, key=b"short"), "needs the key"),
     (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), payload=Payload(b"", "1", b"")), "needs the key"),
     (NewJob("a", "work", delay_ms=0, key=bytes(16)), "moment when"),
@@ -388,16 +389,17 @@ def test_a_shape_is_that_of_the_jobs_that_it_describes() -> None:
         new.payload = Payload(b"x", "", b"") if merged else None
         shape, (ident, due_ms, body, _) = entry_of(with_keys("a", new))
         assert shape == Shape.of("work", on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset,
-                                 flags=3 | 8 * merged | 32, merged=merged, score_is_now=merged)  # fmt: skip
-        assert (ident, due_ms, body[16:]) == (b"r1", FAR, b"[1]")
+                                 flags=3 | 8 * merged | 32, merged=merged, score_is_now=merged,
+                                 keyed=merged)  # fmt: skip
+        assert (ident, due_ms, body[16 * merged :]) == (b"r1", FAR, b"[1]")
 
 
-def test_rows_of_one_id_have_keys_of_their_own_and_the_same_in_every_try() -> None:
-    news = [row(1), row(1, args=b"2"), row(1, due=5), row(1, options=b"{}"), row(2), merged_row("r1", b"1"),
-            merged_row("r1", b"2"), merged_row("r1", b"1", "2")]  # fmt: skip
+def test_merged_rows_of_one_id_have_keys_of_their_own_and_the_same_in_every_try() -> None:
+    news = [merged_row("r1", b"1"), merged_row("r1", b"2"), merged_row("r1", b"1", "2"), merged_row("r2", b"1"),
+            merged_row("r1", b"1", priority=7), replace(merged_row("r1", b"1"), task="other")]  # fmt: skip
     keyed = [with_keys("a", new) for new in news]
-    keys = {new.payload.key if new.payload else new.key for new in keyed} | {new.key for new in keyed}
-    assert len(keys) == 8 + 3
+    keys = {new.payload.key for new in keyed if new.payload} | {new.key for new in keyed}
+    assert len(keys) == 2 * len(news)
     assert keyed == [with_keys("a", new) for new in news] == [with_keys("b", new) for new in keyed]
 
 
@@ -515,15 +517,16 @@ def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> N
 
 def test_a_frame_says_what_its_jobs_have_in_common_once_and_its_digest_does_not_know_its_shard() -> None:
     shape, entry = entry_of(with_keys("a", row(1)))
-    frame = Frame.of(shape, [entry, (b"r2", *entry[1:])])
-    packed = frame.packed(b"\1\2")
+    two = Rows.of([entry, (b"r2", *entry[1:])])
+    frame, keyed = Frame.of(shape, two), two.keyed("a", bytes(20)).bodies
+    packed = frame.packed(keyed, b"\1\2")
     assert packed.count(b"work") == 1
     assert len(packed) == 2 + len(shape.head) + 2 + 2 * (1 + 13 + 1 + 2 + 4 + 3 + 16 + 3)
-    assert frame.packed(NO_CODE) != packed
-    assert len({frame.digest(), frame.digest(b"1"), Frame.of(shape, [entry]).digest()}) == 3
-    cut = (entry[0], entry[1], entry[2] + b"x", b"")
-    next_to_it = (b"r2", entry[1], entry[2][1:], b"")
-    assert len({Frame.of(shape, pair).digest() for pair in ([cut, next_to_it], [entry, (b"r2", *entry[1:])])}) == 2
+    assert frame.packed(keyed, NO_CODE) != packed
+    one = Rows.of([entry])
+    digests = frame.digest(two.bodies), frame.digest(two.bodies, b"1"), Frame.of(shape, one).digest(one.bodies)
+    assert len(set(digests)) == 3
+    assert frame.digest([entry[2] + b"x", entry[2][1:]]) != frame.digest([entry[2], b"x" + entry[2][1:]])
 
 
 @pytest.mark.parametrize("forgotten", [False, True])

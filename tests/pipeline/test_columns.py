@@ -13,7 +13,7 @@ import pytest
 from django_delayq import task as make_task
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.runframes import Entry, Shape, entry_of, with_keys
+from django_delayq.core.runframes import Entry, Rows, Shape, entry_of, with_keys
 from django_delayq.core.runs import Run
 from django_delayq.core.task import Task
 from django_delayq.merged import MergedJobs
@@ -48,11 +48,11 @@ def packed(columns: dict[str, Any], kind: str = "python", **options: Any) -> Pac
 
 
 def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
-    """What is stored behind the keys."""
+    """What is stored behind the keys, which the chunks give."""
     n = len(next(iter(columns.values())))
     made = packed({"id": [str(one) for one in range(n)], **columns}, **options)
     assert made.bad == {}
-    return [entry[2][16:] for entry in made.entries]
+    return made.rows.bodies
 
 
 def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, Entry]:
@@ -66,8 +66,8 @@ def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, 
 
 
 def pairs(made: Packed) -> list[tuple[Shape, Entry]]:
-    shapes = made.shapes if isinstance(made.shapes, list) else [made.shapes] * len(made.entries)
-    return list(zip(shapes, made.entries, strict=True))
+    shapes = made.shapes if isinstance(made.shapes, list) else [made.shapes] * len(made.rows)
+    return list(zip(shapes, made.rows.entries(), strict=True))
 
 
 def args_of(value: Any) -> bytes:
@@ -130,13 +130,13 @@ def test_a_slice_of_a_larger_batch_is_read_right() -> None:
         "id": ["a", "b", "c", "d"], "args": [[1], [2, 3], [], [4]], "kwargs": [{"k": 1}, None, {"k": 3}, {"k": 4}],
     })  # fmt: skip
     packer = Packer(WriteOptions(queue="q", task="t"), RUN, "python")
-    assert packer.pack(whole.slice(1, 3)).entries == packer.pack(whole).entries[1:]
+    assert packer.pack(whole.slice(1, 3)).rows == packer.pack(whole).rows.cut(1, 4)
 
 
 def test_an_empty_batch_is_no_job() -> None:
     schema = pa.schema([("id", pa.string()), ("due", pa.timestamp("us", "UTC")), ("args", pa.list_(pa.string()))])
     batch = pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)
-    assert Packer(WriteOptions(queue="q", task="t"), RUN, "python").pack(batch).entries == []
+    assert Packer(WriteOptions(queue="q", task="t"), RUN, "python").pack(batch).rows == Rows()
 
 
 def test_arguments_that_are_encoded_already_stay_as_they_are() -> None:
@@ -173,11 +173,17 @@ def test_a_merged_job_without_a_score_has_that_of_its_arrival(united: Task) -> N
     ]
 
 
-def test_rows_of_one_id_that_differ_have_keys_of_their_own() -> None:
-    made = packed({"id": ["x", "x", "x", "y"], "args": [[1], [2], [1], [1]]})
-    keys = [entry[2][:16] for entry in made.entries]
+def test_merged_rows_of_one_id_that_differ_have_keys_of_their_own() -> None:
+    columns = {"id": ["x", "x", "x", "y"], "payload": [1, 2, 1, 1], "score": [1, 1, 1, 1]}
+    made = packed(columns, task="columns.unite")
+    keys = [body[:16] for body in made.rows.bodies]
     assert keys[0] == keys[2]
     assert len(set(keys)) == 3
+
+
+def test_what_each_row_says_alike_is_said_once() -> None:
+    made = packed({"id": ["x", "y"], "priority": [7, 7], "task": ["columns.take", None]})
+    assert made.shapes == packed({"id": ["x"]}, priority=7).shapes
 
 
 # -- what is said of jobs ----------------------------------------------------------------------------------------------
@@ -227,11 +233,11 @@ def test_each_row_may_name_its_task() -> None:
     ({}, OPENED),
 ])  # fmt: skip
 def test_due_times_are_whole_milliseconds_and_never_early(column: dict[str, Any], due_ms: int) -> None:
-    assert [entry[1] for entry in packed({"id": ["a"], **column}).entries] == [due_ms]
+    assert [entry[1] for entry in packed({"id": ["a"], **column}).rows.entries()] == [due_ms]
 
 
 def test_numbers_become_ids() -> None:
-    assert [entry[0] for entry in packed({"id": pa.array([0, -5, 2**62])}).entries] == [b"0", b"-5", b"%d" % 2**62]
+    assert packed({"id": pa.array([0, -5, 2**62])}).rows.ids == [b"0", b"-5", b"%d" % 2**62]
 
 
 # -- what cannot be written --------------------------------------------------------------------------------------------
@@ -290,7 +296,7 @@ def test_a_bad_row_is_named_with_its_reason_and_the_others_go_on(columns: dict[s
     made = packed(both)
     assert list(made.bad) == [1]
     assert words in made.bad[1]
-    assert [entry[0] for entry in made.entries] == ([b"fine"] if both["id"].type == pa.string() else [b"7"])
+    assert made.rows.ids == ([b"fine"] if both["id"].type == pa.string() else [b"7"])
 
 
 def _good(value: Any, kind: Any) -> Any:
@@ -309,5 +315,5 @@ def test_a_task_that_nobody_names_is_found_before_anything_is_written() -> None:
 
 def test_far_due_times_are_written_when_they_are_meant() -> None:
     far = OPENED + 20 * 365 * 86_400_000
-    assert packed({"id": ["a"], "due_ms": [far]}, allow_far=True).entries[0][1] == far
+    assert packed({"id": ["a"], "due_ms": [far]}, allow_far=True).rows.dues == [b"%d" % far]
     assert "2255" in packed({"id": ["a"], "due_ms": [10**14]}, allow_far=True).bad[0]
