@@ -110,9 +110,16 @@ class Reply:
     def last(self) -> tuple[bytes, bytes]:
         """Score and member behind which the next page begins."""
         (score,) = struct.unpack("<d", self.scores[-8:])
-        exact = abs(score) < _FARTHEST and score == int(score)
         size = int.from_bytes(self.lengths[-4:], "little")
-        return b"%d" % score if exact else repr(score).encode(), self.ids[len(self.ids) - size :]
+        return text_of(score), self.ids[len(self.ids) - size :]
+
+
+def text_of(score: float | None) -> bytes:
+    """As Redis reads it; nothing for None."""
+    if score is None:
+        return b""
+    exact = abs(score) < _FARTHEST and score == int(score)
+    return b"%d" % score if exact else repr(score).encode()
 
 
 def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:

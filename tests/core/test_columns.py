@@ -156,6 +156,37 @@ def test_what_stays_is_told_once_while_others_come_and_go(stage: Stage, one_scor
     assert max(counts.values()) == 1 and len(gone) > 20
 
 
+@pytest.mark.parametrize("one_score", [False, True])
+@pytest.mark.parametrize("leave", [0, 1, 49, 50, 51, 400])
+@pytest.mark.parametrize("come", [0, 1, 51, 150])
+def test_an_index_tells_what_stays_once_while_what_was_seen_leaves_and_others_come_before_it(
+    stage: Stage, one_score: bool, leave: int, come: int
+) -> None:
+    """Few of them, so that the place is found by its rank, and many."""
+    idents = of_one_due(stage, 2000, one_score=one_score)
+    found: list[str] = []
+    gone: set[str] = set()
+    for step, page in enumerate(read_entries(stage.broker, Part("q", 0, "waiting"), page=300)):
+        found += page.idents()
+        leaving = [ident for ident in found if ident not in gone][:leave] + ([found[-1]] if step == 3 else [])
+        gone.update(leaving)
+        stage.broker.client.zrem(stage.key("due.4"), "", *leaving)
+        stage.broker.client.zadd(stage.key("due.4"), {f"early {step} {n}": n for n in range(come)} or {"early": 0})
+    counts = Counter(found)
+    assert [ident for ident in idents if counts[ident] != 1] == []
+    assert max(counts.values()) == 1
+    stage.broker.client.flushdb()
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, T0 + 5300), (T0 + 5300, None), (T0 + 5100, T0 + 5101), (0, 1)])
+def test_an_index_is_read_between_two_due_times(stage: Stage, low: int | None, high: int | None) -> None:
+    due = {f"job-{n:04d}": T0 + 5000 + n for n in range(600)}
+    stage.queue.count_many(NewJob(ident, "work", due_ms=ms, delay_ms=None) for ident, ms in due.items())
+    pages = read_entries(stage.broker, Part("q", 0, "waiting", low, high), page=70)
+    within = [ident for ident, ms in due.items() if (low or 0) <= ms < (high or T0 * 2)]
+    assert [ident for page in pages for ident in page.idents()] == within
+
+
 def test_a_heartbeat_neither_hides_nor_doubles_what_is_reserved(stage: Stage) -> None:
     idents = of_one_due(stage, 600, one_score=False)
     stage.wait(6000)
