@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-long test-all check bench clean
+.PHONY: demo demo-pipeline test test-alone test-beside test-long test-all check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -21,8 +21,14 @@ demo: $(VENV)/.demo
 demo-pipeline: $(VENV)/.demo-pipeline
 	@$(BIN)/python example_project/pipeline.py $(if $(CUSTOMERS),--customers $(CUSTOMERS)) $(ARGS)
 
+# Two rows of tests beside each other, since most of the time of the first goes by in waiting for workers and leases.
 test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 -Oline test-alone test-beside
+
+test-alone: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not slow" $(ALONE:%=--ignore %) $(ARGS)
+
+test-beside: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/api
 	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(SPARK)
 	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(SPARK:%=--ignore %) $(ARGS)
