@@ -1,21 +1,28 @@
-"""The bulk write of Spark against ``redis-cli --pipe`` of the same keys: Parquet, ``local[2]``, warm, interleaved."""
+"""The bulk write of Spark against ``redis-cli --pipe`` of the same keys: Parquet, ``local[2]``, warm, interleaved.
+
+``--only spark`` leaves ``redis-cli`` out: ``--jobs 10000000 --rounds 1 --only spark`` is the large run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Bar, Report, median
 from benchmarks.server import Server, running_server
+from benchmarks.usage import MemoryWatch, cpu_seconds
 
+PIPE, SPARK, AGAIN = "redis-cli --pipe", "format('delayq')", "the run again"
 RATIO = 0.7
 RESUME = 2.0
 SHARDS = 4
@@ -25,37 +32,64 @@ _DUE_MS = 1_900_000_000_000
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Both load a fresh database, turn about, after a warm round of each. ``only`` is not used."""
+    """Both load a fresh database, turn about, after a warm round of each."""
     jobs = jobs or (300_000 if quick else 1_000_000)
     rounds = rounds or (2 if quick else 4)
-    rates: dict[str, list[float]] = {"redis-cli --pipe": [], "format('delayq')": [], "the run again": []}
+    ways = [SPARK] if only == ("spark",) else [SPARK, PIPE]
+    rates: dict[str, list[float]] = {name: [] for name in (*ways, AGAIN)}
+    used: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder, running_server() as server:
         text = server.description()
         rows = Path(folder, "rows.parquet")
         _make_rows(rows, jobs)
-        with _sparks(rows, server) as ask:
+        with _sparks(rows, server) as ask, MemoryWatch(os.getpid()) as memory:
             _empty(server)
             ask("write")
-            pipe = _Pipe(server, jobs, Path(folder, "pipe"))
-            pipe.load()
+            pipe = _Pipe(server, jobs, Path(folder, "pipe")) if PIPE in ways else None
+            if pipe is not None:
+                pipe.load()
             for n in range(rounds):
-                for name in (
-                    ("redis-cli --pipe", "format('delayq')") if n % 2 else ("format('delayq')", "redis-cli --pipe")
-                ):
+                for name in ways[:: -1 if n % 2 else 1]:
                     _empty(server)
-                    seconds = pipe.load() if name == "redis-cli --pipe" else ask("write")
-                    rates[name].append(jobs / seconds)
-                    if name == "format('delayq')":
-                        rates["the run again"].append(jobs / ask("again"))
-                        _check(server, jobs)
-    spark, floor, again = (median(rates[name]) for name in ("format('delayq')", "redis-cli --pipe", "the run again"))
-    report = Report("spark_bulk", f"{jobs:,} rows, {SHARDS} shards, {text}, medians of {rounds}", ("way in", "rows/s"))
+                    if name == PIPE:
+                        assert pipe is not None
+                        rates[PIPE].append(jobs / pipe.load())
+                        continue
+                    before = cpu_seconds(os.getpid())
+                    rates[SPARK].append(jobs / ask("write"))
+                    used += cpu_seconds(os.getpid()) - before
+                    rates[AGAIN].append(jobs / ask("again"))
+                    _check(server, jobs)
+            stored = _memory_of(server)
+    return _report(f"{jobs:,} rows, {SHARDS} shards, {text}, medians of {rounds}", rates, [
+        "CPU of a row in µs: " + ", ".join(f"{name} {value * 1e6 / jobs / rounds:.2f}" for name, value in used.items()),
+        "most memory in MB: " + ", ".join(f"{name} {value / 1e6:,.0f}" for name, value in memory.peak.items()),
+        f"Redis holds {stored / 1e6:,.0f} MB at the end, {stored / jobs:.0f} bytes for a job",
+    ])  # fmt: skip
+
+
+def _report(title: str, rates: dict[str, list[float]], notes: list[str]) -> Report:
+    spark, again = median(rates[SPARK]), median(rates[AGAIN])
+    report = Report("spark_bulk", title, ("way in", "rows/s"), notes=notes)
     report.rows = [(name, median(values)) for name, values in rates.items()]
-    report.figures = {"rows_per_second": spark, "pipe_per_second": floor, "again_per_second": again, "rounds": rates,
-                      "ratio": spark / floor, "again_ratio": again / spark}  # fmt: skip
-    report.notes.append("redis-cli writes the keys and values that Spark wrote, without a look at what is there")
-    report.bars = [Bar("x redis-cli --pipe", spark / floor, RATIO), Bar("resume x first run", again / spark, RESUME)]
+    report.figures = {
+        "rows_per_second": spark,
+        "again_per_second": again,
+        "rounds": rates,
+        "again_ratio": again / spark,
+    }
+    if PIPE in rates:
+        floor = median(rates[PIPE])
+        report.figures |= {"pipe_per_second": floor, "ratio": spark / floor}
+        report.notes.append("redis-cli writes the keys and values that Spark wrote, without a look at what is there")
+        report.bars.append(Bar("x redis-cli --pipe", spark / floor, RATIO))
+    report.bars.append(Bar("resume x first run", again / spark, RESUME))
     return report
+
+
+def _memory_of(server: Server) -> int:
+    with contextlib.closing(server.client()) as client:
+        return int(client.info("memory")["used_memory"])
 
 
 def _make_rows(path: Path, jobs: int) -> None:
