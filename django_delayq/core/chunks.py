@@ -6,13 +6,14 @@ import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from .epochs import Patience
 from .errors import DelayQError
 from .frames import pack_deadline, pack_new
 from .job import NewJob
 from .keys import MAX_SHARDS
+from .ordered import in_order
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -24,6 +25,8 @@ MOVED: Final = "v"
 
 #: place among the jobs given, the job, its packed form
 _Entry: TypeAlias = tuple[int, NewJob, bytes]
+#: places, and a letter for each
+_Answer: TypeAlias = tuple[list[int], str]
 
 
 class _Packer:
@@ -47,38 +50,57 @@ class _Packer:
         return entries
 
 
+class _Sent(NamedTuple):
+    """A chunk under way."""
+
+    number: int
+    entries: list[_Entry]
+    ids: set[str]
+    reply: Callable[[], bytes]
+
+
 class ChunkSender:
-    """One call for any number of jobs. What a closed shard sends away goes on to the next epoch's, in its order."""
+    """One call for any number of jobs. What a closed shard sends away goes on to the next epoch's, in its order.
+
+    Where a shard gets several chunks they go over one line to a node, so that none overtakes another (:mod:`.ordered`).
+    Those that have an id in common wait for each other besides: the first may have to be sent again when the second has
+    been done.
+    """
 
     def __init__(self, queue: Queue, not_after_ms: float | None = None) -> None:
         self._queue = queue
+        self._scripts = queue.broker.scripts
+        self._in_order = False
         self._deadline = pack_deadline(not_after_ms)
         self._packers: defaultdict[int, _Packer] = defaultdict(_Packer)
-        self._on_the_way: deque[tuple[int, list[_Entry], Callable[[], bytes]]] = deque()
+        self._on_the_way: deque[_Sent] = deque()
+        #: what was sent away and is not packed again yet
+        self._moved: deque[_Entry] = deque()
         #: by place, the shards that sent a job away which is still on its way
         self._asked: dict[int, frozenset[int]] = {}
         self._patience: Patience | None = None
 
-    def send(self, news: Iterable[NewJob]) -> Iterator[tuple[list[int], str]]:
+    def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
         """Places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
+        queue, packers = self._queue, self._packers
+        layout = queue.layout
         try:
             for place, new in enumerate(news):
-                self._add((place, new, pack_new(new)))
-                while len(self._on_the_way) > IN_FLIGHT:
-                    yield self._collect()
-            while self._dispatch():
-                while self._on_the_way:
-                    yield self._collect()
+                if queue.layout is not layout:
+                    layout = queue.layout
+                    yield from self._all()  # they went where ids belonged before, and may be sent on to where this goes
+                entry = place, new, pack_new(new)
+                number = self._route(entry)
+                if packers[number].add(entry):
+                    self._keep_order()
+                    yield from self._send(number)
+                    yield from self._send_moved()
+            yield from self._all()
         finally:
             # When a call or the caller's iterable broke off: what was sent has happened, the lines must be read empty.
             while self._on_the_way:
                 with suppress(DelayQError):
-                    self._on_the_way.popleft()[2]()
-
-    def _add(self, entry: _Entry) -> None:
-        number = self._route(entry)
-        if self._packers[number].add(entry):
-            self._begin(number)
+                    self._on_the_way.popleft().reply()
 
     def _route(self, entry: _Entry) -> int:
         """The oldest shard in which the id may live, of those that did not send it away."""
@@ -95,28 +117,55 @@ class ChunkSender:
             self._patience = self._patience or Patience()
             queue.broker.epochs.meet(queue, homes[-1] // MAX_SHARDS, self._patience, create=True)
 
-    def _begin(self, number: int) -> None:
+    def _keep_order(self) -> None:
+        """From here on a shard may get one chunk behind another. Most calls have few jobs and never come to that."""
+        if not self._in_order:
+            self._in_order = True
+            self._scripts = in_order(self._scripts, self._queue.broker.connection)
+
+    def _send(self, number: int) -> Iterator[_Answer]:
+        """Sends what is packed for a shard; answers of others that had to be waited for."""
         entries = self._packers[number].take()
         shard = self._queue.shard(number)
         frame = b"".join([entry[2] for entry in entries])
-        reply = self._queue.broker.scripts.begin("schedule", shard.keys, os.urandom(16), shard.constants, frame, b"1",
-                                                 b"", self._deadline)  # fmt: skip
-        self._on_the_way.append((number, entries, reply))
+        ids = {new.id for _, new, _ in entries if not new.fresh}
+        while any(not ids.isdisjoint(sent.ids) for sent in self._on_the_way):
+            yield self._collect()
+        reply = self._scripts.begin("schedule", shard.keys, os.urandom(16), shard.constants, frame, b"1", b"",
+                                    self._deadline)  # fmt: skip
+        self._on_the_way.append(_Sent(number, entries, ids, reply))
+        while len(self._on_the_way) > IN_FLIGHT:
+            yield self._collect()
 
-    def _dispatch(self) -> bool:
-        """Sends what is packed; whether anything was or is under way."""
-        for number in [number for number, packer in self._packers.items() if packer.entries]:
-            self._begin(number)
-        return bool(self._on_the_way)
+    def _send_moved(self) -> Iterator[_Answer]:
+        """Packs again what was sent away, and sends the chunks that become full. What comes back meanwhile is last."""
+        if self._moved:
+            self._keep_order()
+        while self._moved:
+            entry = self._moved.popleft()
+            number = self._route(entry)
+            if self._packers[number].add(entry):
+                yield from self._send(number)
 
-    def _collect(self) -> tuple[list[int], str]:
-        number, entries, reply = self._on_the_way.popleft()
+    def _all(self) -> Iterator[_Answer]:
+        """Sends everything, until there is nothing more to be answered."""
+        while True:
+            for number in [number for number, packer in self._packers.items() if packer.entries]:
+                yield from self._send(number)
+            while self._on_the_way:
+                yield self._collect()
+            if not self._moved:
+                return
+            yield from self._send_moved()
+
+    def _collect(self) -> _Answer:
+        number, entries, _, reply = self._on_the_way.popleft()
         letters = reply().decode()
         if MOVED in letters:
             for entry, letter in zip(entries, letters, strict=True):
                 if letter == MOVED:
                     self._asked[entry[0]] = self._asked.get(entry[0], frozenset()) | {number}
-                    self._add(entry)
+                    self._moved.append(entry)
             entries = [entry for entry, letter in zip(entries, letters, strict=True) if letter != MOVED]
             letters = letters.replace(MOVED, "")
         else:

@@ -34,6 +34,7 @@ class _OrderedScripts(Scripts):
         self._nodes = _OneLineEach(connection)
         super().__init__(cast(Connection, self._nodes))
         self._behind = behind
+        self._heads = behind._heads  # which take longer to make than the rest of a small call
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
         """See :meth:`Scripts.begin`."""

@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import DelayQError, InvalidJob, QueueFull
+from .faults import REDIS_ERRORS
 from .inputs import check_int, short
 from .keys import pace_key
 from .scripts import clear_errors
@@ -30,7 +31,8 @@ class Limits:
         InvalidJob: a limit that cannot be one.
     """
 
-    #: jobs a second of all senders of the run together; None = as fast as it goes
+    #: jobs a second of all senders of the run together; None = as fast as it goes. Not for rows that find their job in
+    #: an older epoch of the queue, which are few
     per_second: float | None = None
     #: how long a full or paused queue, or a full Redis, is waited for without that anything goes in
     patience: float = 600.0
@@ -131,8 +133,30 @@ class Brakes:
 
     def _memory(self) -> tuple[int, int]:
         """Bytes in use and the limit, of the node that is nearest to its limit."""
-        with clear_errors():
-            told = self._broker.client.info("memory")
-        nodes = [told] if "used_memory" in told else list(told.values())
+        nodes = memory_of(self._broker).values()
         pairs = [(int(node["used_memory"]), int(node.get("maxmemory", 0))) for node in nodes]
         return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0)
+
+
+def memory_of(broker: Broker) -> dict[str, dict[str, Any]]:
+    """``INFO memory``: of the server, under ""; on a cluster of each master that answers, by its name (``host:port``).
+
+    Any of them may be the one that is full. A master that does not answer is left out: whoever needs it will be told.
+
+    Raises:
+        DelayQError: nobody answers.
+    """
+    client: Any = broker.client
+    with clear_errors():
+        if not broker.connection.cluster:
+            return {"": client.info("memory")}
+        told: dict[str, dict[str, Any]] = {}
+        refusal: Exception | None = None
+        for node in client.get_primaries():
+            try:
+                told[node.name] = client.info("memory", target_nodes=node)
+            except REDIS_ERRORS as error:
+                refusal = error
+        if refusal is not None and not told:
+            raise refusal
+        return told

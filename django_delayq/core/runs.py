@@ -11,7 +11,12 @@ is closed goes on to the next epoch (:mod:`.epochs`), one after another, so whoe
 Closing a run takes the ledgers away. A sender that was left behind, of a task that Spark tried twice for instance,
 finds the run closed for another day. First the record says that it is being closed, then the layout is read, then every
 ledger closed: a sender who comes to an epoch that is not in the record looks at the record before it writes there, so
-either it sees that it is too late, or its epoch is in that layout.
+either it sees that it is too late, or its epoch is in that layout. Forgetting a run goes the same way.
+
+However many close, forget and open a run at once: a record is changed only by who has read what it is
+(``lua/swap_run.lua``), so it never goes back, neither to an earlier state nor from one run to another that had its id
+before. Who finds a step done does the next one; who finds that the run is no more, or another one, leaves it alone.
+Ledgers are of one run only (its id and when it was opened), and may be closed any number of times.
 
 A run that nobody closes keeps its ledgers (about half a byte for each job): see :func:`forget_old`.
 """
@@ -21,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from math import lcm
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 OPEN: Final = "open"
 CLOSING: Final = "closing"
 CLOSED: Final = "closed"
+#: somebody takes it away: it is to be treated as one that is no more
+FORGETTING: Final = "forgetting"
 CHUNK: Final = 250
 MOST_ID: Final = 200
 #: groups of ids that stay together in all epochs
@@ -107,14 +114,19 @@ def open_run(broker: Broker, run_id: str, queue: str, *, source: Mapping[str, ob
         with clear_errors():
             fresh = broker.client.hsetnx(runs_key(broker.prefix), run_id, _encode(wanted))
         found = wanted if fresh else read_run(broker, run_id)
-        if found is not None:  # else somebody forgot it in this moment
-            break
-    differences = list(_differences(found, wanted))
-    if differences:
-        raise RunDiffers(f"run {run_id!r} was begun with other things: {'; '.join(differences)}. Give it what it was "
-                         "begun with, or begin a new run under another id")  # fmt: skip
-    # Who began to close it did not come to the end.
-    return close_run(broker, found) if found.state == CLOSING else found
+        if found is None:
+            continue  # somebody forgot it in this moment
+        if found.state == FORGETTING:  # who began that may not come to the end
+            _forget(broker, found)
+            wanted = replace(wanted, opened_ms=max(wanted.opened_ms, found.opened_ms + 1))  # for ledgers of its own
+            continue
+        differences = list(_differences(found, wanted))
+        if differences:
+            raise RunDiffers(f"run {run_id!r} was begun with other things: {'; '.join(differences)}. Give it what it "
+                             "was begun with, or begin a new run under another id")  # fmt: skip
+        if found.state != CLOSING:
+            return found
+        close_run(broker, found)  # nor who began to close it
 
 
 def read_run(broker: Broker, run_id: str) -> Run | None:
@@ -137,7 +149,7 @@ def progress(broker: Broker, run: Run) -> Counter[str]:
 
     Chunks of two senders that are the same to the last byte are one that was sent twice.
     """
-    known = read_run(broker, run.id) or run
+    known = next((record for _, record in _stages(broker, run)), run)
     if known.closed:
         return Counter(dict(known.counts))
     names = [f"\0{letter}" for letter in _COUNTED]
@@ -151,22 +163,25 @@ def progress(broker: Broker, run: Run) -> Counter[str]:
 
 
 def close_run(broker: Broker, run: Run) -> Run:
-    """Ends a run: its chunks are forgotten and its counts kept in its record. Closing it again changes nothing."""
-    known = read_run(broker, run.id)
-    if known is None:  # it was forgotten, so nothing is kept of it
-        return replace(run, state=CLOSED)
-    if known.closed:
-        return known
-    if known.state != CLOSING:
-        _write(broker, replace(known, state=CLOSING))
-    counts: Counter[str] = Counter()
-    for number in _numbers(broker, known):
-        found = broker.scripts.call("close_run", (ledger_key(broker, known, number),), CLOSED_MS)
-        _add(counts, zip((letter.decode() for letter in found[::2]), found[1::2], strict=True))
-    closed = replace(known, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items())))
-    # The ledgers keep their counts for a day, in which whoever finishes this for us finds them all.
-    _write(broker, closed)
-    return closed
+    """Ends a run: its chunks are forgotten and its counts kept in its record. Closing it again changes nothing.
+
+    Returns:
+        The run as its record has it, the same for all who close it. Of one that was forgotten nothing is kept, and a
+        later one of the same id is left alone: then what was given, closed.
+    """
+    for stored, known in _stages(broker, run):
+        if known.closed:
+            return known
+        if known.state == FORGETTING:
+            break
+        if known.state == OPEN:
+            _swap(broker, run.id, stored, replace(known, state=CLOSING))
+            continue
+        # The ledgers keep their counts for a day, in which whoever finishes this for us finds them all.
+        counts = _close_ledgers(broker, known)
+        _swap(broker, run.id, stored, replace(known, state=CLOSED, closed_ms=round(broker.now_ms()),
+                                              counts=tuple(sorted(counts.items()))))  # fmt: skip
+    return replace(run, state=CLOSED)
 
 
 def forget_run(broker: Broker, run_id: str) -> bool:
@@ -176,13 +191,18 @@ def forget_run(broker: Broker, run_id: str) -> bool:
     turned away.
     """
     run = read_run(broker, run_id)
-    if run is None:
-        return False
-    for number in _numbers(broker, run):
-        broker.scripts.call("close_run", (ledger_key(broker, run, number),), CLOSED_MS)
-    with clear_errors():
-        broker.client.hdel(runs_key(broker.prefix), run_id)
-    return True
+    if run is not None:
+        _forget(broker, run)
+    return run is not None
+
+
+def _forget(broker: Broker, run: Run) -> None:
+    for stored, known in _stages(broker, run):
+        if known.state == FORGETTING:
+            _close_ledgers(broker, known)
+            _swap(broker, run.id, stored, None)
+        else:
+            _swap(broker, run.id, stored, replace(known, state=FORGETTING))
 
 
 def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
@@ -201,8 +221,10 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
         InvalidJob: an age that cannot be one.
     """
     before = round(broker.now_ms()) - check_int("older_than_ms", older_than_ms, 0, 1 << 53)
-    old = [run.id for run in runs(broker) if (run.closed_ms or run.opened_ms) <= before]
-    return [run_id for run_id in old if forget_run(broker, run_id)]
+    old = [run for run in runs(broker) if (run.closed_ms or run.opened_ms) <= before]
+    for run in old:
+        _forget(broker, run)
+    return [run.id for run in old]
 
 
 def ledger_key(broker: Broker, run: Run, number: int) -> bytes:
@@ -284,9 +306,30 @@ def _numbers(broker: Broker, run: Run) -> list[int]:
     return [number_of(epoch, place) for epoch, shards in epochs_of(broker, run) for place in range(shards)]
 
 
-def _write(broker: Broker, run: Run) -> None:
-    with clear_errors():
-        broker.client.hset(runs_key(broker.prefix), run.id, _encode(run))
+def _stages(broker: Broker, run: Run) -> Iterator[tuple[bytes, Run]]:
+    """The record of a run as it is stored and what it says, read anew with each turn, for as long as it is there."""
+    while True:
+        with clear_errors():
+            stored = broker.client.hget(runs_key(broker.prefix), run.id)
+        known = None if stored is None else _decode(run.id, stored)
+        if stored is None or known is None or known.opened_ms != run.opened_ms:
+            return
+        yield stored, known
+
+
+def _swap(broker: Broker, run_id: str, stored: bytes, wanted: Run | None) -> None:
+    """Changes a record, unless somebody else did so since ``stored`` was read; None = it is taken off."""
+    key = runs_key(broker.prefix).encode()
+    broker.scripts.call("swap_run", (key,), run_id, stored, b"" if wanted is None else _encode(wanted))
+
+
+def _close_ledgers(broker: Broker, run: Run) -> Counter[str]:
+    """What they have counted, whoever closed them first."""
+    counts: Counter[str] = Counter()
+    for number in _numbers(broker, run):
+        found = broker.scripts.call("close_run", (ledger_key(broker, run, number),), CLOSED_MS)
+        _add(counts, zip((letter.decode() for letter in found[::2]), found[1::2], strict=True))
+    return counts
 
 
 def _encode(run: Run) -> bytes:

@@ -307,7 +307,8 @@ class RunWriter:
             # Retired. Nothing is written there any more, whatever became of its tombstone.
             sent.reply = lambda: self._look(ledger, sent.digest)
             return
-        if sent.unpaid:
+        if sent.unpaid and sent.number // MAX_SHARDS == self._queue.epochs[-1][0]:
+            # An older epoch sends on nearly all: that is paid for where it goes to, unless it is in there.
             self._brakes.hold(len(sent.rows), ledger, sent.digest)
             sent.unpaid = False
         shard = self._queue.shard(sent.number)
@@ -396,7 +397,7 @@ class RunWriter:
             if self._epochs != known:
                 # Who closes the run reads the layout after it wrote the record: it sees this epoch, or we see that.
                 record = read_run(self._broker, self.run.id)
-                if record is None or record.state != OPEN:
+                if record is None or record.state != OPEN or record.opened_ms != self.run.opened_ms:
                     raise self._closed(self.run)
             else:
                 patience = patience or Patience()

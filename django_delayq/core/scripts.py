@@ -28,7 +28,7 @@ NAMES: Final = (
     "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
     "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads", "settled",
     "known", "result", "retry_many", "tell", "note", "bulk", "close_run", "pace", "advance", "columns",
-    "cancel_many", "move_many",
+    "cancel_many", "move_many", "swap_run",
 )  # fmt: skip
 #: a node of a cluster that says so, or nothing, is not the one to ask (any more)
 _ELSEWHERE: Final = (

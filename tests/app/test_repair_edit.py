@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.inspector import JobView
 from django_delayq.core.job import NewJob, Payload, ack, is_durable, new_key
 from django_delayq.core.queue import Queue
+from django_delayq.core.scripts import Scripts
 from django_delayq.models import FailedJob, MorgueJob, OutboxJob
 from django_delayq.repair import retry_edited
 
@@ -250,12 +252,14 @@ def test_a_death_after_any_step_loses_neither_the_old_nor_the_new(
 
     with monkeypatch.context() as patch:
         patch.setattr(scripts, "call", dying(scripts.call))
-        patch.setattr(scripts, "begin", dying(scripts.begin))
+        begin = Scripts.begin
+        patch.setattr(Scripts, "begin", lambda self, *words: dying(partial(begin, self))(*words))
         changes = {"payloads": [(9, 9)]} if kind == "merged" else {"args": ["other"]}
         try:
             retry_edited(row, **changes)  # type: ignore[arg-type]
         except Killed:
             assert dead
+    assert dead or step != "schedule"
     _end_all_leases(trouble)
     ident = "m" if kind == "merged" else "a"
     has_new = (

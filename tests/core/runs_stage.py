@@ -16,6 +16,7 @@ from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import Limits, RunWriter, Written, write_all
 
 from .epochs_stage import take_all
+from .stage import Stage
 
 FAR = 4_000_000_000_000  # Unix ms: nothing is due
 AT_ONCE = Limits(patience=0)
@@ -34,6 +35,10 @@ def rows(n: int, *, due: int = FAR, **options: Any) -> list[NewJob]:
 def merged_row(ident: str, data: bytes, score: str = "1", *, due: int = FAR, **options: Any) -> NewJob:
     options = {"on_conflict": "merge", "due_policy": "keep"} | options
     return NewJob(ident, "sync", due_ms=due, delay_ms=None, payload=Payload(data, score, b""), **options)
+
+
+def open_on(stage: Stage, run_id: str = "a", **options: Any) -> Run:
+    return runs.open_run(stage.broker, run_id, "q", **options)
 
 
 def write(broker: Broker, run: Run, news: Iterable[NewJob], limits: Limits | None = AT_ONCE,

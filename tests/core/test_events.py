@@ -159,6 +159,19 @@ def test_a_cursor_that_nobody_registered_counts_as_well(broker: Broker) -> None:
     assert ids(broker) == before
 
 
+def test_cursors_are_found_among_any_number_of_ticks(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 5)
+    before = ids(broker)
+    meta = queue.shard(0).names["meta"]
+    broker.client.hset(meta, mapping={f"tick:{number} cursor:x": number for number in range(5000)})
+    broker.client.hset(meta, mapping={f"cursor:other-{number}": before[3] for number in range(40)})
+    broker.client.hset(meta, "cursor:unheard", before[1])
+    assert events.advance(broker, "q", 0, "history", before[4]) == before[4]
+    assert ids(broker) == before[1:]
+    assert len(events.cursors(broker, "q", 0)) == 42
+
+
 def test_positions_are_compared_as_numbers_and_not_as_texts(broker: Broker) -> None:
     key = broker.queue("q").shard(0).names["event"]
     at = ["9-0", "10-9", "10-10", "10-18446744073709551614", "10-18446744073709551615"]

@@ -137,7 +137,7 @@ def test_who_was_left_behind_is_turned_away_and_writes_nothing(broker: Broker) -
         RunWriter(broker, runs.close_run(broker, run))
 
 
-@pytest.mark.parametrize("calls", range(4))
+@pytest.mark.parametrize("calls", range(5))
 def test_a_closing_that_broke_off_is_finished_with_the_same_counts(
     broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,27 +146,44 @@ def test_a_closing_that_broke_off_is_finished_with_the_same_counts(
     write(broker, run, rows(100))
     with monkeypatch.context() as patch:
         kill_after(broker, calls, patch)
-        if calls == 3:  # all ledgers are closed, and the counts not yet in the record
-            patch.setattr(runs, "_write", dying(runs._write, 1))
         with pytest.raises(Killed):
             runs.close_run(broker, run)
-    assert runs.read_run(broker, "a").state == "closing"  # type: ignore[union-attr]
+    record = runs.read_run(broker, "a")
+    assert record is not None and record.state == ("closing" if calls else "open")
     assert counted(broker, run) == {"created": 100}
-    closed = runs.open_run(broker, "a", "q")
+    closed = runs.open_run(broker, "a", "q") if calls else runs.close_run(broker, run)
     assert closed.closed
     assert closed.counts == (("created", 100),)
 
 
-def dying(act: Any, calls: int) -> Any:
-    left = [calls]
-
-    def die(*args: Any) -> None:
-        if not left[0]:
-            raise Killed
-        left[0] -= 1
-        act(*args)
-
-    return die
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("calls", range(1, 5))
+def test_a_forgetting_that_broke_off_is_finished_by_who_opens_or_forgets_the_run(
+    broker: Broker, calls: int, ended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.queue("q", shards=3)
+    run = runs.open_run(broker, "a", "q")
+    write(broker, run, rows(100))
+    if ended:
+        runs.close_run(broker, run)
+    with monkeypatch.context() as patch:
+        kill_after(broker, calls, patch)
+        with pytest.raises(Killed):
+            runs.forget_run(broker, "a")
+    assert counted(broker, run) == {"created": 100}
+    assert runs.close_run(broker, run).closed
+    assert [record.state for record in runs.runs(broker)] == ["forgetting"], "it is not closed, for it is no more"
+    if calls > 1:  # the first ledger is closed
+        with pytest.raises(RunClosed):
+            write(broker, run, rows(100))
+    if calls % 2:
+        anew = runs.open_run(broker, "a", "q", source={"path": "another"})
+        assert anew.opened_ms > run.opened_ms
+        assert write(broker, anew, rows(101)).counts == {"created": 1, "ignored": 100}
+        assert len(open_ledgers(broker)) == 3
+    assert runs.forget_old(broker, 0) == ["a"]
+    assert runs.runs(broker) == []
+    assert open_ledgers(broker) == []
 
 
 def test_a_forgotten_run_leaves_nothing_but_its_jobs(broker: Broker) -> None:

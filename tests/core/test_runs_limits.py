@@ -202,6 +202,16 @@ def test_what_is_in_already_takes_nothing_of_the_rate(broker: Broker) -> None:
     assert next(paces(broker))[1] - began >= 50_000_000
 
 
+def test_what_is_in_takes_nothing_of_the_rate_also_after_a_change_of_the_shards(broker: Broker) -> None:
+    """Of a resumed run whose first chunks went to the new shards, because the old ones were closed."""
+    broker.queue("q", shards=2)
+    run = runs.open_run(broker, "a", "q", chunk=10)
+    broker.reshard("q", 3)
+    write(broker, run, rows(100))
+    slow = Limits(per_second=0.001, patience=0)
+    assert write(other(broker), run, rows(100), slow, lambda: True).counts == {"created": 100}
+
+
 @pytest.mark.one_server("TIME of one server")
 @pytest.mark.parametrize("retired", [False, True])
 def test_the_rate_is_kept_by_chunks_that_go_on_to_another_epoch(broker: Broker, retired: bool) -> None:

@@ -1,135 +1,28 @@
-"""What a bulk write puts in, and that a chunk which was in before changes nothing."""
+"""What a bulk write puts in, and what others see of it."""
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from django_delayq.core import events, runs, runwriter
+from django_delayq.core import events, runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.job import NewJob, Payload, fail, new_key
-from django_delayq.core.runframes import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
-from django_delayq.core.runs import Run
+from django_delayq.core.job import NewJob, fail, new_key
+from django_delayq.core.runframes import entry_of, with_keys
 from django_delayq.core.runwriter import RunWriter
 from django_delayq.core.scripts import Scripts
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
-from .epochs_stage import other, take_all
-from .runs_stage import FAR, counted, idents, ledgers, live, merged_row, row, rows, work_off, write
+from .epochs_stage import take_all
+from .runs_stage import FAR, counted, idents, live, merged_row, open_on, row, rows, write
 from .stage import T0, Stage
-from .world import raw, read_world, unchanged
-
-
-def open_on(stage: Stage, run_id: str = "a", **options: Any) -> Run:
-    return runs.open_run(stage.broker, run_id, "q", **options)
-
-
-# -- sent again ------------------------------------------------------------------------------------------------------
-
-
-def test_a_chunk_that_was_written_before_is_skipped(broker: Broker) -> None:
-    broker.queue("q", shards=3)
-    run = runs.open_run(broker, "a", "q")
-    assert write(broker, run, rows(1000)).counts == {"created": 1000}
-    everything = raw(broker)
-    assert write(broker, run, rows(1000)).counts == {"created": 1000}
-    assert raw(broker) == everything, "not even the counters of the ledgers"
-    assert counted(broker, run) == {"created": 1000}
-    assert live(broker) == 1000
-
-
-def test_jobs_that_ran_and_are_gone_do_not_run_again(broker: Broker) -> None:
-    queue = broker.queue("q", shards=3)
-    run = runs.open_run(broker, "a", "q")
-    write(broker, run, rows(700, due=1))
-    assert work_off(queue) == 700
-    broker.client.script_flush()
-    for number in queue.numbers:  # what the shards remember of calls is long forgotten
-        names = queue.shard(number).names
-        broker.client.delete(names["reply"], names["window"])
-    assert write(broker, run, rows(700, due=1)).counts == {"created": 700}
-    assert work_off(queue) == live(broker) == 0
-    assert counted(broker, run) == {"created": 700}
-
-
-def test_a_try_that_broke_off_is_gone_on_with_chunk_by_chunk(broker: Broker) -> None:
-    queue = broker.queue("q", shards=3)
-    run = runs.open_run(broker, "a", "q", chunk=50)
-    broken = RunWriter(broker, run)
-    for new in rows(600, due=1)[:450]:
-        broken.add(*entry_of(with_keys("a", new)))
-    broken.abandon()
-    ran = work_off(queue)
-    assert 0 < ran < 450
-    assert write(broker, run, rows(600, due=1)).counts == {"created": 600}
-    assert work_off(queue) == 600 - ran
-    assert counted(broker, run) == {"created": 600}
-
-
-def test_the_same_rows_make_the_same_chunks_whoever_sends_them(broker: Broker) -> None:
-    """Chunks depend on the rows and the record alone, not on what became of other chunks, or of the queue."""
-    broker.queue("q", shards=3)
-    run = runs.open_run(broker, "a", "q", chunk=40)
-    news = list(mixed_rows(random.Random(1), 600))
-    write(broker, run, news)
-    before = {key: set(broker.client.hkeys(key)) for key in ledgers(broker)}
-    everything = raw(broker)
-    write(other(broker), run, news)
-    assert raw(broker) == everything
-    assert {key: set(broker.client.hkeys(key)) for key in ledgers(broker)} == before
-
-
-def mixed_rows(chance: random.Random, n: int) -> Iterator[NewJob]:
-    """Rows of several shapes whose ids repeat."""
-    for number in range(n):
-        if chance.random() < 0.2:
-            yield merged_row(f"m{chance.randrange(20)}", b"%d" % chance.randrange(99), str(chance.randrange(5)))
-        else:
-            yield row(chance.randrange(n // 2), due=FAR + number, priority=chance.choice((1, 4)),
-                      on_conflict=chance.choice(("ignore", "replace", "error")))  # fmt: skip
-
-
-@pytest.mark.one_server("scripts of one server")
-def test_a_server_that_forgot_its_scripts_in_between_is_told_them_again(broker: Broker) -> None:
-    broker.queue("q", shards=2)
-    run = runs.open_run(broker, "a", "q")
-    writer = RunWriter(broker, run)
-    for number, new in enumerate(rows(2000)):
-        if number % 300 == 0:
-            broker.client.script_flush()
-        writer.add(*entry_of(with_keys("a", new)))
-    broker.client.script_flush()
-    assert writer.finish().counts == counted(broker, run) == {"created": 2000}
-
-
-@pytest.mark.parametrize("cut", ["cut_after_request", "cut_before_request"])
-def test_a_lost_reply_writes_nothing_twice(
-    redis_box: RedisBox, redis_url: str, prefix: str, proxy_factory: Callable[[Any], TcpProxy], cut: str
-) -> None:
-    proxy = proxy_factory(str(redis_box.socket_path))
-    connection = connect(RedisConfig.parse(proxy.url))
-    broker = Broker(connection, prefix=prefix)
-    queue = broker.queue("q", shards=2)
-    run = runs.open_run(broker, "a", "q", chunk=20)
-    ledger = b"run:a"
-    write(broker, run, rows(100, due=1)[:40])
-    for nth in (1, 2, 4):
-        getattr(proxy, cut)(nth, when=lambda chunk: ledger in chunk and b"EVALSHA" in chunk)
-        write(broker, run, rows(100 * nth, due=1))
-    assert proxy.cuts_done == 3
-    assert counted(broker, run)["created"] == live(broker) == 400
-    assert work_off(queue) == 400
-    connection.close()
-
+from .world import read_world, unchanged
 
 # -- what goes in ----------------------------------------------------------------------------------------------------
 
@@ -151,16 +44,6 @@ def test_an_id_in_two_shapes_goes_in_in_the_order_in_which_it_is_given(stage: St
     news = [row(1, priority=number % 3, on_conflict="replace", args=b"%d" % number) for number in range(20)]
     assert write(stage.broker, open_on(stage), news).counts == {"created": 1, "replaced": 19}
     assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"19"
-
-
-def test_rows_that_come_again_are_done_again_for_others_may_lie_between(stage: Stage) -> None:
-    first, other_row = row(1, args=b"1", on_conflict="replace"), row(1, args=b"2", on_conflict="replace")
-    news = [first, other_row, first, other_row, first]
-    run = open_on(stage)
-    for _ in range(2):
-        assert write(stage.broker, run, news).counts == {"created": 1, "replaced": 4}
-        assert counted(stage.broker, run) == {"created": 1, "replaced": 4}
-        assert read_world(stage.queue, 0)["lives"]["r1"]["content"].args == b"1"
 
 
 def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
@@ -353,109 +236,6 @@ def test_a_queue_of_raw_bytes_takes_them(broker: Broker) -> None:
     assert {job.args for job in take_all(queue)} == {bytes((number, 0, 255)) for number in range(50)}
 
 
-@pytest.mark.parametrize(("new", "said"), [
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=new_key(durable=True)), "durable"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", new_key(durable=True))), "durable"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", b"")), "needs the key"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=b"short"), "needs the key"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), payload=Payload(b"", "1", b"")), "needs the key"),
-    (NewJob("a", "work", delay_ms=0, key=bytes(16)), "moment when"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), on_conflict="merge"), "only jobs with a payload"),
-])  # fmt: skip
-def test_what_a_bulk_write_cannot_keep_is_refused(new: NewJob, said: str) -> None:
-    with pytest.raises(InvalidJob, match=said):
-        entry_of(new)
-
-
-@pytest.mark.parametrize(("options", "said"), [
-    ({"on_conflict": "merge"}, "only jobs with a payload"),
-    ({"on_conflict": "ignor"}, "Did you mean 'ignore'"),
-    ({"due_policy": "late"}, "due_policy"),
-    ({"score_policy": ""}, "score_policy"),
-    ({"flags": 256}, "flags"),
-    ({"task": "x" * 256}, "task name"),
-    ({"task": ""}, "task name"),
-])  # fmt: skip
-def test_a_shape_that_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidJob, match=said):
-        Shape.of(**{"task": "work", "flags": 36, **options})
-
-
-def test_a_shape_is_that_of_the_jobs_that_it_describes() -> None:
-    for merged, conflict, due, score, reset in itertools.product(
-        (False, True), ("replace", "error"), ("earliest", "inherit"), ("min", "last"), (False, True)
-    ):
-        new = row(1, priority=3, on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset)
-        new.payload = Payload(b"x", "", b"") if merged else None
-        shape, (ident, due_ms, body, _) = entry_of(with_keys("a", new))
-        assert shape == Shape.of("work", on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset,
-                                 flags=3 | 8 * merged | 32, merged=merged, score_is_now=merged,
-                                 keyed=merged)  # fmt: skip
-        assert (ident, due_ms, body[16 * merged :]) == (b"r1", FAR, b"[1]")
-
-
-def test_merged_rows_of_one_id_have_keys_of_their_own_and_the_same_in_every_try() -> None:
-    news = [merged_row("r1", b"1"), merged_row("r1", b"2"), merged_row("r1", b"1", "2"), merged_row("r2", b"1"),
-            merged_row("r1", b"1", priority=7), replace(merged_row("r1", b"1"), task="other")]  # fmt: skip
-    keyed = [with_keys("a", new) for new in news]
-    keys = {new.payload.key for new in keyed if new.payload} | {new.key for new in keyed}
-    assert len(keys) == 2 * len(news)
-    assert keyed == [with_keys("a", new) for new in news] == [with_keys("b", new) for new in keyed]
-
-
-# -- large and many --------------------------------------------------------------------------------------------------
-
-
-def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q")
-    news = [row(number, args=b"x" * 300_000) for number in range(20)] + [row("big", args=b"y" * 3_000_000)]
-    assert write(broker, run, news).counts == {"created": 21}
-    told = [int(event.fields["jobs"]) for event in events.read(broker, "q", 0)]
-    assert (max(told), sum(told)) == (4, 21)
-
-
-def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runwriter, "MOST_WAITING", 20_000)
-    broker.queue("q", shards=64)
-    run = runs.open_run(broker, "a", "q")
-    writer = RunWriter(broker, run)
-    news = rows(2000)
-    for new in news:
-        writer.add(*entry_of(with_keys("a", new)))
-        assert writer._waiting < 20_000
-        assert writer._waiting == sum(chunk.size for table in writer._tables.values() for chunk in table.values())
-    assert writer.finish().counts == {"created": 2000}
-    with unchanged(broker):
-        assert write(broker, run, news).counts == {"created": 2000}
-
-
-def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runwriter, "MOST_SHAPES", 5)
-    run = runs.open_run(broker, "a", "q")
-    news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
-    writer = RunWriter(broker, run)
-    for new in news:
-        writer.add(*entry_of(with_keys("a", new)))
-        assert len(writer._tables) <= 5
-    assert writer.finish().counts == {"created": 200}
-    with unchanged(broker):
-        assert write(broker, run, news).counts == {"created": 200}
-
-
-def test_what_the_caller_raises_leaves_the_lines_clean(broker: Broker) -> None:
-    run = runs.open_run(broker, "a", "q", chunk=10)
-
-    def failing() -> Iterator[NewJob]:
-        yield from rows(95)
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        write(broker, run, failing())
-    assert broker.queue("q").schedule(row("after")) == "created"
-    assert write(broker, run, rows(100)).counts == {"created": 100}
-    assert live(broker) == 101
-
-
 # -- what others see of it -------------------------------------------------------------------------------------------
 
 
@@ -513,20 +293,6 @@ def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> N
     assert stage.picture()["failed"] == ["r2 x1"]
     assert stage.broker.inspector.graves("q", "r1")[0].job.key == key
     assert idents(stage.take()) == []
-
-
-def test_a_frame_says_what_its_jobs_have_in_common_once_and_its_digest_does_not_know_its_shard() -> None:
-    shape, entry = entry_of(with_keys("a", row(1)))
-    two = Rows.of([entry, (b"r2", *entry[1:])])
-    frame, keyed = Frame.of(shape, two), two.keyed("a", bytes(20)).bodies
-    packed = frame.packed(keyed, b"\1\2")
-    assert packed.count(b"work") == 1
-    assert len(packed) == 2 + len(shape.head) + 2 + 2 * (1 + 13 + 1 + 2 + 4 + 3 + 16 + 3)
-    assert frame.packed(keyed, NO_CODE) != packed
-    one = Rows.of([entry])
-    digests = frame.digest(two.bodies), frame.digest(two.bodies, b"1"), Frame.of(shape, one).digest(one.bodies)
-    assert len(set(digests)) == 3
-    assert frame.digest([entry[2] + b"x", entry[2][1:]]) != frame.digest([entry[2], b"x" + entry[2][1:]])
 
 
 @pytest.mark.parametrize("forgotten", [False, True])

@@ -11,6 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.chunks import IN_FLIGHT
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob
+from django_delayq.core.scripts import Scripts
 
 from .stage import LEASE, Stage
 from .world import unchanged
@@ -253,7 +254,7 @@ def test_every_reply_under_way_is_read_although_the_first_call_failed(
         return reply
 
     with monkeypatch.context() as patched:
-        patched.setattr(stage.broker.scripts, "begin", begin)
+        patched.setattr(Scripts, "begin", begin)
         with pytest.raises(QueueUnavailable, match="gone"):
             stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
     assert len(read) == IN_FLIGHT + 1

@@ -29,7 +29,7 @@ local function page()
   local first = rank_of_bound(key, ARGV[8], 0, of_members)
   local stop = rank_of_bound(key, ARGV[9], nil, of_members) or redis.call('ZCARD', key)
   if ARGV[6] ~= '' then
-    first = math.max(first, rank_behind(key, ARGV[6], ARGV[7]))
+    first = math.max(first, rank_of(key, ARGV[6], ARGV[7], true))
   end
   local behind = math.min(first + tonumber(ARGV[5]), stop)
   local members, scores = {}, {}

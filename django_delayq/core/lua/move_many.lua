@@ -4,12 +4,11 @@
 -- ARGV    3 entries one after another: 'Bc0 id, Bc0 key'; 4 ms; 5 '1' = ms is a delay from now, '0' = a moment
 -- Returns one letter for each: m(oved), r(eserved now) or n(o such generation).
 -- Events  none
--- include keys clock begin sweep window body due wake gate
+-- include keys clock begin sweep window body due wake gate each
 local seen = replay()
 if seen then
   return seen
 end
-local frame = ARGV[3]
 local ms = tonumber(ARGV[4]) + (ARGV[5] == '1' and now_ms or 0)
 
 local function move(id, key)
@@ -31,14 +30,4 @@ local function move(id, key)
   return 'n'
 end
 
-local before = head()
-local answers, at = {}, 1
-while at <= #frame do
-  local id, key
-  id, key, at = struct.unpack('<Bc0Bc0', frame, at)
-  answers[#answers + 1] = move(id, key)
-end
-wake_if_earlier(before)
-local reply = table.concat(answers)
-remember(reply)
-return reply
+return for_each(ARGV[3], move)

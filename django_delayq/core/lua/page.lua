@@ -6,42 +6,17 @@
 --         ZLEXCOUNT takes them (all scores are equal). 8 to 10 may be missing.
 -- Returns {member, score, ...}.
 -- Events  none
--- include keys clock begin bytes
+-- include keys clock begin bytes ranks
 local key, backwards, limit = KEYS[tonumber(ARGV[3])], ARGV[4] == '1', tonumber(ARGV[5])
-local score, member = ARGV[6], ARGV[7]
-
--- How many entries lie at or before the cursor; the cursor's member need not be there any more.
-local function rank_of_cursor(inclusive)
-  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
-  local high = low + redis.call('ZCOUNT', key, score, score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local found = redis.call('ZRANGE', key, middle, middle)[1]
-    if comes_before(found, member) or (inclusive and found == member) then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  return low
-end
-
--- How many entries lie up to a bound; `otherwise` without one.
-local function rank_of_bound(bound, otherwise)
-  if (bound or '') == '' then
-    return otherwise
-  elseif ARGV[10] == '1' then
-    return redis.call('ZLEXCOUNT', key, '-', bound)
-  end
-  return redis.call('ZCOUNT', key, '-inf', bound)
-end
+local score, member, of_members = ARGV[6], ARGV[7], ARGV[10] == '1'
 
 -- Ranks of the wanted entries, counted from 0: from `first` up to, not with, `stop`.
-local first, stop = rank_of_bound(ARGV[8], 0), rank_of_bound(ARGV[9], nil) or redis.call('ZCARD', key)
+local first = rank_of_bound(key, ARGV[8], 0, of_members)
+local stop = rank_of_bound(key, ARGV[9], nil, of_members) or redis.call('ZCARD', key)
 if score ~= '' and backwards then
-  stop = math.min(stop, rank_of_cursor(false))
+  stop = math.min(stop, rank_of(key, score, member))
 elseif score ~= '' then
-  first = math.max(first, rank_of_cursor(true))
+  first = math.max(first, rank_of(key, score, member, true))
 end
 if first >= stop then
   return {}

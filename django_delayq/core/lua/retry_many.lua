@@ -4,12 +4,12 @@
 --         later than they are due
 -- Returns one letter for each: m(oved), r(eserved now) or n(o such failed job).
 -- Events  none
--- include keys clock begin sweep window body due wake
+-- include keys clock begin sweep window body due wake each
 local seen = replay()
 if seen then
   return seen
 end
-local frame, to_now = ARGV[3], ARGV[5] == 'now'
+local to_now = ARGV[5] == 'now'
 local ms = tonumber(ARGV[4]) + ((to_now or ARGV[5] == '1') and now_ms or 0)
 
 local function move(id, key)
@@ -26,14 +26,4 @@ local function move(id, key)
   return 'm'
 end
 
-local before = head()
-local answers, at = {}, 1
-while at <= #frame do
-  local id, key
-  id, key, at = struct.unpack('<Bc0Bc0', frame, at)
-  answers[#answers + 1] = move(id, key)
-end
-wake_if_earlier(before)
-local reply = table.concat(answers)
-remember(reply)
-return reply
+return for_each(ARGV[3], move)

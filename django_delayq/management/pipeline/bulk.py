@@ -16,16 +16,14 @@ from django_delayq.conf import conf
 from django_delayq.core import runs
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.inputs import check_queue_name
-from django_delayq.core.task import registry
 from django_delayq.history.records import Record
 from django_delayq.management.base import moment, positive, table
 from django_delayq.pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 
-from . import common, keeping
+from . import common, keeping, making
 from .stopping import Stopped
 
 if TYPE_CHECKING:
-    from django_delayq.core.options import TaskOptions
     from django_delayq.pipeline.bulk import BulkOptions, BulkResult
     from django_delayq.pipeline.dry_run import DryRun
     from django_delayq.pipeline.inputs import Files, Table
@@ -54,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
                       "now on like +2h30m; without it the jobs are due at once")  # fmt: skip
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
         # "args" is a word of Django's own among the options of a command
-        made.add_argument(f"--{name}", dest=f"{name}_columns", type=_names, default=(), metavar="A,B",
+        made.add_argument(f"--{name}", dest=f"{name}_columns", type=making.names, default=(), metavar="A,B",
                           help=f"columns that are {text}")  # fmt: skip
     made.add_argument("--payload", metavar="COLUMN", help="of merged tasks, and the bytes of a queue of kind pull")
     made.add_argument("--score", metavar="COLUMN", help="the order of the payload")
@@ -76,10 +74,6 @@ def add_arguments(parser: ArgumentParser) -> None:
                      help="with --dry-run: warn of more jobs than these in one minute (default: 60,000)")  # fmt: skip
     how.add_argument("--yes", action="store_true", help="write although the look before found something to warn of")
     common.add_spark(parser)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
@@ -192,42 +186,22 @@ def _wanted(options: Mapping[str, Any]) -> BulkOptions:
 
     settings = conf()
     name = options["task"]
-    task = registry.get(name) if name else None
-    if name and task is None:
-        raise CommandError(f"there is no task {name!r} here; `manage.py delayq_check` names those that there are. "
-                           "Jobs of an unknown task would wait for a worker that knows it", returncode=2)  # fmt: skip
-    if task is not None and bool(task.options.merge) != (options["payload"] is not None):
-        told = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
-        raise CommandError(f"task {name!r} {told}", returncode=2)
+    task = making.known_task(name, payload=options["payload"]) if name else None
     queue = options["queue"] or (task.options.queue if task else None)
     if queue is None:
         raise CommandError("which task? Give --task, or --queue of kind pull, whose jobs are raw bytes", returncode=2)
     policy = settings.queue(queue)
     if task is None and policy.kind != "pull":
         raise CommandError(f"which task? Queue {queue!r} is of kind {policy.kind}: give --task", returncode=2)
-    more: dict[str, Any] = {"shards": ours.configured_shards(queue), "kind": policy.kind,
-                            "maxArgsBytes": settings.max_args_bytes,
-                            "allowFar": str(settings.allow_far).lower(), "onConflict": options["on_conflict"],
-                            "priority": options["priority"]}  # fmt: skip
-    if task is not None:
-        more = {**_of_task(task.options), **{key: value for key, value in more.items() if value is not None}}
     return BulkOptions(
         queue=queue, task=name, id=options["id"], due=options["due"], args=options["args_columns"],
         kwargs=options["kwargs_columns"],
         payload=options["payload"], score=options["score"], context=options["context_columns"], redis_env=ENV,
         prefix=settings.prefix, run_id=options["run_id"], chunk=options["chunk"], parts=options["parts"],
         part_bytes=options["part_bytes"], rate=options["rate"], quarantine=options["quarantine"],
-        more={key: str(value) for key, value in more.items() if value is not None},
+        more=making.policies(queue, task, kind=policy.kind, onConflict=options["on_conflict"],
+                             priority=options["priority"]),
     )  # fmt: skip
-
-
-def _of_task(policy: TaskOptions) -> dict[str, Any]:
-    """What a call of ``schedule()`` takes from the task."""
-    said: dict[str, Any] = {"priority": policy.priority, "expires": policy.expires}
-    if policy.merge:
-        said |= {"duePolicy": policy.due_policy, "scorePolicy": policy.score_policy, "payloads": policy.payloads,
-                 "maxPayloads": policy.max_payloads}  # fmt: skip
-    return said
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,10 @@ from django_delayq import connections as ours
 from django_delayq.conf import conf
 from django_delayq.core.errors import DelayQError
 from django_delayq.core.inputs import check_queue_name, short
-from django_delayq.core.options import TaskOptions
-from django_delayq.core.task import registry, suggest
 from django_delayq.history.records import Record
 from django_delayq.management.base import positive
 
-from . import asking, common, keeping
+from . import asking, common, keeping, making
 from .address import ENV
 from .jobs import groups, seconds
 
@@ -52,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
                       "2026-11-21T08:00:00+01:00, or a time from now on like +2h30m; without it at once")  # fmt: skip
     # Django takes what is called args for itself.
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        jobs.add_argument(f"--{name}", dest=f"job_{name}", type=_names, default=(), metavar="A,B",
+        jobs.add_argument(f"--{name}", dest=f"job_{name}", type=making.names, default=(), metavar="A,B",
                           help=f"fields that are {text}")  # fmt: skip
     jobs.add_argument("--payload", metavar="FIELD", help="of merged tasks")
     jobs.add_argument("--score", metavar="FIELD", help="the order of the payload")
@@ -66,10 +64,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     how.add_argument("--dry-run", action="store_true", help="say what is missing; nothing is done")
     how.add_argument("--yes", action="store_true", help="do not ask before orphans are cancelled")
     common.add_spark(parser)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
@@ -189,21 +183,14 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
     from django_delayq.pipeline.table import Table
     from django_delayq.pipeline.table_options import TableOptions, parse_filter
 
-    settings, name = conf(), options["task"]
-    task = registry.get(name)
-    if task is None:
-        raise CommandError(f"there is no task {name!r} here.{suggest(name, registry.tasks)} Jobs of an unknown task "
-                           "would wait for a worker that knows it", returncode=2)  # fmt: skip
-    if bool(task.options.merge) != (options["payload"] is not None):
-        told = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
-        raise CommandError(f"task {name!r} {told}", returncode=2)
+    settings, task = conf(), making.known_task(options["task"], payload=options["payload"])
     queue = options["queue"] or task.options.queue
     try:
         jobs = BulkOptions(
             queue=queue, task=task.name, id=options["id"], due=options["due"], args=options["job_args"],
             kwargs=options["job_kwargs"], context=options["job_context"], payload=options["payload"],
             score=options["score"], redis_env=ENV, prefix=settings.prefix, rate=options["rate"],
-            more=_of_task(task.options, queue),
+            more=making.policies(queue, task),
         )  # fmt: skip
         found = ReconcileOptions(
             jobs=jobs, model=options["model"], created=options["created"], filters=parse_filter(options["filter"]),
@@ -216,18 +203,6 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
         return replace(found, written=options["using"] or router.db_for_write(apps.get_model(found.model)))
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from error
-
-
-def _of_task(policy: TaskOptions, queue: str) -> dict[str, str]:
-    """What a call of ``schedule()`` takes from the task and the settings."""
-    said: dict[str, Any] = {
-        "priority": policy.priority, "expires": policy.expires, "shards": ours.configured_shards(queue),
-        "maxArgsBytes": conf().max_args_bytes, "allowFar": str(conf().allow_far).lower(),
-    }  # fmt: skip
-    if policy.merge:
-        said |= {"duePolicy": policy.due_policy, "scorePolicy": policy.score_policy, "payloads": policy.payloads,
-                 "maxPayloads": policy.max_payloads}  # fmt: skip
-    return {name: str(value) for name, value in said.items() if value is not None}
 
 
 def _scratch(options: Mapping[str, Any]) -> str | None:

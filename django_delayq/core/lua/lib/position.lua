@@ -24,6 +24,20 @@ local function end_of_stream()
   end
 end
 
+-- The cursors that consumers left here: field -> position. The many other fields of the shard's meta (its ticks) are
+-- passed over by Redis itself.
+local function cursors_here()
+  local found, from = {}, '0'
+  repeat
+    local page = redis.call('HSCAN', META, from, 'MATCH', 'cursor:*', 'COUNT', 1000)
+    from = page[1]
+    for i = 1, #page[2], 2 do
+      found[page[2][i]] = page[2][i + 1]
+    end
+  until from == '0'
+  return found
+end
+
 -- The cursor of whoever has read least: of those whose names are the arguments from `first` on, who may not have come by
 -- yet, and, unless only they are asked for, of all others that left one here. Nothing when there is nobody.
 local function slowest_cursor(first, only_named)
@@ -33,19 +47,15 @@ local function slowest_cursor(first, only_named)
       slowest = cursor
     end
   end
-  local fields, here, named = redis.call('HGETALL', META), {}, {}
+  local here = cursors_here()
   for i = first, #ARGV do
-    named['cursor:' .. ARGV[i]] = true
+    local field = 'cursor:' .. ARGV[i]
+    look(here[field] or '0-0')
+    here[field] = nil
   end
-  for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 7) == 'cursor:' and (named[fields[i]] or not only_named) then
-      here[fields[i]] = true
-      look(fields[i + 1])
-    end
-  end
-  for i = first, #ARGV do
-    if not here['cursor:' .. ARGV[i]] then
-      look('0-0')
+  if not only_named then
+    for _, cursor in pairs(here) do
+      look(cursor)
     end
   end
   return slowest

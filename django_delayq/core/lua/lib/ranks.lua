@@ -1,13 +1,13 @@
 -- Ranks, counted from 0, in a sorted set in the order of (score, member). Includes: bytes.
 
--- How many entries lie at or before this place; its member need not be there any more.
-local function rank_behind(key, score, member)
+-- How many entries lie before this place, or up to it if it is `included`; its member need not be there any more.
+local function rank_of(key, score, member, included)
   local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', key, score, score)
   while low < high do
     local middle = math.floor((low + high) / 2)
     local found = redis.call('ZRANGE', key, middle, middle)[1]
-    if comes_before(found, member) or found == member then
+    if comes_before(found, member) or (included and found == member) then
       low = middle + 1
     else
       high = middle
@@ -17,9 +17,9 @@ local function rank_behind(key, score, member)
 end
 
 -- How many entries lie up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are equal);
--- `otherwise` without one.
+-- `otherwise` without one ('' or nothing).
 local function rank_of_bound(key, bound, otherwise, of_members)
-  if bound == '' then
+  if (bound or '') == '' then
     return otherwise
   elseif of_members then
     return redis.call('ZLEXCOUNT', key, '-', bound)

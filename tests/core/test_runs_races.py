@@ -1,0 +1,223 @@
+"""Closing, forgetting and opening of one run by several at once: every order of their calls of Redis."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.keys import runs_key
+from django_delayq.core.runs import Run
+from django_delayq.core.runwriter import RunClosed, RunWriter, write_all
+
+from .epochs_stage import other
+from .runs_stage import counted, ledgers, live, open_ledgers, rows, write
+from .turns import Actor, orders, play
+
+ROWS = 3
+RANK = {state: rank for rank, state in enumerate(("open", "closing", "closed", "forgetting"))}
+
+
+class Scene:
+    """A run with a few rows, begun a while ago, and actors with connections of their own."""
+
+    def __init__(self, broker: Broker, connections: list[Any]) -> None:
+        self.broker = broker
+        self._connections = connections
+        broker.client.flushdb()
+        broker._queues.clear()
+        broker.queue("q")
+        opened = runs.open_run(broker, "a", "q")
+        stored = json.loads(broker.client.hget(runs_key(broker.prefix), "a"))
+        broker.client.hset(runs_key(broker.prefix), "a", json.dumps({**stored, "opened_ms": opened.opened_ms - 1000}))
+        self.run: Run = runs.read_run(broker, "a")  # type: ignore[assignment]
+        write(broker, self.run, rows(ROWS))
+        self._seen = (self.run.opened_ms, 0)
+        self._gone: set[int] = set()
+
+    def actors(self, *acts: Callable[[Broker], Any]) -> list[Actor]:
+        brokers = [Broker(connection, prefix=self.broker.prefix) for connection in self._connections]
+        return [Actor(broker, act, lambda key: b"run" in key) for broker, act in zip(brokers, acts, strict=True)]
+
+    def look(self) -> None:
+        """No record ever goes back: neither to an earlier state, nor to a run that is no more."""
+        record = runs.read_run(self.broker, "a")
+        if record is None:
+            self._gone.add(self._seen[0])
+            return
+        now = record.opened_ms, RANK[record.state]
+        assert record.opened_ms not in self._gone, "a run that was forgotten is back"
+        assert now >= self._seen, f"the record went from {self._seen} back to {now}"
+        if now[0] != self._seen[0]:
+            self._gone.add(self._seen[0])
+        self._seen = now
+
+    def goes_on(self, run: Run) -> None:
+        """A run that was opened anew is what its record says, and takes rows."""
+        assert run.state == "open"
+        assert run.opened_ms > self.run.opened_ms
+        assert runs.read_run(self.broker, "a") == run
+        assert write(self.broker, run, rows(ROWS + 2)).counts == {"created": 2, "ignored": ROWS}
+        assert counted(self.broker, run) == {"created": 2, "ignored": ROWS}
+        assert len(open_ledgers(self.broker)) == 1
+        assert runs.close_run(self.broker, self.run).closed, "who still has the old one closes nothing"
+        assert runs.read_run(self.broker, "a") == run
+
+
+@pytest.fixture
+def connections(redis_setting: Any) -> Iterator[list[Any]]:
+    made = [connect(RedisConfig.parse(redis_setting)) for _ in range(2)]
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def scene(broker: Broker, connections: list[Any]) -> Callable[[], Scene]:
+    def make() -> Scene:
+        for connection in connections:  # an actor before this one watches them
+            connection.client.__dict__.pop("execute_command", None)
+        return Scene(broker, connections)
+
+    return make
+
+
+def close(broker: Broker) -> Run:
+    run = runs.read_run(broker, "a")
+    assert run is not None
+    return runs.close_run(broker, run)
+
+
+def closer_of(run: Run) -> Callable[[Broker], Run]:
+    return lambda broker: runs.close_run(broker, run)
+
+
+def forget(broker: Broker) -> bool:
+    return runs.forget_run(broker, "a")
+
+
+def forget_and_open(broker: Broker) -> Run:
+    runs.forget_run(broker, "a")
+    return runs.open_run(broker, "a", "q")
+
+
+def go_on(broker: Broker) -> Run:
+    return runs.open_run(broker, "a", "q")
+
+
+def test_two_who_close_a_run_at_once_are_told_the_same_and_it_stays_closed(scene: Callable[[], Scene]) -> None:
+    for order in orders(4, 4):
+        here = scene()
+        first, second = play(order, *here.actors(*[closer_of(here.run)] * 2), here.look)
+        assert first == second == runs.read_run(here.broker, "a")
+        assert first.closed and first.counts == (("created", ROWS),)
+        assert open_ledgers(here.broker) == []
+
+
+def test_who_closes_a_run_does_not_bring_it_back_when_it_is_forgotten(scene: Callable[[], Scene]) -> None:
+    for order in orders(4, 4):
+        here = scene()
+        closed, forgotten = play(order, *here.actors(closer_of(here.run), forget), here.look)
+        here.look()
+        assert closed.closed and forgotten
+        assert runs.runs(here.broker) == []
+        assert open_ledgers(here.broker) == []
+
+
+def test_who_closes_a_run_leaves_the_one_alone_that_has_its_id_now(scene: Callable[[], Scene]) -> None:
+    for order in orders(4, 5):
+        here = scene()
+        closed, opened = play(order, *here.actors(closer_of(here.run), forget_and_open), here.look)
+        here.look()
+        assert closed.closed
+        here.goes_on(opened)
+
+
+def test_who_forgets_a_run_leaves_the_one_alone_that_has_its_id_now(scene: Callable[[], Scene]) -> None:
+    for order in orders(4, 5):
+        here = scene()
+        old, opened = play(order, *here.actors(lambda broker: runs.forget_old(broker, 500), forget_and_open), here.look)
+        here.look()
+        assert old in ([], ["a"])
+        here.goes_on(opened)
+
+
+def test_who_goes_on_with_a_run_that_is_forgotten_is_never_told_that_everything_is_in(
+    scene: Callable[[], Scene],
+) -> None:
+    for order in orders(4, 3):
+        here = scene()
+        _, found = play(order, *here.actors(forget, go_on), here.look)
+        here.look()
+        assert found.state == "open"
+        if found.opened_ms == here.run.opened_ms:
+            assert runs.runs(here.broker) == []
+            with pytest.raises(RunClosed):
+                write(here.broker, found, rows(ROWS + 2))
+        else:
+            here.goes_on(found)
+
+
+def test_who_goes_on_with_a_run_that_is_closed_is_told_so_or_turned_away(scene: Callable[[], Scene]) -> None:
+    for order in orders(4, 4):
+        here = scene()
+        closed, found = play(order, *here.actors(closer_of(here.run), go_on), here.look)
+        assert closed == runs.read_run(here.broker, "a")
+        if found.state == "open":
+            with pytest.raises(RunClosed):
+                write(here.broker, found, rows(ROWS + 2))
+        else:
+            assert found == closed
+        assert live(here.broker) == ROWS
+
+
+@pytest.mark.parametrize("end", [runs.close_run, lambda broker, run: runs.forget_run(broker, run.id)],
+                         ids=["closed", "forgotten"])  # fmt: skip
+@pytest.mark.parametrize("calls", range(8))
+def test_an_epoch_that_comes_while_a_run_ends_gets_no_ledger_that_stays(
+    scene: Callable[[], Scene], end: Callable[[Broker, Run], Any], calls: int
+) -> None:
+    """Between any two of its calls the number of shards is changed, and a sender comes to the new ones."""
+    here = scene()
+    broker, run = here.broker, here.run
+    writer = RunWriter(other(broker), run)
+    (ending, resting) = here.actors(lambda mine: end(mine, run), lambda _: None)
+    for _ in range(calls):
+        ending.step()
+    record = runs.read_run(broker, "a")
+    began = record is None or record.state != "open"
+    other(broker).reshard("q", 2)
+    turned_away = False
+    try:
+        assert sum(write_all(writer, rows(ROWS + 40)).counts.values()) == ROWS + 40
+    except RunClosed:
+        turned_away = True
+    ending.finish()
+    resting.finish()
+    assert turned_away == began
+    broker.queue("q").reload()
+    assert live(broker) == (ROWS if turned_away else ROWS + 40)
+    assert open_ledgers(broker) == []
+    assert all(broker.client.hexists(key, "\0closed") for key in ledgers(broker))
+
+
+def test_who_works_on_a_forgotten_run_is_turned_away_although_another_run_has_its_id(
+    scene: Callable[[], Scene],
+) -> None:
+    """A day later, when the ledgers that would have told it are gone."""
+    here = scene()
+    broker, run = here.broker, here.run
+    writer = RunWriter(other(broker), run)
+    other(broker).reshard("q", 3)
+    runs.forget_run(broker, "a")
+    runs.open_run(broker, "a", "q")
+    broker.client.delete(*ledgers(broker))
+    with pytest.raises(RunClosed):
+        write_all(writer, rows(ROWS + 40))
+    broker.queue("q").reload()
+    assert live(broker) == ROWS

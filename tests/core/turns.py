@@ -1,0 +1,96 @@
+"""Actors that call Redis one at a time, in an order that the test chooses: every way in which two of them can meet."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django_delayq.core.broker import Broker
+
+PATIENCE = 20.0  # seconds; an actor that does not come to its next call by then hangs
+
+
+class Actor:
+    """One process. It stands still before each of its calls of Redis that touch a key of which ``matters`` is true.
+
+    Args:
+        broker: its own, with a connection of its own: its calls are watched.
+        act: what it does.
+    """
+
+    def __init__(self, broker: Broker, act: Callable[[Broker], Any], matters: Callable[[bytes], bool]) -> None:
+        self._broker = broker
+        self._act = act
+        self._matters = matters
+        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._told: Any = None
+        self._error: BaseException | None = None
+        self.done = False
+        self._watch()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.step()  # up to the first call
+
+    def step(self) -> None:
+        """One more call, and on to the next."""
+        if not self.done:
+            self._go.release()
+            assert self._stands.acquire(timeout=PATIENCE), "it hangs"
+
+    def finish(self) -> Any:
+        """All the rest; what it came to."""
+        while not self.done:
+            self.step()
+        self._thread.join(PATIENCE)
+        if self._error is not None:
+            raise self._error
+        return self._told
+
+    def _run(self) -> None:
+        self._go.acquire()
+        try:
+            self._told = self._act(self._broker)
+        except BaseException as error:
+            self._error = error
+        self.done = True
+        self._stands.release()
+
+    def _watch(self) -> None:
+        client, scripts = self._broker.client, self._broker.scripts
+        command, call, begin = client.execute_command, scripts.call, scripts.begin
+
+        def before(key: Any) -> None:
+            if self._matters(key if isinstance(key, bytes) else str(key).encode()):
+                self._stands.release()
+                self._go.acquire()
+
+        def watched_command(*words: Any, **options: Any) -> Any:
+            before(words[1] if len(words) > 1 else b"")
+            return command(*words, **options)
+
+        def watched_script(name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
+            before(keys[-1])
+            return call(name, keys, *args)
+
+        def watched_begin(name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+            before(keys[-1])
+            return begin(name, keys, *args)
+
+        client.execute_command = watched_command  # type: ignore[method-assign]
+        scripts.call, scripts.begin = watched_script, watched_begin  # type: ignore[method-assign]
+
+
+def orders(mine: int, others: int) -> Iterator[tuple[bool, ...]]:
+    """Every order of so many turns of one actor (true) and so many of another."""
+    for places in itertools.combinations(range(mine + others), mine):
+        yield tuple(place in places for place in range(mine + others))
+
+
+def play(order: tuple[bool, ...], one: Actor, other: Actor, after_each: Callable[[], None]) -> tuple[Any, Any]:
+    """Gives them their turns, and what is left when the order is over one behind the other; what they came to."""
+    for turn in order:
+        (one if turn else other).step()
+        after_each()
+    return one.finish(), other.finish()

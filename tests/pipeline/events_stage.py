@@ -1,0 +1,76 @@
+"""What the tests of the readers of events share: events, readers, and the way that Spark takes them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from django_delayq.core.broker import Broker
+from django_delayq.pipeline.events import EventsStreamReader
+from django_delayq.pipeline.schemas import EVENTS
+
+MINUTE = 60_000
+Make = Callable[..., EventsStreamReader]
+
+
+def emit(broker: Broker, *moments: int, queue: str = "q", number: int = 0, **fields: str) -> None:
+    """Events with the positions ``<moment>-0``."""
+    key = broker.shard(queue, number).names["event"]
+    with broker.client.pipeline(transaction=False) as pipe:
+        for ms in moments:
+            pipe.xadd(key, {"outcome": "succeeded", "id": f"j{ms}", **fields}, id=f"{ms}-0")
+        pipe.execute()
+
+
+def options_of(redis_url: str, broker: Broker, **options: Any) -> CaseInsensitiveDict:
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return CaseInsensitiveDict({"redis": redis_url, "prefix": broker.prefix, **given})
+
+
+@contextmanager
+def readers(redis_url: str, broker: Broker) -> Iterator[Make]:
+    """``make(trim=True)``: a streaming reader on the test's Redis; each is a query that starts anew."""
+    made = []
+
+    def make(**options: Any) -> EventsStreamReader:
+        made.append(EventsStreamReader(options_of(redis_url, broker, **options), EVENTS))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def offsets(reader: EventsStreamReader, start: dict[str, Any], limit: int | None = None) -> dict[str, Any]:
+    """The next end, on the way that Spark takes it."""
+    return json.loads(json.dumps(reader.latestOffset(start, ReadMaxRows(limit) if limit else ReadAllAvailable())))
+
+
+def ids(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """What the tasks of a batch read, each in a process of its own."""
+    return [ident for task in reader.partitions(start, end) for ident in ids_of(reader, task)]
+
+
+def ids_of(reader: Any, task: Any) -> list[str]:
+    reader, task = pickle.loads(pickle.dumps((reader, task)))
+    return [ident for batch in reader.read(task) for ident in batch.column("id").to_pylist()]
+
+
+def run_to_end(reader: EventsStreamReader, start: dict[str, Any], limit: int) -> list[list[str]]:
+    """The ids of each batch until there is nothing more to read."""
+    batches = []
+    while (end := offsets(reader, start, limit)) != start:
+        batches.append(ids(reader, start, end))
+        start = end
+        reader.commit(end)
+    return batches
+
+
+def named(*moments: int) -> list[str]:
+    return [f"j{ms}" for ms in moments]
