@@ -138,6 +138,8 @@ class RunWriter:
         self._on_the_way: deque[_Sent] = deque()
         #: how often a chunk of this digest was made; half a byte for each job
         self._times: dict[bytes, int] = {}
+        #: key of the ledger beside a shard
+        self._ledgers: dict[int, bytes] = {}
         #: what stands for a task in a shard
         self._codes: dict[tuple[int, bytes], bytes] = {}
         self._broken = False
@@ -302,7 +304,9 @@ class RunWriter:
         return frame.digest(rows.bodies, b"%d" % times) if times else digest
 
     def _call(self, sent: _Sent, begin: Callable[..., Callable[[], bytes]]) -> None:
-        ledger = ledger_key(self._broker, self.run, sent.number)
+        ledger = self._ledgers.get(sent.number)
+        if ledger is None:
+            ledger = self._ledgers[sent.number] = ledger_key(self._broker, self.run, sent.number)
         if sent.number // MAX_SHARDS not in dict(self._queue.epochs):
             # Retired. Nothing is written there any more, whatever became of its tombstone.
             sent.reply = lambda: self._look(ledger, sent.digest)
