@@ -1,6 +1,7 @@
 """The history as a Spark Declarative Pipeline, for those who have such pipelines; `delayq_pipeline` needs none of it.
 
-Spark does not find the format by itself there, so it is registered; REDIS is set by `configuration:` of the pipeline.
+Lies in the folder that `libraries:` of the pipeline's specification names. Where Redis is says its `configuration:`;
+docs/pipeline.md shows one. Spark does not find the format by itself there, so it is registered.
 """
 
 from pyspark import pipelines as dp
@@ -14,14 +15,18 @@ register(spark)
 
 @dp.table
 def events() -> DataFrame:
-    return spark.readStream.format("delayq.events").option("redis", spark.conf.get("delayq.redis")).load()
+    """What became of every run, as it was read: each run of the pipeline appends what has come since the last one."""
+    redis, prefix = spark.conf.get("spark.delayq.redis"), spark.conf.get("spark.delayq.prefix", "delayq")
+    return spark.readStream.format("delayq.events").options(redis=redis, prefix=prefix).load()
 
 
 @dp.materialized_view
 def attempts() -> DataFrame:
+    """The runs among them, each once, with `sla_missed`."""
     return transforms.attempts(spark.read.table("events"), sla={"*": 60.0})
 
 
 @dp.materialized_view
 def hours() -> DataFrame:
+    """Figures by hour, queue and task."""
     return transforms.hours(spark.read.table("attempts"))

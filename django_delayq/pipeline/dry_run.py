@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_delayq.core import layout as layouts
 from django_delayq.core.broker import Broker
+from django_delayq.core.keys import number_of
 from django_delayq.core.runframes import KEY_BYTES
+from django_delayq.core.runlimits import memory_of
 from django_delayq.core.runs import Run
 from django_delayq.core.scripts import clear_errors
 
@@ -127,7 +129,7 @@ def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions,
         without_due=sum(row["rows"] for row in by_minute if row["of"] is None),
         due_now=sum(row["now"] for row in by_minute),
         shards=shards, dues=dues, width_min=width, busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
-        bytes_per_job=size, free=_free(broker, options.max_memory),
+        bytes_per_job=size, free=_free(broker, queue, layout["epoch"], shards, options.max_memory),
         first=frame.limit(_SHOWN).toArrow().to_pylist(), bad=bad, storm_above=storm_above,
     )  # fmt: skip
 
@@ -173,16 +175,25 @@ def _sample(frame: DataFrame, options: WriteOptions, kind: str, run_id: str,
     return (sum(sizes) / len(sizes) if sizes else 0.0), bad
 
 
-def _free(broker: Broker, most_memory: float) -> int | None:
-    """What is left of the memory of the node that is nearest to its limit, up to where a run stops."""
+def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], most_memory: float) -> int | None:
+    """What jobs of such shards may take in all until the first node is as full as it may be when a run stops."""
+    rows: dict[str, int] = {}
+    for place, count in shards.items():
+        node = _node_of(broker, queue, number_of(epoch, place))
+        rows[node] = rows.get(node, 0) + count
+    total, found = sum(rows.values()), []
+    for node, told in memory_of(broker).items():
+        used, limit = int(told["used_memory"]), int(told.get("maxmemory", 0))
+        free = int(limit * (most_memory or 1.0)) if limit else int(told.get("total_system_memory", 0))
+        if free and (rows.get(node) or not total):
+            found.append((free - used) * (total or 1) // (rows.get(node) or 1))
+    return max(0, min(found)) if found else None
+
+
+def _node_of(broker: Broker, queue: str, number: int) -> str:
+    """The name of the node where a shard lies, or would lie, as :func:`memory_of` calls it."""
+    if not broker.connection.cluster:
+        return ""
+    client: Any = broker.client
     with clear_errors():
-        told = broker.client.info("memory")
-    nodes = [told] if "used_memory" in told else list(told.values())
-    free = []
-    for node in nodes:
-        used, limit = int(node["used_memory"]), int(node.get("maxmemory", 0))
-        if limit:
-            free.append(int(limit * (most_memory or 1.0)) - used)
-        elif node.get("total_system_memory"):
-            free.append(int(node["total_system_memory"]) - used)
-    return max(0, min(free)) if free else None
+        return str(client.get_node_from_key(broker.shard(queue, number).keys[0]).name)

@@ -25,12 +25,16 @@ _STAMP: Final = "delayq-"
 def file_system(folder: str) -> tuple[Any, str]:
     """What opens a folder, and the folder's path in it.
 
+    It is Arrow's, not Spark's: what opens a store (of S3: AWS_ACCESS_KEY_ID and the like) is in the environment.
+
     Raises:
         PipelineError: nothing here does.
     """
     try:
         if "://" in folder or folder.startswith("file:"):
-            return fs.FileSystem.from_uri(folder)  # type: ignore[no-any-return]
+            scheme, _, rest = folder.partition("://")
+            uri = f"s3://{rest}" if scheme == "s3a" else folder  # as Hadoop calls it
+            return fs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
         return fs.LocalFileSystem(), os.path.abspath(folder)
     except (pa.ArrowException, OSError) as error:
         raise PipelineError(f"nothing can be put aside in {folder[:200]!r}: {error}. Give a folder that every machine "

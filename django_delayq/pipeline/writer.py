@@ -33,10 +33,9 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, InvalidJob
 from django_delayq.core.inputs import check_queue_name
 from django_delayq.core.runframes import Shape
-from django_delayq.core.runlimits import Limits
+from django_delayq.core.runlimits import Limits, memory_of
 from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import RunClosed, RunWriter
-from django_delayq.core.scripts import clear_errors
 
 from .columns import Packer
 from .errors import PipelineError, RunDiffers
@@ -161,10 +160,7 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
 
 def check_redis(broker: Broker, wanted: WriteOptions) -> None:
     """Refuses a Redis that would throw jobs away, and a queue of the wrong kind."""
-    with clear_errors():
-        told = broker.client.info("memory")
-    nodes = [told] if "used_memory" in told else list(told.values())
-    for node in nodes:
+    for node in memory_of(broker).values():
         policy = node.get("maxmemory_policy", _POLICY)
         if policy != _POLICY:
             raise PipelineError(f"Redis has the maxmemory-policy {policy!r}, which may throw jobs away when it is "

@@ -177,9 +177,9 @@ def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
     broker.queue("q", shards=4)
     run = runs.open_run(broker, "a", "q", chunk=chunk)
     clock = paces(broker)
+    limits, whole = Limits(per_second=rate), rows(jobs)
     began, _ = next(clock)
-    limits = Limits(per_second=rate)
-    team = [Background(other(broker), run, rows(jobs)[place::senders], limits) for place in range(senders)]
+    team = [Background(other(broker), run, whole[place::senders], limits) for place in range(senders)]
     while any(sender.alive for sender in team):
         there = counted(broker, run)["created"]
         now, _ = next(clock)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from django_delayq import connections as ours
 from django_delayq.conf import SETTING, Conf, conf
 from django_delayq.core import events, streams
 from django_delayq.core.errors import DelayQError
+from django_delayq.core.runlimits import memory_of
 from django_delayq.core.scripts import server_version
 from django_delayq.management.base import duration
 from django_delayq.management.diagnosis import Finding
@@ -117,24 +118,33 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
         check_reach(spoken(settings), master)
         broker = ours.broker()
         info = broker.connection.check()
+        # {} where INFO is not allowed; a cluster is as forgetful as the most forgetful of its masters
+        nodes = list(memory_of(broker).values()) if broker.connection.cluster and info else [info]
     except (DelayQError, RedisError) as error:
         yield Finding("ERROR", "redis", f"{error}. Is it running, and is {SETTING}['REDIS'] right?")
         return
     number = ".".join(map(str, server_version(broker.client.info)))
     yield Finding("OK", "redis", f"{info.get('server_name', 'redis')} {number} at {broker.connection.display_url}")
-    policy = str(info.get("maxmemory_policy", "unknown"))
-    if policy.startswith("allkeys"):
-        yield Finding("ERROR", "eviction", f"maxmemory-policy is {policy}, which throws jobs and events away when "
-                      f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction")  # fmt: skip
-    elif policy not in ("noeviction", "unknown"):
-        yield Finding("WARN", "eviction", f"maxmemory-policy is {policy}; noeviction is safe whatever comes")
-    else:
-        yield Finding("OK", "eviction", f"maxmemory-policy {policy}")
+    yield _eviction(nodes)
     for look in (_cap, _unread):
         try:
             yield from look(settings)
         except (DelayQError, RedisError) as error:
             yield Finding("WARN", "events", str(error))
+
+
+def _eviction(nodes: Sequence[Mapping[str, Any]]) -> Finding:
+    """Does Redis, or any node of it, throw away what is in it?"""
+    policies = sorted({str(node.get("maxmemory_policy", "unknown")) for node in nodes})
+    bad = next((policy for policy in policies if policy.startswith("allkeys")), None)
+    if bad is not None:
+        where = f", on each of {len(nodes)} nodes" if len(nodes) > 1 else ""
+        return Finding("ERROR", "eviction", f"maxmemory-policy is {bad}, which throws jobs and events away when "
+                       f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction{where}")  # fmt: skip
+    risky = next((policy for policy in policies if policy not in ("noeviction", "unknown")), None)
+    if risky is not None:
+        return Finding("WARN", "eviction", f"maxmemory-policy is {risky}; noeviction is safe whatever comes")
+    return Finding("OK", "eviction", f"maxmemory-policy {', '.join(policies)}")
 
 
 def _cap(settings: Conf) -> Iterator[Finding]:

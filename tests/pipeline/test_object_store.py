@@ -1,0 +1,96 @@
+"""A history at a URL: whatever file system Hadoop knows by its scheme, an object store like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from django_delayq import task as make_task
+from django_delayq.core.broker import Broker
+from django_delayq.history.models import HourlyStat, PipelineRun
+from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.quarantine import file_system
+
+from .test_command import TODAY, figures, run, work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCHEME = "dqstore"
+
+
+@pytest.fixture
+def store(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
+    """The folder in which lies what Hadoop, and nobody else, finds under ``dqstore://bucket``."""
+    folder = tmp_path / "bucket"
+    settings = {f"fs.{SCHEME}.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+                "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}  # fmt: skip
+    for name in ("history", "rows"):
+        (folder / name).mkdir(parents=True)
+        settings[f"fs.viewfs.mounttable.bucket.link./{name}"] = f"file://{folder}/{name}"
+    context: Any = spark.sparkContext
+    conf = context._jsc.hadoopConfiguration()
+    for name, value in settings.items():
+        conf.set(name, value)
+    yield folder
+    context._jvm.org.apache.hadoop.fs.Path(f"{SCHEME}://bucket/").getFileSystem(conf).close()  # Hadoop keeps them
+    for name in settings:
+        conf.unset(name)
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_a_history_at_a_url_is_kept_by_hadoops_api_alone(
+    store: Path, spark: SparkSession, delayq: Broker, settings: Any
+) -> None:
+    root = f"{SCHEME}://bucket/history"
+    settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": root}}
+    work(delayq, 37, failing=3)
+    first = ("orders", "shop.pay", 40, 37, 3)
+    assert (run("run", "--max-rows", "25")["rows"], figures()) == (40, [first])
+    work(delayq, 6, failing=1, queue="mails")
+    both = [("mails", "shop.pay", 7, 6, 1), first]
+    assert (run("run")["rows"], figures()) == (7, both)
+    assert run("run")["rows"] == 0
+    status = run("status", "--json")
+    assert (status["root"], status["unread"], status["tables"], status["pending_days"]) == (root, 0, None, None)
+    HourlyStat.objects.all().delete()
+    told = run("backfill", "--from", TODAY, "--to", TODAY)
+    assert (told["rows"], figures()) == (47, both)
+    assert spark.read.parquet(f"{root}/attempts").selectExpr("count(distinct id)").first() == (47,)
+
+    day, home = f"{datetime.now(UTC) - timedelta(days=40):%Y-%m-%d}", store / "history"
+    for table in ("events", "attempts", "hours"):
+        (home / table / f"day={TODAY}").rename(home / table / f"day={day}")
+    assert len(list((home / "events" / f"day={day}").glob("batch=*"))) > 1
+    assert run("compact", "--older-than", "39")["days"] == [day]
+    (batch,) = (home / "events" / f"day={day}").glob("batch=*")
+    assert sum(pq.read_metadata(file).num_rows for file in batch.glob("*.parquet")) == 47
+    assert run("purge", "--events", "39", "--attempts", "50")["days"]["events"] == [day]
+    assert [(home / table / f"day={day}").exists() for table in ("events", "attempts")] == [False, True]
+    assert set(PipelineRun.objects.values_list("state", flat=True)) == {"finished"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_at_a_url_become_jobs(store: Path, delayq: Broker) -> None:
+    make_task(name="store.mail", queue="mails")(lambda pk: None)
+    pq.write_table(pa.table({"pk": list(range(60))}), store / "rows" / "0.parquet")
+    words = ("bulk", f"{SCHEME}://bucket/rows", "--task", "store.mail", "--id", "mail-{pk}", "--args", "pk", "--yes",
+             "--run-id", "r")  # fmt: skip
+    assert run(*words)["created"] == 60
+    assert run(*words)["was_over"] is True
+    assert delayq.inspector.counts("mails").ready == 60
+
+
+def test_what_is_put_aside_finds_s3_by_either_name() -> None:
+    for scheme in "s3", "s3a":
+        opened, path = file_system(f"{scheme}://bucket/aside?region=eu-west-1")
+        assert (opened.type_name, path) == ("s3", "bucket/aside")
+    with pytest.raises(PipelineError, match="nothing can be put aside in 'nowhere://bucket'"):
+        file_system("nowhere://bucket")

@@ -1,0 +1,322 @@
+"""The whole pipeline on a Redis Cluster of three masters: what is exact on one server is exact here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from django_delayq import connections, schedule
+from django_delayq import task as make_task
+from django_delayq.core import fsck, runs
+from django_delayq.core.columns import Part, read_columns
+from django_delayq.core.errors import QueueFull
+from django_delayq.core.job import Job, NewJob, ack, bury, fail
+from django_delayq.core.queue import Queue
+from django_delayq.core.runlimits import Brakes, Limits, memory_of
+from django_delayq.history.models import HourlyStat, PipelineRun
+from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
+from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.inputs import Files
+from django_delayq.pipeline.write_options import WriteOptions
+from django_delayq.pipeline.writer import check_redis
+from shop.models import Customer, Order
+from shop.tasks import remind_customer
+
+from .test_command import TODAY, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from django_delayq.connections import DjangoBroker
+    from tests.support.cluster_box import ClusterBox
+
+ROWS = 5_000
+SHARDS = 6
+REMINDERS = "notifications"
+
+
+@pytest.fixture
+def broker(
+    spark: SparkSession, cluster_box: ClusterBox, prefix: str, settings: Any, tmp_path: Path, transactional_db: None
+) -> Iterator[DjangoBroker]:
+    """The settings name the emptied cluster, and a history of this test's own; queues have six shards."""
+    cluster_box.flush()
+    settings.DELAYQ = {
+        **settings.DELAYQ, "REDIS": cluster_box.setting, "PREFIX": prefix,
+        "PIPELINE": {"root": str(tmp_path / "history")}, "QUEUES": {REMINDERS: {"shards": SHARDS}},
+    }  # fmt: skip
+    connections.close_broker()
+    yield connections.broker()
+    fsck.assert_invariants(connections.broker())
+    connections.close_broker()
+
+
+@pytest.fixture
+def door(broker: DjangoBroker, cluster_box: ClusterBox) -> dict[str, str]:
+    """The options that lead a format to the cluster."""
+    return {"redis": json.dumps(cluster_box.setting), "prefix": broker.prefix}
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    """5,000 rows in two files."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for n in range(2):
+        numbers = range(ROWS // 2 * n, ROWS // 2 * (n + 1))
+        pq.write_table(pa.table({"pk": list(numbers)}), folder / f"{n}.parquet", row_group_size=500)
+    return folder
+
+
+def by_master(cluster: ClusterBox, queue: Queue, place: str = "waiting") -> dict[int, int]:
+    """How many jobs of a queue lie at each master, by its port; each is read, and none is there twice."""
+    found: Counter[int] = Counter()
+    idents: list[str] = []
+    for number in queue.numbers:
+        here = [
+            ident for some in read_columns(queue.broker, Part(queue.name, number, place)) for ident in some.values["id"]
+        ]
+        found[cluster.node_of(queue.shard(number).keys[0]).port] += len(here)
+        idents += here
+    assert len(set(idents)) == len(idents)
+    return dict(found)
+
+
+def put(queue: Queue, kind: str, count: int, task: str, delay_ms: int = 0) -> None:
+    """Jobs ``<kind>-0`` …, one by one: many at once would be told of by events of their own."""
+    for n in range(count):
+        queue.schedule(NewJob(f"{kind}-{n}", task, delay_ms=delay_ms))
+
+
+def settle(queue: Queue, how: Callable[[Job, int], Any]) -> int:
+    """Runs all due jobs; how many there were."""
+    done = 0
+    for number in queue.numbers:
+        while held := queue.reserve(number, 250, worker="w:1").jobs:
+            assert all(queue.settle([how(job, int(queue.broker.now_ms())) for job in held]))
+            done += len(held)
+    return done
+
+
+def test_the_rows_of_files_get_to_every_master_and_only_once(
+    spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, parquet: Path, door: dict[str, str]
+) -> None:
+    make_task(name="cluster.mail", queue="mails", shards=SHARDS)(lambda pk: None)
+    words = (
+        "bulk",
+        str(parquet),
+        "--task",
+        "cluster.mail",
+        "--id",
+        "mail-{pk}",
+        "--due",
+        "+1h",
+        "--args",
+        "pk",
+        "--yes",
+    )
+    told = run(*words, "--run-id", "r1")
+    assert {name: told[name] for name in ("state", "rows", "created", "known", "bad", "was_over")} == {
+        "state": "finished", "rows": ROWS, "created": ROWS, "known": 0, "bad": 0, "was_over": False,
+    }  # fmt: skip
+    there = by_master(cluster_box, broker.queue("mails"))
+    assert sum(there.values()) == ROWS
+    assert set(there) == {node.port for node in cluster_box.nodes}
+    assert min(there.values()) > ROWS / SHARDS / 2
+
+    assert run(*words, "--run-id", "r1")["was_over"] is True
+    told = run(*words, "--run-id", "r2")
+    assert (told["rows"], told["created"], told["known"]) == (ROWS, 0, ROWS)
+    assert by_master(cluster_box, broker.queue("mails")) == there
+    row = PipelineRun.objects.filter(run_id="r1").earliest("pk")
+    assert (row.state, row.rows, row.created, row.total) == ("finished", ROWS, ROWS, ROWS)
+
+    chunks = spark.read.format("delayq.events").options(**door).load().where("outcome = 'bulk'")
+    assert chunks.selectExpr("sum(jobs)", "sum(created)").first() == (2 * ROWS, ROWS)
+
+
+def test_a_run_that_is_gone_on_with_knows_its_chunks_on_every_master(
+    spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, parquet: Path, door: dict[str, str]
+) -> None:
+    """Also when the jobs have run and are gone, so that nothing but the ledgers knows them."""
+    options = BulkOptions(**door, queue="mails", task="cluster.mail", id="mail-{pk}", args=("pk",), run_id="r",
+                          close=False, more={"shards": str(SHARDS)})  # fmt: skip
+    source = Files((str(parquet),))
+    seen: list[int] = []
+    first = bulk(spark, source, options, watch=lambda counts, total: seen.append(sum(counts.values())))
+    assert (first.rows, first.created, seen[-1]) == (ROWS, ROWS, ROWS)
+    assert settle(broker.queue("mails"), lambda job, now: ack(job, now, 1)) == ROWS
+    again = bulk(spark, source, options)
+    assert (again.rows, again.created, again.before) == (ROWS, ROWS, ROWS)
+    assert by_master(cluster_box, broker.queue("mails")) == {node.port: 0 for node in cluster_box.nodes}
+    kept = runs.read_run(broker, "r")
+    assert kept is not None
+    assert dict(runs.progress(broker, kept)) == {"created": ROWS}
+
+
+def figures() -> list[tuple[Any, ...]]:
+    return list(HourlyStat.objects.order_by("queue").values_list("queue", "runs", "succeeded", "failed", "buried"))
+
+
+def ended(job: Job, now_ms: int) -> Any:
+    """By its number: one of ten fails, one of ten is buried, the others succeed."""
+    digit = int(job.id.rpartition("-")[2]) % 10
+    if digit == 0:
+        return fail(job, now_ms, 5, delay_ms=10**8, error_class="ValueError")
+    return bury(job, now_ms, 1, reason="why") if digit == 1 else ack(job, now_ms, 12)
+
+
+@pytest.mark.slow
+def test_the_history_of_all_masters_is_exact(spark: SparkSession, broker: DjangoBroker, settings: Any) -> None:
+    orders, mails = broker.queue("orders", shards=SHARDS), broker.queue("mails", shards=2)
+    put(orders, "order", 300, "shop.pay")
+    put(mails, "mail", 50, "shop.post")
+    assert (settle(orders, ended), settle(mails, ended)) == (300, 50)
+    assert run("status", "--json")["unread"] == 350
+
+    told = run("run", "--max-rows", "200")
+    assert {name: told[name] for name in ("state", "rows", "bad", "days", "broken")} == {
+        "state": "finished", "rows": 350, "bad": 0, "days": [TODAY], "broken": {},
+    }  # fmt: skip
+    assert figures() == [("mails", 50, 40, 5, 5), ("orders", 300, 240, 30, 30)]
+    attempts = spark.read.parquet(f"{settings.DELAYQ['PIPELINE']['root']}/attempts")
+    assert attempts.selectExpr("count(*)", "count(distinct queue, id)").first() == (350, 350)
+    assert run("run")["rows"] == 0
+    after = run("status", "--json")
+    assert (after["unread"], after["last_run"]["rows"], after["tables"]["attempts"]["days"]) == (0, 0, 1)
+
+    put(orders, "later", 30, "shop.pay")
+    assert settle(orders, ended) == 30
+    assert run("run")["rows"] == 30
+    assert figures() == [("mails", 50, 40, 5, 5), ("orders", 330, 264, 33, 33)]
+    assert [(one["kind"], one["state"], one["rows"]) for one in run("runs", "--json")["runs"]] == [
+        ("history", "finished", 30), ("history", "finished", 0), ("history", "finished", 350),
+    ]  # fmt: skip
+
+
+def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, cluster_box: ClusterBox) -> None:
+    customer = Customer.objects.create(name="Ada", email="ada@example.com")
+    now = timezone.now()
+    times = {"created_at": now - timedelta(hours=1), "expires_at": now + timedelta(hours=1)}
+    Order.objects.bulk_create(Order(customer=customer, **times) for _ in range(300))
+    pks = list(Order.objects.order_by("pk").values_list("pk", flat=True))
+    for pk in pks[::2]:
+        schedule(remind_customer, pk, id=f"remind-{pk}", delay=3600)
+    words = (
+        "reconcile", "--model", "shop.Order", "--filter", '{"status": "placed"}', "--created", "created_at",
+        "--task", "shop.remind_customer", "--id", "remind-{pk}", "--due", "expires_at", "--args", "pk",
+    )  # fmt: skip
+    told = run(*words)
+    assert {name: told[name] for name in ("state", "rows", "known", "missing", "outcomes")} == {
+        "state": "finished", "rows": 300, "known": 150, "missing": 150, "outcomes": {"created": 150},
+    }  # fmt: skip
+    there = by_master(cluster_box, broker.queue(REMINDERS))
+    assert sum(there.values()) == 300
+    assert set(there) == {node.port for node in cluster_box.nodes}
+    told = run(*words)
+    assert (told["missing"], told["outcomes"]) == (0, {})
+
+
+def frame(spark: SparkSession, door: dict[str, str], **options: str) -> DataFrame:
+    return spark.read.format("delayq").options(**door, **options).load()
+
+
+def states(spark: SparkSession, door: dict[str, str]) -> dict[str, int]:
+    found = frame(spark, door, states="*").groupBy("state").count().collect()
+    return {row["state"]: row["count"] for row in found}
+
+
+def test_jobs_of_every_state_are_read_and_repaired_on_all_masters(
+    spark: SparkSession, broker: DjangoBroker, door: dict[str, str]
+) -> None:
+    queue = broker.queue("orders", shards=SHARDS)
+    put(queue, "order", 200, "shop.pay")
+    assert settle(queue, ended) == 200  # 160 are gone, 20 wait for another try, 20 are in the morgue
+    put(queue, "far", 200, "shop.post", 10**8)
+    put(queue, "now", 60, "shop.work")
+    held = [job for number in queue.numbers for job in queue.reserve(number, 60, worker="w:2").jobs]
+    for job in held[:20]:
+        queue.schedule(NewJob(job.id, "shop.work", delay_ms=10**8))
+    assert states(spark, door) == {"waiting": 220, "reserved": 60, "gated": 20, "morgue": 20}
+    pushed = frame(spark, door, states="*", pushdown="true")
+    assert pushed.where("id IN ('far-1', 'far-2', 'order-1', 'order-10') AND queue = 'orders'").count() == 4
+    ids = spark.read.format("delayq").schema("id string, due timestamp").options(**door).load()
+    assert ids.count() == ids.distinct().count() == 280
+    found = spark.read.format("delayq.events").options(**door).load().groupBy("outcome").count().collect()
+    assert {row["outcome"]: row["count"] for row in found} == {"succeeded": 160, "failed": 20, "buried": 20}
+
+    def do(verb: str, where: str, *more: str) -> dict[str, Any]:
+        told = run("jobs", verb, "--where", where, *more, "--yes")
+        assert told["state"] == "finished"
+        return {name: told[name] for name in ("selected", "outcomes")}
+
+    assert do("reschedule", "task = 'shop.post' AND id LIKE 'far-1%'", "--at", "2031-01-01T00:00:00Z") == {
+        "selected": 111, "outcomes": {"moved": 111},
+    }  # fmt: skip
+    moved = frame(spark, door).where("due = timestamp '2031-01-01T00:00:00Z'")
+    assert moved.selectExpr("count(*)", "count(distinct shard)").first() == (111, SHARDS)
+    assert do("cancel", "task = 'shop.post' AND due < now() + interval 30 days") == {
+        "selected": 89, "outcomes": {"cancelled": 89},
+    }  # fmt: skip
+    retried = do("retry", "state = 'waiting' AND failures > 0 OR state = 'morgue' AND shard < 3")["outcomes"]["retried"]
+    left = states(spark, door)
+    assert (left["waiting"], left["morgue"]) == (111 + retried, 20 - (retried - 20))
+    assert 20 < retried < 40, "of the morgues of three shards"
+    assert do("discard", "state = 'morgue'") == {"selected": left["morgue"], "outcomes": {"discarded": left["morgue"]}}
+    assert states(spark, door) == {"waiting": left["waiting"], "reserved": 60, "gated": 20}
+    queue.settle([ack(job, int(broker.now_ms()), 1) for job in held])
+
+
+def doctor(what: str) -> dict[str, Any]:
+    out = StringIO()
+    with contextlib.suppress(SystemExit):
+        call_command("delayq_pipeline", "doctor", "--json", stdout=out, stderr=StringIO(), no_color=True)
+    return next(one for one in json.loads(out.getvalue())["findings"] if one["what"] == what)
+
+
+def test_the_fullest_master_counts(
+    spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, door: dict[str, str]
+) -> None:
+    """A write waits if any of them is nearly full; a dry run warns of the one on which the jobs would lie."""
+    opened = runs.open_run(broker, "r", queue="one")
+    Brakes(broker, opened, Limits(patience=0), lambda: False).hold(1, b"", b"")
+    frees = []
+    for node in cluster_box.nodes:
+        used = node.client().info("memory")["used_memory"]
+        node.client().config_set("maxmemory", used + used // 10)
+        assert sum(told["maxmemory"] > 0 for told in memory_of(broker).values()) == 1
+        with pytest.raises(QueueFull, match=r"Redis uses 9\d% of its maxmemory"):
+            Brakes(broker, opened, Limits(patience=0), lambda: False).hold(1, b"", b"")
+        rows = spark.range(20).selectExpr("id AS pk")
+        frees.append(rehearse(spark, rows, BulkOptions(**door, queue="one", task="t", id="{pk}")).free)
+        node.client().config_set("maxmemory", 0)
+    assert frees.count(0) == 1, "that of the only shard of the queue"
+    assert all(free is None or free == 0 or free > 1_000_000_000 for free in frees)
+
+
+def test_any_master_may_be_the_forgetful_one(broker: DjangoBroker, cluster_box: ClusterBox) -> None:
+    wanted = WriteOptions.parse({"queue": "q", "task": "t"})
+    for policy, level in ("allkeys-lru", "ERROR"), ("volatile-lru", "WARN"):
+        for node in cluster_box.nodes:
+            node.client().config_set("maxmemory-policy", policy)
+            found = doctor("eviction")
+            assert (found["level"], policy in found["text"]) == (level, True)
+            with pytest.raises(PipelineError, match=f"maxmemory-policy '{policy}'"):
+                check_redis(broker, wanted)
+            node.client().config_set("maxmemory-policy", "noeviction")
+    check_redis(broker, wanted)
+    assert doctor("eviction")["level"] == "OK"
+    where = doctor("redis")["text"]
+    assert all(f"{host}:{port}" in where for host, port in cluster_box.addresses)
