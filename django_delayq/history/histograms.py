@@ -6,10 +6,10 @@ all longer ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-__all__ = ["BUCKETS", "add", "bounds_of", "empty", "quantile"]
+__all__ = ["BUCKETS", "add", "add_all", "bounds_of", "empty", "quantile"]
 
 #: counts of a histogram
 BUCKETS: Final = 32
@@ -29,8 +29,14 @@ def bounds_of(place: int) -> tuple[int, int | None]:
 
 def add(total: list[int], counts: Sequence[int]) -> None:
     """Adds one to another; what is no histogram (an hour without runs has an empty list) adds nothing."""
-    if len(counts) == BUCKETS:
-        total[:] = map(int.__add__, total, counts)
+    add_all(total, (counts,))
+
+
+def add_all(total: list[int], many: Iterable[Sequence[int] | None]) -> None:
+    """The same of many at once, which takes a fraction of the time."""
+    whole = [counts for counts in many if counts and len(counts) == BUCKETS]
+    if whole:
+        total[:] = map(sum, zip(total, *whole, strict=True))
 
 
 def quantile(counts: Sequence[int], q: float, most: int | None = None) -> float | None:

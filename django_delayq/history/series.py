@@ -6,13 +6,18 @@ are read off their added histograms (:mod:`.histograms`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 
+from ..outbox.rows import chunks
 from . import histograms
 from .models import HourlyStat
 from .moments import from_row
@@ -50,15 +55,16 @@ class Tally:
     rows: int = 0
     _exact: Sequence[Any] = ()
 
-    def add(self, row: Sequence[Any]) -> None:
-        """Add a row: the values of :data:`COLUMNS`."""
-        self.counts[:] = map(int.__add__, self.counts, row[_FIRST:_BEHIND])
-        histograms.add(self.lateness, row[_BEHIND] or ())
-        histograms.add(self.duration, row[_BEHIND + 1] or ())
-        self.lateness_max = _longer(self.lateness_max, row[_BEHIND + 2])
-        self.duration_max = _longer(self.duration_max, row[_BEHIND + 3])
-        self.rows += 1
-        self._exact = row[_EXACT_AT:] if self.rows == 1 else ()
+    def add(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows, at least one: each has the values of :data:`COLUMNS`. Many at once take a fraction of the time."""
+        columns = list(zip(*rows, strict=True))
+        self.counts[:] = map(int.__add__, self.counts, map(sum, columns[_FIRST:_BEHIND]))
+        histograms.add_all(self.lateness, columns[_BEHIND])
+        histograms.add_all(self.duration, columns[_BEHIND + 1])
+        self.lateness_max = _longest(self.lateness_max, *columns[_BEHIND + 2])
+        self.duration_max = _longest(self.duration_max, *columns[_BEHIND + 3])
+        self.rows += len(rows)
+        self._exact = rows[0][_EXACT_AT:] if self.rows == 1 else ()
 
     def merge(self, other: Tally) -> None:
         """Add what was added up already."""
@@ -67,8 +73,8 @@ class Tally:
         self.counts[:] = map(int.__add__, self.counts, other.counts)
         histograms.add(self.lateness, other.lateness)
         histograms.add(self.duration, other.duration)
-        self.lateness_max = _longer(self.lateness_max, other.lateness_max)
-        self.duration_max = _longer(self.duration_max, other.duration_max)
+        self.lateness_max = _longest(self.lateness_max, other.lateness_max)
+        self.duration_max = _longest(self.duration_max, other.duration_max)
         self._exact = other._exact if not self.rows else ()
         self.rows += other.rows
 
@@ -106,10 +112,8 @@ class Tally:
         return histograms.quantile(counts, percent / 100, most)
 
 
-def _longer(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return max(one, other)
+def _longest(*lengths: int | None) -> int | None:
+    return max((length for length in lengths if length is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +157,22 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
     slots = [Tally() for _slot in period.slots]
     tasks: dict[tuple[str, str], Tally] = {}
     places: dict[datetime, int] = {}  # there are many rows of each hour
-    for row in rows:
-        hour = row[0]
-        place = places.get(hour)
-        if place is None:
-            place = places[hour] = period.slot_of(from_row(hour))
-        slots[place].add(row)
-        name = row[1], row[2]
-        tally = tasks.get(name)
-        if tally is None:
-            tally = tasks[name] = Tally()
-        tally.add(row)
+    for some in chunks(rows, _CHUNK):
+        by_place: defaultdict[int, list[Sequence[Any]]] = defaultdict(list)
+        by_task: defaultdict[tuple[str, str], list[Sequence[Any]]] = defaultdict(list)
+        for row in some:
+            hour = row[0]
+            place = places.get(hour)
+            if place is None:
+                place = places[hour] = period.slot_of(from_row(hour))
+            by_place[place].append(row)
+            by_task[row[1], row[2]].append(row)
+        for place, those in by_place.items():
+            slots[place].add(those)
+        for name, those in by_task.items():
+            if name not in tasks:
+                tasks[name] = Tally()
+            tasks[name].add(those)
     total = Tally()
     for tally in tasks.values():
         total.merge(tally)
@@ -178,4 +187,16 @@ def summary(wish: Wish, period: Period, table: QuerySet[HourlyStat] | None = Non
         table: rows to begin with; None = all of them.
     """
     rows = wish.rows(HourlyStat._default_manager.all() if table is None else table)
-    return added(rows.order_by().values_list(*COLUMNS).iterator(_CHUNK), period)
+    # As texts: one call reads the histograms of many rows faster than a call for each.
+    texts = {f"{name}_text": Cast(name, TextField()) for name in _HISTOGRAMS}
+    columns = [f"{name}_text" if name in _HISTOGRAMS else name for name in COLUMNS]
+    read = rows.order_by().annotate(**texts).values_list(*columns).iterator(_CHUNK)
+    return added(chain.from_iterable(map(_with_histograms, chunks(read, _CHUNK))), period)
+
+
+def _with_histograms(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Rows of the database as :data:`COLUMNS` has them."""
+    texts = [text or "null" for place in (_BEHIND, _BEHIND + 1) for text in (row[place] for row in rows)]
+    read = json.loads(f"[{','.join(texts)}]")
+    for row, lateness, duration in zip(rows, read[: len(rows)], read[len(rows) :], strict=True):
+        yield (*row[:_BEHIND], lateness, duration, *row[_BEHIND + 2 :])

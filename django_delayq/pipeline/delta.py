@@ -1,17 +1,20 @@
 """Tables of the history in the Delta format, by the package ``deltalake``: for those who read them with other tools.
 
-Spark computes a day and writes it beside the table; the driver then commits it as one version. A day at a time passes
-through the driver's memory.
+Spark computes a day and writes it beside the table; the driver then commits it as one version, always the whole day.
+The day passes through the driver, :data:`ROWS_AT_ONCE` rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import date
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import PipelineError, SparkMissing
+from .files import is_data
 from .lake import Lake
+from .wanted import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 #: hours that versions are kept for readers that are in the middle of one
 KEEP_HOURS: Final = 24
+#: rows that the driver holds at once
+ROWS_AT_ONCE: Final = 250_000
 #: what Spark and deltalake call the same store
 _SCHEMES: Final = {"s3a://": "s3://", "s3n://": "s3://", "file://": ""}
 
@@ -63,37 +68,50 @@ class DeltaFormTable:
     def _is_there(self) -> bool:
         return bool(self._delta.DeltaTable.is_deltatable(self._uri))
 
-    def replace(self, rows: DataFrame, days: Sequence[date]) -> None:
+    def replace(self, rows: DataFrame, wanted: Wanted) -> None:
         """Each day is one version of the table, in which it is whole."""
-        fresh = self._lake.write(self._name, rows)
-        for day in days:
+        fresh = self._lake.write(self._name, rows, most_rows=ROWS_AT_ONCE)
+        for day in wanted:
             if day in fresh.days:
                 self._commit(f"{fresh.folder}/day={day}", day)
             else:
-                self.drop([day])
+                self.drop({day: None})
             self._lake.step(f"{self._name}: day put")
         self._lake.files.delete(fresh.folder)
 
     def _commit(self, folder: str, day: date) -> None:
         import pyarrow as pa
 
-        table: Any = self._lake.spark.read.schema(self._schema).parquet(self._lake.files.url(folder)).toArrow()
-        table = table.append_column("day", pa.array([day] * table.num_rows, pa.date32()))
+        batches = self._batches(folder, day)
+        first = next(batches)
         self._delta.write_deltalake(
-            self._uri, table, mode="overwrite", predicate=_is_day(day), partition_by=["day"], schema_mode="merge"
-        )
+            self._uri, pa.RecordBatchReader.from_batches(first.schema, chain([first], batches)), mode="overwrite",
+            predicate=_is_day(day), partition_by=["day"], schema_mode="merge",
+        )  # fmt: skip
 
-    def read(self, days: Sequence[date]) -> DataFrame:
-        wanted = set(days)
+    def _batches(self, folder: str, day: date) -> Iterator[Any]:
+        """The rows of a day, file after file."""
+        import pyarrow as pa
+
+        for name in filter(is_data, self._lake.files.names(folder)):
+            rows = self._lake.spark.read.schema(self._schema).parquet(self._lake.files.url(f"{folder}/{name}"))
+            table: Any = rows.toArrow()
+            yield from table.append_column("day", pa.array([day] * table.num_rows, pa.date32())).to_batches()
+
+    def read(self, wanted: Wanted) -> DataFrame:
         files = [f"{self._name}/{each['path']}" for each in self._files() if each["partition.day"] in wanted]
         return self._lake.read(self._name, files, self._schema).select(*self._schema.names)
 
     def days(self) -> list[date]:
         return sorted({each["partition.day"] for each in self._files()})
 
-    def drop(self, days: Iterable[date]) -> None:
+    def is_by_hour(self, day: date) -> bool:
+        """Never: what a version replaces is a partition, which is a day."""
+        return False
+
+    def drop(self, wanted: Wanted) -> None:
         there = set(self.days())
-        for day in days:
+        for day in wanted:
             if day in there:
                 self._delta.DeltaTable(self._uri).delete(_is_day(day))
 

@@ -7,8 +7,8 @@ it dies                                    then
 =========================================  ==================================================================
 while a batch is written                   the batch lies where nobody reads; it is swept away and read again
 when days are noted, or a batch is landed  the batch is read again and replaces its own folders
-before attempts and figures are whole      the days are noted as pending: the next run computes them anew
-while a day is exchanged                   the same; until then the day may be missing, but never half there
+before attempts and figures are whole      the days are noted as pending: the next run computes them whole
+while a day or an hour is exchanged        the same; until then it may be missing, but never half there
 before the figures are told, or told half  the same, and all figures of the day are told again
 before the note is deleted                 the day is computed and told once more, with the same figures
 =========================================  ==================================================================
@@ -27,18 +27,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
 
 from . import compacting, purging, quality
+from .computing import Computing
+from .days_done import DaysDone, OnDays, nobody
 from .errors import PipelineError
 from .lake import EVENTS_TABLE, Lake, Step, no_step
 from .landing import Landed, Landing, Source, events_source, read_offsets, warn_of_lost_root
 from .options import HistoryOptions, source_options
 from .purging import Purge
 from .status import Status, status_of
-from .tables import ATTEMPTS, Table, table_of
-from .transforms import attempts, hours
+from .tables import ATTEMPTS
+from .wanted import Wanted, parts, whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,12 +50,13 @@ log = logging.getLogger(__name__)
 
 #: takes the figures of some days, which are all that there are of these days
 OnHours = Callable[["pa.Table", list[date]], object]
-#: days that are computed at once
+#: days that are computed at once, and attempts of a backfill if a day alone has not more of them
 DAYS_AT_ONCE: Final = 31
+ROWS_AT_ONCE: Final = 500_000
 _POLL_S: Final = 0.2
 
 
-__all__ = ["History", "HistoryOptions", "OnHours", "Purge", "Status", "Summary"]
+__all__ = ["DaysDone", "History", "HistoryOptions", "OnDays", "OnHours", "Purge", "Status", "Summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,8 @@ class History:
         self._lake = Lake(options.root, spark, step)
         self._spark = spark
         self._source = source
-        self._tables: dict[str, Table] = {
-            name: table_of(self._lake, name, options.format) for name in ("attempts", "hours", "quarantine")
-        }
+        self._computing = Computing(self._lake, options)
+        self._tables = self._computing.tables
         self._checked = False
 
     # --- the verbs
@@ -126,10 +126,14 @@ class History:
     def _run(self, on_hours: OnHours, stop: Callable[[], bool], *, patient: bool = False) -> Summary:
         began, landed, told = time.monotonic(), Landed(), list[date]()
         with self._stoppable(stop) as stopping, self._alone(stopping.is_set, patient=patient):
+            died = self._lake.pending()
             self._landing(landed).run(stopping.is_set)
             self._acknowledge()
             self._lake.step("landed")
-            self._publish(self._lake.pending(), on_hours, stopping, told)
+            days = self._open(self._lake.pending())
+            wanted = self._computing.wanted(days, landed.hours, died)
+            for part in parts(days, {}, DAYS_AT_ONCE, 0):
+                self._publish({day: wanted[day] for day in part}, on_hours, stopping, told)
         return self._summary(landed, told, began, stopping.is_set())
 
     def stream(self, interval_s: float, on_hours: OnHours = _nobody, stop: Callable[[], bool] = _never, *,
@@ -154,11 +158,14 @@ class History:
                 time.sleep(min(_POLL_S, left))
         return runs
 
-    def backfill(self, first: date, last: date, on_hours: OnHours = _nobody, *,
-                 stop: Callable[[], bool] = _never) -> Summary:  # fmt: skip
+    def backfill(self, first: date, last: date, on_hours: OnHours = _nobody, *, stop: Callable[[], bool] = _never,
+                 on_days: OnDays = nobody) -> Summary:  # fmt: skip
         """Computes attempts and figures anew from the events that were landed, of the days from ``first`` to ``last``.
 
         Days of which no events are kept any more stay as they are.
+
+        Args:
+            on_days: is told how far it is.
 
         Raises:
             PipelineError: the days are in the wrong order, or no events of any of them are kept.
@@ -167,30 +174,48 @@ class History:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
         began, counted, told = time.monotonic(), Landed(), list[date]()
         with self._stoppable(stop) as stopping, self._alone(stopping.is_set):
-            days = [day for day in self._lake.days(EVENTS_TABLE) if first <= day <= last and self._is_open(day)]
+            closed = self._lake.closed_before()
+            days = [day for day in self._lake.days(EVENTS_TABLE) if first <= day <= last and day >= closed]
             if not days:
                 raise PipelineError(f"No events from {first} to {last} are kept any more, so nothing can be computed")
+            rows = self._lake.count(days)
             self._lake.note_pending(days)
-            self._publish(days, on_hours, stopping, told, counted)
+            of_rows = sum(rows.values())
+            on_days(DaysDone(0, len(days), 0, of_rows))
+            for part in parts(days, rows, DAYS_AT_ONCE, ROWS_AT_ONCE):
+                self._publish(whole(part), on_hours, stopping, told, counted)
+                on_days(DaysDone(len(told), len(days), sum(rows.get(day, 0) for day in told), of_rows))
         return self._summary(counted, told, began, stopping.is_set())
 
-    def compact(self, older_than_days: float = 2) -> tuple[date, ...]:
+    def compact(self, older_than_days: float = 2, *, on_days: OnDays = nobody) -> tuple[date, ...]:
         """Makes the batches of each day that ended so long ago one, and deletes old versions of Delta tables.
+
+        Args:
+            on_days: is told how far it is.
 
         Returns:
             The days that had several.
         """
         with self._alone():
             first = purging.horizon(datetime.now(UTC), older_than_days)
-            old = [day for day in self._lake.days(EVENTS_TABLE) if day < first]
-            done = tuple(day for day in old if compacting.compact(self._lake, day))
+            old = [day for day in self._lake.days(EVENTS_TABLE) if day < first and len(self._lake.batches(day)) > 1]
+            rows = self._lake.count(old) if old else {}
+            done, of_rows = 0, sum(rows.values())
+            on_days(DaysDone(0, len(old), 0, of_rows))
+            for at, day in enumerate(old, 1):
+                compacting.compact(self._lake, day)
+                done += rows.get(day, 0)
+                on_days(DaysDone(at, len(old), done, of_rows))
             for table in self._tables.values():
                 table.tidy()
-            return done
+            return tuple(old)
 
     def purge(self, events_days: float | None = None, attempts_days: float | None = None,
-              hours_days: float | None = None) -> Purge:  # fmt: skip
+              hours_days: float | None = None, *, on_days: OnDays = nobody) -> Purge:  # fmt: skip
         """Deletes the days that ended so long ago; None = as the options say.
+
+        Args:
+            on_days: is told how far it is.
 
         Returns:
             The deleted days by table; those of the figures may be deleted elsewhere, too.
@@ -201,7 +226,7 @@ class History:
                 self._lake, self._tables, datetime.now(UTC),
                 events_days=kept.keep_events_days if events_days is None else events_days,
                 attempts_days=kept.keep_attempts_days if attempts_days is None else attempts_days,
-                hours_days=kept.keep_hours_days if hours_days is None else hours_days,
+                hours_days=kept.keep_hours_days if hours_days is None else hours_days, on_days=on_days,
             )  # fmt: skip
 
     def status(self, door: Callable[[], AbstractContextManager[Broker]] | None = None) -> Status:
@@ -239,57 +264,27 @@ class History:
         except QueueUnavailable as error:
             log.warning("how far was read could not be noted in Redis, the next run will do it: %s", error)
 
-    def _publish(self, days: Sequence[date], on_hours: OnHours, stopping: threading.Event, told: list[date],
-                 counted: Landed | None = None) -> None:  # fmt: skip
-        closed = [day for day in days if not self._is_open(day)]
+    def _open(self, days: Sequence[date]) -> list[date]:
+        """Those of the days that can be computed; of the others nothing is pending any more."""
+        before = self._lake.closed_before()
+        closed = [day for day in days if day < before]
         if closed:
             log.warning("events came of days that are closed, because events of them were deleted by age; their "
                         "figures stay as they are: %s", ", ".join(map(str, closed)))  # fmt: skip
             self._lake.settle(closed)
-        wanted = [day for day in days if self._is_open(day)]
-        for at in range(0, len(wanted), DAYS_AT_ONCE):
-            if stopping.is_set():
-                return
-            part = wanted[at : at + DAYS_AT_ONCE]
-            self._compute(part, counted)
-            on_hours(self._figures(part), part)
+        return [day for day in days if day >= before]
+
+    def _publish(self, wanted: Wanted, on_hours: OnHours, stopping: threading.Event, told: list[date],
+                 counted: Landed | None = None) -> None:  # fmt: skip
+        if stopping.is_set():
+            return
+        self._computing.compute(wanted, counted)
+        for figures, days in self._computing.figures(list(wanted)):
+            on_hours(figures, days)
             self._lake.step("hours told")
-            self._lake.settle(part)
-            told += part
+            self._lake.settle(days)
+            told += days
             self._lake.step("days settled")
-
-    def _is_open(self, day: date) -> bool:
-        return day >= self._lake.closed_before()
-
-    def _compute(self, days: Sequence[date], counted: Landed | None) -> None:
-        expectations = self.options.expectations
-        runs = attempts(self._lake.events(days), self.options.sla)
-        quality.refuse_broken(runs, expectations)
-        seen = Observation()
-        judged = runs.withColumn(quality.REASON, quality.reason_of(expectations)).observe(
-            seen, F.count(F.lit(1)).alias("rows"), *quality.counters(expectations)
-        )
-        is_good = F.col(quality.REASON).isNull()
-        self._tables["attempts"].replace(judged.where(is_good).drop(quality.REASON), days)
-        self._lake.step("attempts written")
-        found = seen.get
-        if counted is not None:
-            counted.add(found, expectations)
-        if found.get("bad"):
-            bad = runs.withColumn(quality.REASON, quality.reason_of(expectations)).where(~is_good)
-            self._tables["quarantine"].replace(bad, days)
-        else:
-            self._tables["quarantine"].drop(days)
-        self._lake.step("quarantine written")
-        self._tables["hours"].replace(hours(self._tables["attempts"].read(days)), days)
-        self._lake.step("hours written")
-
-    def _figures(self, days: Sequence[date]) -> pa.Table:
-        import pyarrow as pa
-
-        table: Any = self._tables["hours"].read(days).toArrow()
-        moment = table.schema.get_field_index("hour")
-        return table.set_column(moment, "hour", table.column("hour").cast(pa.timestamp("us", tz="UTC")))
 
     def _summary(self, landed: Landed, told: Sequence[date], began: float, stopped: bool) -> Summary:
         offsets = read_offsets(self._lake, self.options.consumer)

@@ -1,9 +1,10 @@
 """Events from the streams into the lake, batch by batch, each exactly once.
 
-A batch has a folder of its own in each day that it has events of, named by the query of Spark and the batch's number. A
-batch that is read again, because the run died before Spark had noted it, replaces its own folders. Where losses
-are allowed it may have less in it than the first time, and so may the first batch of all, of which Spark does not keep
-where it began: then its folders lie beside those of before, and what is there twice counts once.
+A batch has a folder of its own in each day that it has events of, named by the query of Spark, the batch's number and
+the hours of its events. A batch that is read again, because the run died before Spark had noted it, replaces its own
+folders. Where losses are allowed it may have less in it than the first time, and so may the first batch of all, of
+which Spark does not keep where it began: then its folders lie beside those of before, and what is there twice counts
+once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -24,9 +25,10 @@ from pyspark.sql import functions as F
 
 from . import quality
 from .errors import EventsLost, PipelineError
-from .lake import EVENTS_TABLE, Lake
+from .lake import EVENTS_TABLE, NO_DAY, Lake, batch_name
 from .options import HistoryOptions, source_options
 from .transforms import is_attempt
+from .wanted import by_day, hour_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +53,8 @@ class Landed:
     batches: int = 0
     #: expectation → rows that broke it
     broken: dict[str, int] = field(default_factory=dict)
+    #: day → its hours that events were landed of
+    hours: dict[date, set[int]] = field(default_factory=dict)
 
     def add(self, counted: Mapping[str, Any], expectations: Sequence[quality.Expectation]) -> None:
         """Counts one batch."""
@@ -138,17 +142,27 @@ class Landing:
 
     def _put(self, batch: DataFrame, number: int) -> None:
         seen = Observation()
-        counters = [F.count(F.lit(1)).alias("rows"), *quality.counters(self._expectations, is_attempt())]
+        touched = F.collect_set(hour_number(F.col("ts"))).alias("hours")
+        counters = [F.count(F.lit(1)).alias("rows"), touched, *quality.counters(self._expectations, is_attempt())]
         # A source has a task for each shard, and a file of each would be small.
         cores = batch.sparkSession.sparkContext.defaultParallelism
         fresh = self._lake.write(EVENTS_TABLE, batch.observe(seen, *counters).coalesce(cores))
         self._lake.step("batch written")
         self._lake.note_pending(fresh.days)
         self._lake.step("days noted")
+        counted = seen.get
+        hours = by_day(counted.get("hours") or ())
         beside = self._own if self._lossy or number == 0 else ""
-        self._lake.put(EVENTS_TABLE, fresh, fresh.days, f"batch={self._query()}{beside}-{number}")
+        name = f"{self._query()}{beside}-{number}"
+        # What has no time lies in a day of which no hour is known.
+        self._lake.put(
+            EVENTS_TABLE, fresh, fresh.days,
+            lambda day: batch_name(name, None if day == NO_DAY else hours.get(day)),
+        )  # fmt: skip
         self._lake.step("batch landed")
-        self._landed.add(seen.get, self._expectations)
+        self._landed.add(counted, self._expectations)
+        for day, some in hours.items():
+            self._landed.hours.setdefault(day, set()).update(some)
         self._landed.batches += 1
 
     def _query(self) -> str:

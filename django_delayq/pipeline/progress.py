@@ -64,16 +64,17 @@ class Point:
         return max(0, self.total - self.rows) / self.rate if self.rate > 0 else 0.0
 
 
-def draw(what: str, point: Point, width: int | None = None) -> str:
+def draw(what: str, point: Point, width: int | None = None, unit: str = "rows") -> str:
     """One line, no wider than ``width`` columns: what, the bar, percent, rows, rows per second, the time left.
 
     Args:
         width: of the terminal; None = there is none, so no bar.
+        unit: what is counted, if not rows.
     """
-    words = [f"{point.rows:,} rows" if point.total is None else f"{point.rows:,} of {point.total:,} rows"]
+    words = [f"{point.rows:,} {unit}" if point.total is None else f"{point.rows:,} of {point.total:,} {unit}"]
     if point.share is not None:
         words.insert(0, f"{int(100 * point.share)} %")
-    words.append(f"{point.rate:,.0f} rows/s")
+    words.append(f"{point.rate:,.0f} {unit}/s")
     words.append(f"{clock(point.left)} left" if point.left is not None else f"{clock(point.seconds)} so far")
     line = f"{what}: {', '.join(words)}"
     if width is None:
@@ -104,6 +105,7 @@ class Progress:
         stream: where it is shown, stderr unless told.
         now: a clock in seconds.
         quiet: show nothing.
+        unit: what is counted, if not rows.
     """
 
     def __init__(
@@ -113,8 +115,11 @@ class Progress:
         stream: Screen | None = None,
         now: Callable[[], float] = time.monotonic,
         quiet: bool = False,
+        unit: str = "rows",
     ) -> None:
+        #: may be changed while it goes on
         self.what = what
+        self.unit = unit
         self.rows = 0
         self.total: int | None = None
         self._stream: Screen = sys.stderr if stream is None else stream
@@ -169,9 +174,9 @@ class Progress:
         self._drawn += 1
         point = self._point(now)
         if self._terminal:
-            self._write(f"\r\x1b[K{draw(self.what, point, shutil.get_terminal_size().columns)}")
+            self._write(f"\r\x1b[K{draw(self.what, point, shutil.get_terminal_size().columns, self.unit)}")
         else:
-            self._write(f"{draw(self.what, point)}\n")
+            self._write(f"{draw(self.what, point, unit=self.unit)}\n")
 
     def _write(self, text: str) -> None:
         if self._quiet:

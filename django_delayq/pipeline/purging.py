@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
+from .days_done import DaysDone, OnDays, nobody
 from .lake import EVENTS_TABLE, Lake
 from .tables import Table
+from .wanted import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +28,28 @@ def horizon(now: datetime, keep_days: float) -> date:
 
 
 def purge(lake: Lake, tables: Mapping[str, Table], now: datetime, *, events_days: float | None,
-          attempts_days: float | None, hours_days: float | None) -> Purge:  # fmt: skip
+          attempts_days: float | None, hours_days: float | None, on_days: OnDays = nobody) -> Purge:  # fmt: skip
     """Deletes the days that ended so long ago; the quarantine goes with the events.
 
     A day of which events have gone is closed first: an event of it that comes later would else make its figures those
     of that event alone.
     """
-    gone: dict[str, tuple[date, ...]] = {}
+    old: dict[str, tuple[date, ...]] = {}
     if events_days is not None:
         first = horizon(now, events_days)
-        old = tuple(day for day in lake.days(EVENTS_TABLE) if day < first)
-        if old:
+        old[EVENTS_TABLE] = tuple(day for day in lake.days(EVENTS_TABLE) if day < first)
+        if old[EVENTS_TABLE]:
             lake.close_before(first)
             lake.step("purge: closed")
-        lake.drop(EVENTS_TABLE, old)
-        gone[EVENTS_TABLE] = old
     for name, keep in (("attempts", attempts_days), ("hours", hours_days), ("quarantine", events_days)):
         if keep is not None:
-            old = tuple(day for day in tables[name].days() if day < horizon(now, keep))
-            tables[name].drop(old)
-            gone[name] = old
-    return Purge(**gone)
+            old[name] = tuple(day for day in tables[name].days() if day < horizon(now, keep))
+    total = sum(map(len, old.values()))
+    on_days(DaysDone(0, total))
+    for done, (name, day) in enumerate(((name, day) for name, days in old.items() for day in days), 1):
+        if name == EVENTS_TABLE:
+            lake.drop(name, whole([day]))
+        else:
+            tables[name].drop(whole([day]))
+        on_days(DaysDone(done, total))
+    return Purge(**old)

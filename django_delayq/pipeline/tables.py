@@ -1,17 +1,17 @@
-"""The tables that are computed from the events; a day is always written whole, in the place of what was there."""
+"""The tables that are computed from the events: days are written in the place of what was there, or hours of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pyspark.sql.types import BooleanType, DateType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DateType, IntegerType, StringType, StructField, StructType
 
 from .lake import Lake, folder_of
 from .quality import REASON
 from .schemas import EVENTS
 from .transforms import HOURS
+from .wanted import Wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,20 +33,24 @@ _SCHEMAS: Final = {
 class Table(Protocol):
     """One of the computed tables."""
 
-    def replace(self, rows: DataFrame, days: Sequence[date]) -> None:
-        """Makes ``rows`` all that the table has of these days."""
+    def replace(self, rows: DataFrame, wanted: Wanted) -> None:
+        """Makes ``rows`` all that the table has of these days and hours."""
         ...
 
-    def read(self, days: Sequence[date]) -> DataFrame:
-        """The rows of some days, without opening files of others."""
+    def read(self, wanted: Wanted) -> DataFrame:
+        """The rows of some days and hours, without opening files of others."""
         ...
 
     def days(self) -> list[date]:
         """The days that there are, in order."""
         ...
 
-    def drop(self, days: Iterable[date]) -> None:
-        """Deletes days."""
+    def is_by_hour(self, day: date) -> bool:
+        """Whether the day is there, and an hour of it can be replaced alone."""
+        ...
+
+    def drop(self, wanted: Wanted) -> None:
+        """Deletes days, or hours of them."""
         ...
 
     def size(self, day: date) -> tuple[int, int]:
@@ -59,27 +63,42 @@ class Table(Protocol):
 
 
 class ParquetTable:
-    """Plain Parquet, a folder for each day."""
+    """Plain Parquet, a folder for each day.
 
-    def __init__(self, lake: Lake, name: str) -> None:
+    Args:
+        by_hour: with a folder for each hour in it, so that an hour can be replaced alone.
+    """
+
+    def __init__(self, lake: Lake, name: str, *, by_hour: bool) -> None:
         self._lake = lake
         self._name = name
         self._schema = _SCHEMAS[name]
+        self._by_hour = by_hour
 
-    def replace(self, rows: DataFrame, days: Sequence[date]) -> None:
-        self._lake.put(self._name, self._lake.write(self._name, rows), days)
+    def replace(self, rows: DataFrame, wanted: Wanted) -> None:
+        fresh = self._lake.write(self._name, rows, by_hour=self._by_hour)
+        if self._by_hour:
+            self._lake.put_hours(self._name, fresh, wanted)
+        else:
+            self._lake.put(self._name, fresh, wanted)
 
-    def read(self, days: Sequence[date]) -> DataFrame:
-        there = set(self.days())
-        folders = [folder_of(self._name, day) for day in days if day in there]
-        schema = StructType([*self._schema.fields, StructField("day", DateType())])
-        return self._lake.read(self._name, folders, schema).select(*self._schema.names)
+    def read(self, wanted: Wanted) -> DataFrame:
+        folders = self._lake.folders(self._name, wanted)
+        partitions = [StructField("day", DateType())]
+        if self._by_hour:
+            partitions.append(StructField("hour", IntegerType()))
+        return self._lake.read(self._name, folders, StructType([*self._schema.fields, *partitions])).select(
+            *self._schema.names
+        )
 
     def days(self) -> list[date]:
         return self._lake.days(self._name)
 
-    def drop(self, days: Iterable[date]) -> None:
-        self._lake.drop(self._name, days)
+    def is_by_hour(self, day: date) -> bool:
+        return self._by_hour and self._lake.is_by_hour(self._name, day)
+
+    def drop(self, wanted: Wanted) -> None:
+        self._lake.drop(self._name, wanted)
 
     def size(self, day: date) -> tuple[int, int]:
         return self._lake.files.size(folder_of(self._name, day))
@@ -98,4 +117,4 @@ def table_of(lake: Lake, name: str, form: str) -> Table:
         from .delta import DeltaFormTable
 
         return DeltaFormTable(lake, name, _SCHEMAS[name])
-    return ParquetTable(lake, name)
+    return ParquetTable(lake, name, by_hour=name != "hours")

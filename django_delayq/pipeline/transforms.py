@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
+from .schemas import EVENTS
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -78,9 +80,11 @@ def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
     """
     runs = events.where(is_attempt()).dropDuplicates(list(KEY))
     limit = _limit_ms(sla)
-    return runs.drop("jobs", "created").withColumn(
-        "sla_missed", F.coalesce(F.col("lateness_ms") > limit, F.lit(False)) if limit is not None else F.lit(False)
-    )
+    missed = F.lit(False) if limit is None else F.coalesce(F.col("lateness_ms") > limit, F.lit(False))
+    # By name: drop() and withColumn() of Spark Connect ask at once what there is, and a declarative pipeline defines
+    # this before there is anything.
+    kept = [name for name in EVENTS.names if name not in ("jobs", "created")]
+    return runs.select(*kept, missed.alias("sla_missed"))
 
 
 def _limit_ms(sla: Mapping[str, float]) -> Column | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
+from django.db.models import JSONField, Value
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from hypothesis import given
@@ -19,7 +22,7 @@ from django_delayq.history.models import HourlyStat
 from django_delayq.history.names import known_queues, known_tasks
 from django_delayq.history.periods import Period, Wish, named
 from django_delayq.history.rows import FIELDS
-from django_delayq.history.series import COLUMNS, added, summary
+from django_delayq.history.series import COLUMNS, COUNTS, Tally, added, summary
 
 from .past import HOUR, NOON, histogram, hour_of, percentile, seed
 
@@ -68,6 +71,8 @@ def test_without_counts_there_is_no_quantile() -> None:
     total = histogram([5])
     for broken in ([], [1, 2], ()):
         histograms.add(total, broken)
+    histograms.add_all(total, [None, [], [1] * 33])
+    histograms.add_all(total, [])
     assert total == histogram([5])
 
 
@@ -96,6 +101,74 @@ def test_sums_by_slot_and_by_task_are_those_of_all() -> None:
         assert [sum(column) for column in zip(*(one.lateness for one in parts), strict=True)] == found.total.lateness
         assert max(one.lateness_max or 0 for one in parts) == found.total.lateness_max
     assert sum(found.total.lateness) == found.total["runs"] == found.total["timed"]
+
+
+def one_by_one(rows: list[dict[str, Any]], of: Callable[[dict[str, Any]], Any]) -> dict[Any, tuple[Any, ...]]:
+    """Rows added up by hand, column after column: what is the same of each group."""
+    groups: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+    for each in rows:
+        groups[of(each)].append(each)
+    found = {}
+    for group, some in groups.items():
+        sums = [sum(each.get(name, 0) for each in some) for name in COUNTS]
+        measures: list[Any] = []
+        for measure in ("lateness", "duration"):
+            whole = [each[f"{measure}_histogram"] for each in some if len(each[f"{measure}_histogram"]) == 32]
+            measures.append([sum(counts[place] for counts in whole) for place in range(32)])
+            measures.append(
+                max((each[f"{measure}_max_ms"] for each in some if f"{measure}_max_ms" in each), default=None)
+            )
+        exact = [some[0].get(f"lateness_p{percent}_ms") for percent in (50, 95, 99)] if len(some) == 1 else None
+        found[group] = (len(some), sums, measures, exact)
+    return found
+
+
+def seen_of(tally: Tally) -> tuple[Any, ...]:
+    measures = [tally.lateness, tally.lateness_max, tally.duration, tally.duration_max]
+    exact = [tally.lateness_ms(percent) for percent in (50, 95, 99)] if tally.rows == 1 else None
+    return tally.rows, tally.counts, measures, exact
+
+
+def at_random(dice: random.Random, count: int) -> list[dict[str, Any]]:
+    """Rows of a day, some of them without runs, or with a histogram that is none."""
+    names = dice.sample([(hour, queue, f"shop.t{task}") for hour in range(24) for queue in "abc" for task in range(60)],
+                        count)  # fmt: skip
+    rows = []
+    for hour, queue, task in names:
+        late = [dice.randrange(2 ** dice.randrange(1, 34)) for _ in range(dice.randrange(4))]
+        took = [dice.randrange(90_000) for _ in late]
+        made = hour_of(DAY.start + HOUR * hour, queue, task, late=late, took=took, failed=dice.randrange(9))
+        if dice.random() < 0.05:
+            made["lateness_histogram"] = dice.choice([[], [1, 2]])
+        rows.append({**made, "succeeded": dice.randrange(9)})
+    return rows
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("count", [1, 7, 2_001, 4_100])
+def test_rows_are_added_up_as_they_would_be_by_hand(count: int) -> None:
+    """In lists as they come, and out of the database; more than are read at a time."""
+    rows = at_random(random.Random(count), count)
+    seed(*rows)
+    slots = one_by_one(rows, lambda each: (each["hour"] - DAY.start) // HOUR)
+    tasks = one_by_one(rows, lambda each: (each["queue"], each["task"]))
+    (total,) = one_by_one(rows, lambda each: None).values()
+    missing = [None if name.endswith(("p50_ms", "p95_ms", "p99_ms", "max_ms")) else 0 for name in COLUMNS]
+    lists = [[each.get(name, usual) for name, usual in zip(COLUMNS, missing, strict=True)] for each in rows]
+    for found in (added(lists, DAY), summary(Wish(period=DAY), DAY)):
+        assert {place: seen_of(tally) for place, tally in enumerate(found.slots) if tally.rows} == slots
+        assert {name: seen_of(tally) for name, tally in found.tasks.items()} == tasks
+        assert seen_of(found.total) == total
+
+
+@pytest.mark.django_db
+def test_an_hour_whose_histogram_is_the_null_of_json_counts_without_it() -> None:
+    seed(hour_of(), hour_of(task="shop.other"))
+    HourlyStat.objects.filter(task="shop.other").update(lateness_histogram=Value(None, JSONField()))
+    found = summary(Wish(period=DAY), DAY)
+    assert found.total["runs"] == 6
+    assert sum(found.total.lateness) == 3
+    assert sum(found.total.duration) == 6
 
 
 def test_failing_tasks_are_ordered_by_number_and_by_rate() -> None:

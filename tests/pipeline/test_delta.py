@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.wanted import whole
 
 from .history_stage import DAY, Database, Inbox, at, event, figures, history
 
@@ -49,6 +50,21 @@ def test_days_are_replaced_and_others_stay(spark: SparkSession, root: Path, inbo
     assert not list(root.glob("*/_fresh-*"))
 
 
+def test_a_day_passes_through_the_driver_in_portions_and_is_one_version(
+    spark: SparkSession, root: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_delayq.pipeline.delta.ROWS_AT_ONCE", 2)
+    inbox.add(*(event() for _ in range(7)))
+    database = Database()
+    history(spark, root, inbox, format="delta").run(database)
+
+    table = deltalake.DeltaTable(root / "attempts")
+    assert table.version() == 0
+    found = table.to_pyarrow_table().to_pylist()
+    assert sorted(row["stream_id"] for row in found) == sorted(row["stream_id"] for row in inbox.events)
+    assert database.rows == figures(inbox.events)
+
+
 def test_a_day_without_rows_leaves_the_table_and_so_does_a_purged_one(
     spark: SparkSession, root: Path, inbox: Inbox
 ) -> None:
@@ -58,11 +74,11 @@ def test_a_day_without_rows_leaves_the_table_and_so_does_a_purged_one(
     kept.run(database)
     table: Any = kept._tables["attempts"]
 
-    table.replace(table.read([BEFORE]).where("false"), [BEFORE])
+    table.replace(table.read(whole([BEFORE])).where("false"), whole([BEFORE]))
 
     assert table.days() == [DAY]
-    assert table.read([BEFORE]).collect() == []
-    assert [path for path in table.read([DAY]).inputFiles() if f"day={DAY}" not in path] == []
+    assert table.read(whole([BEFORE])).collect() == []
+    assert [path for path in table.read(whole([DAY])).inputFiles() if f"day={DAY}" not in path] == []
     gone = kept.purge(events_days=1, attempts_days=1, hours_days=1)
     assert (gone.attempts, gone.hours) == ((DAY,), (BEFORE, DAY))
     assert table.days() == []

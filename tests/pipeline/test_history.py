@@ -16,7 +16,7 @@ import pytest
 
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.files import files_at
-from django_delayq.pipeline.history import History, HistoryOptions, Summary
+from django_delayq.pipeline.history import DaysDone, History, HistoryOptions, Summary
 from django_delayq.pipeline.quality import Expectation
 
 from .history_stage import DAY, Database, Inbox, at, bulk, event, figures, history, never_begun
@@ -66,8 +66,8 @@ def test_a_run_lands_every_batch_and_tells_each_day_once(
     query = batches(root)[0].rpartition("=")[2][:8]
     landed = [(BEFORE, 0), (DAY, 0), (DAY, 1)]
     # The first batch of all has a name of its own each time that it is read.
-    assert sorted(re.sub(r"r[0-9a-f]{6}-0$", "-0", name) for name in batches(root)) == [
-        f"day={day}/batch={query}-{number}" for day, number in landed
+    assert sorted(re.sub(r"r[0-9a-f]{6}-0-", "-0-", name) for name in batches(root)) == [
+        f"day={day}/batch={query}-{number}-h10-10" for day, number in landed
     ]
     again = history(spark, root, inbox).run(database)
     assert (again.rows, again.batches, again.days, again.offsets) == (0, 0, (), summary.offsets)
@@ -412,3 +412,40 @@ def test_the_status_says_what_is_there_without_spark(
 def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(PipelineError, match=said):
         HistoryOptions(**{"root": "x", **wrong})
+
+
+def test_a_backfill_tells_how_far_it_is(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_delayq.pipeline.history.ROWS_AT_ONCE", 3)
+    after = DAY + timedelta(days=1)
+    inbox.add(event(ts=at(BEFORE)), event(), event(), bulk(), event(ts=at(after)))
+    history(spark, root, inbox).run(database)
+    told: list[DaysDone] = []
+
+    summary = history(spark, root, inbox).backfill(BEFORE, after, database, on_days=told.append)
+
+    assert told == [DaysDone(0, 3, 0, 4), DaysDone(2, 3, 3, 4), DaysDone(3, 3, 4, 4)]
+    assert summary.rows == 4
+    assert database.rows == figures(inbox.events)
+
+
+def test_a_compaction_and_a_purge_tell_how_far_they_are(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database
+) -> None:
+    for _ in range(2):
+        inbox.add(event(ts=at(BEFORE)), event())
+    inbox.add(event())
+    history(spark, root, inbox).run(database)
+    told: list[DaysDone] = []
+    history(spark, root, inbox).compact(on_days=told.append)
+    assert told == [DaysDone(0, 2, 0, 5), DaysDone(1, 2, 2, 5), DaysDone(2, 2, 5, 5)]
+    told.clear()
+    assert history(spark, root, inbox).compact(on_days=told.append) == ()
+    assert told == [DaysDone(0, 0, 0, 0)]
+    told.clear()
+
+    gone = History(None, HistoryOptions(str(root))).purge(1, 1, None, on_days=told.append)
+
+    assert (gone.events, gone.attempts, gone.hours) == ((BEFORE, DAY), (BEFORE, DAY), ())
+    assert told == [DaysDone(number, 4) for number in range(5)]

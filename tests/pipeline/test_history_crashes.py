@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEPS: Final = (
-    "batch written", "days noted", "events: day put", "batch landed", "landed", "attempts: day taken out",
-    "attempts: day put", "attempts written", "quarantine: day taken out", "quarantine: day put", "quarantine written",
-    "hours: day taken out", "hours: day put", "hours written", "hours told", "days settled",
+    "batch written", "days noted", "events: day put", "batch landed", "landed", "attempts: hour taken out",
+    "attempts: day taken out", "attempts: hour put", "attempts: day put", "attempts written",
+    "quarantine: hour taken out", "quarantine: day taken out", "quarantine: hour put", "quarantine: day put",
+    "quarantine written", "hours: day taken out", "hours: day put", "hours written", "hours told", "days settled",
 )  # fmt: skip
 #: one of each kind
-SOME: Final = ("batch landed", "attempts: day taken out", "hours: day put", "hours told")
+SOME: Final = ("batch landed", "attempts: hour taken out", "attempts: day taken out", "hours: day put", "hours told")
 
 
 class Died(BaseException):
@@ -43,7 +44,10 @@ def test_a_history_that_died_at_every_step_equals_one_that_did_not(
 ) -> None:
     inbox, database = Inbox(tmp_path / "inbox"), Database()
     days = {step: DAY + timedelta(days=number) for number, step in enumerate(steps)}
-    inbox.add(*(event(ts=at(day)) for day in days.values()), *(event(ts=at(day), id=None) for day in days.values()))
+    # Of two hours, of which the run that dies touches one.
+    for hour in (3, 10):
+        inbox.add(*(event(ts=at(day, hour)) for day in days.values()),
+                  *(event(ts=at(day, hour), id=None) for day in days.values()))  # fmt: skip
     history(spark, tmp_path / "root", inbox).run(database)
 
     for step, day in days.items():

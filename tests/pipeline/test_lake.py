@@ -17,6 +17,7 @@ from django_delayq.pipeline import compacting
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.files import Files, HadoopFiles, LocalFiles, files_at
 from django_delayq.pipeline.lake import Lake
+from django_delayq.pipeline.wanted import whole
 
 from .history_stage import ARROW, DAY, Row, at, event, frame
 
@@ -50,7 +51,7 @@ def lake(spark: SparkSession, root: Path) -> Lake:
 def land(lake: Lake, name: str, *rows: Row) -> None:
     """A batch of events."""
     fresh = lake.write("events", frame(lake.spark, rows))
-    lake.put("events", fresh, fresh.days, f"batch={name}")
+    lake.put("events", fresh, fresh.days, lambda day: f"batch={name}")
 
 
 def write(root: Path, day: date, batch: str, table: pa.Table) -> None:
@@ -61,7 +62,7 @@ def write(root: Path, day: date, batch: str, table: pa.Table) -> None:
 
 
 def ids(lake: Lake, *days: date) -> list[str]:
-    return sorted(row.id for row in lake.events(days).collect())
+    return sorted(row.id for row in lake.events(whole(days)).collect())
 
 
 @pytest.mark.parametrize("kind", ["path", "url"])
@@ -119,7 +120,7 @@ def test_only_the_folders_of_the_wanted_days_are_looked_at(lake: Lake) -> None:
 
     assert lake.days("events") == [DAY, NEXT]
     assert ids(lake, DAY) == ["a", "c"]
-    opened = lake.events([DAY]).inputFiles()
+    opened = lake.events(whole([DAY])).inputFiles()
     assert len(opened) == 2
     assert all(f"day={DAY}" in name for name in opened)
     assert ids(lake) == []
@@ -150,7 +151,7 @@ def test_what_was_left_half_written_is_not_read_and_is_swept_away(lake: Lake) ->
 
 def test_events_without_a_time_lie_where_no_event_can_be(lake: Lake) -> None:
     fresh = lake.write("events", frame(lake.spark, [event()]).withColumn("ts", F.lit(None).cast("timestamp")))
-    lake.put("events", fresh, fresh.days, "batch=q-0")
+    lake.put("events", fresh, fresh.days, lambda day: "batch=q-0")
 
     assert [str(day) for day in lake.days("events")] == ["1970-01-01"]
 
@@ -164,7 +165,7 @@ def test_older_and_newer_writers_are_read_together_and_lose_nothing_when_compact
     write(root, DAY, "v3-0", newer)
 
     for _ in ("as they are", "compacted"):
-        rows = {row.id: row for row in lake.events([DAY]).collect()}
+        rows = {row.id: row for row in lake.events(whole([DAY])).collect()}
         assert set(rows) == {"old", "now", "new"}
         assert (rows["old"].worker, rows["now"].worker, rows["old"].lateness_ms) == (None, "w7", 100)
         plain = lake.spark.read.option("mergeSchema", "true").parquet(lake.files.url("events"))

@@ -52,6 +52,16 @@ def test_a_line_tells_rows_rate_share_and_the_time_left(point: Point, text: str)
     assert draw("bulk", point) == text
 
 
+def test_a_line_may_count_something_else_than_rows() -> None:
+    assert draw("purge", Point(3, 4, 1.0, 3.0), unit="days") == "purge: 75 %, 3 of 4 days, 1 days/s, 1s left"
+    screen = Screen()
+    bar = Progress("purge", stream=screen, now=Clock(), unit="days")
+    bar.update(2)
+    bar.what = "purge, again"
+    bar.end()
+    assert seen(screen).startswith("purge, again: 2 days, 0 days/s")
+
+
 def test_a_terminal_gets_a_bar_if_it_is_wide_enough() -> None:
     point = Point(250, 1000, 50.0, 5.0)
     assert draw("bulk", point, 100) == f"bulk: {'█' * 5}{'·' * 15}  25 %, 250 of 1,000 rows, 50 rows/s, 15s left"

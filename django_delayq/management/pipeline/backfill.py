@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from . import common, keeping
+from .day_bar import following_days
 from .stopping import Stopped
 
 HELP: Final = "compute the attempts and figures of some days anew from their events, e.g. after a change of the SLA"
@@ -31,7 +32,10 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.recorded(command, "backfill", run_id, detail=keeping.asked(options)) as kept,
         common.session(command, options, f"delayq {run_id}", patient=True) as spark,
     ):
-        summary = keeping.driver(spark, options).backfill(first, last, keeping.write_hours, stop=command.stopping)
+        with following_days(command, "backfill", options, kept) as told_days:
+            summary = keeping.driver(spark, options).backfill(
+                first, last, keeping.write_hours, stop=command.stopping, on_days=told_days
+            )
         told = keeping.told(summary)
         kept.progress(rows=summary.rows, bad=summary.bad, detail=told)
         common.finish(command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **told})

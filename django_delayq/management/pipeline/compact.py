@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from . import common, keeping
+from .day_bar import following_days
 
 HELP: Final = "make the many small files of each past day one; once a day is enough"
 
@@ -24,6 +25,8 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.recorded(command, "compact", run_id, detail=keeping.asked(options)) as kept,
         common.session(command, options, f"delayq {run_id}") as spark,
     ):
-        days = [str(day) for day in keeping.driver(spark, options).compact(options["older_than"])]
-        kept.progress(rows=len(days), detail={"days": days})
+        with following_days(command, "compact", options, kept) as told_days:
+            done = keeping.driver(spark, options).compact(options["older_than"], on_days=told_days)
+        days = [str(day) for day in done]
+        kept.progress(detail={"days": days})
     common.finish(command, {"run_id": run_id, "state": "finished", "days": days})

@@ -15,6 +15,7 @@ from django_delayq.core import runs
 from django_delayq.history.retention import forget_hours
 
 from . import common, keeping
+from .day_bar import following_days
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,8 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.recorded(command, "purge", run_id, detail={"keep_days": keep}) as kept,
         _spark(command, options, f"delayq {run_id}") as spark,
     ):
-        gone = keeping.driver(spark, options).purge(*(keep[name] for name in _TABLES))
+        with following_days(command, "purge", options, kept) as told_days:
+            gone = keeping.driver(spark, options).purge(*(keep[name] for name in _TABLES), on_days=told_days)
         days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
         kept.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})

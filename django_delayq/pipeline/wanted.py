@@ -1,0 +1,88 @@
+"""Which hours of which days are computed anew: those that events came of, or whole days.
+
+A day is one of UTC, and its hours are numbered from 0 to 23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+#: day → its hours; None = the whole day, also what there is of it without a time
+Wanted = Mapping[date, frozenset[int] | None]
+_EPOCH: Final = date(1970, 1, 1)
+_HOURS: Final = 24
+_HOUR_S: Final = 3600
+
+
+def whole(days: Iterable[date]) -> Wanted:
+    """All hours of some days."""
+    return dict.fromkeys(days)
+
+
+def hour_number(moment: Column) -> Column:
+    """The hour of a timestamp, counted from the beginning of 1970 in UTC; null stays null."""
+    return F.floor(F.unix_seconds(moment) / _HOUR_S)
+
+
+def by_day(numbers: Iterable[int]) -> dict[date, set[int]]:
+    """Hours as :func:`hour_number` counts them, by day."""
+    found: dict[date, set[int]] = {}
+    for number in numbers:
+        days, hour = divmod(number, _HOURS)
+        found.setdefault(_EPOCH + timedelta(days=days), set()).add(hour)
+    return found
+
+
+def lies_in(moment: Column, wanted: Wanted) -> Column:
+    """Whether a timestamp lies in one of the hours.
+
+    As ranges, which a reader of Parquet compares with the bounds of a file before it reads the file.
+    """
+    ranges = [
+        (moment >= F.timestamp_seconds(F.lit(first * _HOUR_S))) & (moment < F.timestamp_seconds(F.lit(end * _HOUR_S)))
+        for first, end in _stretches(wanted)
+    ]
+    return reduce(or_, ranges, F.lit(False))
+
+
+def _stretches(wanted: Wanted) -> Iterator[tuple[int, int]]:
+    """The number of the first hour, and that behind the last one, of each stretch of hours without a gap."""
+    numbers = sorted(
+        (day - _EPOCH).days * _HOURS + hour
+        for day, hours in wanted.items()
+        for hour in (range(_HOURS) if hours is None else hours)
+    )
+    first = None
+    for at, number in enumerate(numbers):
+        first = number if first is None else first
+        if at + 1 == len(numbers) or numbers[at + 1] != number + 1:
+            yield first, number + 1
+            first = None
+
+
+def parts(days: Sequence[date], rows: Mapping[date, int], most_days: int, most_rows: int) -> Iterator[list[date]]:
+    """Days in portions: each has as many as fit, at least one.
+
+    Args:
+        rows: of each day; one that is not there has none.
+    """
+    part: list[date] = []
+    total = 0
+    for day in days:
+        more = rows.get(day, 0)
+        if part and (len(part) == most_days or total + more > most_rows):
+            yield part
+            part, total = [], 0
+        part.append(day)
+        total += more
+    if part:
+        yield part

@@ -1,0 +1,200 @@
+"""A run computes the hours that new events came of, and no others; what comes out is the same."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_delayq.pipeline import computing
+from django_delayq.pipeline.errors import PipelineError
+from django_delayq.pipeline.lake import Lake
+
+from .history_stage import DAY, Database, Inbox, Row, at, event, figures, history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BEFORE = DAY - timedelta(days=1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "a lake"
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Inbox:
+    return Inbox(tmp_path / "inbox")
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database()
+
+
+def hours_of(root: Path, table: str, day: date = DAY) -> dict[int, int]:
+    """The hours of a day, each with a number that is another one if it was written again."""
+    return {int(path.name[5:]): path.stat().st_ino for path in (root / table / f"day={day}").glob("hour=*")}
+
+
+def stream_ids(spark: SparkSession, root: Path, table: str) -> list[str]:
+    if not list(root.glob(f"{table}/day=*")):
+        return []
+    return sorted(row.stream_id for row in spark.read.parquet(str(root / table)).select("stream_id").collect())
+
+
+def check(spark: SparkSession, root: Path, inbox: Inbox, database: Database) -> None:
+    """Everything is as if it had been computed at once."""
+    known = {row["stream_id"]: row for row in inbox.events}.values()
+    good = [row for row in known if row["id"]]
+    assert database.rows == figures(good)
+    assert stream_ids(spark, root, "attempts") == sorted(row["stream_id"] for row in good)
+    assert stream_ids(spark, root, "quarantine") == sorted(row["stream_id"] for row in known if not row["id"])
+
+
+def test_only_the_touched_hours_of_a_day_are_written_again(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database
+) -> None:
+    inbox.add(*(event(ts=at(hour=hour)) for hour in (0, 7, 8, 23)), event(ts=at(hour=23), id=None))
+    history(spark, root, inbox).run(database)
+    before = {table: hours_of(root, table) for table in ("attempts", "quarantine")}
+    assert (set(before["attempts"]), set(before["quarantine"])) == ({0, 7, 8, 23}, {23})
+
+    inbox.add(event("failed", ts=at(hour=7)), event(ts=at(hour=9)), event(ts=at(hour=9), id=None))
+    history(spark, root, inbox).run(database)
+
+    after = {table: hours_of(root, table) for table in ("attempts", "quarantine")}
+    assert {hour for hour, number in after["attempts"].items() if before["attempts"].get(hour) != number} == {7, 9}
+    assert after["quarantine"].keys() == {9, 23}
+    assert after["quarantine"][23] == before["quarantine"][23]
+    check(spark, root, inbox, database)
+
+
+def test_batches_of_other_hours_are_not_opened(spark: SparkSession, root: Path, inbox: Inbox) -> None:
+    for hour in (3, 5, 5):
+        inbox.add(event(ts=at(hour=hour)))
+    history(spark, root, inbox).run()
+
+    lake = Lake(str(root), spark)
+
+    assert sorted(batch.partition("-h")[2] for batch in lake.batches(DAY)) == ["3-3", "5-5", "5-5"]
+    found = lake.events({DAY: frozenset({5, 6}), BEFORE: None})
+    assert len(found.inputFiles()) == 2
+    assert {row.ts.hour for row in found.collect()} == {5}
+    assert lake.events({DAY: frozenset({4})}).collect() == []
+    assert lake.count([DAY, BEFORE]) == {DAY: 3}
+
+
+def test_what_comes_bit_by_bit_is_the_same_as_what_comes_at_once(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database
+) -> None:
+    """Late events, events that come twice, bad ones, through hours and days in no order, with compactions between."""
+    dice = random.Random(11)
+    days = [DAY - timedelta(days=number) for number in range(3)]
+    for number in range(4):
+        fresh: list[Row] = []
+        for _ in range(dice.randrange(1, 9)):
+            ts = at(dice.choice(days), dice.choice([0, 1, 12, 23]), dice.randrange(60))
+            outcome, task = dice.choice(["succeeded", "failed", "buried"]), dice.choice(["shop.a", "shop.b"])
+            more = {"id": None} if dice.random() < 0.2 else {}
+            fresh.append(event(outcome, ts, task=task, lateness_ms=dice.randrange(100_000), **more))
+        inbox.add(*fresh, *dice.sample(inbox.events, min(len(inbox.events), 2)))
+        kept = history(spark, root, inbox)
+        kept.run(database)
+        if number == 2:
+            assert kept.compact()
+        check(spark, root, inbox, database)
+
+
+def test_hours_from_which_the_bad_rows_have_gone_leave_the_quarantine(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database
+) -> None:
+    inbox.add(event(ts=at(hour=1), id=None), event(ts=at(hour=2)))
+    history(spark, root, inbox).run(database)
+    inbox.add(event(ts=at(hour=1)))
+
+    summary = history(spark, root, inbox, expectations=()).run(database)
+
+    assert summary.days == (DAY,)
+    assert hours_of(root, "quarantine") == {}
+    assert not (root / "quarantine" / f"day={DAY}").exists()
+    assert database.rows == figures(inbox.events)
+
+
+@pytest.mark.parametrize("what", ["attempts", "hours", "flat"])
+def test_a_day_that_is_not_there_by_hours_is_computed_whole(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database, what: str
+) -> None:
+    inbox.add(event(ts=at(hour=1)), event(ts=at(hour=2)))
+    history(spark, root, inbox).run(database)
+    day = root / ("attempts" if what == "flat" else what) / f"day={DAY}"
+    if what == "flat":  # as an older version wrote it
+        for path in list(day.glob("hour=*/*.parquet")):
+            path.rename(day / path.name)
+        for path in list(day.glob("hour=*")):
+            shutil.rmtree(path)
+    else:
+        shutil.rmtree(day)
+    inbox.add(event("failed", ts=at(hour=2)))
+
+    history(spark, root, inbox).run(database)
+
+    assert set(hours_of(root, "attempts")) == {1, 2}
+    check(spark, root, inbox, database)
+
+
+def test_a_day_that_a_run_has_left_pending_is_computed_whole(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database
+) -> None:
+    """Whatever it has left: here an hour and all figures are wrong."""
+    inbox.add(event(ts=at(hour=1)), event(ts=at(hour=2)), event(ts=at(BEFORE)))
+    history(spark, root, inbox).run(database)
+    untouched = hours_of(root, "attempts", BEFORE)
+    (root / "attempts" / f"day={DAY}" / "hour=1").rename(root / "attempts" / f"day={DAY}" / "hour=5")
+    Lake(str(root)).note_pending([DAY])
+    inbox.add(event("failed", ts=at(hour=2)), event(ts=at(BEFORE, hour=11)))
+
+    history(spark, root, inbox).run(database)
+
+    assert set(hours_of(root, "attempts")) == {1, 2}
+    assert hours_of(root, "attempts", BEFORE)[10] == untouched[10]
+    check(spark, root, inbox, database)
+
+
+def test_figures_are_told_in_portions_that_the_driver_can_hold(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "FIGURES_AT_ONCE", 3)
+    days = [DAY + timedelta(days=number) for number in range(4)]
+    rows = [event(ts=at(day, hour)) for day, count in zip(days, (1, 2, 4, 1), strict=True) for hour in range(count)]
+    inbox.add(*rows)
+
+    summary = history(spark, root, inbox).run(database)
+
+    assert database.calls == [days[:2], [days[2]], [days[3]]]
+    assert summary.days == tuple(days)
+    assert database.rows == figures(rows)
+
+
+def test_a_broken_must_is_not_forgotten_when_events_of_other_hours_come(
+    spark: SparkSession, root: Path, inbox: Inbox, database: Database
+) -> None:
+    """The run that sees it fails, and leaves the whole day pending: it is not forgotten with the next hour."""
+    from django_delayq.pipeline.quality import Expectation
+
+    must: dict[str, Any] = {"expectations": (Expectation("worker is ours", "worker LIKE 'w%'", "fail"),)}
+    inbox.add(event(ts=at(hour=1)))
+    history(spark, root, inbox, **must).run(database)
+    inbox.add(event(ts=at(hour=2), worker="stranger"))
+    with pytest.raises(PipelineError, match="1 rows"):
+        history(spark, root, inbox, **must).run(database)
+    inbox.add(event(ts=at(hour=3)))
+    with pytest.raises(PipelineError, match="1 rows"):
+        history(spark, root, inbox, **must).run(database)
+    history(spark, root, inbox).run(database)
+    assert database.rows == figures(inbox.events)
