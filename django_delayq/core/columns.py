@@ -7,7 +7,6 @@ that stays where it is meanwhile is told exactly once. One that moves may be tol
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -234,7 +233,8 @@ class _IndexPages:
         self._key = broker.shard(part.queue, part.shard).names[index]
         by_due = _is_bounded_by_index(part)
         self._bounds = (_before(part.low), _before(part.high), b"") if by_due else (b"", b"", b"")
-        self._end = part.high * 1000 if by_due and part.high is not None else math.inf
+        #: the first score that is not wanted any more
+        self._end = part.high * 1000 if by_due and part.high is not None else None
         #: the last entry seen, and its rank if it is known
         self._last: tuple[bytes, float] | None = None
         self._rank: int | None = None
@@ -255,7 +255,7 @@ class _IndexPages:
         start = max(0, self._rank - NEAR)
         with clear_errors():
             found: list[tuple[bytes, float]] = self._broker.client.zrange(
-                self._key, start, self._rank + self._limit, withscores=True
+                self._key, start, max(self._rank + self._limit, start + 2 * NEAR), withscores=True
             )
         try:
             place = found.index(self._last, 0, 2 * NEAR)
@@ -264,7 +264,7 @@ class _IndexPages:
             return []
         self._rank = start + len(found) - 1
         behind = found[place + 1 :]
-        if behind and behind[-1][1] >= self._end:
+        if behind and self._end is not None and behind[-1][1] >= self._end:
             self._more = False
             behind = [entry for entry in behind if entry[1] < self._end]
         elif not behind:

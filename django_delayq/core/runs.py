@@ -47,6 +47,8 @@ CLOSED: Final = "closed"
 #: somebody takes it away: it is to be treated as one that is no more
 FORGETTING: Final = "forgetting"
 CHUNK: Final = 250
+#: how chunks and their digests are made; another number, and what older releases began is not gone on with
+FORM: Final = 2
 MOST_ID: Final = 200
 #: groups of ids that stay together in all epochs
 MOST_GROUPS: Final = 4096
@@ -82,6 +84,8 @@ class Run:
     closed_ms: int = 0
     #: how many rows came to what; of a closed run only, see :func:`progress`
     counts: tuple[tuple[str, int], ...] = ()
+    #: of its chunks and their digests; a record that does not say it is of the first
+    form: int = 1
 
     @property
     def closed(self) -> bool:
@@ -109,14 +113,15 @@ def open_run(broker: Broker, run_id: str, queue: str, *, source: Mapping[str, ob
     """
     _check(run_id, chunk)
     told = tuple(sorted((str(name), str(value)) for name, value in (source or {}).items()))
-    wanted = Run(run_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, told)
+    wanted = Run(run_id, queue, _epochs_now(broker, queue), round(broker.now_ms()), chunk, told, form=FORM)
     while True:
         with clear_errors():
             fresh = broker.client.hsetnx(runs_key(broker.prefix), run_id, _encode(wanted))
         found = wanted if fresh else read_run(broker, run_id)
         if found is None:
             continue  # somebody forgot it in this moment
-        if found.state == FORGETTING:  # who began that may not come to the end
+        if found.state == FORGETTING or (fresh and _is_closed_beside(broker, found)):
+            # Who began that may not come to the end; or a run that was begun in the same ms was forgotten meanwhile.
             _forget(broker, found)
             wanted = replace(wanted, opened_ms=max(wanted.opened_ms, found.opened_ms + 1))  # for ledgers of its own
             continue
@@ -274,6 +279,12 @@ def groups_of(run: Run) -> int:
     return groups
 
 
+def _is_closed_beside(broker: Broker, run: Run) -> bool:
+    """Whether the ledgers of a run are those of another one, which was forgotten."""
+    with clear_errors():
+        return bool(broker.client.hexists(ledger_key(broker, run, number_of(run.epochs[0][0], 0)), "\0closed"))
+
+
 def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
     while True:
         queue = broker.queue(name)
@@ -296,6 +307,8 @@ def _check(run_id: str, chunk: int) -> None:
 
 def _differences(found: Run, wanted: Run) -> list[str]:
     pairs = [("queue", found.queue, wanted.queue), ("chunk", str(found.chunk), str(wanted.chunk))]
+    if not found.closed:
+        pairs.append(("the form of its chunks", str(found.form), str(wanted.form)))
     before, now = dict(found.source), dict(wanted.source)
     pairs += [(name, before.get(name, "nothing"), now.get(name, "nothing")) for name in sorted({*before, *now})]
     return [f"{name} was {short(old)} and is {short(new)}" for name, old, new in pairs if old != new]

@@ -1,9 +1,9 @@
 """Attempts and figures of the days and hours that events came of.
 
-What is written of an hour depends on the events of that hour alone, because the time of an event is a part of its key.
-So when the run before has ended well, only the hours that this run has landed events of are read and written again; the
-figures of the other hours of their days are taken over as they are. A day that a run has left pending is computed
-whole, whatever state that run has left it in.
+What is written of an hour depends on the events of that hour, the ``sla`` and the expectations alone, because the time
+of an event is a part of its key. So when the run before has ended well, only the hours that this run has landed events
+of are read and written again; the figures of the other hours of their days are taken over as they are. A day that a run
+has left pending is computed whole, whatever state that run has left it in.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Computing:
             touched: the hours of them that changed; all of a day that is not there.
             died: days that an earlier run has left pending.
         """
-        whole_ones = {NO_DAY, *died}
-        figured = set(self.tables["hours"].days())
+        days, whole_ones = list(days), {NO_DAY, *died}
+        figured = set(self.tables["hours"].days()) if days else set()
         by_hour = self.tables["attempts"].is_by_hour
         return {
             day: frozenset(touched[day])

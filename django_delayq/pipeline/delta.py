@@ -82,21 +82,37 @@ class DeltaFormTable:
     def _commit(self, folder: str, day: date) -> None:
         import pyarrow as pa
 
-        batches = self._batches(folder, day)
+        failed: list[BaseException] = []
+        batches = self._batches(folder, day, failed)
         first = next(batches)
-        self._delta.write_deltalake(
-            self._uri, pa.RecordBatchReader.from_batches(first.schema, chain([first], batches)), mode="overwrite",
-            predicate=_is_day(day), partition_by=["day"], schema_mode="merge",
-        )  # fmt: skip
+        try:
+            self._delta.write_deltalake(
+                self._uri, pa.RecordBatchReader.from_batches(first.schema, chain([first], batches)), mode="overwrite",
+                predicate=_is_day(day), partition_by=["day"], schema_mode="merge",
+            )  # fmt: skip
+        except Exception:
+            if failed:  # deltalake would say it in words of its own, and being stopped is no failure
+                raise failed[0] from None
+            raise
 
-    def _batches(self, folder: str, day: date) -> Iterator[Any]:
-        """The rows of a day, file after file."""
+    def _batches(self, folder: str, day: date, failed: list[BaseException]) -> Iterator[Any]:
+        """The rows of a day, file after file; all but the first are asked for by threads of deltalake."""
         import pyarrow as pa
 
+        context = self._lake.spark.sparkContext
+        tags = context.getJobTags()
         for name in filter(is_data, self._lake.files.names(folder)):
-            rows = self._lake.spark.read.schema(self._schema).parquet(self._lake.files.url(f"{folder}/{name}"))
-            table: Any = rows.toArrow()
+            for tag in tags:
+                context.addJobTag(tag)
+            try:
+                table = self._rows(f"{folder}/{name}")
+            except BaseException as error:
+                failed.append(error)
+                raise
             yield from table.append_column("day", pa.array([day] * table.num_rows, pa.date32())).to_batches()
+
+    def _rows(self, path: str) -> Any:
+        return self._lake.spark.read.schema(self._schema).parquet(self._lake.files.url(path)).toArrow()
 
     def read(self, wanted: Wanted) -> DataFrame:
         files = [f"{self._name}/{each['path']}" for each in self._files() if each["partition.day"] in wanted]

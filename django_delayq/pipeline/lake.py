@@ -208,7 +208,10 @@ class Lake:
         """Deletes days, or hours of them, of a table of plain Parquet."""
         for day, hours in wanted.items():
             if hours is None:
-                self.files.delete(folder_of(table, day))
+                if self._is_there(folder_of(table, day)):
+                    gone = f"{table}/{_OLD}{uuid.uuid4().hex}"
+                    self.files.move(folder_of(table, day), gone)  # a death while it is deleted leaves no half day
+                    self.files.delete(gone)
                 continue
             for hour in hours:
                 self.files.delete(f"{folder_of(table, day)}/{_HOUR}{hour}")

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 #: the oldest pyspark whose streaming readers can be told how much to read at once
 OLDEST: Final = (4, 2)
 HOW_TO: Final = "pip install 'django-delayq[spark]'"
-#: what comes out would be wrong without; a session that somebody else has started gets these, too
+#: what comes out would be wrong, or slow, without; a session that somebody else has started gets these, too
 NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's own, INT96, has no bounds to filter by
 }
 #: what a session gets unless somebody orders otherwise
 DEFAULTS: Final[Mapping[str, str]] = {

@@ -37,6 +37,8 @@ from django_delayq.core.runlimits import Limits, memory_of
 from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import RunClosed, RunWriter
 
+from . import cells
+from .cells import Bad
 from .columns import Packer
 from .errors import PipelineError, RunDiffers
 from .quarantine import Quarantine, texts_of
@@ -297,15 +299,21 @@ class Sender:
         self._rows += batch.num_rows
         if "queue" not in batch.schema.names:
             return self._send_to(self._wanted.queue or "", self._run_id, batch)
-        texts = batch.column("queue")
+        if not cells.is_valid(batch.column("queue")):
+            bad: Bad = {}
+            cells.values(batch.column("queue"), bad)
+            self._refuse(batch, bad)
+            batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
+        texts = batch.column("queue").cast(pa.string())
+        if self._wanted.queue is not None:  # before they are told apart, or such rows would not keep their place
+            texts = pc.fill_null(texts, self._wanted.queue)
         # One queue after the other; the rows of each keep their order.
         for said in pc.unique(texts).to_pylist():
-            name = self._wanted.queue if said is None else said
             mine = batch.filter(pc.is_null(texts) if said is None else pc.equal(texts, said))
             try:
-                queue = check_queue_name(name)
+                queue = check_queue_name(said)
             except InvalidJob as error:
-                reason = "queue is null, and there is no option queue" if name is None else str(error)
+                reason = "queue is null, and there is no option queue" if said is None else str(error)
                 self._refuse(mine, dict.fromkeys(range(mine.num_rows), reason))
             else:
                 self._send_to(queue, f"{self._run_id}{AT}{queue}", mine)

@@ -178,6 +178,28 @@ def test_an_index_tells_what_stays_once_while_what_was_seen_leaves_and_others_co
     stage.broker.client.flushdb()
 
 
+@pytest.mark.parametrize("come", [1, 9, 10, 11, 50, 101])
+def test_small_pages_of_an_index_end_where_it_ends(stage: Stage, come: int) -> None:
+    idents = of_one_due(stage, 100, one_score=False)
+    found: list[str] = []
+    for step, page in enumerate(read_entries(stage.broker, Part("q", 0, "waiting"), page=10)):
+        found += page.idents()
+        if step == 0:
+            stage.broker.client.zadd(stage.key("due.4"), {f"early {n}": n for n in range(come)})
+    assert [ident for ident in found if ident in idents] == idents
+    stage.broker.client.flushdb()
+
+
+@pytest.mark.parametrize("n", [5, 30])
+def test_an_index_tells_what_lies_at_the_ends_of_time(stage: Stage, n: int) -> None:
+    idents = of_one_due(stage, n, one_score=False)
+    ends = {f"{sign}{place}": float(f"{sign}inf") for sign in "+-" for place in range(25)}
+    stage.broker.client.zadd(stage.key("due.4"), ends)
+    found = [ident for page in read_entries(stage.broker, Part("q", 0, "waiting"), page=10) for ident in page.idents()]
+    assert sorted(found) == sorted([*idents, *ends])
+    stage.broker.client.flushdb()
+
+
 @pytest.mark.parametrize(("low", "high"), [(None, T0 + 5300), (T0 + 5300, None), (T0 + 5100, T0 + 5101), (0, 1)])
 def test_an_index_is_read_between_two_due_times(stage: Stage, low: int | None, high: int | None) -> None:
     due = {f"job-{n:04d}": T0 + 5000 + n for n in range(600)}

@@ -212,6 +212,31 @@ def test_who_is_at_work_on_a_run_that_is_forgotten_is_turned_away(broker: Broker
     assert write(broker, anew, rows(100)).counts == {"created": 50, "ignored": 50}
 
 
+def test_a_run_that_is_opened_in_the_same_moment_as_one_that_was_forgotten_is_another_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = broker.now_ms()
+    monkeypatch.setattr(Broker, "now_ms", lambda _: now)
+    first = runs.open_run(broker, "a", "q")
+    write(broker, first, rows(3))
+    runs.forget_run(broker, "a")
+    second = runs.open_run(broker, "a", "q")
+    assert second.opened_ms > first.opened_ms
+    assert write(broker, second, [row("new")]).counts == {"created": 1}
+    assert runs.close_run(broker, first).closed
+    assert runs.read_run(broker, "a") == second
+
+
+def test_a_run_whose_chunks_were_made_in_another_way_is_not_gone_on_with(broker: Broker) -> None:
+    run = runs.open_run(broker, "a", "q")
+    stored = json.loads(broker.client.hget(runs_key(broker.prefix), "a"))
+    broker.client.hset(runs_key(broker.prefix), "a", json.dumps({**stored, "form": runs.FORM - 1}))
+    with pytest.raises(RunDiffers, match="form of its chunks"):
+        runs.open_run(broker, "a", "q")
+    runs.close_run(broker, run)
+    assert runs.open_run(broker, "a", "q").closed
+
+
 def test_a_run_that_was_forgotten_is_not_brought_back_by_who_closes_it(broker: Broker) -> None:
     run = runs.open_run(broker, "a", "q")
     assert runs.forget_run(broker, "a")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from django_delayq.pipeline import delta
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.wanted import whole
 
@@ -124,3 +127,28 @@ def test_a_plain_table_is_not_taken_for_a_delta_table(spark: SparkSession, root:
 
     with pytest.raises(PipelineError, match=r"holds plain Parquet.*backfill"):
         history(spark, root, inbox, format="delta")
+
+
+def test_a_stop_is_heard_while_a_day_passes_through_the_driver(
+    spark: SparkSession, root: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by what threads of deltalake have asked Spark for."""
+    ours, stop, ended = threading.get_ident(), threading.Event(), threading.Event()
+    plain = delta.DeltaFormTable._rows
+
+    def slow(self: Any, path: str) -> Any:
+        if threading.get_ident() != ours and not stop.is_set():
+            stop.set()
+            spark.sparkContext.parallelize([60], 1).map(time.sleep).count()
+            ended.set()
+        return plain(self, path)
+
+    inbox.add(*(event(ts=at(hour=1)) for _ in range(20)))
+    database = Database()
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "ROWS_AT_ONCE", 5)
+        patched.setattr(delta.DeltaFormTable, "_rows", slow)
+        summary = history(spark, root, inbox, format="delta").run(database, stop=stop.is_set)
+    assert (summary.stopped, summary.days, ended.is_set()) == (True, (), False)
+    history(spark, root, inbox, format="delta").run(database)
+    assert database.rows == figures(inbox.events)

@@ -231,3 +231,29 @@ def test_a_closed_day_is_never_opened_again(lake: Lake) -> None:
     lake.close_before(NEXT)
     lake.close_before(DAY)
     assert lake.closed_before() == NEXT
+
+
+def test_moments_are_written_so_that_a_reader_may_pass_over_files_by_them(lake: Lake, root: Path) -> None:
+    land(lake, "a", event(ts=at(hour=1)))
+    (file,) = root.glob("events/day=*/batch=*/*.parquet")
+    columns = pq.ParquetFile(file).schema
+    assert columns.column(columns.names.index("ts")).physical_type == "INT64"
+
+
+def test_a_day_that_is_deleted_is_gone_at_once_or_there_as_before(
+    lake: Lake, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever dies while its files go leaves no half of it."""
+    fresh = lake.write("hours", frame(lake.spark, [event(ts=at(hour=1))]))
+    lake.put("hours", fresh, fresh.days)
+
+    def die(folder: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lake.files, "delete", die)
+        with pytest.raises(KeyboardInterrupt):
+            lake.drop("hours", whole([DAY]))
+    assert lake.days("hours") == []
+    lake.sweep()
+    assert list((root / "hours").iterdir()) == []

@@ -47,12 +47,22 @@ SHARDS = 6
 REMINDERS = "notifications"
 
 
+def spreads(cluster: ClusterBox, prefix: str) -> bool:
+    """Whether the six shards of each queue of these tests lie on all masters."""
+    return all(
+        len({cluster.node_of(f"{prefix}:{{{queue}:0.{place}}}:body").port for place in range(SHARDS)})
+        == len(cluster.nodes)
+        for queue in ("mails", "orders", REMINDERS)
+    )
+
+
 @pytest.fixture
 def broker(
     spark: SparkSession, cluster_box: ClusterBox, prefix: str, settings: Any, tmp_path: Path, transactional_db: None
 ) -> Iterator[DjangoBroker]:
     """The settings name the emptied cluster, and a history of this test's own; queues have six shards."""
     cluster_box.flush()
+    prefix = next(name for name in (f"{prefix}-{n}" for n in range(1000)) if spreads(cluster_box, name))
     settings.DELAYQ = {
         **settings.DELAYQ, "REDIS": cluster_box.setting, "PREFIX": prefix,
         "PIPELINE": {"root": str(tmp_path / "history")}, "QUEUES": {REMINDERS: {"shards": SHARDS}},
