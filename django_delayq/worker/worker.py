@@ -139,8 +139,8 @@ class Worker:
                 return
             self._signalled = True
             if self._stop_by is None:
-                logger.info("worker %s stops, %.0f s for running jobs", self.name, self.config.grace)
                 self._begin_stop(self.config.grace)
+                logger.info("worker %s stops, %.0f s for running jobs", self.name, self.config.grace)
 
     def _left(self) -> float:
         return (self._stop_by or 0.0) - time.monotonic()

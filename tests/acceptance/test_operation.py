@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -52,7 +53,7 @@ def test_t39_a_stop_during_long_jobs_keeps_the_grace_and_costs_no_attempt(
     pids = node.children()
     node.process.send_signal(number)
     told = time.monotonic()
-    until(lambda: "stops, 1 s for running jobs" in node.said, "the first word of the stop")
+    until(lambda: re.search(r"\bworker \S+ stops, 1 s for running jobs", node.said), "the worker's word of the stop")
     too_late = mill.put("grind", id="too-late")
     mill.gate("short").touch()
     assert node.wait() == 0

@@ -52,7 +52,7 @@ def spreads(cluster: ClusterBox, prefix: str) -> bool:
     return all(
         len({cluster.node_of(f"{prefix}:{{{queue}:0.{place}}}:body").port for place in range(SHARDS)})
         == len(cluster.nodes)
-        for queue in ("mails", "orders", REMINDERS)
+        for queue in ("spread", "orders", REMINDERS)
     )
 
 
@@ -123,7 +123,7 @@ def settle(queue: Queue, how: Callable[[Job, int], Any]) -> int:
 def test_the_rows_of_files_get_to_every_master_and_only_once(
     spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, parquet: Path, door: dict[str, str]
 ) -> None:
-    make_task(name="cluster.mail", queue="mails", shards=SHARDS)(lambda pk: None)
+    make_task(name="cluster.mail", queue="spread", shards=SHARDS)(lambda pk: None)
     words = (
         "bulk",
         str(parquet),
@@ -141,7 +141,7 @@ def test_the_rows_of_files_get_to_every_master_and_only_once(
     assert {name: told[name] for name in ("state", "rows", "created", "known", "bad", "was_over")} == {
         "state": "finished", "rows": ROWS, "created": ROWS, "known": 0, "bad": 0, "was_over": False,
     }  # fmt: skip
-    there = by_master(cluster_box, broker.queue("mails"))
+    there = by_master(cluster_box, broker.queue("spread"))
     assert sum(there.values()) == ROWS
     assert set(there) == {node.port for node in cluster_box.nodes}
     assert min(there.values()) > ROWS / SHARDS / 2
@@ -149,7 +149,7 @@ def test_the_rows_of_files_get_to_every_master_and_only_once(
     assert run(*words, "--run-id", "r1")["was_over"] is True
     told = run(*words, "--run-id", "r2")
     assert (told["rows"], told["created"], told["known"]) == (ROWS, 0, ROWS)
-    assert by_master(cluster_box, broker.queue("mails")) == there
+    assert by_master(cluster_box, broker.queue("spread")) == there
     row = PipelineRun.objects.filter(run_id="r1").earliest("pk")
     assert (row.state, row.rows, row.created, row.total) == ("finished", ROWS, ROWS, ROWS)
 
@@ -161,16 +161,16 @@ def test_a_run_that_is_gone_on_with_knows_its_chunks_on_every_master(
     spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, parquet: Path, door: dict[str, str]
 ) -> None:
     """Also when the jobs have run and are gone, so that nothing but the ledgers knows them."""
-    options = BulkOptions(**door, queue="mails", task="cluster.mail", id="mail-{pk}", args=("pk",), run_id="r",
+    options = BulkOptions(**door, queue="spread", task="cluster.mail", id="mail-{pk}", args=("pk",), run_id="r",
                           close=False, more={"shards": str(SHARDS)})  # fmt: skip
     source = Files((str(parquet),))
     seen: list[int] = []
     first = bulk(spark, source, options, watch=lambda counts, total: seen.append(sum(counts.values())))
     assert (first.rows, first.created, seen[-1]) == (ROWS, ROWS, ROWS)
-    assert settle(broker.queue("mails"), lambda job, now: ack(job, now, 1)) == ROWS
+    assert settle(broker.queue("spread"), lambda job, now: ack(job, now, 1)) == ROWS
     again = bulk(spark, source, options)
     assert (again.rows, again.created, again.before) == (ROWS, ROWS, ROWS)
-    assert by_master(cluster_box, broker.queue("mails")) == {node.port: 0 for node in cluster_box.nodes}
+    assert by_master(cluster_box, broker.queue("spread")) == {node.port: 0 for node in cluster_box.nodes}
     kept = runs.read_run(broker, "r")
     assert kept is not None
     assert dict(runs.progress(broker, kept)) == {"created": ROWS}
