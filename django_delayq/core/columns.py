@@ -83,6 +83,13 @@ class Entries:
     ids: bytes
     scores: bytes
 
+    @classmethod
+    def joined(cls, some: Sequence[Entries]) -> Entries:
+        """Several pages of one index as one."""
+        return cls(some[0].part, some[0].priority, sum(page.n for page in some),
+                   *(b"".join(packed) for packed in zip(*((page.lengths, page.ids, page.scores) for page in some),
+                                                        strict=True)))  # fmt: skip
+
     def idents(self) -> list[str]:
         """The ids."""
         sizes = struct.unpack(f"<{self.n}I", self.lengths)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from django_delayq.core.columns import INDEXED, Columns, Part, read_columns, read_entries
+from django_delayq.core.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.inputs import suggest
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
+#: of an index
+BATCH_PAGES: Final = BATCH_ROWS // PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,9 @@ class JobsReader(DataSourceReader):
 
     def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
         if self._is_indexed(part):
-            yield from (rows.of_entries(entries) for entries in read_entries(broker, part))
+            for _, pages in groupby(read_entries(broker, part), key=lambda page: page.priority):
+                while some := list(islice(pages, BATCH_PAGES)):
+                    yield rows.of_entries(Entries.joined(some))
             return
         held: list[Columns] = []
         size = 0

@@ -190,6 +190,16 @@ def test_small_pages_of_an_index_end_where_it_ends(stage: Stage, come: int) -> N
     stage.broker.client.flushdb()
 
 
+def test_pages_of_an_index_are_one_when_they_are_joined(stage: Stage) -> None:
+    idents = of_one_due(stage, 100, one_score=False)
+    part = Part("q", 0, "waiting")
+    pages = list(read_entries(stage.broker, part, page=30))
+    (whole,) = read_entries(stage.broker, part)
+    assert len(pages) > 1
+    assert Entries.joined(pages) == whole
+    assert whole.idents() == idents
+
+
 @pytest.mark.parametrize("n", [5, 30])
 def test_an_index_tells_what_lies_at_the_ends_of_time(stage: Stage, n: int) -> None:
     idents = of_one_due(stage, n, one_score=False)

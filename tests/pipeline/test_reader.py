@@ -139,6 +139,10 @@ def test_batches_are_cut_at_ten_thousand_rows_and_at_large_ones(broker: Broker, 
     reader = make_reader(JOBS, {**options, "fetch": "1000"})
     sizes = [batch.num_rows for partition in reader.partitions() for batch in reader.read(partition)]
     assert sum(sizes) == 12_012 and 10_000 <= sizes[0] <= 11_000 and len(sizes) == 3
+    reader = make_reader(columns_of("id", "due"), options)
+    found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+    assert sum(batch.num_rows for batch in found) == len({ident for batch in found for ident in batch[0].to_pylist()})
+    assert sum(batch.num_rows for batch in found) == 12_012 and len(found) == 2
 
 
 def test_a_queue_that_is_not_there_is_an_error_unless_it_may_be_empty(broker: Broker, read: Callable[..., Any]) -> None:
