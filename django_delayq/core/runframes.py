@@ -167,7 +167,8 @@ class Rows:
         """With the keys that the chunk of this digest gives: nobody outside Redis waits for them, so bit 0 is off."""
         made = hashlib.blake2b(run_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
         base = bytes((made[0] & 0x7F,)) + made[1:]
-        bodies = [base + place + body for place, body in zip(_PLACES, self.bodies, strict=False)]
+        places = _PLACES[: len(self)]
+        bodies = [base + place + body for place, body in zip(places, self.bodies, strict=True)]
         return Rows(self.ids, self.dues, bodies, self.extras)
 
     def _columns(self) -> tuple[list[bytes], ...]:

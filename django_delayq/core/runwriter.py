@@ -172,7 +172,7 @@ class RunWriter:
             self._dispatch_all()
 
     def add_many(self, shape: Shape, rows: Rows) -> None:
-        """More jobs: the same chunks as if they were added one by one, in a fraction of the time.
+        """More jobs: the same chunks as if they were added one by one, for less work.
 
         Raises:
             InvalidJob, RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
@@ -203,7 +203,7 @@ class RunWriter:
                 self._add_each(shape, some)
                 continue
             self._waiting += size
-            if not room - len(some):
+            if len(some) == room:
                 self._dispatch(shape, group)
 
     def _add_each(self, shape: Shape, rows: Rows) -> None:
