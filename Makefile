@@ -4,6 +4,7 @@
 # make check     style, types, import contracts, migrations, the built package
 # make test-all  the tests on every other supported Python found on this machine
 # make test-long also the long campaigns
+# make faults    known slips put into copies of the project, one by one: the tests must fail (ARGS=heartbeat: only those)
 # make bench    every figure of the README, beside the peers in the same run (about 20 minutes)
 # make clean     remove everything that the above made
 
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-alone test-beside test-long test-all check bench clean
+.PHONY: demo demo-pipeline test test-alone test-beside test-long test-all faults check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -41,13 +42,16 @@ ALONE := tests/api $(SPARK)
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
 	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model runs runs_columns runs_epochs runs_races \
-	schedule_order events named_many))
+	schedule_order events named_many orphans tokens quarantine))
 
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -q $(ARGS)
 
 test-all: $(VENV)/.dev
 	PYTHON=$(PYTHON) .ci/test-all $(ARGS)
+
+faults: $(VENV)/.dev
+	$(BIN)/python -m tests.faults $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

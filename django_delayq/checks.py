@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import DEFAULT_DB_ALIAS
 from django.db import connections as databases
 from django.utils.module_loading import import_string
 
 from . import codectypes, contextlinks, tasks_setting
+from .cachecheck import shared_caches
 from .conf import SETTING, Conf, conf
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
 from .inbox import remembering
-from .loading import load_function
+from .loading import load_function, load_plain_function
 from .outbox.door import declared
 from .repair.orders import QUEUE as SYSTEM_QUEUE
 from .sections import SPLITTERS
@@ -40,8 +42,15 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
             Error(str(error), hint=f"Correct settings.{SETTING}; the README has a table of its keys.", id="delayq.E001")
         ]
     return [
-        *_redis(config), *_middleware(config), *_named(config), *_queues(config), *_databases(config), *_outbox(config)
-    ]  # fmt: skip
+        *_redis(config),
+        *shared_caches(config),
+        *_middleware(config),
+        *_named(config),
+        *_queues(config),
+        *_databases(config),
+        *_sqlite(config),
+        *_outbox(config),
+    ]
 
 
 @register("delayq", Tags.database)
@@ -93,7 +102,7 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
                 id="delayq.W103",
             )
             for alias in config.outbox.databases
-            if settings.DATABASES.get(alias, {}).get("ENGINE", "").endswith("sqlite3")
+            if _is_sqlite(settings.DATABASES.get(alias, {}))
         ]
     return found
 
@@ -186,12 +195,6 @@ def _cache(alias: str) -> Iterator[CheckMessage]:
             hint="Use 'django_redis.cache.RedisCache' there, or give a URL like 'redis://localhost:6379/0'.",
             id="delayq.E004",
         )
-    elif alias == "default":
-        yield Warning(
-            f"{SETTING}['REDIS'] is the default cache: cache.clear() empties its whole Redis database, jobs included.",
-            hint="Give the jobs a cache alias, or a URL, with a database number of its own.",
-            id="delayq.W001",
-        )
 
 
 def _middleware(config: Conf) -> Iterator[CheckMessage]:
@@ -228,7 +231,7 @@ def _named(config: Conf) -> Iterator[CheckMessage]:
     for path in config.api.authentication or ():
         yield from _loads(load_function, f"{SETTING}['API']['authentication']", path, ident="delayq.E016")
     if config.api.allow is not None:
-        yield from _loads(load_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016")
+        yield from _loads(load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016")
     if config.codec_types:
         yield from _loads(codectypes.install, config, ident="delayq.E011")
 
@@ -237,7 +240,7 @@ def _loads(load: Callable[..., object], *args: object, ident: str) -> Iterator[C
     try:
         load(*args)
     except Misconfigured as error:
-        yield Error(str(error), hint="Correct the dotted path.", id=ident)
+        yield Error(str(error), hint="Correct the dotted path, or what it names.", id=ident)
 
 
 def _queues(config: Conf) -> Iterator[CheckMessage]:
@@ -325,3 +328,26 @@ def _databases(config: Conf) -> Iterator[CheckMessage]:
                 f"{SETTING}['WORKER']['threads'].",
                 id="delayq.W003",
             )
+
+
+def _sqlite(config: Conf) -> Iterator[CheckMessage]:
+    """Find databases in SQLite files whose transactions fail as soon as two of them write."""
+    threads = config.worker.threads * config.worker.processes
+    for alias in dict.fromkeys((DEFAULT_DB_ALIAS, *config.outbox.databases)):
+        database = settings.DATABASES.get(alias, {})
+        options = database.get("OPTIONS") or {}
+        name = str(database.get("NAME") or ":memory:")
+        mode = str(options.get("transaction_mode") or "").upper()
+        in_memory = ":memory:" in name or "mode=memory" in name  # no other process can be at it
+        if threads > 1 and _is_sqlite(database) and not in_memory and mode not in ("IMMEDIATE", "EXCLUSIVE"):
+            yield Warning(
+                f"The database {alias!r} is SQLite, whose transactions begin without the right to write: with "
+                f"{threads} worker threads jobs and requests fail with 'database is locked'.",
+                hint=f"Set DATABASES[{alias!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE', 'timeout': 20}}, so "
+                f"that a writer waits up to 20 seconds for the others; or use PostgreSQL, MySQL or MariaDB.",
+                id="delayq.W006",
+            )
+
+
+def _is_sqlite(database: Mapping[str, Any]) -> bool:
+    return str(database.get("ENGINE", "")).endswith(("sqlite3", "spatialite"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -14,6 +16,7 @@ from django.core.signals import setting_changed
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.options import TaskOptions
+from .masking import Mask
 from .sections import (
     AdminConf,
     ApiConf,
@@ -30,6 +33,7 @@ from .sections import (
 from .values import dotted_path, flag, number, queue_name, strings, whole
 
 SETTING: Final = "DELAYQ"
+APP: Final = "django_delayq"
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 T = TypeVar("T")
@@ -137,6 +141,36 @@ def conf_or_defaults() -> Conf:
         return conf()
     except (Misconfigured, ImproperlyConfigured):
         return Conf()
+
+
+_is_installed: bool = False
+
+
+def check_installed() -> None:
+    """Refuse to go on in a project whose ``INSTALLED_APPS`` leave the app out: no worker would know its tasks.
+
+    Raises:
+        Misconfigured: it is not there. Nothing is checked before Django's apps are loaded.
+    """
+    global _is_installed
+    if _is_installed or not apps.ready:
+        return
+    if not apps.is_installed(APP):
+        raise Misconfigured(
+            f"{APP!r} is not in INSTALLED_APPS, so there are no workers and no checks for what is scheduled. Add it: "
+            f'INSTALLED_APPS = [..., "{APP}"]'
+        )
+    _is_installed = True
+
+
+def mask() -> Mask:
+    """Return the mask over what people see of jobs, with the words of ``ADMIN["sensitive"]``."""
+    return _mask(conf_or_defaults().admin.sensitive)
+
+
+@lru_cache(maxsize=4)
+def _mask(words: tuple[str, ...]) -> Mask:
+    return Mask(words)
 
 
 def _forget(*, setting: str, **_: object) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings as django_settings
 
-from .conf import SETTING, Conf, conf
+from . import signals
+from .conf import SETTING, Conf, check_installed, conf
 from .core.broker import Broker
 from .core.connection import Connection, RedisConfig, connect
 from .core.errors import Misconfigured
@@ -37,6 +38,7 @@ def broker() -> DjangoBroker:
     """
     global _broker
     if _broker is None:
+        check_installed()
         with _lock:
             if _broker is None:
                 _broker = make_broker(conf())
@@ -75,6 +77,7 @@ class DjangoBroker(Broker):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.on_unreadable = signals.notify_unreadable
         self._limited: set[str] = set()
 
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
@@ -87,9 +90,9 @@ class DjangoBroker(Broker):
         self._limit(name)
         return opened
 
-    def served(self, names: Sequence[str], *, every: bool = False) -> list[Queue]:
+    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """See :meth:`Broker.served`."""
-        found = super().served(names, every=every)
+        found = super().served(names, every=every, awaited=awaited)
         for queue in found:
             if queue.name not in self._limited:
                 self._limit(queue.name)

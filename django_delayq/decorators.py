@@ -151,7 +151,7 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
             A merged task without ``queue`` gets a queue of its own, named like the task.
 
     Raises:
-        Misconfigured: an unknown or wrong option, or the name is taken by another function.
+        Misconfigured: an unknown or wrong option, the name is taken by another function, or there is none (a lambda).
     """
 
     def decorate(func: Callable[..., Any]) -> core.Task:
@@ -196,11 +196,17 @@ def task_name(func: Callable[..., Any]) -> str:
     """``app_label.function``, or ``module.function`` for a module outside the installed apps.
 
     Raises:
-        Misconfigured: the installed apps are not known yet, so the name would depend on the order of imports.
+        Misconfigured: the function has no name of its own, or the installed apps are not known yet, so the name would
+            depend on the order of imports.
     """
     module = getattr(func, "__module__", None) or "__main__"
-    qualname: str = getattr(func, "__qualname__", "") or type(func).__qualname__
-    function = qualname.rpartition("<locals>.")[2]
+    function: str = getattr(func, "__qualname__", "").rpartition("<locals>.")[2]
+    if not function or "<lambda>" in function:
+        kind = "a lambda" if function else f"a {type(func).__qualname__}"
+        raise Misconfigured(
+            f"@task on {kind} in {module}: it has no name by which a worker could find it. Write it as a def, or give "
+            f'it a name: @task(name="…")'
+        )
     try:
         app = apps.get_containing_app_config(module)
     except AppRegistryNotReady:

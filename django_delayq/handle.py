@@ -8,6 +8,7 @@ from typing import Literal
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
 
+from .core.job import Generation
 from .core.task import Task
 from .transactions import OnCommit
 
@@ -17,7 +18,21 @@ Delay = float | timedelta
 
 
 class JobHandle:
-    """One scheduled job.
+    """One scheduled job: that of its call, not whatever lives under its id later.
+
+    When the job is done, cancelled or replaced, :meth:`cancel`, :meth:`reschedule` and :meth:`run_now` return False and
+    :meth:`state` returns None, although another job may have the id by then; give the id to the functions of
+    :mod:`django_delayq` to mean that. Which job it is depends on the outcome:
+
+    ========== =====================================================================================================
+    created    the new job
+    replaced   the new content; handles of the content before are stale
+    gated      the content behind the run, not the run; a handle of the run does not touch what is gated
+    merged     the job that the payload was merged into, and the payload wherever it goes after that
+    ignored    the job that was there
+    on_commit, the job of this call; if it is merged or ignored after the commit, from then on as above
+    outbox
+    ========== =====================================================================================================
 
     Attributes:
         id: its id, unique within its queue.
@@ -31,9 +46,10 @@ class JobHandle:
         task: the task, None for raw bytes of a ``pull`` queue.
         durable: whether it has a row in the database until it is done.
         using_db: the database that was named at the call; its verbs wait for the transaction of the same one.
+        generation: what tells the job from others of its id; None: the handle means whatever lives.
     """
 
-    __slots__ = ("_due_ms", "durable", "error", "id", "outcome", "queue", "task", "using_db")
+    __slots__ = ("_due_ms", "durable", "error", "generation", "id", "outcome", "queue", "task", "using_db")
 
     def __init__(
         self, id: str, queue: str, outcome: str, due_ms: int, task: Task | None = None, *, durable: bool = False,
@@ -46,6 +62,7 @@ class JobHandle:
         self.error: Exception | None = None
         self.durable = durable
         self.using_db = using_db
+        self.generation: Generation | None = None
         self._due_ms = due_ms
 
     def __repr__(self) -> str:
@@ -61,11 +78,13 @@ class JobHandle:
         """When the job is due."""
         return datetime.fromtimestamp(self._due_ms / 1000, UTC)
 
-    def state(self) -> str | None:
-        """One of delayed, ready, reserved and morgue, or None when Redis does not have the job (any more).
+    @property
+    def key(self) -> bytes | None:
+        """The key of the job's generation, as ``current_job().key`` has it while the job runs."""
+        return None if self.generation is None else self.generation.keys[0]
 
-        While content is gated behind a running job the state is reserved; ``get_job(handle).gated_due_ms`` tells of it.
-        """
+    def state(self) -> str | None:
+        """Return delayed, ready, reserved, gated or morgue; None when Redis does not have the job (any more)."""
         from .scheduling import get_job
 
         view = get_job(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -28,4 +30,23 @@ def load_function(where: str, path: str) -> Callable[..., Any]:
     if not callable(found):
         raise Misconfigured(f"{where}: {path} is not callable")
     function: Callable[..., Any] = found
+    return function
+
+
+def load_plain_function(where: str, path: str) -> Callable[..., Any]:
+    """Return the function at ``path``, whose calls return their answers.
+
+    Raises:
+        Misconfigured: there is none, or it is an ``async def`` or a generator.
+    """
+    function = load_function(where, path)
+    called = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    for code in (called, type(called).__call__):
+        if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+            raise Misconfigured(
+                f"{where}: {path} is async or a generator, so its answer would not be known when it is needed; make it "
+                f"a plain function"
+            )
     return function

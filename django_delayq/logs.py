@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from .conf import mask
+from .core.inputs import CONTROL
 from .worker.current import current_job
 
 PACKAGE: Final = "django_delayq"
 PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
+#: what json.dumps leaves as it is, and what ends a line or moves a cursor all the same; only texts of a line hold such
+_CONTROL: Final = re.compile(CONTROL)
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -30,9 +35,10 @@ _MOST_IDS: Final = 10
 
 
 def job_fields() -> dict[str, Any]:
-    """``job_id``, ``queue``, ``task``, ``attempt`` and ``context_<name>`` of the running job; empty outside of one.
+    """Return ``job_id``, ``queue``, ``task``, ``attempt`` and ``context_<name>`` of the running job, if there is one.
 
-    The ``job_id`` of a batch is that of its first ten jobs, with commas between; the rest is the first job's.
+    The ``job_id`` of a batch is that of its first ten jobs, with commas between; the rest is the first job's. Values of
+    the context are masked.
     """
     job = current_job()
     if job is None:
@@ -44,7 +50,8 @@ def job_fields() -> dict[str, Any]:
         "task": job.task,
         "attempt": job.attempt,
     }
-    found.update((f"context_{name}", value) for name, value in job.context.items())
+    if job.context:
+        found.update((f"context_{name}", value) for name, value in mask().value(job.context).items())
     return found
 
 
@@ -106,7 +113,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, default=str, ensure_ascii=False))
 
 
 def configure(style: str = "plain", verbosity: int = 1) -> bool:

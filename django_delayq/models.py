@@ -65,8 +65,13 @@ class OutboxJob(JobName):
 
     #: key of the generation; of a merged job that of the payload
     key = models.UUIDField(_("key"), unique=True, editable=False)
-    #: Unix ms
-    due_ms = models.BigIntegerField(_("due"))
+    #: Unix ms, of a job that was given a moment; None: it is due `delay_ms` after `delay_from`
+    due_ms = models.BigIntegerField(_("due"), null=True)
+    delay_ms = models.BigIntegerField(default=0, editable=False)
+    #: when the delay began, by the database's clock: at the call, or at the reschedule
+    delay_from = models.DateTimeField(db_default=Now(), editable=False)
+    #: names the reschedule that set the due time; None: it is that of the call
+    moved_by = models.UUIDField(null=True, editable=False)
     #: the job as it was asked for (core.packed)
     record = models.BinaryField(_("record"))
     state = models.CharField(_("state"), max_length=9, choices=State, default=State.UNSENT)
@@ -93,13 +98,19 @@ class OutboxJob(JobName):
         ]
 
     @property
+    def expected_ms(self) -> int:
+        """Return when the job is due, Unix ms; for a delay by the database's clock."""
+        return int(self.delay_from.timestamp() * 1000) + self.delay_ms if self.due_ms is None else self.due_ms
+
+    @property
     def due(self) -> datetime:
-        """When the job is due."""
-        return datetime.fromtimestamp(self.due_ms / 1000, UTC)
+        """Return when the job is due."""
+        return datetime.fromtimestamp(self.expected_ms / 1000, UTC)
 
 
 class InboxEntry(JobName):
-    """A generation whose effects are in this database: it is not run again (``@exactly_once``)."""
+    """A generation whose effects are in this database (``@exactly_once``), or a request of the API whose durable jobs
+    were written into the outbox. Neither happens a second time."""
 
     key = models.UUIDField(_("key"), primary_key=True, editable=False)
     created_at = models.DateTimeField(_("done"), db_default=Now(), db_index=True)

@@ -19,16 +19,12 @@ from .core.connection import RedisConfig
 from .core.errors import Misconfigured, QueueUnavailable
 from .core.inputs import suggest
 from .core.job import Job
-from .core.task import Task, registry
+from .core.task import registry
 from .loading import load_function
 from .sections import SPLITTERS
 from .worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
 
 logger: Final = logging.getLogger(__name__)
-
-_SIGNALS: Final = {
-    name: getattr(signals, name) for name in ("job_started", "job_succeeded", "job_failed", "job_buried")
-}
 
 
 def make_hooks(settings: Conf) -> Hooks:
@@ -57,8 +53,8 @@ def make_hooks(settings: Conf) -> Hooks:
         before_job=_before_job(settings),
         after_job=hygiene.after_job,
         retry_delay=hygiene.retry_delay,
-        wants=wants,
-        notify=notify,
+        wants=signals.wants,
+        notify=signals.notify,
         **own,
     )
 
@@ -90,21 +86,6 @@ def _before_job(settings: Conf) -> Callable[[Job], None]:
     return before_job
 
 
-def wants(event: str, task: Task | None) -> bool:
-    """Whether the signal of that name has receivers, or the task hears of its own jobs."""
-    return bool(_SIGNALS[event].receivers) or (task is not None and task.listener is not None)
-
-
-def notify(event: str, *, job: Job, task: Task | None, **details: Any) -> None:
-    """Tell the task itself, if it listens, and send the signal of that name."""
-    if task is not None and task.listener is not None:
-        try:
-            task.listener(event, job=job, **details)
-        except Exception:
-            logger.exception("%s: the task %s failed to hear of %s", job.id, task.name, event)
-    signals.emit(_SIGNALS[event], task, job=job, **details)
-
-
 def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
     """The settings' worker, with what the command line chose (None = not chosen)."""
     wanted = settings.worker
@@ -115,6 +96,7 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "weights": {name: entry.weight for name, entry in settings.queues.items()},
         "threads": wanted.threads,
         "processes": wanted.processes,
+        "quarantine": wanted.quarantine,
         "dispatcher": wanted.dispatcher,
         "grace": wanted.grace,
         "prefetch_ms": wanted.prefetch_ms,
@@ -128,6 +110,7 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
         "timezone": django_settings.TIME_ZONE or "UTC",
     }
     fields |= {name: value for name, value in chosen.items() if value is not None}
+    fields["awaited"] = frozenset(fields["queues"]) - declared_queues(settings)
     if chosen.get("nodes") is not None and wanted.splitter == "default":
         fields["splitter"] = "by_node"
     if fields["node"] >= fields["nodes"]:
@@ -140,24 +123,49 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
 
 def default_queues(settings: Conf) -> tuple[str, ...]:
     """Every queue of kind "python" that a task, the settings or Redis name; and "default"."""
-    names = {task.options.queue for task in registry} | set(settings.queues)
-    names.add(settings.task_defaults.get("queue", "default"))
+    names = _own_queues(settings)
     # Without Redis the worker waits for it, with what the project itself names.
     with contextlib.suppress(QueueUnavailable):
         names.update(queue.name for queue in connections.broker().queues() if queue.kind == "python")
     return tuple(sorted(name for name in names if settings.queue(name).kind == "python"))
 
 
-def unknown_queues(names: Sequence[str], settings: Conf) -> list[str]:
-    """Sentences about queues that no task, setting or job has: most often a misspelled ``--queues``."""
-    known = (*default_queues(settings), *tasks_setting.queue_names())
-    return [_why_unknown(name, known, settings) for name in names if name not in known]
+def declared_queues(settings: Conf) -> set[str]:
+    """Return the names of the queues that a task, ``QUEUES`` or a backend of Django's Tasks names; and "default"."""
+    return _own_queues(settings) | tasks_setting.queue_names()
 
 
-def _why_unknown(name: str, known: Sequence[str], settings: Conf) -> str:
-    if settings.queue(name).kind == "pull":
-        return f"the queue {name!r} is of kind 'pull': workers take nothing from it, Queue({name!r}).reserve() does."
-    return f"no task uses the queue {name!r}.{suggest(name, known)}"
+def _own_queues(settings: Conf) -> set[str]:
+    names = {task.options.queue for task in registry} | set(settings.queues)
+    return names | {settings.task_defaults.get("queue", "default")}
+
+
+def check_queues(names: Sequence[str], settings: Conf) -> None:
+    """Refuse queues that no task, setting or job has: most often a misspelled ``--queues``. Ask Redis for the others.
+
+    Raises:
+        Misconfigured: there is no such queue; the message names the one that may be meant.
+        QueueUnavailable: Redis cannot be asked.
+    """
+    declared = declared_queues(settings)
+    unknown = [name for name in names if name not in declared]
+    stored = connections.broker().queue_names() if unknown else ()
+    for name in unknown:
+        if name not in stored:
+            raise Misconfigured(
+                f"there is no queue {name!r}: no task and no setting names it, and Redis has no such queue."
+                f"{suggest(name, {*declared, *stored})} If jobs will come into it later, name it in "
+                f"{SETTING}['QUEUES']: {{{name!r}: {{}}}}."
+            )
+
+
+def pulled_queues(names: Sequence[str], settings: Conf) -> list[str]:
+    """Return sentences about queues from which workers take nothing."""
+    return [
+        f"the queue {name!r} is of kind 'pull': workers take nothing from it, Queue({name!r}).reserve() does."
+        for name in names
+        if settings.queue(name).kind == "pull" or getattr(connections.existing_queue(name), "kind", "") == "pull"
+    ]
 
 
 def _splitter(name: str) -> Any:
@@ -211,9 +219,9 @@ def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
 def make_supervisor(config: WorkerConfig, command: Sequence[str], *, reload_on: frozenset[int]) -> Supervisor:
     """A supervisor of such workers. What the supervisor itself opened at start is closed again: it runs no jobs."""
     make_middlewares(conf())
-    make_hooks(conf())  # a wrong path is one error here, not one in each child, again and again
+    hooks = make_hooks(conf())  # a wrong path is one error here, not one in each child, again and again
     databases.close_all()
-    return Supervisor(command, config, connections.broker, registry, reload_on=reload_on)
+    return Supervisor(command, config, connections.broker, registry, reload_on=reload_on, hooks=hooks)
 
 
 def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -> list[str]:

@@ -6,15 +6,19 @@ after the commit (see :mod:`django_delayq.transactions`).
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
+from asyncio import _get_running_loop  # get_running_loop() raises where there is none, which costs ten times as much
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import connections
+from .conf import check_installed
 from .core.errors import InvalidJob
 from .core.inputs import short
-from .core.job import NewJob
+from .core.job import NewJob, new_key
 from .core.task import Task
 from .handle import Delay, JobHandle, Left
 from .intercept import Scheduling, chain
@@ -22,6 +26,7 @@ from .joboptions import OPTIONS, check_option_names, due, due_ms_here
 from .merged import MergedJobs
 from .newjob import NewJobs, explicit
 from .outbox import door, verbs
+from .outbox.due import NOW, DueTime
 from .sending import send, send_many, send_many_durable
 from .targets import find_job, find_task
 from .transactions import ON_COMMIT, OnCommit
@@ -45,6 +50,8 @@ __all__ = [
 
 #: outcome of a handle that a schedule middleware sees of an entry of schedule_many
 COLLECTED: Final = "collected"
+_PACKAGE: Final = __name__.partition(".")[0]
+_warned_of_event_loop = False
 
 
 def schedule(
@@ -85,7 +92,8 @@ def schedule(
 
     Raises:
         TypeError: the function cannot be called with these arguments.
-        InvalidJob: something cannot be stored; nothing was. Misconfigured: it is durable, and there is no outbox.
+        InvalidJob: something cannot be stored; nothing was. Misconfigured: it is durable, and there is no outbox; or
+            the app is not in ``INSTALLED_APPS``.
         IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer; for a durable job only the first, all else is
             seen to by the relay. After a commit it is logged and signalled instead.
     """
@@ -103,6 +111,9 @@ def schedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
     """:func:`schedule` with the function's arguments and the options apart."""
+    check_installed()
+    if _get_running_loop() is not None:  # here, because most calls are made where there is none
+        _mind_event_loop("schedule")
     around = chain()
     if around is None:
         return _schedule(task, arguments, named, options)
@@ -122,6 +133,7 @@ def _maker(task: Task, options: Mapping[str, Any]) -> NewJobs:
 def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]) -> JobHandle:
     maker = _maker(task, options)
     job = maker.make(arguments, named, options)
+    job.key = job.key or new_key()
     using, durable = options.get("using_db"), door.is_durable(task, options, maker.queue)
     handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job), maker.task, durable=durable, using_db=using)
     if durable:
@@ -151,6 +163,8 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         QueueFull, QueueUnavailable: Redis took no more (it has no memory left, or is gone); chunks before are stored
             already.
     """
+    check_installed()
+    _mind_event_loop("schedule_many")
     found = find_task(task)
     check_option_names(options, found)
     if isinstance(jobs, (Mapping, str)) or not isinstance(jobs, Iterable):
@@ -175,17 +189,19 @@ def cancel(
     """Take a job back.
 
     The job is named by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
-    (``cancel("order-5", queue="orders")``).
+    (``cancel("order-5", queue="orders")``). A handle names its own job only (:class:`JobHandle`); by id a run is
+    stopped and what is gated behind it is dropped.
 
     Returns:
-        "cancelled": it was waiting and is gone. "stopping": it is running; its ``should_stop`` turns true at the next
-        heartbeat and its failure will not be retried. False: there is no such live job. "on_commit" in a transaction.
-        "outbox": Redis is away, and the relay will cancel the durable job.
+        "cancelled": it was waiting, or gated, and is gone. "stopping": it is running; its ``should_stop`` turns true at
+        the next heartbeat and its failure will not be retried. False: there is no such live job. "on_commit" in a
+        transaction. "outbox": Redis is away, and the relay will cancel the durable job.
 
     Raises:
         IdTaken: the live job of this id belongs to another task than the one given.
         QueueUnavailable: Redis cannot be reached.
     """
+    _mind_event_loop("cancel")
     return verbs.cancel(find_job(target, id, task, queue, using_db))
 
 
@@ -200,6 +216,7 @@ def reschedule(
         Whether there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is away and the relay will
         move the durable job.
     """
+    _mind_event_loop("reschedule")
     if delay is None and at is None:
         raise InvalidJob("reschedule needs delay= or at=")
     job = find_job(target, id, task, queue, using_db)
@@ -212,10 +229,9 @@ def reschedule(
             return False
         # The due time is fixed at the call, so the wait for the commit is a part of the delay.
         left = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - asked_at) * 1000))
-        return live.reschedule(job.id, due_ms=due_ms, delay_ms=left, task=job.task_name)
+        return live.reschedule(job.id, due_ms=due_ms, delay_ms=left, task=job.task_name, generation=job.generation)
 
-    here = due_ms if due_ms is not None else int(time.time() * 1000) + (delay_ms or 0)
-    return verbs.move(job, "reschedule", here, tell)
+    return verbs.move(job, "reschedule", DueTime(due_ms=due_ms, delay_ms=delay_ms), tell)
 
 
 def run_now(
@@ -228,29 +244,54 @@ def run_now(
         Whether there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is away and the relay will
         move the durable job.
     """
+    _mind_event_loop("run_now")
     job = find_job(target, id, task, queue, using_db)
 
     def tell(broker: DjangoBroker) -> bool:
         live = broker.existing(job.queue)
-        return live is not None and live.run_now(job.id, task=job.task_name)
+        return live is not None and live.run_now(job.id, task=job.task_name, generation=job.generation)
 
-    return verbs.move(job, "run_now", int(time.time() * 1000), tell)
+    return verbs.move(job, "run_now", NOW, tell)
 
 
 def get_job(
     target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
     queue: str | None = None,
 ) -> JobView | None:  # fmt: skip
-    """What Redis knows of a job now: the live one of this id, else the one buried last, else None.
+    """Return what Redis knows of a job now: the live one of this id, else the one buried last, else None.
 
-    The job is named as for :func:`cancel`. Nothing is changed, and a transaction is not waited for.
+    The job is named as for :func:`cancel`; a handle names its own job only, live or buried, and the state is "gated"
+    while that waits behind the run of another one. Nothing is changed, and a transaction is not waited for.
     """
+    _mind_event_loop("get_job")
     job = find_job(target, id, task, queue)
     live = connections.existing_queue(job.queue)
-    return None if live is None else connections.broker().inspector.get(job.queue, job.id)
+    if live is None:
+        return None
+    inspector = connections.broker().inspector
+    if job.generation is None:
+        return inspector.get(job.queue, job.id)
+    return inspector.get_generation(job.queue, job.id, job.generation)
 
 
 def _split(named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``(the function's keyword arguments, options)``."""
     options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named}
     return named, options
+
+
+def _mind_event_loop(verb: str) -> None:
+    """Warn, once in a process, if a verb is called on a running event loop, which it stops until Redis has answered."""
+    global _warned_of_event_loop
+    if _get_running_loop() is None or _warned_of_event_loop:
+        return
+    _warned_of_event_loop = True
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        f"{verb}() was called on a running event loop, which stands still until Redis has answered. In a coroutine use "
+        f"`await a{verb}(…)`, of a Django Task `await task.aenqueue(…)`. Further calls are not warned of",
+        RuntimeWarning,
+        stacklevel=level,
+    )

@@ -62,6 +62,8 @@ class WorkerConf:
 
     #: processes that the supervisor keeps running
     processes: int = 1
+    #: processes at most that the supervisor adds for jobs in quarantine, each for one job at a time
+    quarantine: int = 2
     #: jobs that one process runs at the same time
     threads: int = 5
     #: queues to work on; None = every queue of kind "python"
@@ -93,6 +95,7 @@ class WorkerConf:
 
     def __post_init__(self) -> None:
         whole("processes", self.processes, 1, 1024)
+        whole("quarantine", self.quarantine, 1, 1024)
         whole("threads", self.threads, 1, 1024)
         number("grace", self.grace, 0)
         number("prefetch_ms", self.prefetch_ms, 0, unit="milliseconds")
@@ -223,7 +226,7 @@ class OutboxConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxConf:
-    """``DELAYQ["INBOX"]``: what ``@exactly_once`` remembers."""
+    """``DELAYQ["INBOX"]``: what ``@exactly_once`` remembers, and requests of the API that put durable jobs in."""
 
     #: days that an entry is kept: longer than a job may be delayed and retried
     keep_days: float = 30.0
@@ -254,6 +257,8 @@ class ApiConf:
     max_wait: float = 20.0
     #: reserves that wait in one process; one more is answered at once
     max_waiting: int = 500
+    #: of these, those of one user
+    max_waiting_per_user: int = 100
     #: seconds for which the answer to an Idempotency-Key is kept
     keep_answers: float = 86_400.0
 
@@ -274,6 +279,7 @@ class ApiConf:
         whole("max_jobs", self.max_jobs, 1, 10_000)
         number("max_wait", self.max_wait, 0, 20)
         whole("max_waiting", self.max_waiting, 0, 100_000)
+        whole("max_waiting_per_user", self.max_waiting_per_user, 0, 100_000)
         number("keep_answers", self.keep_answers, 1, 30 * 86_400)
 
 
@@ -283,8 +289,6 @@ class MetricsConf:
 
     #: anybody may read ``/metrics``; False = the permission to view the HTTP API is needed
     public: bool = False
-    #: also export the counts under the names that the Java library delayedQueue uses
-    aliases: bool = True
     #: measure every call of a script; True = how long callers wait for Redis is known by script
     scripts: bool = False
 

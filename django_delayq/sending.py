@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from . import connections
+from .core.frames import generation_of
 from .core.job import NewJob
 from .core.task import Task
 from .handle import JobHandle
@@ -31,8 +32,10 @@ def send(task: Task, new: NewJob, handle: JobHandle) -> None:
     late = in_transaction(handle.using_db)
     if not (late or handle.durable):
         handle.outcome = connections.queue(handle.queue).schedule(new)
+        handle.generation = generation_of(new)
     else:
         outgoing = _outgoing(handle.queue, new, durable=handle.durable)
+        handle.generation = generation_of(new)
         if handle.durable:
             handle.outcome = OUTBOX
             rows.insert(handle.alias, handle.queue, [new])
@@ -43,7 +46,7 @@ def send(task: Task, new: NewJob, handle: JobHandle) -> None:
         if result.error is not None:
             handle.outcome, handle.error = "not_sent", result.error
             raise result.error
-        handle.outcome = result.outcome
+        handle.outcome, handle.generation = result.outcome, generation_of(new)
     _tell_scheduled(task, handle)
 
 
@@ -56,7 +59,8 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
     while chunk := [Outgoing(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
 
         def deliver(outgoing: Sequence[Outgoing] = chunk) -> None:
-            ready = [one.packed(None) for one in outgoing]
+            now = time.monotonic()
+            ready = [one.packed(None, now) for one in outgoing]
             log_refused(what, swift.ask(lambda broker: broker.queue(queue).count_many(ready)))
 
         now_or_on_commit(deliver, what, using=using)
@@ -108,7 +112,7 @@ class LateJob(Late):
         if result.error is not None:
             self.failed(result.error)
             return
-        self._handle.outcome = result.outcome
+        self._handle.outcome, self._handle.generation = result.outcome, generation_of(self._outgoing.new)
         _tell_scheduled(self._task, self._handle)
 
     def failed(self, error: Exception) -> None:
@@ -119,8 +123,8 @@ class LateJob(Late):
 def _outgoing(queue: str, new: NewJob, *, durable: bool) -> Outgoing:
     if not durable:
         return Outgoing(queue, new, time.monotonic())
-    delay_ms = door.make_durable(new, queue)
-    return Outgoing(queue, new, time.monotonic(), delay_ms, rows.key_of(new), new.due_ms)
+    door.make_durable(new, queue)
+    return Outgoing(queue, new, time.monotonic(), rows.key_of(new))
 
 
 def _nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conf import conf
+from .conf import check_installed, conf
 from .core.errors import InvalidJob
 from .core.inputs import check_id, check_queue_name, short, suggest
 from .core.task import Task, registry
@@ -39,12 +39,14 @@ def find_job(
 
     Raises:
         TypeError: it is named twice. InvalidJob: it is not named, or by something that is no name.
+        Misconfigured: the app is not in ``INSTALLED_APPS``.
     """
+    check_installed()
     if isinstance(target, JobHandle):
         if id is not None or task is not None or queue is not None:
             raise TypeError("a handle says everything already: give it alone")
         using_db = using_db or target.using_db
-        return Target(target.queue, target.id, target.task, _name(target.task), using_db, target.durable)
+        return Target(target.queue, target.id, target.task, _name(target.task), using_db, target.durable, handle=target)
     if target is not None and id is not None:
         if task is not None:
             raise TypeError("give the task once")

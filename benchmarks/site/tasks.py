@@ -31,6 +31,12 @@ def punctual(due_ms: int) -> None:
         os.replace(path + ".new", path)
 
 
+@task(name="doze")
+def doze(seconds: float) -> None:
+    """Wait for something else than the processor."""
+    time.sleep(seconds)
+
+
 if "BENCH_BATCH" in os.environ:  # only where it is measured: a worker looks at the shards of every queue that it knows
 
     @task(name="merged", merge=True, shards=5, batch_size=int(os.environ["BENCH_BATCH"]))

@@ -171,6 +171,7 @@ def _worker(look: Look, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
         "seen_ms": worker.seen_ms,
         "dispatcher": worker.dispatcher,
         "stopping": worker.stopping,
+        "quarantine": worker.quarantine,
         "lost": worker.lost,
         "jobs": [
             {"queue": job.queue, "id": job.id if ids else "", "task": job.task, "slot": job.slot,

@@ -145,6 +145,13 @@ def _of_workers(snapshot: Snapshot) -> list[str]:
                   "(%(names)s).")  # fmt: skip
         names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
         said.append(words % {"time": duration(seconds), "names": names})
+    alone = [queue for queue in snapshot.queues if queue.counts.quarantine]
+    if alone:
+        number = sum(queue.counts.quarantine for queue in alone)
+        words = ngettext("%(n)d job waits to run alone in a process, because its process died under it (%(names)s).",
+                         "%(n)d jobs wait to run alone in a process, because theirs died under them (%(names)s).",
+                         number)  # fmt: skip
+        said.append(words % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
     waiting = any(queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in")
                   for queue in snapshot.queues)  # fmt: skip
     if waiting and all(worker.lost for worker in snapshot.workers):

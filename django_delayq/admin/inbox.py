@@ -23,7 +23,7 @@ __all__ = ["InboxEntryAdmin"]
 
 
 class InboxEntryAdmin(ReadOnlyAdmin):
-    """What ``@exactly_once`` remembers."""
+    """What ``@exactly_once`` remembers, and requests of the API that put durable jobs in."""
 
     keyset = "created_at"
     ordering = ("-created_at",)

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from ..conf import conf
-from ..core.job import STARTED, STOPPING, Job, Payload
+from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
 from ..core.task import registry
 from ..core.views import JobView
 from . import shown
@@ -112,6 +112,25 @@ class JobLook:
     def stopping(self) -> bool:
         """Somebody cancelled it while it runs."""
         return bool(self.job.flags & STOPPING)
+
+    @property
+    def postponed(self) -> When | None:
+        """Since when workers release it because its run cannot begin, for the reason :attr:`postponed_for`."""
+        return moment(self.job.postponed_at_ms, self.now_ms) if self.job.flags & POSTPONED else None
+
+    @property
+    def postponed_for(self) -> str:
+        """Why its run cannot begin."""
+        return shown.mask().text(self.job.postponed_for)
+
+    @property
+    def quarantine(self) -> str:
+        """Return why it does not run beside other jobs; empty if it may."""
+        if not self.view.quarantined:
+            return ""
+        if self.view.state == "reserved":
+            return _("It runs alone in a process, because its process died under it before.")
+        return _("It waits to run alone in a process, because its process died under it: see its last error.")
 
     @property
     def lease(self) -> When | None:

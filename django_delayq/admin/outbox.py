@@ -87,7 +87,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     def due_in_words(self, row: OutboxJob) -> SafeString | str:
         """When it is due; late only as long as Redis does not know of it."""
         late_after = conf().admin.late_after if row.state in row.WAITING else None
-        return shown.until(shown.from_ms(row.due_ms), late_after=late_after)
+        return shown.until(shown.from_ms(row.expected_ms), late_after=late_after)
 
     @admin.display(description=_("written"))
     def written(self, row: OutboxJob) -> SafeString | str:

@@ -110,6 +110,7 @@ class WorkerLook:
     running: object
     threads: object
     dispatcher: bool
+    quarantine: bool
     stopping: bool
     seen: When | None
     lost: bool
@@ -132,7 +133,8 @@ def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerLoo
         looks.append(WorkerLook(
             name=str(info["name"]), host=str(info.get("host", "")), running=info.get("running", "–"),
             threads=info.get("threads", "–"), dispatcher=bool(info.get("dispatcher")),
-            stopping=bool(info.get("stopping")), seen=moment(info["seen_ms"], now_ms),
+            quarantine=bool(info.get("quarantine")), stopping=bool(info.get("stopping")),
+            seen=moment(info["seen_ms"], now_ms),
             lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
         ))  # fmt: skip
     return sorted(looks, key=lambda one: (one.lost, one.name))

@@ -5,12 +5,10 @@ Whatever comes from a job goes through ``format_html`` or ``format_html_join``, 
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any, Final
 
 from django.conf import settings
@@ -22,10 +20,9 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..conf import conf
+from ..conf import mask
 from ..core.job import Payload
 from ..core.task import registry
-from ..masking import Mask
 
 __all__ = [
     "ago", "argument_names", "badge", "brief", "call_rows", "call_table", "error_line", "exact", "from_ms", "in_words",
@@ -42,16 +39,6 @@ _FRAME: Final = re.compile(r'\s*File "(?P<file>[^"\n]*)", line \d+, in ')
 _FOREIGN: Final = re.compile(
     r"[/\\](site-packages|dist-packages|lib[/\\]python\d[\d.]*)[/\\]|^<|[/\\]django_delayq[/\\]"
 )
-
-
-def mask() -> Mask:
-    """The mask of the settings."""
-    return _mask(conf().admin.sensitive)
-
-
-@lru_cache(maxsize=4)
-def _mask(words: tuple[str, ...]) -> Mask:
-    return Mask(words)
 
 
 # --- times
@@ -185,14 +172,7 @@ def json_pre(data: bytes) -> SafeString:
 def argument_names(task: str) -> list[str]:
     """The names of a task's positional arguments, as far as this process knows the task."""
     known = registry.get(task)
-    if known is None:
-        return []
-    try:
-        parameters = inspect.signature(known.func).parameters
-    except (TypeError, ValueError):
-        return []
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [name for name, parameter in parameters.items() if parameter.kind in kinds]
+    return [] if known is None else list(known.argument_names)
 
 
 def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:

@@ -7,7 +7,6 @@
     parsing      JSON bodies with limits
     values       moments, jobs and leases as JSON has them
     idempotency  answers that are given again to the same Idempotency-Key
-    grape        the addresses of Grape, for its clients; off unless a project includes them
 
 Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.sections.ApiConf`).
 """

@@ -10,16 +10,18 @@ from django.db import connections as databases
 from django.db import transaction
 from drf_spectacular.openapi import AutoSchema
 from rest_framework import serializers
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from ..conf import SETTING, conf
+from ..core.inputs import short
 from ..core.queue import Queue
 from ..loading import load
 from . import brokers, idempotency, problems
 from .parsing import LimitedJSONParser, check_head
-from .permissions import ActionThrottle, MayDo
+from .permissions import ActionThrottle, MayDo, may_use
 
 if TYPE_CHECKING:
     from django.http import HttpResponse
@@ -63,10 +65,22 @@ class ApiView(APIView):
         return problems.handle
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Who is it, may they, not too often; and was the same asked before."""
+        """Check the caller, the permission and the rate; only then look for an answer that was given before."""
         check_head(request)
         super().initial(request, *args, **kwargs)
+        action = self.action_of(request)
+        for name in self.named_queues(request) if action else ():
+            if not may_use(request, action or "", name):
+                raise PermissionDenied(f"you may not {action} in queue {short(name)}")
         self._kept = idempotency.begin(request)
+
+    def named_queues(self, request: Request) -> Sequence[str]:
+        """Return the queues that the body of this request names; the project's rule is asked for each."""
+        return ()
+
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
+        """The methods of this address, in ``Allow``."""
+        return Response(status=204)
 
     def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
         """An answer for every error, and the one that was given before to the same key."""

@@ -10,7 +10,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ..conf import conf
 from ..core.errors import InvalidJob
@@ -29,10 +29,10 @@ from ..targets import find_task
 from .fields import moment_of
 from .problems import Problem
 
-Entry = dict[str, Any]
-#: makes the id of a job that has none, from its place in the request
-Ids = Callable[[int], str]
+if TYPE_CHECKING:
+    from .idempotency import Kept
 
+Entry = dict[str, Any]
 _PULL: Final = frozenset((*JOB_OPTIONS, "body", "body_base64"))
 _PULL_ONLY: Final = ("body", "body_base64")
 _MOST_ERRORS: Final = 50
@@ -78,13 +78,13 @@ class Reader:
     Args:
         queue: the queue of the address.
         kind: python or pull.
-        ids: for jobs without an id; None = random ones.
+        kept: of a request with a key: the ids and keys of its jobs follow from it; None = they are random.
     """
 
-    def __init__(self, queue: str, kind: str, ids: Ids | None = None) -> None:
+    def __init__(self, queue: str, kind: str, kept: Kept | None = None) -> None:
         self._queue = queue
         self._pull = kind == "pull"
-        self._ids = ids
+        self._kept = kept
         self._tasks: dict[str, _OfTask] = {}
         self._raw = Rare(_RAW_TASK)
         self._limit = conf().max_args_bytes
@@ -105,7 +105,7 @@ class Reader:
             options = dict(scheduling.options)
             check_option_names(options)
             of = _OfTask(find_task(scheduling.task), options.pop("queue", None) or self._queue)
-            asked = of.make(scheduling.args, scheduling.kwargs, options)
+            asked = self._signed(of.make(scheduling.args, scheduling.kwargs, options), len(made))
             made.append(asked.handle(send(asked)))
             return made[-1]
 
@@ -153,7 +153,19 @@ class Reader:
         if self._pull:
             return self._bytes(_object(entry), place)
         of, args, kwargs, options = self._call(entry, place)
-        return of.make(args, kwargs, options)
+        return self._signed(of.make(args, kwargs, options), place)
+
+    def _signed(self, asked: Asked, place: int) -> Asked:
+        """The job with a key that follows from the request's, if that has one."""
+        if self._kept is not None:
+            new = asked.new
+            key = self._kept.job_key(place, new.id)
+            new.repeatable = True
+            if new.payload is None:
+                new.key = key
+            else:
+                new.payload.key = key
+        return asked
 
     def _call(self, entry: Any, place: int) -> tuple[_OfTask, tuple[Any, ...], dict[str, Any], Entry]:
         """The task, the arguments and the options of an entry, which is used up."""
@@ -171,8 +183,8 @@ class Reader:
             raise Wrong("/kwargs", f"kwargs is an object, not {short(kwargs)}")
         if "at" in options or "expires" in options:
             _read_moments(options)
-        if self._ids is not None and options.get("id") is None and not of.task.options.merge:
-            options["id"] = self._ids(place)
+        if self._kept is not None and options.get("id") is None and not of.task.options.merge:
+            options["id"] = self._kept.job_id(place)
         return of, tuple(args) if args else (), kwargs or {}, options
 
     def _find(self, name: object) -> Task:
@@ -194,7 +206,7 @@ class Reader:
                     "of many jobs a schedule middleware may change the arguments and the options of one, not its task, "
                     "its queue or its database"
                 )
-            made.append(of.make(scheduling.args, scheduling.kwargs, scheduling.options))
+            made.append(self._signed(of.make(scheduling.args, scheduling.kwargs, scheduling.options), place))
             return made[-1].handle(COLLECTED)
 
         around(Scheduling(of.task, args, kwargs, options, many=True, end=end))
@@ -209,13 +221,13 @@ class Reader:
         given = options.get("id")
         try:
             due_ms, delay_ms = due(options.get("delay"), options.get("at"))
-            ident = check_id(given) if given is not None else self._ids(place) if self._ids else new_id()
-            new = NewJob(ident, RAW, body, due_ms, delay_ms, options=self._raw.bytes,
-                         fresh=given is None and self._ids is None)  # fmt: skip
+            ident = check_id(given) if given is not None else self._kept.job_id(place) if self._kept else new_id()
+            fresh = given is None and self._kept is None
+            new = NewJob(ident, RAW, body, due_ms, delay_ms, options=self._raw.bytes, fresh=fresh)
             self._raw.apply(new, options)
         except InvalidJob as error:
             raise _pointed(error, None, _PULL) from None
-        return Asked(None, self._queue, new)
+        return self._signed(Asked(None, self._queue, new), place)
 
 
 class _OfTask:

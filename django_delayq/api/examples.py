@@ -14,6 +14,7 @@ _COUNTED: Final = {**_QUEUE, "counts": _COUNTS, "lag_seconds": 0.25, "counters":
 _JOB: Final = {
     "queue": "orders", "id": "order-5", "key": "6f1c0d3a" * 4, "task": "shop.cancel_order", "state": "delayed",
     "due": _DUE, "priority": 4, "merged": False, "failures": 0, "reserves": 0, "crashes": 0, "releases": 0,
+    "quarantined": False,
     "context": {}, "size": 3, "cut": False, "args": [5], "kwargs": {}, "gated_due": None, "worker": None,
     "lease_ends": None, "buried": None, "reason": "", "outcome": "", "error": None,
 }  # fmt: skip
@@ -23,7 +24,8 @@ _GRAVE: Final = {
 }  # fmt: skip
 _WORKER: Final[dict[str, Any]] = {
     "name": "web1-4711", "host": "web1", "pid": 4711, "queues": ["orders"], "threads": 8, "running": 1,
-    "dispatcher": True, "stopping": False, "started": _DUE, "rss_mib": 61, "seen": _DUE, "seconds_ago": 1.2,
+    "dispatcher": True, "quarantine": False, "stopping": False, "started": _DUE, "rss_mib": 61, "seen": _DUE,
+    "seconds_ago": 1.2,
     "lost": False,
     "jobs": [{"slot": 0, "queue": "orders", "id": "order-5", "task": "shop.cancel_order", "started": _DUE, "ids": 1}],
 }  # fmt: skip

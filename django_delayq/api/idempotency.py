@@ -14,12 +14,17 @@ What is guaranteed:
 * A process may die after it has done what was asked for and before the answer is kept. Then the key is "in progress"
   until 60 seconds after the request began, and afterwards the request is carried out once more. A request that takes
   longer than those 60 seconds counts as dead as well.
-* Jobs that are produced under a key and have no id of their own get ids made of the key, the request and their place
-  in it. So carrying it out once more replaces those that still wait, and does not double them. One that has run (or has
-  begun to) meanwhile is stored, and runs, again: what must not run twice needs ``@exactly_once``, or an id and
-  ``on_conflict: "error"`` where the job outlives the repetition.
-* Verbs that name jobs (cancel, kick, …) find them done already. Reserving jobs twice takes other jobs the second time;
-  the first ones come back when their leases end.
+* The request ids of the calls to Redis that put jobs in, end them, or cancel, move, kick or discard them by their ids
+  follow from the user, the key, the request and the place in it. So a request that is carried out once more, after a
+  503 or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or
+  100,000 calls of a shard, whichever ends first, and not if Redis loses its data. Jobs that were refused because the
+  queue was full or paused are tried again. Of ends, those are recognised that all had the same outcome.
+* The ids of produced jobs that have none, and the keys of their generations, follow from the same. So after those two
+  minutes a job that still waits is replaced by its like. One that has run, or is running, is stored and runs again,
+  under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one lives.
+* Rows of durable jobs are written once for each request, whatever becomes of Redis: an entry in the inbox remembers the
+  request for ``INBOX["keep_days"]`` days.
+* Reserving jobs again takes other jobs; the first ones come back when their leases end.
 """
 
 from __future__ import annotations
@@ -29,16 +34,17 @@ import json
 import logging
 import os
 import re
-from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpResponse
 
 from ..conf import conf
 from ..core.errors import DelayQError
+from ..core.job import id_from, not_durable
 from ..core.scripts import clear_errors
 from . import brokers
 from .afterwards import afterwards
+from .permissions import identity_of
 from .problems import Problem
 
 if TYPE_CHECKING:
@@ -118,10 +124,19 @@ class Kept:
         raise Replayed(_unpack(found[1 + _DIGEST :]))
 
     def job_id(self, place: int) -> str:
-        """The id of a job that has none: the same when the request is repeated. 20 characters, as random ones have."""
-        return urlsafe_b64encode(
-            hashlib.sha256(b"%b:%d:%b" % (self._name.encode(), place, self._fingerprint)).digest()[:15]
-        ).decode()
+        """Return the id of a job that has none. 20 characters, as random ones have."""
+        return id_from(self._derived("id", place)[:15])
+
+    def job_key(self, place: int, ident: str) -> bytes:
+        """Return the key of a job's generation."""
+        return not_durable(self._derived("key", place, ident)[:16])
+
+    def call(self, place: int = 0) -> bytes:
+        """Return the request id of a call to Redis."""
+        return self._derived("call", place)[:16]
+
+    def _derived(self, *words: object) -> bytes:
+        return _digest(self._name.encode(), self._fingerprint, *[str(word).encode() for word in words])
 
     def keep(self, response: Response) -> None:
         """Keeps the answer as soon as it is written down."""
@@ -189,10 +204,15 @@ def begin(request: Request) -> Kept | None:
     raw: bytes = getattr(request, "delayq_raw", b"")
     path = request.get_full_path()
     words = (request.method.encode(), path.encode(), raw)
-    kept = Kept(f"{brokers.broker().prefix}:answer:{_digest(_user(request.user), key.encode()).hex()}",
+    kept = Kept(f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
                 _digest(*words), _keep(request.headers.get(KEEP)))  # fmt: skip
     kept.begin()
     return kept
+
+
+def calls(kept: Kept | None, number: int) -> list[bytes | None]:
+    """Return the request ids of so many calls to Redis; None, which is a new one, for a request without a key."""
+    return [None if kept is None else kept.call(place) for place in range(number)]
 
 
 def _keep(text: str | None) -> float:
@@ -216,12 +236,6 @@ def _digest(*words: bytes) -> bytes:
         found.update(b"%d:" % len(word))
         found.update(word)
     return found.digest()
-
-
-def _user(user: Any) -> bytes:
-    kind = user.__class__  # of a lazy user, too
-    who = getattr(user, "pk", None)
-    return f"{kind.__module__}.{kind.__qualname__}:{user if who is None else who}".encode()
 
 
 def _in_progress(seconds: float) -> Problem:

@@ -13,9 +13,8 @@ from rest_framework import serializers
 from ..conf import conf
 from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob
-from ..core.inputs import check_id, check_int, short, suggest
+from ..core.inputs import check_id, check_int, one_line, short, suggest
 from ..core.job import PRIORITIES, Job
-from ..core.keys import MAX_SHARDS
 from ..core.times import delay_ms_of
 from .fields import MOST_ERRORS
 from .parsing import too_many
@@ -27,8 +26,6 @@ _REASON_CHARS: Final = 200
 _LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})")
 #: tokens travel as doubles
 _LARGEST_TOKEN: Final = 1 << 53
-#: how far each epoch's tokens are ahead of the clock, µs (``lua/lib/reserve.lua``)
-_AHEAD: Final = 1 << 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,8 @@ class Lease:
 
     @property
     def taken_ms(self) -> int:
-        """When it was given, Unix ms on Redis's clock: a token is a moment."""
-        return max(0, self.token - self.shard // MAX_SHARDS * _AHEAD) // 1000
+        """When it was given, Unix ms on Redis's clock: a token is a moment. In closing shards, up to 2 s too early."""
+        return self.token // 1000
 
 
 def lease_of(job: Job) -> Lease:
@@ -89,7 +86,7 @@ def read_error(value: object) -> Told:
             raise InvalidJob(f"an error has class, message and traceback, not {short(name)}")
         if not isinstance(text, str):
             raise InvalidJob(f"{name} of an error is a text, not {short(text)}")
-    return Told(value.get("message", ""), value.get("class", ""), value.get("traceback", ""))
+    return Told(value.get("message", ""), one_line(value.get("class", "")), value.get("traceback", ""))
 
 
 def read_ttr(value: object) -> int:

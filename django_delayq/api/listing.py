@@ -10,6 +10,7 @@ from typing import Any, Final
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
+from ..conf import conf
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_int, short
 from ..core.paging import unpack_cursor
@@ -18,7 +19,7 @@ from ..core.views import JobView
 from . import brokers, values
 from .base import Body
 from .fields import moment_of, number_of
-from .problems import invalid
+from .problems import Problem, invalid
 
 #: state of a list → place of the inspector and its orders, the first one is the usual one
 STATES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -31,6 +32,8 @@ STATES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 MORGUE: Final = ("morgue", ("updated", "id"))
 BYS: Final = ("due", "deadline", "updated", "failures")
+#: bytes of arguments, payloads and errors with which a page of whole records ends
+PAGE_BYTES: Final = 1024 * 1024
 _MOST: Final = 250
 _SCORE: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
@@ -43,6 +46,13 @@ class _PageQuery(Body):
     task = serializers.CharField(default="", trim_whitespace=False, max_length=255)
     min = serializers.CharField(default="", trim_whitespace=False, max_length=1000)
     max = serializers.CharField(default="", trim_whitespace=False, max_length=1000)
+
+
+class GravesQuery(Body):
+    """The query of the records of an id."""
+
+    cursor = serializers.CharField(default="", allow_blank=True, max_length=2000, trim_whitespace=False)
+    limit = serializers.CharField(default="100", max_length=20)
 
 
 class JobsQuery(_PageQuery):
@@ -108,7 +118,7 @@ class Wish:
     def _of_id(self, queue: Queue) -> list[JobView]:
         inspector = brokers.broker().inspector
         if self.place == "morgue":
-            return newest_first(inspector.graves(queue.name, self.id, most_bytes=values.MOST_BYTES))
+            return inspector.graves(queue.name, self.id, most_bytes=values.MOST_BYTES)
         view = inspector.get(queue.name, self.id, most_bytes=values.MOST_BYTES)
         return [view] if view is not None and self._is_there(view) else []
 
@@ -135,9 +145,29 @@ class Wish:
         return now_ms + 1 if low is None else max(float(low), now_ms + 1), high
 
 
-def newest_first(graves: list[JobView]) -> list[JobView]:
-    """The record that was buried last is the first."""
-    return sorted(graves, key=lambda view: view.buried_ms or 0, reverse=True)
+def most_bytes() -> int:
+    """Return how many bytes of arguments are shown of a job that was asked for by its id; none should have more."""
+    return max(PAGE_BYTES, conf().max_args_bytes)
+
+
+def graves_page(queue: Queue, ident: str, query: dict[str, Any]) -> dict[str, Any]:
+    """Return a page of the records of an id: ``jobs`` and ``cursor``.
+
+    Raises:
+        Problem: the query is wrong, or there is no record.
+    """
+    cursor = _cursor(query["cursor"])
+    page = brokers.broker().inspector.graves_page(
+        queue.name,
+        ident,
+        cursor=cursor,
+        limit=_limit(query["limit"]),
+        most_bytes=most_bytes(),
+        page_bytes=PAGE_BYTES,
+    )
+    if not (page.jobs or page.cursor or cursor):
+        raise Problem(404, "job_not_found", f"the morgue of queue {queue.name!r} has no job {ident!r} (any more)")
+    return {"jobs": [values.job(view, view.payloads) for view in page.jobs], "cursor": page.cursor or None}
 
 
 def _refuse_beside_id(query: dict[str, Any]) -> None:
@@ -213,6 +243,10 @@ JOBS_PARAMETERS: Final = [
                      "(failed)", enum=BYS),
     *_COMMON,
 ]  # fmt: skip
+GRAVES_PARAMETERS: Final = [
+    _parameter("cursor", "that of the page before"),
+    _parameter("limit", "1 to 250, default 100", {"type": "integer", "minimum": 1, "maximum": _MOST}),
+]
 MORGUE_PARAMETERS: Final = [
     _parameter("by", "the order: updated (default; when they were buried) or id", enum=MORGUE[1]),
     *_COMMON,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rest_framework.permissions import BasePermission
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
+logger: Final = logging.getLogger("django_delayq.api")
+
 ACTIONS: Final = ("view", "produce", "consume", "operate", "admin")
+#: results of calls that have not run yet; as they are true, they would count as a yes
+_NOT_RUN: Final = (Awaitable, AsyncIterator, Iterator)
 
 
 def permission(action: str) -> str:
@@ -29,11 +35,18 @@ def allows() -> Callable[..., bool] | None:
     return None if path is None else load_function(f"{SETTING}['API']['allow']", path)
 
 
+def identity_of(user: Any) -> bytes:
+    """Return bytes that no other user has."""
+    kind = user.__class__  # of a lazy user, too
+    who = getattr(user, "pk", None)
+    return f"{kind.__module__}.{kind.__qualname__}:{user if who is None else who}".encode()
+
+
 class MayDo(BasePermission):
     """The user is known, has the permission of the view's action, and the project does not object."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Whether the request may go on; queues that only its body names are asked for by :meth:`may_use`."""
+        """Return True if the request may go on, as far as its address says what it is about."""
         user: Any = request.user
         if user is None or not user.is_authenticated or not user.is_active:
             return False
@@ -42,14 +55,23 @@ class MayDo(BasePermission):
             return True  # a method that there is not: the answer is 405, not 403
         if not user.has_perm(permission(action)):
             return False
-        # A view whose queues are in its body asks for each of them by itself.
+        # A view whose queues are in its body is asked for each of them; see ApiView.named_queues().
         return getattr(view, "names_queues", False) or may_use(request, action, view.kwargs.get("queue", ""))
 
 
 def may_use(request: Request, action: str, queue: str) -> bool:
     """What ``API["allow"]`` says of this user, this action and this queue; True if there is none."""
     allow = allows()
-    return allow is None or bool(allow(request, action, queue))
+    if allow is None:
+        return True
+    answer: object = allow(request, action, queue)
+    if not isinstance(answer, _NOT_RUN):
+        return bool(answer)
+    if inspect.iscoroutine(answer):
+        answer.close()
+    logger.error("%s['API']['allow']: %s gave %s in place of an answer, so everything is refused; make it a plain "
+                 "function that returns True or False", SETTING, conf().api.allow, type(answer).__name__)  # fmt: skip
+    return False
 
 
 def _unknown(request: Request) -> str:

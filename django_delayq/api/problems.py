@@ -24,6 +24,7 @@ from ..core.errors import (
     QueuePaused,
     QueueUnavailable,
 )
+from ..core.inputs import one_line
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -52,7 +53,7 @@ _CODES: Final[dict[type[Exception], str]] = {
 
 
 class Problem(exceptions.APIException):
-    """An error with a status and a code of our own.
+    """An error with a status and a code of our own. Its texts are single lines, whatever the request held.
 
     Args:
         status: HTTP status.
@@ -64,10 +65,10 @@ class Problem(exceptions.APIException):
 
     def __init__(self, status: int, code: str, detail: str, *, errors: Sequence[tuple[str, str]] = (),
                  retry_after: float | None = None) -> None:  # fmt: skip
-        super().__init__(detail, code)
+        super().__init__(one_line(detail), code)
         self.status_code = status
         self.code = code
-        self.errors = tuple(errors)
+        self.errors = tuple((one_line(pointer), one_line(text)) for pointer, text in errors)
         self.retry_after = retry_after
 
 
@@ -92,7 +93,8 @@ def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
     if problem is None:
         return None
     if problem.status_code == 503:
-        logger.warning("%s %s: %s", context["request"].method, context["request"].path, problem.detail)
+        request = context["request"]
+        logger.warning("%s %s: %s", one_line(request.method), one_line(request.path), problem.detail)
     return answer(problem, authenticate=getattr(error, "auth_header", ""))
 
 

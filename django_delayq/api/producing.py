@@ -7,18 +7,23 @@ answer says what has happened. Durable jobs get their rows first; if Redis is aw
 from __future__ import annotations
 
 import time
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
+from django.db import IntegrityError, transaction
+
 from ..conf import conf
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
 from ..core.queue import Queue
+from ..core.requests import request_for
 from ..core.task import registry
+from ..models import InboxEntry
 from ..outbox import door, rows, swift
-from ..outbox.swift import OUTBOX, Outgoing
+from ..outbox.swift import OUTBOX, Outgoing, Result
 from ..signals import emit, job_scheduled
 from . import brokers, problems
 from .entries import Asked, Reader
@@ -137,12 +142,32 @@ def _send_durable(some: Sequence[Asked]) -> list[swift.Result]:
     queue = some[0].queue
     outgoing = []
     for asked in some:
-        delay_ms = door.make_durable(asked.new, queue)
-        outgoing.append(
-            Outgoing(queue, asked.new, time.monotonic(), delay_ms, rows.key_of(asked.new), asked.new.due_ms)
-        )
-    rows.insert(alias, queue, [asked.new for asked in some])
-    return swift.send(alias, outgoing)
+        door.make_durable(asked.new, queue)
+        outgoing.append(Outgoing(queue, asked.new, time.monotonic(), rows.key_of(asked.new)))
+    keys = [job.key for job in outgoing if job.key is not None]
+    left = set(keys) if _write_rows(alias, queue, some) else rows.states(alias, keys).keys()
+    results = iter(swift.send(alias, [job for job in outgoing if job.key in left]))
+    # A row that was written before and is gone by now was sent.
+    return [next(results) if job.key in left else Result("created") for job in outgoing]
+
+
+def _write_rows(alias: str, queue: str, some: Sequence[Asked]) -> bool:
+    """Write the rows of durable jobs; False if this very request has written them before."""
+    news = [asked.new for asked in some]
+    if not news[0].repeatable:
+        rows.insert(alias, queue, news)
+        return True
+    key = uuid.UUID(bytes=request_for(news))
+    entry = InboxEntry(key=key, queue=queue, job_id=news[0].id, task=news[0].task)
+    try:
+        with transaction.atomic(using=alias):
+            entry.save(using=alias, force_insert=True)
+            rows.insert(alias, queue, news)
+    except IntegrityError:
+        if not InboxEntry.objects.using(alias).filter(pk=key).exists():
+            raise
+        return False
+    return True
 
 
 def _tell(asked: Asked, outcome: str) -> None:

@@ -10,7 +10,7 @@ from rest_framework import serializers
 
 from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob
-from ..core.inputs import check_int, short
+from ..core.inputs import check_holder, check_int, short
 from .base import Body
 from .leases import LONGEST_TTR, TTR, read_ttr
 
@@ -44,15 +44,18 @@ class _TtrField(serializers.Field[Any, Any, Any, Any]):
         return _told(read_ttr, data)
 
 
-@extend_schema_field({"type": "string", "maxLength": NAME_CHARS,
-                      "description": "who takes them, for people who look; else the user's name"})  # fmt: skip
+@extend_schema_field(
+    {
+        "type": "string",
+        "maxLength": NAME_CHARS,
+        "description": "who takes them, for people who look, without control characters; else the user's name",
+    }
+)
 class _WorkerField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> str:
-        if not isinstance(data, str) or len(data) > NAME_CHARS or len(data.encode()) > NAME_BYTES:
-            raise serializers.ValidationError(
-                f"this is a name of up to {NAME_CHARS} characters and {NAME_BYTES} bytes, not {short(data)}"
-            )
-        return data
+        if isinstance(data, str) and len(data) > NAME_CHARS:
+            raise serializers.ValidationError(f"this is a name of up to {NAME_CHARS} characters, not {short(data)}")
+        return "" if data == "" else _told(check_holder, data)
 
 
 @extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 64}, "minItems": 1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..core.errors import Bury, Release
@@ -18,7 +19,7 @@ from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.queue import Queue
 from ..core.task import registry
 from ..core.views import unpack_views
-from ..pull import figures
+from ..pull import ends, figures
 from ..worker import decision
 from ..worker.record import name_of, record_of
 from .leases import TTR, Entry, Told
@@ -67,7 +68,7 @@ def _policy(job: Job) -> decision.Policy:
     return decision.policy_of(registry.get(job.task), job)
 
 
-def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str) -> list[bool]:
+def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: bytes | None = None) -> list[bool]:
     """Ends held jobs of a queue.
 
     Args:
@@ -75,6 +76,7 @@ def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str) -> lis
         entries: the jobs.
         how: what becomes of each.
         caller: who asks, for what is told of jobs that he does not hold.
+        seed: see :meth:`Queue.settle`.
 
     Returns:
         For each, whether it counted; False = the lease was lost (or never was), and nothing was changed.
@@ -95,11 +97,33 @@ def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str) -> lis
             settlements[place] = how(held, entry, taken_ms, max(0, int(now_ms) - taken_ms))
         else:  # it is sent all the same: the shard counts the ends that came too late
             lost[place] = how(_stranger(queue, entry, caller), entry, taken_ms, 0)
+    _notify(queue, entries, settlements)
     # Those that are held in front: the first of a call says whose they are.
     asked = {**settlements, **lost}
-    counted = dict(zip(asked, queue.settle(list(asked.values())), strict=True))
+    counted = dict(zip(asked, queue.settle(list(asked.values()), seed=seed), strict=True))
     figures.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
     return [counted.get(place, False) for place in range(len(entries))]
+
+
+def _notify(queue: Queue, entries: Sequence[Entry], settlements: Mapping[int, Settlement]) -> None:
+    """Call those who listen to the ends of held jobs, with the whole jobs."""
+    heard = {place: one for place, one in settlements.items() if ends.is_heard(one)}
+    _, live = _live(queue, [entries[place] for place in heard], most=b"")
+    for place, settlement in heard.items():
+        entry = entries[place]
+        job = live.get((entry.lease.shard, entry.id))
+        if job is None or job.token != entry.lease.token:
+            continue
+        if job.merged:
+            job.payloads = tuple(queue.broker.inspector.payloads(queue.name, job.id))
+        ends.notify(queue, replace(settlement, job=job), _error_of(entry, settlement))
+
+
+def _error_of(entry: Entry, settlement: Settlement) -> BaseException:
+    if settlement.outcome == "buried" and "error" not in entry.said:
+        return Bury(settlement.reason)
+    told: Told = entry.said.get("error", _NOTHING)
+    return Reported(told.message)
 
 
 def touch(queue: Queue, entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -129,14 +153,14 @@ def _known_shards(queue: Queue, entries: Sequence[Entry]) -> frozenset[int]:
     return known
 
 
-def _live(queue: Queue, entries: Sequence[Entry]) -> tuple[float, Mapping[tuple[int, str], Job]]:
-    """Redis's time, and the live jobs of these ids by shard and id, without their arguments."""
+def _live(queue: Queue, entries: Sequence[Entry], most: bytes = b"0") -> tuple[float, Mapping[tuple[int, str], Job]]:
+    """Redis's time, and the live jobs of these ids by shard and id; with ``most`` bytes of arguments, b"" = all."""
     wanted: dict[int, list[str]] = {}
     for entry in entries:
         wanted.setdefault(entry.lease.shard, []).append(entry.id)
     now_ms, found = 0.0, {}
     while wanted:
-        calls = [(queue.shard(number), (b"".join(map(pack_id, ids)), b"0")) for number, ids in wanted.items()]
+        calls = [(queue.shard(number), (b"".join(map(pack_id, ids)), most)) for number, ids in wanted.items()]
         rest: dict[int, list[str]] = {}
         for (number, ids), frame in zip(wanted.items(), gather(queue.broker, "view", calls), strict=True):
             now_ms = max(now_ms, struct.unpack_from("<d", frame)[0])

@@ -85,6 +85,9 @@ class JobSerializer(Shape):
     reserves = serializers.IntegerField(help_text="how often it was handed out")
     crashes = serializers.IntegerField(help_text="failures whose process died, or whose lease ran out")
     releases = serializers.IntegerField(help_text="how often it was given back without counting")
+    quarantined = serializers.BooleanField(
+        help_text="its process died under it, so it waits to run, or runs, alone in a process; the error says more"
+    )
     context = ObjectField()  # type: ignore[assignment]
     size = serializers.IntegerField(help_text="bytes of the arguments as they are stored")
     cut = serializers.BooleanField(help_text="the arguments are too large for a list; GET the job")

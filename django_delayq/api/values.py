@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from ..conf import conf
+from ..conf import mask
 from ..core import codec
 from ..core.job import Job, Payload, Undecodable
 from ..core.task import registry
@@ -43,16 +41,6 @@ def seconds(ms: float) -> float:
     return round(ms / 1000, 3)
 
 
-def mask() -> Mask:
-    """What hides the secrets, as in the admin."""
-    return _mask(conf().admin.sensitive)
-
-
-@lru_cache(maxsize=4)
-def _mask(words: tuple[str, ...]) -> Mask:
-    return Mask(words)
-
-
 def job(view: JobView, payloads: Iterable[Payload] | None = None) -> dict[str, Any]:
     """A job as everybody may see it.
 
@@ -71,6 +59,7 @@ def job(view: JobView, payloads: Iterable[Payload] | None = None) -> dict[str, A
         "priority": held.priority,
         "merged": held.merged,
         **{name: history[name] for name in ("failures", "reserves", "crashes", "releases")},
+        "quarantined": view.quarantined,
         "context": hide.value(plain(held.context)),
         "size": view.size,
         "cut": view.cut,
@@ -118,7 +107,7 @@ def _content(held: Job, hide: Mask) -> dict[str, Any]:
     except Undecodable:
         return raw(held.args, hide)
     known = registry.get(held.task)
-    args, kwargs = hide.arguments(plain(args), plain(kwargs), () if known is None else _names(known.func))
+    args, kwargs = hide.arguments(plain(args), plain(kwargs), () if known is None else known.argument_names)
     return {"args": args, "kwargs": kwargs}
 
 
@@ -133,13 +122,6 @@ def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
     except UnicodeDecodeError:
         return {"body_base64": b64encode(body if hide is None else _hidden_bytes(body, hide)).decode()}
     return {"body": text if hide is None else _hidden(text, hide)}
-
-
-@lru_cache(maxsize=1024)
-def _names(func: Callable[..., Any]) -> Sequence[str]:
-    """Names of the positional arguments."""
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(name for name, one in inspect.signature(func).parameters.items() if one.kind in kinds)
 
 
 def plain(value: Any, _depth: int = 0) -> Any:

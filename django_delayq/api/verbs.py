@@ -7,7 +7,7 @@ Redis directly, one short call each.
 
 from __future__ import annotations
 
-import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,14 +16,17 @@ from ..core import bulk
 from ..core.queue import Queue
 from ..core.sweep import Progress
 from ..outbox import door, rows, verbs
+from ..outbox.due import NOW, DueTime
 from ..signals import emit, job_cancelled
 from ..sweeping import Sweep
+from . import idempotency
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from ..connections import DjangoBroker
     from ..models import OutboxJob
+    from .idempotency import Kept
 
 #: seconds that a verb for all jobs of a queue may take
 LONGEST: Final = 10.0
@@ -32,47 +35,65 @@ MOVED: Final = "moved"
 NOT_WAITING: Final = "not_waiting"
 
 
-def cancel(queue: Queue, idents: Sequence[str]) -> list[str]:
+def cancel(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> list[str]:
     """Takes jobs back; for each: cancelled, stopping (it runs, and will not be tried again), gone or outbox.
+
+    Args:
+        queue: where they are.
+        idents: the jobs.
+        kept: of a request with a key: what it did before is recognised.
 
     Raises:
         QueueUnavailable: Redis is away; the durable jobs among them are noted in the outbox.
     """
     homes = _with_rows(queue, idents)
 
-    def one(ident: str) -> str:
+    def one(ident: str, request: bytes | None) -> str:
         if ident in homes:
-            return verbs.cancel(_target(queue, ident, homes)) or GONE
-        outcome = queue.cancel(ident)
+            return verbs.cancel(_target(queue, ident, homes, request)) or GONE
+        outcome = queue.cancel(ident, request=request)
         if outcome:
             emit(job_cancelled, None, id=ident, queue=queue.name, outcome=outcome)
         return outcome or GONE
 
-    return _each(idents, homes, one)
+    return _each(idents, homes, kept, one)
 
 
-def reschedule(queue: Queue, idents: Sequence[str], due_ms: int | None, delay_ms: int | None) -> list[str]:
+def reschedule(
+    queue: Queue, idents: Sequence[str], due_ms: int | None, delay_ms: int | None, kept: Kept | None = None
+) -> list[str]:
     """Gives waiting jobs a new due time; for each: moved, not_waiting or outbox.
 
     Args:
         due_ms: Unix ms; or
         delay_ms: from now, on Redis's clock.
+        kept: see :func:`cancel`.
 
     Raises:
         QueueUnavailable: see :func:`cancel`.
     """
-    here = due_ms if due_ms is not None else int(time.time() * 1000) + (delay_ms or 0)
-    return _move(queue, idents, "reschedule", here,
-                 lambda live, ident: live.reschedule(ident, due_ms=due_ms, delay_ms=delay_ms))  # fmt: skip
+    when = DueTime(due_ms=due_ms, delay_ms=delay_ms)
+
+    def move(live: Queue, ident: str, request: bytes | None) -> bool:
+        return live.reschedule(ident, **when, request=request)
+
+    return _move(queue, idents, "reschedule", when, kept, move)
 
 
-def run_now(queue: Queue, idents: Sequence[str]) -> list[str]:
+def run_now(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> list[str]:
     """Makes waiting jobs due now; for each: moved, not_waiting or outbox.
 
+    Args:
+        queue, idents, kept: see :func:`cancel`.
+
     Raises:
         QueueUnavailable: see :func:`cancel`.
     """
-    return _move(queue, idents, "run_now", int(time.time() * 1000), lambda live, ident: live.run_now(ident))
+
+    def move(live: Queue, ident: str, request: bytes | None) -> bool:
+        return live.run_now(ident, request=request)
+
+    return _move(queue, idents, "run_now", NOW, kept, move)
 
 
 def cancel_all(queue: Queue) -> dict[str, Any]:
@@ -83,8 +104,7 @@ def cancel_all(queue: Queue) -> dict[str, Any]:
 
 def run_all_now(queue: Queue) -> dict[str, Any]:
     """Makes every waiting job due now, those that the outbox has not sent yet as well; see :func:`swept`."""
-    now_ms = int(time.time() * 1000)
-    counts = _unsent(queue, MOVED, lambda unsent: rows.move(unsent, now_ms))
+    counts = _unsent(queue, MOVED, lambda unsent: rows.move(unsent, NOW, uuid.uuid4()))
     return swept(lambda progress: bulk.run_all_now(queue, progress=progress), counts)
 
 
@@ -102,32 +122,42 @@ def swept(act: Callable[[Progress], dict[str, int]], before: dict[str, int] | No
     return {"counts": counts, "complete": not sweep.over, "seen": sweep.seen, "total": sweep.total}
 
 
-def _move(queue: Queue, idents: Sequence[str], verb: str, here_ms: int,
-          move: Callable[[Queue, str], bool]) -> list[str]:  # fmt: skip
+def _move(
+    queue: Queue,
+    idents: Sequence[str],
+    verb: str,
+    when: DueTime,
+    kept: Kept | None,
+    move: Callable[[Queue, str, bytes | None], bool],
+) -> list[str]:
     homes = _with_rows(queue, idents)
 
-    def one(ident: str) -> str:
+    def one(ident: str, request: bytes | None) -> str:
         if ident not in homes:
-            return MOVED if move(queue, ident) else NOT_WAITING
+            return MOVED if move(queue, ident, request) else NOT_WAITING
 
         def tell(broker: DjangoBroker) -> bool:
             live = broker.existing(queue.name)
-            return live is not None and move(live, ident)
+            return live is not None and move(live, ident, request)
 
-        answer = verbs.move(_target(queue, ident, homes), verb, here_ms, tell)
+        answer = verbs.move(_target(queue, ident, homes, request), verb, when, tell)
         return answer if isinstance(answer, str) else MOVED if answer else NOT_WAITING
 
-    return _each(idents, homes, one)
+    return _each(idents, homes, kept, one)
 
 
-def _each(idents: Sequence[str], homes: dict[str, str], one: Callable[[str], str]) -> list[str]:
+def _each(
+    idents: Sequence[str], homes: dict[str, str], kept: Kept | None, one: Callable[[str, bytes | None], str]
+) -> list[str]:
+    requests = idempotency.calls(kept, len(idents))
     # Durable jobs first: if Redis is away they are noted before the first of the others says so.
-    first = {place: one(ident) for place, ident in enumerate(idents) if ident in homes} if homes else {}
-    return [first[place] if place in first else one(ident) for place, ident in enumerate(idents)]
+    order = sorted(range(len(idents)), key=lambda place: idents[place] not in homes)
+    outcomes = {place: one(idents[place], requests[place]) for place in order}
+    return [outcomes[place] for place in range(len(idents))]
 
 
-def _target(queue: Queue, ident: str, homes: dict[str, str]) -> verbs.Target:
-    return verbs.Target(queue.name, ident, None, "", homes[ident], durable=True)
+def _target(queue: Queue, ident: str, homes: dict[str, str], request: bytes | None) -> verbs.Target:
+    return verbs.Target(queue.name, ident, None, "", homes[ident], durable=True, request=request)
 
 
 def _outboxes(queue: Queue) -> Iterable[str]:

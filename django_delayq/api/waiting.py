@@ -14,10 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -34,6 +32,7 @@ from ..pull.vigil import Vigil, give_back_soon, in_thread
 from . import problems
 from .held import shown
 from .idempotency import Kept
+from .permissions import identity_of
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -84,6 +83,7 @@ class WaitingResponse(Response):
         #: where the answer is to be kept, if its request carried a key
         self.kept: Kept | None = None
         self._asked_by = request
+        self._user = identity_of(request.user)
         self._search = search
         self._seconds = seconds
         self._jobs: list[HeldJob] = []
@@ -105,10 +105,10 @@ class WaitingResponse(Response):
 
     async def _answer(self) -> None:
         waits = _waits()
-        give_up = time.monotonic() + self._seconds if waits.has_room() else 0.0
+        give_up = time.monotonic() + self._seconds if waits.has_room(self._user) else 0.0
         vigil = Vigil(self._search)
         problem: DelayQError | None = None
-        with waits.having(vigil):
+        with waits.having(vigil, self._user):
             try:
                 self._jobs = await vigil.run(give_up)
             except DelayQError as error:
@@ -154,49 +154,30 @@ class WaitingResponse(Response):
 class Waits:
     """Of one event loop, in whose thread it is used; mostly the only one of the process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
         self.ending = False
-        self._loop = loop
-        self._vigils: set[Vigil] = set()
-        self._hear_of_the_end()
+        #: each with its user
+        self._vigils: dict[Vigil, bytes] = {}
 
-    def has_room(self) -> bool:
-        """Whether one more may wait."""
-        return not self.ending and len(self._vigils) < conf().api.max_waiting
+    def has_room(self, user: bytes) -> bool:
+        """Return True if one more wait fits in, and in this user's share."""
+        api, users = conf().api, list(self._vigils.values())
+        return not self.ending and len(users) < api.max_waiting and users.count(user) < api.max_waiting_per_user
 
     @contextlib.contextmanager
-    def having(self, vigil: Vigil) -> Iterator[None]:
+    def having(self, vigil: Vigil, user: bytes) -> Iterator[None]:
         """One more waits meanwhile."""
-        self._vigils.add(vigil)
+        self._vigils[vigil] = user
         try:
             yield
         finally:
-            self._vigils.discard(vigil)
+            del self._vigils[vigil]
 
     def end(self) -> None:
-        """The server stops: everyone gets an answer now, and nobody is made to wait any more."""
+        """Answer every wait now, and let no further request wait."""
         self.ending = True
         for vigil in self._vigils:
             vigil.end()
-
-    def _hear_of_the_end(self) -> None:
-        """A server that was told to stop waits for its requests, and tells nobody. So its signals are listened to."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before = signal.getsignal(number)
-            if callable(before):
-                signal.signal(number, self._hearing(before))
-
-    def _hearing(self, before: Callable[..., Any]) -> Callable[..., None]:
-        loop, end = self._loop, self.end
-
-        def heard(number: int, frame: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(end)  # not here: this may come in the middle of anything
-            before(number, frame)
-
-        return heard
 
 
 _by_loop: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Waits]] = WeakKeyDictionary()
@@ -206,5 +187,17 @@ def _waits() -> Waits:
     loop = asyncio.get_running_loop()
     found = _by_loop.get(loop)
     if found is None:
-        found = _by_loop[loop] = Waits(loop)
+        found = _by_loop[loop] = Waits()
     return found
+
+
+def end_waits() -> None:
+    """Answer every reserve that waits in this process now; later ones are answered at once.
+
+    A server that stops lets its requests end, so one that waits holds it up for as long as it waits (20 s at most).
+    Servers do not announce their end to an application, and their signal handlers are their own: call this where yours
+    lets you. It may be called from any thread, and from a signal handler.
+    """
+    for loop, waits in list(_by_loop.items()):
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(waits.end)

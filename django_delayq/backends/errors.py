@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from django_delayq.core.errors import DelayQError
+from django_delayq.core.errors import Crashed, DelayQError
 
-
-class Crashed(DelayQError):
-    """The process that ran the task died (killed, segmentation fault, machine lost)."""
+__all__ = ["Crashed", "Gone", "ResultTooLarge", "UnknownTask"]
 
 
 class UnknownTask(DelayQError):

@@ -86,6 +86,7 @@ class Job:
     reserves: int = 0
     crashes: int = 0
     releases: int = 0
+    quarantined: bool = False
     context: dict[str, Any] = field(default_factory=dict)
     size: int = 0
     cut: bool = False
@@ -195,6 +196,7 @@ class Worker:
     stopping: bool
     lost: bool
     seconds_ago: float
+    quarantine: bool = False
     rss_mib: int | None = None
     started: datetime | None = field(default=None, metadata=_MOMENT)
     seen: datetime | None = field(default=None, metadata=_MOMENT)

@@ -100,7 +100,7 @@ class Operating(Base):
     def graves(self, queue: str, id: str) -> list[Job]:
         """All records of an id in the morgue."""
         try:
-            return [job_of(one) for one in self._get("queues", queue, "morgue", id)["jobs"]]
+            return list(self._pages(("queues", queue, "morgue", id), {}))
         except JobNotFound:
             return []
 

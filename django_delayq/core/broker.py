@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from . import figures, rules, workers
@@ -12,6 +12,7 @@ from . import layout as layouts
 from .connection import Connection
 from .epochs import Epochs
 from .errors import InvalidJob, Misconfigured
+from .frames import BrokenJob
 from .inspector import Inspector
 from .keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .layout import Layout
@@ -58,6 +59,8 @@ class Broker:
         self.queues_key = queues_key(prefix)
         #: what this process has counted of finished runs and Redis does not know yet
         self.tally = Tally(self.note_figures)
+        #: called with reserved jobs whose bodies cannot be read, before they are buried
+        self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
         self._queues: dict[str, Queue] = {}
         self._lock = threading.Lock()
 
@@ -188,7 +191,7 @@ class Broker:
         opened = [self._install(name.decode(), layouts.decode(stored[name])) for name in sorted(stored) if name]
         return [queue for queue in opened if not queue.deleted]
 
-    def served(self, names: Sequence[str], *, every: bool = False) -> list[Queue]:
+    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """The queues that a process serves, as the registry has them now.
 
         A queue that was never there is made. One that is known here and was lost with Redis is put back, and so are
@@ -196,6 +199,7 @@ class Broker:
 
         Args:
             every: also all queues that are not named.
+            awaited: names of queues that are not made: each is left out until the registry has it.
         """
         with clear_errors():
             if every:
@@ -205,7 +209,7 @@ class Broker:
                 stored = {name.encode(): layout for name, layout in found if layout is not None}
         wanted = {*names, *(self._queues if every else ())}
         for name in sorted(wanted):
-            if name.encode() not in stored:
+            if name.encode() not in stored and (name in self._queues or name not in awaited):
                 stored[name.encode()] = layouts.encode(self._put_back(name))
         return self._opened(stored)
 
@@ -280,15 +284,18 @@ class Broker:
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
-    def announce(self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = ()) -> Heard:
+    def announce(
+        self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
+    ) -> Heard:
         """A worker says that it lives, and what it does; it hears Redis's time and what somebody told it.
 
         ``changes`` is another text afterwards when a queue was made, changed or deleted, or all were lost with Redis.
 
         Args:
             done: ids of what it was told and has done; None = it is new, so what was told to its name was not for it.
+            tasks: names of the tasks that it can run; None = as announced before.
         """
-        heard, self.changes = workers.announce(self, name, info, done)
+        heard, self.changes = workers.announce(self, name, info, done, tasks)
         return heard
 
     def forget(self, name: str) -> None:
@@ -302,6 +309,14 @@ class Broker:
         ms) and ``ids`` (number of the jobs that this run takes together).
         """
         return workers.read(self)
+
+    def knows_task(self, queue: str, task: str, now_ms: float) -> bool:
+        """Return True if a live worker that reserves from a queue has announced that it can run a task.
+
+        Args:
+            now_ms: the time on Redis's clock.
+        """
+        return workers.knows_task(self, queue, task, now_ms)
 
     def tell_worker(self, name: str, word: str) -> bool:
         """Tells a worker something, which it hears with its next announcement.

@@ -22,8 +22,8 @@ from zlib import crc32
 from .chunks import CHUNK
 from .errors import InvalidJob
 from .frames import bad_id
-from .job import MAX_ID_BYTES, PRIORITIES
-from .keys import number_of
+from .job import MAX_ID_BYTES
+from .keys import DUE_KEYS, number_of
 from .rehome import live_in_older
 from .sweep import Act, Progress, last_score, look_at, sweep, told
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 #: an id (its generation that was buried last), or an id and the key of a generation
 Wanted = str | tuple[str, bytes]
 
-_DUE_INDEXES: Final = tuple(f"due.{priority}" for priority in range(PRIORITIES))
 _KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": "moved"}
 _DISCARDED: Final = {"d": "discarded", "n": "gone"}
 _RUN_NOW: Final = struct.Struct("<dII")
@@ -190,7 +189,7 @@ def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, i
     def act(number: int, idents: Sequence[bytes]) -> list[str]:
         return _remove(queue, number, idents, "cancel", "cancelled", 0)
 
-    return sweep(queue, _DUE_INDEXES, None, act, sum(shard.waiting for shard in scene.values()), progress)
+    return sweep(queue, DUE_KEYS, None, act, sum(shard.waiting for shard in scene.values()), progress)
 
 
 def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
@@ -204,7 +203,7 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
     total = sum(shard.delayed for shard in look_at(queue).values())
     moved = seen = 0
     for number in queue.numbers:
-        for place, index in enumerate(_DUE_INDEXES):
+        for place, index in enumerate(DUE_KEYS):
             until = last_score(queue, number, index)
             last, looked_at = 0.0, CHUNK if until else 0
             while looked_at == CHUNK:

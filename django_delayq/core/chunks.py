@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ from .frames import pack_deadline, pack_new
 from .job import NewJob
 from .keys import MAX_SHARDS
 from .ordered import in_order
+from .requests import request_for
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -22,6 +22,8 @@ CHUNK: Final = 250
 CHUNK_BYTES: Final = 1 << 20
 IN_FLIGHT: Final = 2
 MOVED: Final = "v"
+#: letters behind which the key of a generation is answered, if it is asked for
+_WITH_KEY: Final = frozenset("mig")
 
 #: place among the jobs given, the job, its packed form
 _Entry: TypeAlias = tuple[int, NewJob, bytes]
@@ -65,10 +67,14 @@ class ChunkSender:
     Where a shard gets several chunks they go over one line to a node, so that none overtakes another (:mod:`.ordered`).
     Those that have an id in common wait for each other besides: the first may have to be sent again when the second has
     been done.
+
+    Args:
+        keys: fill in ``NewJob.joined``.
     """
 
-    def __init__(self, queue: Queue, not_after_ms: float | None = None) -> None:
+    def __init__(self, queue: Queue, not_after_ms: float | None = None, *, keys: bool = False) -> None:
         self._queue = queue
+        self._keys = b"1" if keys else b""
         self._scripts = queue.broker.scripts
         self._in_order = False
         self._deadline = pack_deadline(not_after_ms)
@@ -131,8 +137,10 @@ class ChunkSender:
         ids = {new.id for _, new, _ in entries if not new.fresh}
         while any(not ids.isdisjoint(sent.ids) for sent in self._on_the_way):
             yield self._collect()
-        reply = self._scripts.begin("schedule", shard.keys, os.urandom(16), shard.constants, frame, b"1", b"",
-                                    self._deadline)  # fmt: skip
+        request = request_for([new for _, new, _ in entries])
+        reply = self._scripts.begin(
+            "schedule", shard.keys, request, shard.constants, frame, b"1", b"", self._deadline, self._keys
+        )
         self._on_the_way.append(_Sent(number, entries, ids, reply))
         while len(self._on_the_way) > IN_FLIGHT:
             yield self._collect()
@@ -160,7 +168,12 @@ class ChunkSender:
 
     def _collect(self) -> _Answer:
         number, entries, _, reply = self._on_the_way.popleft()
-        letters = reply().decode()
+        answer = reply()
+        letters, keys = answer[: len(entries)].decode(), answer[len(entries) :]
+        if keys:
+            met = [entry[1] for entry, letter in zip(entries, letters, strict=True) if letter in _WITH_KEY]
+            for place, new in enumerate(met):
+                new.joined = keys[16 * place : 16 * place + 16]
         if MOVED in letters:
             for entry, letter in zip(entries, letters, strict=True):
                 if letter == MOVED:

@@ -29,8 +29,8 @@ from .column_values import (
 )
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
-from .keys import SHARD_KEYS
-from .paging import INDEXES, Range
+from .keys import DUE_KEYS, SHARD_KEYS
+from .paging import Range
 from .scripts import clear_errors
 
 if TYPE_CHECKING:
@@ -114,8 +114,11 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
         return
     for index, priority in _indexes(part.place):
         for members, scores in _IndexPages(broker, part, index, page):
-            ids = [member[:-_GRAVE_TAIL] for member in members] if part.place == "morgue" else members
-            yield _entries_of(part, priority, ids, scores)
+            if index == "quarantine":
+                yield from _entries_by_priority(broker, part, members, scores)
+            else:
+                ids = [member[:-_GRAVE_TAIL] for member in members] if part.place == "morgue" else members
+                yield _entries_of(part, priority, ids, scores)
 
 
 def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Columns]:
@@ -151,9 +154,10 @@ def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Re
 
 
 def _indexes(place: str) -> list[tuple[str, int | None]]:
-    """The indexes that hold a place, and the priority of what lies there."""
-    return [("morgue", None)] if place == "morgue" else list(zip(INDEXES["waiting"]["due"], range(PRIORITIES),
-                                                                strict=True))  # fmt: skip
+    """The indexes that hold a place, and the priority of what lies there if it is one."""
+    if place == "morgue":
+        return [("morgue", None)]
+    return list(zip(DUE_KEYS, (*range(PRIORITIES), None), strict=True))
 
 
 def _is_bounded_by_index(part: Part) -> bool:
@@ -223,6 +227,19 @@ def _entries_of(part: Part, priority: int | None, ids: Collection[bytes], scores
     n = len(ids)
     return Entries(part, priority, n, struct.pack(f"<{n}I", *map(len, ids)), b"".join(ids),
                    struct.pack(f"<{n}d", *scores))  # fmt: skip
+
+
+def _entries_by_priority(broker: Broker, part: Part, ids: Sequence[bytes],
+                         scores: Sequence[float]) -> Iterator[Entries]:  # fmt: skip
+    """Entries of an index that does not say the priorities; one whose job has just gone is left out."""
+    with clear_errors():
+        bodies = broker.client.hmget(broker.shard(part.queue, part.shard).names["body"], list(ids))
+    found: dict[int, list[tuple[bytes, float]]] = {}
+    for ident, score, body in zip(ids, scores, bodies, strict=True):
+        if body:
+            found.setdefault(body[0] % PRIORITIES, []).append((ident, score))
+    for priority, some in sorted(found.items()):
+        yield _entries_of(part, priority, *zip(*some, strict=True))
 
 
 class _IndexPages:

@@ -2,96 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import os
 import random
-import threading
 import time
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakSet
 
 import redis
 from redis import exceptions as redis_errors
-from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
-from redis.retry import Retry
 
 from . import probe
+from .link import within
+from .pool import BoundedPool
 from .redis_config import RedisConfig
 from .redis_sources import Source, source_of, source_of_client
 
-__all__ = ["Connection", "Lines", "RedisConfig", "connect"]
+__all__ = ["Connection", "RedisConfig", "connect"]
 
-#: tries once
-_NEVER: Final = Retry(NoBackoff(), 0)
 #: a slot that is on its way to another node of a cluster is waited for so long (seconds)
 MOVING: Final = 10.0
-
-
-class Lines:
-    """Connections of one pool for packed commands.
-
-    They come from the pool but do not return there: handing one in and out of redis-py's pool takes longer than packing
-    and parsing a call. There are as many as threads that ever called at the same moment.
-
-    A line tries nothing again by itself. redis-py would do so at every level, each attempt of a call having its own
-    attempts to connect, and each of those to shake hands: that a server stands still one would hear after minutes.
-    """
-
-    __slots__ = ("_ends", "_idle", "_max_age", "_pid", "policy", "pool")
-
-    def __init__(self, pool: ConnectionPool, max_age: float | None = None) -> None:
-        self.pool = pool
-        self._max_age = max_age
-        self._ends: dict[Any, float] = {}
-        self._idle: list[Any] = []
-        self._pid = os.getpid()
-        #: how often, and with which pauses, a call is tried again
-        self.policy: Retry = pool.connection_kwargs.get("retry") or _NEVER
-
-    def take(self) -> Any:
-        """A connection, to be given back with :meth:`put_back`."""
-        if self._pid != os.getpid():  # a forked child must not speak on its parent's lines
-            self._pid, self._idle, self._ends = os.getpid(), [], {}
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            pool: Any = self.pool
-            line = pool.get_connection()
-            line.retry = _NEVER
-        if self._max_age is not None:
-            self._renew_if_old(line)
-        return line
-
-    def _renew_if_old(self, line: Any) -> None:
-        end = self._ends.get(line)
-        if end is None:
-            self._ends[line] = end_of(self._max_age)
-        elif time.monotonic() >= end:
-            line.disconnect()  # who took it connects again before sending
-            self.pool.disconnect(inuse_connections=False)  # those that wait for other commands are of its age
-            self._ends[line] = end_of(self._max_age)
-
-    def put_back(self, line: Any, *, clean: bool) -> None:
-        """Gives a line back; one that may still have half a reply on it (not ``clean``) is closed first."""
-        if not clean:
-            line.disconnect()
-        self._idle.append(line)
-
-    def close(self) -> None:
-        """Gives all of them back to the pool."""
-        idle, self._idle, self._ends = self._idle, [], {}
-        for line in idle:
-            line.retry = self.policy
-            self.pool.release(line)
-
-
-def end_of(max_age: float | None) -> float:
-    """When (``time.monotonic()``) a connection that is made now is to be made anew: not all of them at one moment."""
-    return math.inf if max_age is None else time.monotonic() + max_age * random.uniform(0.8, 1.0)
 
 
 class Connection:
@@ -101,19 +33,16 @@ class Connection:
 
     Args:
         source: where it is.
-        max_age: seconds after which a connection is made anew, so that a name that means another address by now, or a
-            balancer with a new node, is followed without an error; None = never.
-        patience: seconds after which an answer is not waited for any longer, nor asked for again; None = as the source
-            says, with re-sends.
     """
 
-    def __init__(self, source: Source, *, max_age: float | None = None, patience: float | None = None) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self.max_age = max_age
-        self.patience = patience
+        #: seconds after which a connection is made anew, so that a name that means another address by now, or a
+        #: balancer with a new node, is followed without an error; None = never
+        self.max_age = source.limits.max_age
+        #: seconds in which a call ends, with waiting for a connection, connecting and every retry
+        self.patience = source.limits.patience
         self._waiting: WeakSet[ConnectionPool] = WeakSet()
-        self._lines: dict[str, Lines] = {}
-        self._lock = threading.Lock()
         #: whether it is a Redis Cluster
         self.cluster = source.cluster
         #: the address without any secret, for logs and messages
@@ -121,7 +50,7 @@ class Connection:
         if not source.cluster:
             # Made here and not by the first of many threads. A cluster's client asks for the slots when it is made,
             # so that one waits for the first use.
-            self._lines[""] = Lines(self.client.connection_pool, max_age)  # type: ignore[union-attr]
+            self._pool = cast(redis.Redis, self.client).connection_pool
 
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
@@ -143,12 +72,12 @@ class Connection:
         return cls(source_of_client(client))
 
     def hurried(self, seconds: float) -> Connection:
-        """Another connection to the same place, for callers who rather go without an answer than wait.
+        """Return another connection to the same place, for callers who rather go without an answer than wait.
 
         Args:
-            seconds: for how long one step (connecting, one answer) may take. A line that was lost is made anew once.
+            seconds: for how long a call may take. A connection that was lost is made anew once within that time.
         """
-        return Connection(self._source.hurried(seconds), max_age=self.max_age, patience=seconds)
+        return Connection(self._source.hurried(seconds))
 
     def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
         """A client of its own for BLPOP or pub/sub; never share it between threads, close it after use.
@@ -164,38 +93,41 @@ class Connection:
         # Not from_pool(): `blocking().pubsub()` must not lose its pool when the client is collected.
         return redis.Redis(connection_pool=pool)
 
-    def lines(self, key: bytes) -> Lines:
-        """Connections to the server; on a cluster to the node that holds ``key``, as far as is known here.
+    def pool(self, key: bytes) -> BoundedPool:
+        """Return the pool of the server; on a cluster, of the node that holds ``key``, as far as is known here.
 
         Raises:
             SlotNotCoveredError: no node is known that holds it.
         """
         if not self.cluster:
-            return self._lines[""]
+            return cast(BoundedPool, self._pool)
         client: Any = self.client
-        node = client.get_node_from_key(key)
-        pool = client.get_redis_connection(node).connection_pool
-        found = self._lines.get(node.name)
-        if found is None or found.pool is not pool:
-            with self._lock:
-                found = self._lines.get(node.name)
-                if found is None or found.pool is not pool:
-                    found = self._lines[node.name] = Lines(pool, self.max_age)
-        return found
+        return cast(BoundedPool, client.get_redis_connection(client.get_node_from_key(key)).connection_pool)
 
-    def run(self, source: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Runs a script by its source, wherever its keys are now.
+    def exchange(self, key: bytes, packed: bytes, until: float) -> Any:
+        """Return the reply to a packed command, with retries (on a cluster without). It ends at ``until``."""
+        pool = self.pool(key)
+        link = pool.take(until)
+        try:
+            return link.exchange(packed)
+        finally:
+            pool.release(link)
+
+    def run(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
+        """Run a script by its source, wherever its keys are now, before ``until`` (monotonic; None = in our patience).
 
         While a slot moves from one node of a cluster to another some of the keys lie here and some there, or nowhere
         yet: Redis refuses a script (TRYAGAIN) until the move is over. That is waited for, up to ten seconds.
         """
-        until = time.monotonic() + MOVING
+        until = time.monotonic() + self.patience if until is None else until
+        moved_by = min(until, time.monotonic() + MOVING)
         while True:
             try:
-                return self.client.eval(source, len(keys), *keys, *args)
+                with within(until):
+                    return self.client.eval(source, len(keys), *keys, *args)
             except (redis_errors.ClusterError, redis_errors.TryAgainError) as error:
                 # A cluster that is down says so itself, and for longer than that.
-                if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > until:
+                if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > moved_by:
                     raise
             time.sleep(random.uniform(0.005, 0.05))
 
@@ -224,8 +156,6 @@ class Connection:
         """Closes all its connections, also those of blocking clients. The next command opens new ones."""
         for pool in list(self._waiting):
             pool.disconnect()
-        for lines in list(self._lines.values()):
-            lines.close()
         client = self.__dict__.get("client")
         if client is not None:
             # It is being given up; an error of a dead peer is no news.
@@ -234,5 +164,5 @@ class Connection:
 
 
 def connect(config: RedisConfig) -> Connection:
-    """The connection to what ``config`` names. It connects with the first command, not here."""
-    return Connection(source_of(config), max_age=config.max_connection_age)
+    """Return the connection to what ``config`` names. It connects with the first command, not here."""
+    return Connection(source_of(config))

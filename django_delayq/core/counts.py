@@ -25,6 +25,8 @@ class Counts:
     oldest_due_ms: float | None = None
     #: ends of durable jobs that nobody has taken down so far
     marks: int = 0
+    #: jobs whose next run is in quarantine; also counted as delayed or ready
+    quarantine: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     #: of what waits: due by now, then up to each offset of the horizon that was asked for, then later
     backlog: tuple[int, ...] = (0, 0)
@@ -35,14 +37,15 @@ class Counts:
 
     @property
     def lag_seconds(self) -> float:
-        """How long the longest waiting ready job is overdue; 0 when nothing is due."""
+        """Seconds by which the longest waiting job is overdue, but for those that wait for quarantine."""
         if self.oldest_due_ms is None:
             return 0.0
         return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
 
     def add(self, answer: Sequence[Any]) -> None:
         """Adds what ``stats.lua`` says of one shard."""
-        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, due, *counters = answer
+        now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, *rest = answer
+        quarantine, due, *counters = rest
         self.now_ms = max(self.now_ms, float(now_ms))
         self.ready += ready
         self.delayed += delayed
@@ -51,6 +54,7 @@ class Counts:
         self.failed += failed
         self.morgue += morgue
         self.marks += marks
+        self.quarantine += quarantine
         self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
         due_ms = float(oldest) // 1000
         if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):

@@ -26,9 +26,19 @@ new shards are opened again with it; if it comes after the publication, the oper
 shards. A call that is sent again after a lost reply: its shard remembers it; ``v`` is not remembered and by (1) is
 the answer again. An old shard is not retired before its youngest call is older than any that may still be sent again.
 
-Fencing tokens: the largest token of all older shards, read after they were closed, is the floor of the new ones; and
-because the old ones go on, the tokens of each epoch run 19 hours ahead of those of the epoch before
-(``lib/reserve.lua``).
+Fencing tokens: a later holder of an id has a larger token than every earlier one. A token is a moment, ``max(last + 1,
+now)`` in µs (``lib/reserve.lua``), and none is ahead of the clock. So whatever Redis loses, later tokens are larger, as
+long as its clock is not set back.
+
+Of two epochs, let an old shard be closed at c by its own clock, and let F be the largest of c and of the tokens until
+then, over all old shards. The shards of the next epoch begin above F + h, and are published when h = 33 ms have
+passed, so that this is not ahead of the clock either. From c on the old shard's tokens follow a clock that is slow
+until it is L = 64 h = 2.1 s behind: at c + e they are at most max(c + e/64, c + e - L). An id that it hands out then,
+and that the next epoch hands out later, gets more than F + h from that one, and at least c + e - d by a clock that is
+d behind. While e <= L the old token is at most c + h <= F + h; later it is c + e - L, which is less if d < L. So the
+clocks of a cluster's nodes may differ by two seconds. (An old shard that hands out more often than every 64 µs counts
+``last + 1`` instead; it would have to do so 32,768 times within those two seconds.)
+
 Ticks of recurring tasks are told to the new shards before these are published, and once more before an old shard is
 retired; until then the old shard is asked first. What was counted in an old epoch is added, once, to the counters of
 the present one's first shard when it is retired, so that a queue's counters never go back.
@@ -66,6 +76,8 @@ log = logging.getLogger(__name__)
 PATIENCE: Final = 0.5
 #: seconds after which a call gives up
 LONGEST_WAIT: Final = 10.0
+#: µs by which the tokens of an epoch begin above those of the epoch before, which goes on meanwhile
+HEAD_START: Final = 1 << 15
 _TICKS: Final = (b"tick:", b"sight:")
 
 
@@ -236,9 +248,10 @@ class Epochs:
         epoch, shards = layout["next"]
         self._close(name, layouts.epochs_of(layout))
         token, seq, ticks = self._last_words(name, layouts.epochs_of(layout))
+        time.sleep(HEAD_START / 1e6)  # before anybody may know of the new shards, their tokens are in the past
         rules = layouts.rules_of(layout, shards)
         for number in _numbers(epoch, shards):
-            if self._call("open", name, number, changes, token, seq, *rules, shards) == b"u":
+            if self._call("open", name, number, changes, token + HEAD_START, seq, *rules, shards) == b"u":
                 # Either others have published it, then the swap fails; or the registry forgot that it once was there.
                 return self._swapped(name, stored, layouts.with_lost(layout, self._size_of(name, epoch)))
         self._carry(name, ticks, epoch, shards)
@@ -279,12 +292,13 @@ class Epochs:
         self._close(queue.name, queue.epochs[:-1])
 
     def _last_words(self, name: str, epochs: layouts.Epochs) -> tuple[int, int, dict[bytes, bytes]]:
-        """The largest token and arrival of these shards, and the ticks fired there."""
+        """The largest token, or moment of the closing, and arrival of these shards, and the ticks fired there."""
         token = seq = 0
         ticks: dict[bytes, bytes] = {}
         for number in _all_numbers(epochs):
             meta = self._meta(name, number)
-            token, seq = max(token, int(meta.get(b"token", 0))), max(seq, int(meta.get(b"seq", 0)))
+            token = max(token, int(meta.get(b"token", 0)), int(meta.get(b"closed", 0)))
+            seq = max(seq, int(meta.get(b"seq", 0)))
             ticks |= _later_ticks(ticks, meta)
         return token, seq, ticks
 

@@ -49,6 +49,13 @@ class JobTimeout(BaseException):
     """
 
 
+class Crashed(DelayQError):
+    """Given to those who listen to the end of a job whose process died (killed, segmentation fault, machine lost).
+
+    Also of a job that was pulled and held beyond its lease.
+    """
+
+
 class Verdict(Exception):
     """Base of the exceptions by which a handler decides the fate of its own job."""
 

@@ -13,11 +13,14 @@ from .job import (
     DEFAULT_PRIORITY,
     DURABLE,
     MAX_ID_BYTES,
+    POSTPONED,
+    Generation,
     Job,
     NewJob,
     Payload,
     Settlement,
     Undecodable,
+    is_quarantined,
     pack_body,
     unpack_body,
 )
@@ -28,18 +31,18 @@ SCORE_POLICY: Final = {"min": 0, "max": 1, "first": 2, "last": 3}
 PAYLOAD_POLICY: Final = {"all": 0, "last": 1, "first": 2}
 _DELAY, _KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 1, 2, 4, 8
 _DURABLE = 4  # of an ack
-_RUN_MERGED, _EXPIRED, _SUSPECT, _CRASH, _OLDEST, _INHERIT, _SCORE_POLICY = 1, 2, 4, 8, 16, 32, 64
+_RUN_MERGED, _EXPIRED, _QUARANTINE, _CRASH, _OLDEST, _INHERIT, _SCORE_POLICY = 1, 2, 4, 8, 16, 32, 64
 
 _KEY_BYTES: Final = 16
 _NEW = struct.Struct("<BBBBdB")
 _PAYLOAD_RULES = struct.Struct("<BI")
 _ENTRY = struct.Struct("<ddBB")
-_BATCH = struct.Struct("<dddH")
-_JOB = struct.Struct("<dHHHBdB")
+_BATCH = struct.Struct("<ddddH")
+_JOB = struct.Struct("<dHHHHBdB")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _LEASE = struct.Struct("<dB")
-_STATE = struct.Struct("<ddHHHBdB")
+_STATE = struct.Struct("<ddHHHHBdB")
 _DOUBLE = struct.Struct("<d")
 _GRAVE = struct.Struct("<ddHHH")
 
@@ -62,11 +65,14 @@ class State:
     failures: int = 0
     reserves: int = 0
     crashes: int = 0
+    own_crashes: int = 0
     flags: int = 0
     failed_at_ms: int = 0
     worker: str = ""
     taken: int = 0  # number of payloads in its run's hands
     error: bytes = b""
+    postponed_at_ms: int = 0
+    postponed_for: str = ""
 
 
 def sortable(score: str) -> bytes:
@@ -78,6 +84,19 @@ def sortable(score: str) -> bytes:
 def digest(data: bytes) -> bytes:
     """What makes two payloads equal: the first 16 bytes of the SHA-1 of their bytes (Lua can compute it too)."""
     return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
+
+
+def generation_of(new: NewJob) -> Generation:
+    """Return what names the job that a schedule call made or met."""
+    key = new.joined or new.key
+    if new.payload is None:
+        return Generation((key,))
+    return Generation((key, new.payload.key), digest(new.payload.data))
+
+
+def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
+    """Return keys and digest as the scripts take them (``lua/lib/generation.lua``); None = whatever lives."""
+    return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
 
 
 def bad_id(ident: bytes) -> InvalidJob:
@@ -162,7 +181,8 @@ def pack_settlement(settlement: Settlement) -> bytes:
     marks = _RUN_MERGED if job.merged else 0
     if settlement.guard == "expired":
         marks |= _EXPIRED
-    if settlement.verb != "ack":
+    is_ack = settlement.verb in ("ack", "ack_early")
+    if not is_ack:
         marks |= _other_marks(settlement)
     elif waits_for_end(job):
         marks |= _DURABLE
@@ -176,7 +196,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
         )  # fmt: skip
         run = b"".join([b"%c%b" % (len(text), text) for text in texts])
     size = _U16.pack(len(run))
-    if settlement.verb == "ack":
+    if is_ack:
         return b"".join((head, ident, size, run))
     outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
     error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
@@ -195,14 +215,20 @@ def waits_for_end(job: Job) -> bool:
     return job.key >= DURABLE
 
 
+def _fourth_mark(settlement: Settlement) -> bool:
+    """Return the mark whose meaning depends on the verb."""
+    by_verb = {"release": settlement.postpone, "fail": settlement.own_crash}
+    return by_verb.get(settlement.verb, settlement.oldest)
+
+
 def _other_marks(settlement: Settlement) -> int:
     """What an ack has no use for; ``acked.lua`` compares its marks as a number."""
     marks = _SCORE_POLICY * SCORE_POLICY[settlement.score_policy]
-    if settlement.suspect:
-        marks |= _SUSPECT
-    if settlement.outcome in ("crashed", "poison"):
+    if settlement.quarantine:
+        marks |= _QUARANTINE
+    if settlement.unclear if settlement.verb == "release" else settlement.outcome in ("crashed", "poison"):
         marks |= _CRASH
-    if settlement.oldest:
+    if _fourth_mark(settlement):
         marks |= _OLDEST
     if settlement.inherit:
         marks |= _INHERIT
@@ -220,21 +246,30 @@ def pack_touch(job: Job, *, started: bool) -> bytes:
     return struct.pack("<dB", job.token, started) + pack_id(job.id)
 
 
-def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> tuple[list[Job], list[BrokenJob], float, float]:
-    """``(jobs, broken, now µs, next due µs or -1)`` of what ``lua/lib/reserve.lua`` hands out."""
-    token, now_us, next_due, n = _BATCH.unpack_from(frame)
+def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
+    """The job of ``take_over.lua``."""
+    return struct.pack("<dB", job.token, only_expired) + pack_id(job.id)
+
+
+def unpack_batch(frame: bytes, queue: str, shard: int,
+                 worker: str) -> tuple[list[Job], list[BrokenJob], float, float, float]:  # fmt: skip
+    """``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1)`` of a frame of ``lua/lib/reserve.lua``."""
+    token, now_us, next_due, quarantined, n = _BATCH.unpack_from(frame)
     tasks, at = unpack_names(frame, _BATCH.size)
     jobs: list[Job] = []
     broken: list[BrokenJob] = []
     token = int(token)
     for _ in range(n):
-        due, failures, reserves, crashes, flags, failed_at, length = _JOB.unpack_from(frame, at)
+        due, failures, reserves, crashes, own, flags, failed_at, length = _JOB.unpack_from(frame, at)
         at += _JOB.size
         ident = frame[at : at + length].decode()
         at += length
         (size,) = _U32.unpack_from(frame, at)
         body = frame[at + 4 : at + 4 + size]
         at += 4 + size
+        since, reason = 0, ""
+        if flags & POSTPONED:
+            since, reason, at = _unpack_postponed(frame, at)
         # The scripts take bit 3 of byte 1 as "merged", and so must whoever reads behind the body.
         payloads: tuple[Payload, ...] = ()
         if body and body[0] & 8:
@@ -246,8 +281,16 @@ def unpack_batch(frame: bytes, queue: str, shard: int, worker: str) -> tuple[lis
             broken.append(BrokenJob(job, str(error), body))
             continue
         jobs.append(Job(queue, shard, ident, task, key, args, options, priority, int(due // 1000), token, failures,
-                        reserves, crashes, flags, int(failed_at), 0, worker, b"", payloads, merged))  # fmt: skip
-    return jobs, broken, now_us, next_due
+                        reserves, crashes, flags, int(failed_at), 0, worker, b"", payloads, merged, own,
+                        is_quarantined(body), since, reason))  # fmt: skip
+    return jobs, broken, now_us, next_due, quarantined
+
+
+def _unpack_postponed(frame: bytes, at: int) -> tuple[int, str, int]:
+    """Return since when (ms) and why a job is postponed, and the position behind it."""
+    (since,) = _DOUBLE.unpack_from(frame, at)
+    reason, at = take_u8(frame, at + 8)
+    return int(since), reason.decode(errors="replace"), at
 
 
 def _unpack_payloads(frame: bytes, at: int) -> tuple[tuple[Payload, ...], int]:
@@ -265,13 +308,17 @@ def unpack_state(packed: bytes) -> State:
     """A stored state record; what is missing or too short to be one counts as a fresh job's."""
     if len(packed) < _STATE.size + 2:
         return State()
-    token, due, failures, reserves, crashes, flags, failed_at, length = _STATE.unpack_from(packed)
+    token, due, failures, reserves, crashes, own, flags, failed_at, length = _STATE.unpack_from(packed)
     at = _STATE.size
     worker = packed[at : at + length].decode(errors="replace")
     (taken,) = _U16.unpack_from(packed, at + length)
-    at += length + 2
-    return State(int(token), due, failures, reserves, crashes, flags, int(failed_at), worker, taken // 32,
-                 packed[at + taken :])  # fmt: skip
+    at += length + 2 + taken
+    since, reason = 0, ""
+    if flags & POSTPONED:
+        since, reason, at = _unpack_postponed(packed, at)
+        at += _DOUBLE.size  # the due score that it has got
+    return State(int(token), due, failures, reserves, crashes, own, flags, int(failed_at), worker, taken // 32,
+                 packed[at:], since, reason)  # fmt: skip
 
 
 def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
@@ -295,7 +342,8 @@ def job_of(queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, 
         priority, merged, key, task, options, args = DEFAULT_PRIORITY, False, body[3:19], "", b"", body
     return Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), state.token,
                state.failures, state.reserves, state.crashes, state.flags, state.failed_at_ms, 0, state.worker,
-               state.error, (), merged)  # fmt: skip
+               state.error, (), merged, state.own_crashes, is_quarantined(body), state.postponed_at_ms,
+               state.postponed_for)  # fmt: skip
 
 
 def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
@@ -313,6 +361,27 @@ def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
         state = unpack_state(packed)
         job = job_of(queue, shard, ident, body, tasks, state, state.due_us)
         job.deadline_ms = int(deadline)
+        jobs.append(job)
+    return jobs
+
+
+def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
+    """The jobs of ``begun.lua``; ``deadline_ms`` is when their runs began."""
+    tasks, at = unpack_names(frame, 0)
+    (n,) = _U16.unpack_from(frame, at)
+    at += 2
+    jobs = []
+    for _ in range(n):
+        (began,) = _DOUBLE.unpack_from(frame, at)
+        ident, at = take_u8(frame, at + 8)
+        packed, at = take_u32(frame, at)
+        body, at = take_u32(frame, at)
+        payloads, at = take_u32(frame, at)
+        state = unpack_state(packed)
+        job = job_of(queue, shard, ident.decode(), body, tasks, state, state.due_us)
+        job.deadline_ms = int(began)
+        if payloads:
+            job.payloads, _ = _unpack_payloads(payloads, 0)
         jobs.append(job)
     return jobs
 

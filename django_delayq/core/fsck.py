@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .keys import Shard, number_of
+from .keys import DUE_KEYS, Shard, number_of
 from .rehome import live_in_older
 from .scripts import clear_errors
 from .settled import is_mark
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .queue import Queue
 
 _CHUNK: Final = 100
-_ID_SETS: Final = (*(f"due.{n}" for n in range(8)), "lease", "failed", "failures")
+_ID_SETS: Final = (*DUE_KEYS, "lease", "failed", "failures")
 _ID_HASHES: Final = ("body", "state", "gate")
 _PAYLOAD_MEMBER_TAIL: Final = 34  # \0, sortable 8, arrival 8, digest 16, slot 1
 _PAYLOAD_FIELD_TAIL: Final = 18  # \0, digest 16, slot 1

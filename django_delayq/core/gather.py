@@ -1,8 +1,9 @@
 """One script on many shards: one round trip for each node, however many shards there are.
 
-The calls to a node go out in one piece over one line, and their answers are read one after another. What a node does
-not answer (the slot lies elsewhere by now, the script is not known there, the line broke) is asked again by itself, in
-the way that follows slots and loads scripts. So it is for scripts that change nothing, or carry a request id.
+The calls to a node go out in one piece over one connection, and their answers are read one after another. What a node
+does not answer (the slot lies elsewhere by now, the script is not known there, the connection broke) is asked again by
+itself, in the way that follows slots and loads scripts. So it is for scripts that change nothing, or carry a request
+id.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from .connection import Lines
 from .faults import REDIS_ERRORS
 from .keys import Shard
+from .pool import BoundedPool
 from .scripts import clear_errors, pack_argument, raise_clear
 
 if TYPE_CHECKING:
@@ -48,53 +49,50 @@ class _Gathering:
             return [self._alone(0)]
         with clear_errors():
             sha, _ = self._broker.scripts.loaded(self._script)
-        for lines, places in self._by_node().items():
+        for pool, places in self._by_node().items():
             for start in range(0, len(places), PIPELINE):
-                self._ask_node(lines, places[start : start + PIPELINE], sha)
+                self._ask_node(pool, places[start : start + PIPELINE], sha)
         return [self._alone(place) if isinstance(found, Exception) else found
                 for place, found in enumerate(self._found)]  # fmt: skip
 
-    def _by_node(self) -> dict[Lines, list[int]]:
-        parts: dict[Lines, list[int]] = {}
+    def _by_node(self) -> dict[BoundedPool, list[int]]:
+        parts: dict[BoundedPool, list[int]] = {}
         for place, (shard, _) in enumerate(self._calls):
             try:
-                parts.setdefault(self._broker.connection.lines(shard.keys[0]), []).append(place)
+                parts.setdefault(self._broker.connection.pool(shard.keys[0]), []).append(place)
             except REDIS_ERRORS as error:  # no node is known that has the slot
                 self._found[place] = error
         return parts
 
-    def _ask_node(self, lines: Lines, places: Sequence[int], sha: str) -> None:
-        self._send(lines, places, sha)
+    def _ask_node(self, pool: BoundedPool, places: Sequence[int], sha: str) -> None:
+        self._send(pool, places, sha)
         unknown = [place for place in places if isinstance(self._found[place], NoScriptError)]
         if len(unknown) > 1:
             self._found[unknown[0]] = self._alone(unknown[0])  # which leaves the script there
-            self._send(lines, unknown[1:], sha)
+            self._send(pool, unknown[1:], sha)
 
-    def _send(self, lines: Lines, places: Sequence[int], sha: str) -> None:
+    def _send(self, pool: BoundedPool, places: Sequence[int], sha: str) -> None:
         packed = b"".join(self._packed(place, sha) for place in places)
         try:
-            line = lines.take()
+            link = pool.take()
         except REDIS_ERRORS as error:
             self._lost(places, error)
             return
 
         def attempt() -> None:
-            line.connect()
-            line.send_packed_command([packed])
+            link.send_packed_command([packed])
             for place in places:
                 try:
-                    self._found[place] = line.read_response()
+                    self._found[place] = link.read_response()
                 except ResponseError as error:
                     self._found[place] = error
 
-        clean = False
         try:
-            lines.policy.call_with_retry(attempt, lambda _error: line.disconnect())
-            clean = True
+            link.call(attempt)
         except REDIS_ERRORS as error:
             self._lost(places, error)
         finally:
-            lines.put_back(line, clean=clean)
+            pool.release(link)
 
     def _lost(self, places: Iterable[int], error: Exception) -> None:
         """On a cluster another node may have the slots by now; one server has been asked often enough."""

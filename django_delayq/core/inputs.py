@@ -12,7 +12,11 @@ from .errors import InvalidJob
 from .job import MAX_ID_BYTES, MAX_TASK_BYTES
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: characters that end a line, move a cursor or turn the direction of writing (also as Java reads a pattern)
+CONTROL: Final = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+_CONTROL: Final = re.compile(CONTROL)
+_NOT_PLAIN: Final = re.compile(f"{CONTROL}|[\ud800-\udfff]")
+_MOST_HOLDER_BYTES: Final = 255
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -30,6 +34,11 @@ def short(value: object, limit: int = 60) -> str:
     else:
         text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def one_line(text: str) -> str:
+    """Return a text from outside for a line of a log: what :data:`CONTROL` names is escaped, so nothing is forged."""
+    return _NOT_PLAIN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def check_queue_name(name: object) -> str:
@@ -63,6 +72,17 @@ def check_task_name(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidJob(f"a task name must be a str, not {type(value).__name__}: {short(value)}")
     return _check_text(value, "task name", MAX_TASK_BYTES)
+
+
+def check_holder(value: object) -> str:
+    """``value`` if it can name who holds a job: text of 1 to 255 bytes without control characters.
+
+    Raises:
+        InvalidJob: it cannot; the message gives the rule.
+    """
+    if not isinstance(value, str):
+        raise InvalidJob(f"the name of a holder must be a str, not {type(value).__name__}: {short(value)}")
+    return _check_text(value, "the name of a holder", _MOST_HOLDER_BYTES)
 
 
 def _check_text(value: str, what: str, limit: int) -> str:

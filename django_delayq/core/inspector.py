@@ -7,15 +7,17 @@ million jobs stays stable while others come and go.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .counts import Counts, check_horizon
 from .errors import InvalidJob
 from .frames import unpack_payload
 from .gather import gather
-from .job import Payload
+from .job import Generation, Payload
 from .keys import SHARD_KEYS
 from .leases import Lease, leases
 from .paging import INDEXES, Bound, Entry, Range, pack_cursor, unpack_cursor
@@ -135,19 +137,81 @@ class Inspector:
         for number in opened.homes(ident):
             for live in self._live(opened, number, [ident], most_bytes):
                 return live
-        graves = self.graves(queue, ident, most_bytes=most_bytes)
-        return max(graves, key=lambda view: view.buried_ms or 0, default=None)
+        return next(iter(self.graves_page(queue, ident, limit=1, most_bytes=most_bytes).jobs), None)
+
+    def get_generation(self, queue: str, ident: str, generation: Generation) -> JobView | None:
+        """Return one certain job of an id, live, gated or buried; None if Redis has it no more."""
+        view = self.get(queue, ident)
+        if view is not None and view.state != "morgue":
+            place = view.place_of(generation)
+            if not place and generation.digest and (opened := self._broker.known_queue(queue)) is not None:
+                place = opened.locate(ident, generation)
+            if place:
+                return view.behind() if place == "gated" else view
+        keys = set(generation.keys)
+        return next((grave for grave in self.graves(queue, ident) if not keys.isdisjoint(grave.keys)), None)
 
     def graves(self, queue: str, ident: str, *, most_bytes: int | None = None) -> list[JobView]:
-        """All records of an id in the morgue (up to 250); ``most_bytes`` as for :meth:`page`."""
+        """All records of an id in the morgue (up to 250), the one that was buried last first.
+
+        Args:
+            most_bytes: see :meth:`page`.
+        """
+        return self.graves_page(queue, ident, most_bytes=most_bytes).jobs
+
+    def graves_page(
+        self,
+        queue: str,
+        ident: str,
+        *,
+        cursor: str = "",
+        limit: int = _PAGE,
+        most_bytes: int | None = None,
+        page_bytes: float = math.inf,
+    ) -> Page:
+        """A page of these records.
+
+        Args:
+            cursor: ``Page.cursor`` of the page before.
+            limit: 1 … 250.
+            most_bytes: see :meth:`page`.
+            page_bytes: the page ends with the record by which it has so many.
+
+        Raises:
+            InvalidJob: the cursor is none.
+        """
+        after = unpack_cursor(cursor)
         opened = self._broker.known_queue(queue)
         if opened is None:
-            return []
-        return [
-            view for number in opened.homes(ident)
-            for view in unpack_graves(opened.name, number,
-                                      self._ask(opened, number, "graves", b"", ident.encode(), _most(most_bytes)))
-        ]  # fmt: skip
+            return Page([])
+        left = [entry for entry in self._burials(opened, ident) if after is None or entry < after]
+        last = left[min(limit, len(left)) - 1] if left else None
+        found: list[JobView] = []
+        size = 0
+        for entry, view in self._read_graves(opened, left[:limit], most_bytes):
+            found.append(view)
+            size += view.bytes_here
+            if size >= page_bytes:
+                last = entry
+                break
+        return Page(found, pack_cursor(last) if last is not None and last is not left[-1] else "")
+
+    def _burials(self, queue: Queue, ident: str) -> list[Entry]:
+        """Return the entries of an id's records, the one that was buried last first."""
+        calls: list[_Call] = [(queue, number, (ident.encode(),)) for number in queue.homes(ident)]
+        found = [
+            Entry(float(text), name, number, text.decode())
+            for (_, number, _), answer in zip(calls, self._ask_all("burials", calls), strict=True)
+            for name, text in zip(answer[::2], answer[1::2], strict=True)
+        ]
+        return sorted(found, reverse=True)
+
+    def _read_graves(self, queue: Queue, entries: Sequence[Entry], most: int | None) -> Iterator[tuple[Entry, JobView]]:
+        """Yield the records that still exist, read in pieces as they are asked for."""
+        for number, some in groupby(entries, key=lambda entry: entry.shard):
+            mine = {entry.member: entry for entry in some}
+            for view in self._buried(queue, number, list(mine), most):
+                yield mine[_grave_of(view)], view
 
     def leases(self, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
         """Who holds each of these jobs, and until when, in one round trip (on a cluster: of each node); None = nobody.
@@ -322,7 +386,7 @@ def _view_arguments(idents: Sequence[bytes], most: int | None) -> tuple[bytes, .
 
 
 def _graves_arguments(graves: Sequence[bytes], most: int | None) -> tuple[bytes, ...]:
-    return b"".join(len(grave).to_bytes(2, "little") + grave for grave in graves), b"", _most(most)
+    return b"".join(len(grave).to_bytes(2, "little") + grave for grave in graves), _most(most)
 
 
 def _grave_of(view: JobView) -> bytes:

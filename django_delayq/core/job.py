@@ -25,13 +25,22 @@ DEFAULT_PRIORITY: Final = 4
 
 # flags of a state record, shared with lua/lib/state.lua
 STARTED: Final = 1
-SUSPECT: Final = 2
+#: its holder has no heartbeat (HTTP, ``Queue.reserve``): the job counted as started when it was handed out
+UNRENEWED: Final = 2
 STOPPING: Final = 4
+#: it was lost with its worker, and its start may have been too young to be recorded: the next one is recorded first
+UNCLEAR: Final = 8
+POSTPONED: Final = 16
 
 
 def new_id() -> str:
-    """A random job id: 20 characters, 120 bits."""
-    return urlsafe_b64encode(os.urandom(15)).decode("ascii")
+    """Return a random job id: 20 characters, 119 bits."""
+    return id_from(os.urandom(15))
+
+
+def id_from(raw: bytes) -> str:
+    """Return the id of 20 characters that 15 bytes make. It begins with a letter: no command takes it for an option."""
+    return urlsafe_b64encode(bytes((raw[0] & 0x7F,)) + raw[1:]).decode("ascii")
 
 
 def new_key(*, durable: bool = False) -> bytes:
@@ -44,9 +53,32 @@ def new_key(*, durable: bool = False) -> bytes:
     return bytes((key[0] | 0x80 if durable else key[0] & 0x7F,)) + key[1:]
 
 
+def made_durable(key: bytes) -> bytes:
+    """Return the durable key with the other bits of this one."""
+    return bytes((key[0] | 0x80,)) + key[1:]
+
+
+def not_durable(key: bytes) -> bytes:
+    """Return the key with the other bits of this one that is not durable."""
+    return bytes((key[0] & 0x7F,)) + key[1:]
+
+
 def is_durable(key: bytes) -> bool:
     """Whether the end of the generation with this key is marked for somebody outside Redis."""
     return key >= DURABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One of the jobs that live under an id one after the other.
+
+    Attributes:
+        keys: of the generation; of a merged job also of the payload, which goes with it from run to run.
+        digest: of the payload's bytes (:func:`.frames.digest`); b"" for a plain job.
+    """
+
+    keys: tuple[bytes, ...]
+    digest: bytes = b""
 
 
 @dataclass(slots=True)
@@ -81,6 +113,9 @@ class NewJob:
     payloads: str = "all"  # which payloads of the id are kept: all | last | first
     max_payloads: int = 10_000  # how many of them
     fresh: bool = False  # the id was made by new_id() for this job, so nothing can live under it
+    repeatable: bool = False  # its key follows from the caller's request: a call with the same keys is the same call
+    joined: bytes = b""  # answer of schedule() and schedule_many(): the key of the generation that it was merged into,
+    # gated in, or ignored for
 
     @property
     def durable(self) -> bool:
@@ -93,6 +128,9 @@ class Job:
     """A job in a worker's hands (reserved), or looked at by the inspector.
 
     Times are Unix milliseconds on Redis's clock. ``args`` are the task's encoded arguments, opaque to the core.
+    A *postponed* job was handed out and released because its run could not begin there: ``postponed_for`` is the
+    reason, ``postponed_at_ms`` since when it is released for this reason without a break. Its due time stays the one
+    that it had before.
     """
 
     queue: str
@@ -115,11 +153,12 @@ class Job:
     error: bytes = b""
     payloads: tuple[Payload, ...] = ()
     merged: bool = False
-
-    @property
-    def suspect(self) -> bool:
-        """It may have killed its process, so it runs with no other job beside it."""
-        return self.crashes > 0 or bool(self.flags & SUSPECT)
+    #: crashes that surely were its own, because no other job had started in the process
+    own_crashes: int = 0
+    #: its process died under it, so its next run is in a process of its own
+    quarantined: bool = False
+    postponed_at_ms: int = 0
+    postponed_for: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -155,9 +194,11 @@ class Undecodable(ValueError):
     """A stored body is not one of ours; its bytes are kept for the morgue."""
 
 
-# byte 1 of a body: priority (3 bits), merged, options, version (3 bits)
+# byte 1 of a body: priority (3 bits), merged, options, version (2 bits), quarantine
 _MERGED: Final = 8
 _OPTIONS: Final = 16
+_QUARANTINE: Final = 128
+_QUARANTINED_VERSION: Final = _QUARANTINE >> 5 | BODY_VERSION
 _HEAD: Final = 19
 _U16: Final = struct.Struct("<H")
 
@@ -165,9 +206,9 @@ _U16: Final = struct.Struct("<H")
 def pack_body(job: NewJob) -> bytes:
     """The body of one generation, but for the two bytes of its task, which the schedule script puts behind byte 1.
 
-    Layout as stored: priority (3 bits), merged (8), options (16), version (3 bits) u8 | number of the task in its
-    shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name would cost
-    more than all the rest; the shard keeps each name once.
+    Layout as stored: priority (3 bits), merged (8), options (16), version (2 bits), quarantine (128) u8 | number of the
+    task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name
+    would cost more than all the rest; the shard keeps each name once.
     """
     flags = job.priority | (_MERGED if job.payload is not None else 0) | (_OPTIONS if job.options else 0)
     head = bytes((flags | BODY_VERSION << 5,))
@@ -189,8 +230,8 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     if len(body) < _HEAD:
         raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
     flags = body[0]
-    if flags >> 5 != BODY_VERSION:
-        raise Undecodable(f"body version {flags >> 5} is not known here; was it written by a newer release?")
+    if flags >> 5 & 3 != BODY_VERSION:
+        raise Undecodable(f"body version {flags >> 5 & 3} is not known here; was it written by a newer release?")
     task = tasks.get(body[1] | body[2] << 8)
     if task is None:
         raise Undecodable("the body's task has no name in its shard")
@@ -202,14 +243,23 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
     return flags & 7, bool(flags & _MERGED), body[3:_HEAD], task, body[_HEAD + 2 : end], body[end:]
 
 
+def is_quarantined(body: bytes) -> bool:
+    """Return True if the body says that its job waits for quarantine."""
+    return body != b"" and body[0] >> 5 == _QUARANTINED_VERSION
+
+
 @dataclass(slots=True)
 class Settlement:
     """How a held job leaves its holder's hands: one verb with what the script needs to carry it out.
 
-    ``verb`` is ack, fail, release, bury, expire or record. ``delay_ms`` None means "at its old place".
-    ``guard`` "token" needs only the fencing token; "expired" also needs the lease to have run out.
+    ``verb`` is ack, ack_early, fail, release, bury, expire or record (the end of a run whose job was acked early).
+    ``delay_ms`` None means "at its old place".
+    ``guard`` "token" needs only the fencing token; "expired" also needs the lease to have run out. Of a record it means
+    that no end of the run is stored yet.
     For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content came,
     ``score_policy`` decides between a payload that comes back and its twin that came meanwhile.
+    Of a job that comes back: ``quarantine`` says that its next run is in quarantine, ``own_crash`` that the crash was
+    surely its own, ``unclear`` that its lease was lost and perhaps a start that was not recorded.
     """
 
     job: Job
@@ -221,13 +271,16 @@ class Settlement:
     reason: str = ""
     error_class: str = ""
     error: bytes = b""
-    suspect: bool = False
+    quarantine: bool = False
+    own_crash: bool = False
+    unclear: bool = False
     guard: str = "token"
     event: bool = True
     oldest: bool = False
     inherit: bool = False
     score_policy: str = "min"
     priority: int | None = None  # of a release: 0 … 7 from now on
+    postpone: bool = False  # of a release: the run could not begin, for this reason
 
 
 def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
@@ -236,16 +289,26 @@ def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settle
 
 
 def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str = "failed", error_class: str = "",
-         error: bytes = b"", guard: str = "token") -> Settlement:  # fmt: skip
+         error: bytes = b"", guard: str = "token", quarantine: bool = False,
+         own_crash: bool = False) -> Settlement:  # fmt: skip
     """A counted attempt failed (outcome failed, timeout or crashed); it is due again after ``delay_ms``."""
-    return Settlement(job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, guard=guard)
+    return Settlement(job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine,
+                      own_crash, guard=guard)  # fmt: skip
 
 
-def release(job: Job, *, delay_ms: int | None = None, reason: str = "", suspect: bool = False,
-            guard: str = "token", event: bool = False, priority: int | None = None) -> Settlement:  # fmt: skip
-    """Give the job back without counting an attempt. ``event``: record it, because it may cause a second run."""
-    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, suspect=suspect, guard=guard, event=event,
-                      priority=priority)  # fmt: skip
+def release(job: Job, *, delay_ms: int | None = None, reason: str = "", quarantine: bool | None = None,
+            unclear: bool = False, guard: str = "token", event: bool = False, priority: int | None = None,
+            postpone: bool = False) -> Settlement:  # fmt: skip
+    """Give the job back without counting an attempt.
+
+    Args:
+        quarantine: its next run is in quarantine; None = if that was said before.
+        event: record it, because it may cause a second run.
+        postpone: its run could not begin for this reason; the wait counts as lateness.
+    """
+    wanted = job.quarantined if quarantine is None else quarantine
+    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, quarantine=wanted, unclear=unclear,
+                      guard=guard, event=event, priority=priority, postpone=postpone)  # fmt: skip
 
 
 def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",

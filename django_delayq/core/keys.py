@@ -26,10 +26,14 @@ meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule
                      how far consumers have read the events (:mod:`.events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 settled     hash     durable key -> mark: how its generation ended (``lua/lib/settled.lua``), until somebody took it
+quarantine  zset     like due, of the jobs of all classes whose next run is in quarantine (:mod:`~.job`)
+begun       hash     (token, id) of a job that was acked before its run began -> begin, state, body, payloads
+                     (``lua/ack_early.lua``), until the end of the run is stored
 =========== ======== ==========================================================================================
 
 Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
-``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
+``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:tasks`` (hash: worker -> names of the tasks
+that it can run), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
 somebody told it and it has not done yet, see :mod:`.workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
 see :mod:`.timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms),
 ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write ->
@@ -54,8 +58,11 @@ MAX_SHARDS: Final = 1024
 SHARD_KEYS: Final = (
     *(f"due.{priority}" for priority in range(PRIORITIES)),
     "lease", "body", "state", "gate", "order", "payload", "failed", "failures",
-    "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task", "settled",
+    "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task", "settled", "quarantine",
+    "begun",
 )  # fmt: skip
+#: the sets of waiting jobs, in the order of their classes in the scripts
+DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine")
 _FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 
@@ -78,6 +85,11 @@ def queues_key(prefix: str) -> str:
 def workers_key(prefix: str) -> str:
     """Key of the registry of workers."""
     return f"{{{prefix}}}:workers"
+
+
+def tasks_key(prefix: str) -> str:
+    """Key of the tasks that workers can run; in one slot with their registry."""
+    return f"{{{prefix}}}:tasks"
 
 
 def told_key(prefix: str) -> str:

@@ -74,7 +74,7 @@ class TaskOptions:
     #: the due time of a job whose id was waiting already: keep, replace, earliest, latest, or (merged tasks) inherit =
     #: keep even the back-off of failed content; None = keep for merge, replace for replace
     due_policy: str | None = None
-    #: crashes (process died under the job) before the morgue with the reason ``poison``
+    #: crashes that were surely its own (in quarantine, or alone in its process) before the morgue, reason ``poison``
     crash_limit: int = 3
     #: longest time in seconds that the heartbeat keeps one run's lease alive; None = as long as the process lives
     max_lease: float | None = None

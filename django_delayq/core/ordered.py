@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 from redis import exceptions as redis_errors
+from redis.exceptions import ResponseError
 
-from .connection import Connection, Lines
+from .connection import Connection
 from .faults import REDIS_ERRORS
+from .link import Link
 from .observed import ObservedScripts
+from .pool import BoundedPool, Pending
 from .scripts import Scripts
 
 
 def in_order(scripts: Scripts, connection: Connection) -> Scripts:
-    """Scripts of one sender: what it begins goes to a node over one line.
+    """Scripts of one sender: what it begins goes to a node over one connection.
 
     The answers have to be read in the order in which the calls were begun. A call that has to be made again, because
-    its line was lost, is made when its answer is read, and those behind it after it. Not for several threads.
+    its connection was lost, is made when its answer is read, and those behind it after it. Not for several threads.
     """
     if isinstance(scripts, ObservedScripts):
         watched = copy.copy(scripts)
@@ -28,10 +31,10 @@ def in_order(scripts: Scripts, connection: Connection) -> Scripts:
 
 
 class _OrderedScripts(Scripts):
-    """``begin`` takes the shared lines; ``call``, by which a lost call is made again, one of its own."""
+    """Scripts whose ``begin`` shares connections. A lost call is made again on one of its own."""
 
     def __init__(self, behind: Scripts, connection: Connection) -> None:
-        self._nodes = _OneLineEach(connection)
+        self._nodes = _SharedConnections(connection)
         super().__init__(cast(Connection, self._nodes))
         self._behind = behind
         self._heads = behind._heads  # which take longer to make than the rest of a small call
@@ -40,48 +43,66 @@ class _OrderedScripts(Scripts):
         """See :meth:`Scripts.begin`."""
         reply = super().begin(name, keys, *args)
         try:
-            return self._nodes.lines(keys[0]).watched(reply)
+            return self._nodes.pool(keys[0]).watched(reply)
         except REDIS_ERRORS:  # no node is known, so nothing was sent
             return reply
-
-    def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """See :meth:`Scripts.call`."""
-        return self._behind.call(name, keys, *args)
 
     def loaded(self, name: str) -> tuple[str, str]:
         """See :meth:`Scripts.loaded`."""
         return self._behind.loaded(name)
 
+    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        return self._behind._call(name, keys, args, until)
 
-class _OneLineEach:
+
+class _SharedConnections:
     """As much of a connection as :meth:`Scripts.begin` asks for."""
 
     def __init__(self, connection: Connection) -> None:
-        self._lines: Callable[[bytes], Lines] = connection.lines
-        self._shared: dict[int, _SharedLine] = {}
+        self._connection = connection
+        self._shared: dict[int, _SharedLink] = {}
         self.patience = connection.patience
 
-    def lines(self, key: bytes) -> _SharedLine:
-        lines = self._lines(key)
-        shared = self._shared.get(id(lines))
+    def pool(self, key: bytes) -> _SharedLink:
+        pool = self._connection.pool(key)
+        shared = self._shared.get(id(pool))
         if shared is None:
-            shared = self._shared[id(lines)] = _SharedLine(lines)
+            shared = self._shared[id(pool)] = _SharedLink(pool)
         return shared
 
 
-class _SharedLine:
-    """One line of a node, lent to every call until all of them have their answers."""
+class _SharedLink:
+    """One connection of a node, lent to every call until all of them have their answers."""
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
-        self._line: Any = None
-        #: calls on the line
+    def __init__(self, pool: BoundedPool) -> None:
+        self._pool = pool
+        self._link: Link | None = None
+        #: calls on the connection
         self._users = 0
         self._lost = False
         #: whether the call that is being begun went out
         self._sent = False
         #: calls that could not be sent, and are made when their answers are asked for
         self._later = 0
+
+    def begin(self, packed: bytes, until: float) -> Pending | None:
+        """See :meth:`BoundedPool.begin`."""
+        # A call that comes when the connection is lost must not overtake those that were lost with it.
+        if self._is_lost() or self._later:
+            return None
+        if self._link is None:
+            self._link = self._pool.take_spare(until)
+        if self._link is None:
+            return None
+        self._users += 1
+        try:
+            self._link.send_before(packed, until)
+        except BaseException:
+            self._lost = True
+            self._release()
+            raise
+        self._sent = True
+        return Pending(self._read, self._release)
 
     def watched(self, reply: Callable[[], Any]) -> Callable[[], Any]:
         """The reply of the call that was begun just now."""
@@ -96,43 +117,27 @@ class _SharedLine:
 
         return made
 
-    # -- as Lines
+    def _is_lost(self) -> bool:
+        if self._users and self._link is not None and not self._link.is_open:  # closed by another thread
+            self._lost = True
+        return self._lost
 
-    def take(self) -> _SharedLine:
-        # Who comes when it is lost must not go before those whose calls were lost with it: it is made after them.
-        self._check()
-        if self._later:
-            raise redis_errors.ConnectionError("calls wait to be made again before this one")
-        if self._line is None:
-            self._line = self._lines.take()
-        self._users += 1
-        return self
+    def _read(self, until: float) -> Any:
+        if self._link is None or self._is_lost():
+            # What could be read would be the answer to another call.
+            raise redis_errors.ConnectionError("the connection was lost with an earlier call")
+        try:
+            return self._link.read_before(until)
+        except ResponseError:
+            raise
+        except BaseException:
+            self._lost = True
+            raise
 
-    def put_back(self, line: object, *, clean: bool) -> None:
+    def _release(self) -> None:
         self._users -= 1
-        if not clean:
-            self._lost = True  # for the others too: what they read would be the answer to another call
-        if self._users == 0:
-            self._lines.put_back(self._line, clean=not self._lost)
-            self._line, self._lost = None, False
-
-    # -- as a line
-
-    def connect(self) -> None:
-        self._line.connect()
-
-    def send_packed_command(self, command: Sequence[bytes]) -> None:
-        self._line.send_packed_command(command)
-        self._sent = True
-
-    def can_read(self, seconds: float) -> bool:
-        self._check()
-        return bool(self._line.can_read(seconds))
-
-    def read_response(self) -> Any:
-        self._check()
-        return self._line.read_response()
-
-    def _check(self) -> None:
-        if self._lost:
-            raise redis_errors.ConnectionError("the line was lost with an earlier call")
+        if self._users == 0 and self._link is not None:
+            if self._lost:
+                self._link.disconnect()
+            self._pool.release(self._link)
+            self._link, self._lost = None, False

@@ -10,12 +10,11 @@ from typing import Final, TypeAlias
 
 from .errors import InvalidJob
 from .inputs import short
-from .job import PRIORITIES
+from .keys import DUE_KEYS
 
-_DUE_KEYS: Final = tuple(f"due.{priority}" for priority in range(PRIORITIES))
 #: place -> by -> the indexes that hold it
 INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "waiting": {"due": _DUE_KEYS},
+    "waiting": {"due": DUE_KEYS},
     "reserved": {"deadline": ("lease",)},
     "failed": {"updated": ("failed",), "failures": ("failures",)},
     "morgue": {"updated": ("morgue",), "id": ("morgue_id",)},

@@ -2,8 +2,8 @@
 
 The delivery promise is kept here and in the scripts: at least once under the durability of the Redis in use; never
 before its due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
-because every settling verb checks the fencing token first. Every call carries a fresh request id, so that the client
-library may send it again after a lost reply: the second time it gets the first reply and changes nothing.
+because every settling verb checks the fencing token first. Every call carries a request id (:mod:`.requests`), so that
+the client library may send it again after a lost reply: the second time it gets the first reply and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from . import rehome
 from .chunks import CHUNK, MOVED, ChunkSender
 from .epochs import Patience
 from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
-from .frames import bad_id, pack_deadline, pack_known, pack_new
-from .job import MAX_ID_BYTES, NewJob
+from .frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
+from .job import MAX_ID_BYTES, Generation, NewJob
 from .keys import MAX_SHARDS, number_of
+from .requests import new_request, request_for
 from .scripts import clear_errors
-from .shards import Batch, Shards, new_request
+from .shards import Batch, Shards
 
 _OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",
                     "t": "taken", "f": "full", "p": "paused", "v": "moved", "d": "fired", "k": "known",
@@ -123,10 +124,19 @@ class Queue(Shards):
             schedule: the task's schedule as text. Another one than before is new, whatever was fired earlier.
 
         Returns:
-            Unix ms. Ticks up to it were fired, or lie before the schedule was first seen.
+            Unix ms. Ticks up to it were fired or skipped, or lie before the schedule was first seen.
         """
-        since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode()))
+        since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), b""))
         return max(since, self.last_tick(ident) or 0) if len(self.epochs) > 1 else since
+
+    def skip_tick(self, ident: str, schedule: str, tick_ms: int) -> bool:
+        """Count a tick, and all before it, as seen without putting a job in; :meth:`first_sight` returns it then.
+
+        Returns:
+            True for the first of all processes that skips it.
+        """
+        tick = b"%d" % tick_ms
+        return int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), tick)) < tick_ms
 
     def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[str]:
         """Puts many jobs in, in chunks of at most 250 of one shard.
@@ -140,7 +150,7 @@ class Queue(Shards):
             live job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
         """
         outcomes: dict[int, str] = {}
-        for places, done in ChunkSender(self, not_after_ms).send(news):
+        for places, done in ChunkSender(self, not_after_ms, keys=True).send(news):
             outcomes.update(zip(places, done, strict=True))
         return [_OUTCOMES[outcomes[place]] for place in range(len(outcomes))]
 
@@ -187,8 +197,14 @@ class Queue(Shards):
             if self.broker.scripts.call("schedule_fresh", keys, new_request(), b"", entry):
                 return "created"
 
+        request = request_for((new,)) if new.repeatable else None
+
         def ask(number: int) -> str | None:
-            letter: str = self.call("schedule", number, entry, b"0", tick, pack_deadline(not_after_ms)).decode()
+            reply: bytes = self.call(
+                "schedule", number, entry, b"0", tick, pack_deadline(not_after_ms), b"1", request=request
+            )
+            new.joined = reply[1:]
+            letter = chr(reply[0])
             return None if letter == MOVED else letter
 
         letter = self.visit(new.id, ask, create=True, fresh=fresh)
@@ -252,27 +268,49 @@ class Queue(Shards):
 
     # -- what callers and operators ask for --------------------------------------------------------------------------
 
-    def cancel(self, ident: str, *, task: str = "", not_after_ms: float | None = None) -> str:
+    def cancel(
+        self,
+        ident: str,
+        *,
+        task: str = "",
+        not_after_ms: float | None = None,
+        generation: Generation | None = None,
+        request: bytes | None = None,
+    ) -> str:
         """Takes a waiting job out; marks a running one so that it does not come back.
 
         Args:
             task: the task that it must have; "" = any.
             not_after_ms: see :meth:`schedule`.
+            generation: which job of the id; None = whatever lives, with what is gated behind it.
+            request: the id of the call, if it is not a new one (:mod:`.requests`).
 
         Returns:
-            cancelled, stopping (it is running), "" (there is no live job) or late.
+            cancelled, stopping (it is running), "" (there is no such live job) or late.
 
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        return self._answer("cancel", ident, task, pack_deadline(not_after_ms))
+        return self._answer(
+            "cancel", ident, task, pack_deadline(not_after_ms), *pack_generation(generation), request=request
+        )
 
-    def reschedule(self, ident: str, *, due_ms: int | None = None, delay_ms: int | None = None, task: str = "") -> bool:
+    def reschedule(
+        self,
+        ident: str,
+        *,
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+        task: str = "",
+        generation: Generation | None = None,
+        request: bytes | None = None,
+    ) -> bool:
         """Moves the due time of what waits under an id (of what is gated, while a run goes on).
 
         Args:
             due_ms: Unix ms; or
             delay_ms: ms from now, on Redis's clock.
+            task, generation, request: see :meth:`cancel`.
 
         Raises:
             InvalidJob: neither or both are given.
@@ -281,46 +319,66 @@ class Queue(Shards):
         if (due_ms is None) == (delay_ms is None):
             raise InvalidJob("give either a delay or a due time")
         ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
-        return self._answer("reschedule", ident, task, ms, relative) == "moved"
+        answer = self._answer("reschedule", ident, task, ms, relative, *pack_generation(generation), request=request)
+        return answer == "moved"
 
-    def run_now(self, ident: str, *, task: str = "") -> bool:
+    def run_now(
+        self, ident: str, *, task: str = "", generation: Generation | None = None, request: bytes | None = None
+    ) -> bool:
         """Makes a waiting job due now; one that is overdue keeps its place.
+
+        Args:
+            task, generation, request: see :meth:`cancel`.
 
         Raises:
             IdTaken: the live job of this id belongs to a task other than ``task``.
         """
-        return self._answer("reschedule", ident, task, 0, b"now") == "moved"
+        answer = self._answer("reschedule", ident, task, 0, b"now", *pack_generation(generation), request=request)
+        return answer == "moved"
 
-    def kick(self, ident: str, *, key: bytes | None = None, delay_ms: int = 0, replace: bool = False) -> str:
+    def locate(self, ident: str, generation: Generation) -> str:
+        """Return where a job of an id is: live (it waits or runs), gated (behind another one's run), or ""."""
+        return self._of("locate", ident, ident.encode(), *pack_generation(generation), request=None).decode()
+
+    def kick(
+        self,
+        ident: str,
+        *,
+        key: bytes | None = None,
+        delay_ms: int = 0,
+        replace: bool = False,
+        request: bytes | None = None,
+    ) -> str:
         """Brings a job back from the morgue, with its failures forgotten.
 
         Args:
             key: which generation; None = the one that was buried last.
             replace: take the place of a live plain job of the same id.
+            request: see :meth:`cancel`; of no effect while the queue has old epochs.
 
         Returns:
             kicked, live (a live job stands in the way) or "" (no such record).
         """
         _check_id(ident)
-        return rehome.kick(self, ident, key or b"", delay_ms, replace=replace)
+        return rehome.kick(self, ident, key or b"", delay_ms, replace=replace, request=request)
 
-    def discard(self, ident: str, *, key: bytes | None = None) -> bool:
-        """Throws a job out of the morgue; False when it is not there."""
+    def discard(self, ident: str, *, key: bytes | None = None, request: bytes | None = None) -> bool:
+        """Throws a job out of the morgue; False when it is not there. For the arguments see :meth:`kick`."""
         _check_id(ident)
-        return rehome.discard(self, ident, key or b"")
+        return rehome.discard(self, ident, key or b"", request=request)
 
-    def _answer(self, verb: str, ident: str, task: str, *args: object) -> str:
-        reply = self._of(verb, ident, ident.encode(), task.encode(), *args).decode()
+    def _answer(self, verb: str, ident: str, task: str, *args: object, request: bytes | None) -> str:
+        reply = self._of(verb, ident, ident.encode(), task.encode(), *args, request=request).decode()
         if reply == "taken":
             raise IdTaken(f"id {ident!r} in queue {self.name!r} belongs to a live job of another task, not to {task!r}")
         return reply
 
-    def _of(self, verb: str, ident: str, *args: object) -> bytes:
+    def _of(self, verb: str, ident: str, *args: object, request: bytes | None) -> bytes:
         """Calls a verb of one id where that lives; nothing (``b""``) where the queue was deleted."""
         _check_id(ident)
 
         def ask(number: int) -> bytes | None:
-            reply: bytes = self.call(verb, number, *args)
+            reply: bytes = self.call(verb, number, *args, request=request)
             return None if reply == MOVED_REPLY else reply
 
         return self.visit(ident, ask) or b""

@@ -22,6 +22,8 @@ Address = tuple[str, int]
 
 #: The longest that one command with all its re-sends may take (seconds).
 RESEND_LIMIT: Final = 100.0
+#: between two attempts of a command (seconds)
+LONGEST_PAUSE: Final = 0.5
 EXAMPLE: Final = "'redis://localhost:6379/0'"
 
 
@@ -68,10 +70,15 @@ class RedisConfig:
         if isinstance(value, RedisConfig):
             return value
         if isinstance(value, str):
-            return cls(**_checked(_of_url(value)))
+            return _check_patience(cls(**_checked(_of_url(value))))
         if isinstance(value, Mapping):
-            return cls(**_checked(_of_mapping(value)))
+            return _check_patience(cls(**_checked(_of_mapping(value))))
         raise Misconfigured(f"Redis is given as a URL like {EXAMPLE} or as a dict, not as {type(value).__name__}")
+
+    @property
+    def patience(self) -> float:
+        """The longest that one command may take, with every retry and the pauses between them."""
+        return (self.retries + 1) * self.socket_timeout + self.retries * LONGEST_PAUSE
 
     @property
     def display_url(self) -> str:
@@ -200,27 +207,19 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
         config["ssl_options"] = ssl_options
     if bool(config.get("sentinels")) != bool(config.get("sentinel_master")):
         raise Misconfigured("SENTINELS (a list of addresses) and MASTER (the name they know it by) belong together")
-    _check_patience(
-        **{name: config[name] for name in ("retries", "socket_timeout", "connect_timeout") if name in config},
-        cluster="cluster_nodes" in config,
-    )
     if config.get("cluster_nodes") and config.get("db"):
         raise Misconfigured("a Redis Cluster has only database 0; leave DB out and use PREFIX to tell projects apart")
     return config
 
 
-def _check_patience(
-    retries: int = 3, socket_timeout: float = 5.0, connect_timeout: float = 2.0, *, cluster: bool = False
-) -> None:
-    """Redis forgets a request after two minutes; a command that is sent again later than that would count twice."""
-    # Each attempt connects, shakes hands and waits for the answer; between two is a pause. On a cluster one more
-    # attempt comes first: at the node that was the right one the last time.
-    worst = (retries + 1 + cluster) * (connect_timeout + 2 * socket_timeout + 0.5)
-    if worst > RESEND_LIMIT:
+def _check_patience(config: RedisConfig) -> RedisConfig:
+    """Return ``config`` if no command can be sent again after Redis forgot it (two minutes): it would count twice."""
+    if config.patience > RESEND_LIMIT:
         raise Misconfigured(
-            f"SOCKET_TIMEOUT, CONNECT_TIMEOUT and RETRIES let one command take {worst:.0f} s; at most "
-            f"{RESEND_LIMIT:.0f} are safe, because a repeated request is recognised for two minutes: shorten them"
+            f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} are "
+            f"safe, because a repeated request is recognised for two minutes: shorten them"
         )
+    return config
 
 
 def _text(name: str, value: object) -> str:

@@ -6,11 +6,14 @@ a queue (ten silent re-sends, no time limit at all). So every setting is given h
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import redis
@@ -22,43 +25,18 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from .errors import Misconfigured
-from .faults import Fault, classify
-from .redis_config import RedisConfig, logger
+from .link import within
+from .pool import BoundedPool, BoundedSentinelPool, Limits
+from .redis_config import LONGEST_PAUSE, Address, RedisConfig, logger
 
 try:
     from redis.backoff import ExponentialWithJitterBackoff
 except ImportError:  # redis-py before 5.3
     from redis.backoff import EqualJitterBackoff as ExponentialWithJitterBackoff  # type: ignore[assignment]
 
-#: A thread that finds all connections in use waits so long for one (seconds).
-POOL_WAIT: Final = 5.0
-HEALTH_CHECK_INTERVAL: Final = 15
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
 # which finds the new master; the script was not run. Every script of ours knows a command that it has seen before.
 _RETRIED: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError)
-# ... and those of their subclasses for which trying again is of no use.
-_HOPELESS: Final = (
-    redis_errors.AuthenticationError,
-    redis_errors.AuthorizationError,
-    redis_errors.MaxConnectionsError,
-)
-
-
-class _Retry(Retry):
-    """redis-py's retry, without knocking again at a door that a wrong password has closed."""
-
-    def call_with_retry(self, do: Callable[[], Any], fail: Callable[..., Any], is_retryable: Any = None,
-                        with_failure_count: bool = False) -> Any:  # fmt: skip
-        failures = 0
-
-        def failed(error: Exception, *_count: int) -> None:
-            nonlocal failures
-            failures += 1
-            fail(error, failures) if with_failure_count else fail(error)
-            if isinstance(error, _HOPELESS) or (is_retryable is not None and not is_retryable(error)):
-                raise error
-
-        return super().call_with_retry(do, failed)
 
 
 def _keepalive_options() -> dict[int, int]:
@@ -69,13 +47,13 @@ def _keepalive_options() -> dict[int, int]:
 
 def _settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
     """The arguments of every connection, whoever made it."""
-    backoff: AbstractBackoff = ExponentialWithJitterBackoff(base=0.02, cap=0.5)
+    backoff: AbstractBackoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
     settings: dict[str, Any] = {
         "socket_timeout": config.socket_timeout,
         "socket_connect_timeout": config.connect_timeout,
-        "retry": _Retry(backoff, config.retries, supported_errors=_RETRIED),
+        "retry": Retry(backoff, config.retries, supported_errors=_RETRIED),
         "retry_on_error": list(_RETRIED),  # redis-py before 6 asks this list, too
-        "health_check_interval": HEALTH_CHECK_INTERVAL,
+        "health_check_interval": 0,  # one more step in a call; what it would find out, the command itself does
         "protocol": 2,
         "decode_responses": False,
         "encoding": "utf-8",
@@ -89,58 +67,35 @@ def _blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
     """What is different for a connection that waits: patience, and no re-send of a wait that timed out."""
     return {
         "socket_timeout": socket_timeout,
-        "retry": _Retry(NoBackoff(), 0, supported_errors=_RETRIED),
+        "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
         "retry_on_error": [],
         "health_check_interval": 0,
     }
 
 
 def _hurried_settings(seconds: float) -> dict[str, Any]:
-    """What is different for a caller in a hurry: a lost line is made anew once, nothing is waited for twice."""
+    """Return what is different for a caller in a hurry: a lost connection is made anew once."""
     lost = (redis_errors.ConnectionError, redis_errors.ReadOnlyError)
     return {
         "socket_timeout": seconds,
         "socket_connect_timeout": seconds,
-        "retry": _Retry(NoBackoff(), 1, supported_errors=lost),
+        "retry": Retry(NoBackoff(), 1, supported_errors=lost),
         "retry_on_error": list(lost),
         "health_check_interval": 0,
     }
 
 
+def _limits(config: RedisConfig) -> Limits:
+    return Limits(config.max_connections, config.patience, config.max_connection_age)
+
+
+def _waiting_limits(limits: Limits) -> Limits:
+    """Return the limits for a client that waits as long as it is told to, on connections that its holder replaces."""
+    return replace(limits, patience=math.inf, max_age=None)
+
+
 def _identity(config: RedisConfig) -> dict[str, Any]:
     return {"username": config.username, "password": config.password}
-
-
-class _Patient:
-    """A pool whose threads wait for a connection when all are in use.
-
-    redis-py's own ``BlockingConnectionPool`` costs every command a tenth of its time, and there is none for Sentinel.
-    """
-
-    def get_connection(self, *args: Any, **options: Any) -> Any:
-        get = super().get_connection  # type: ignore[misc]
-        deadline = 0.0
-        while True:
-            try:
-                return get(*args, **options)
-            except redis_errors.ConnectionError as error:
-                now = time.monotonic()
-                deadline = deadline or now + POOL_WAIT
-                if now >= deadline or classify(error) is not Fault.SATURATION:
-                    raise
-            time.sleep(random.uniform(0.001, 0.01))
-
-    def __repr__(self) -> str:
-        # redis-py 6 and 7 print all arguments here, the password among them.
-        return f"<{type(self).__name__}>"
-
-
-class _PatientPool(_Patient, ConnectionPool):
-    pass
-
-
-class _PatientSentinelPool(_Patient, SentinelConnectionPool):
-    pass
 
 
 # --- the three kinds of deployment
@@ -149,6 +104,7 @@ class _PatientSentinelPool(_Patient, SentinelConnectionPool):
 class Source(Protocol):
     cluster: bool
     options: dict[str, Any]
+    limits: Limits
     display_url: str
 
     def client(self) -> redis.Redis | RedisCluster: ...
@@ -163,9 +119,9 @@ class Server:
 
     cluster = False
 
-    def __init__(self, options: dict[str, Any], max_connections: int, display_url: str) -> None:
+    def __init__(self, options: dict[str, Any], limits: Limits, display_url: str) -> None:
         self.options = options
-        self.max_connections = max_connections
+        self.limits = limits
         self.display_url = display_url
 
     @classmethod
@@ -177,16 +133,18 @@ class Server:
             options |= {"host": config.host, "port": config.port}
             if config.ssl:
                 options |= {"connection_class": SSLConnection, **config.ssl_options}
-        return cls(options, config.max_connections, config.display_url)
+        return cls(options, _limits(config), config.display_url)
 
     def client(self) -> redis.Redis:
-        return redis.Redis.from_pool(_PatientPool(max_connections=self.max_connections, **self.options))
+        return redis.Redis.from_pool(BoundedPool(limits=self.limits, **self.options))
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
-        return _PatientPool(**{**self.options, **_blocking_settings(socket_timeout)})
+        options = self.options | _blocking_settings(socket_timeout)
+        return BoundedPool(limits=_waiting_limits(self.limits), **options)
 
     def hurried(self, seconds: float) -> Server:
-        return Server(self.options | _hurried_settings(seconds), self.max_connections, self.display_url)
+        limits = replace(self.limits, patience=seconds)
+        return Server(self.options | _hurried_settings(seconds), limits, self.display_url)
 
 
 class Sentinels:
@@ -194,12 +152,18 @@ class Sentinels:
 
     cluster = False
 
-    def __init__(self, master: str, sentinels: Callable[..., Sentinel], options: dict[str, Any], max_connections: int,
-                 display_url: str) -> None:  # fmt: skip
+    def __init__(
+        self,
+        master: str,
+        sentinels: Callable[..., Sentinel],
+        options: dict[str, Any],
+        limits: Limits,
+        display_url: str,
+    ) -> None:
         self.master = master
         self.sentinels = sentinels
         self.options = options
-        self.max_connections = max_connections
+        self.limits = limits
         self.display_url = display_url
 
     @classmethod
@@ -209,33 +173,41 @@ class Sentinels:
         own |= {"username": config.sentinel_username, "password": config.sentinel_password}
         options = {"db": config.db, **_identity(config), **_settings(config), **ssl}
 
-        def sentinels(**changes: Any) -> Sentinel:
-            return Sentinel(list(config.sentinels), sentinel_kwargs=own | changes)
-
-        return cls(config.sentinel_master, sentinels, options, config.max_connections, config.display_url)
+        sentinels = partial(_bounded_sentinels, config.sentinels, own)
+        return cls(config.sentinel_master, sentinels, options, _limits(config), config.display_url)
 
     def client(self) -> redis.Redis:
-        return redis.Redis.from_pool(self._pool(self.options | {"max_connections": self.max_connections}))
+        return redis.Redis.from_pool(self._pool(self.options, self.limits))
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
-        return self._pool(self.options | _blocking_settings(socket_timeout))
+        return self._pool(self.options | _blocking_settings(socket_timeout), _waiting_limits(self.limits))
 
     def hurried(self, seconds: float) -> Sentinels:
-        def sentinels() -> Sentinel:
-            return self.sentinels(socket_timeout=seconds, socket_connect_timeout=seconds)
+        sentinels = partial(self.sentinels, socket_timeout=seconds, socket_connect_timeout=seconds)
+        limits = replace(self.limits, patience=seconds)
+        return Sentinels(self.master, sentinels, self.options | _hurried_settings(seconds), limits, self.display_url)
 
-        options = self.options | _hurried_settings(seconds)
-        return Sentinels(self.master, sentinels, options, self.max_connections, self.display_url)
+    def _pool(self, options: dict[str, Any], limits: Limits) -> ConnectionPool:
+        return BoundedSentinelPool(self.master, self.sentinels(), limits=limits, **options)
 
-    def _pool(self, options: dict[str, Any]) -> ConnectionPool:
-        return _PatientSentinelPool(self.master, self.sentinels(), **options)  # type: ignore[no-untyped-call]
+
+def _bounded_sentinels(addresses: Iterable[Address], own: dict[str, Any], **changes: Any) -> Sentinel:
+    """Return the Sentinels. Each is asked within its own time limit and within that of the call that asks."""
+    settings = own | changes
+    made = Sentinel(list(addresses), sentinel_kwargs=settings)
+    for client in made.sentinels:
+        theirs = client.connection_pool
+        limits = Limits(patience=settings["socket_timeout"])
+        options = {**theirs.connection_kwargs, "connection_class": theirs.connection_class}
+        client.connection_pool = BoundedPool(limits=limits, **options)
+    return made
 
 
 def _sentinel_settings(config: RedisConfig) -> dict[str, Any]:
     """For the Sentinels themselves: no retries, because the next Sentinel is the retry."""
     return _settings(config) | {
         "socket_timeout": config.connect_timeout,
-        "retry": _Retry(NoBackoff(), 0, supported_errors=_RETRIED),
+        "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
         "retry_on_error": [],
     }
 
@@ -247,6 +219,12 @@ class _Cluster(RedisCluster):
     """
 
     _newcomers: dict[str, ClusterNode]
+    #: seconds in which a command ends, however many nodes are asked
+    patience: float = math.inf
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        with within(time.monotonic() + self.patience):
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def get_node(self, host: Any = None, port: Any = None, node_name: Any = None) -> Any:
         found = super().get_node(host, port, node_name)  # type: ignore[no-untyped-call]
@@ -268,11 +246,10 @@ class Cluster:
 
     cluster = True
 
-    def __init__(self, nodes: tuple[tuple[str, int], ...], options: dict[str, Any], max_connections: int,
-                 display_url: str) -> None:  # fmt: skip
+    def __init__(self, nodes: tuple[Address, ...], options: dict[str, Any], limits: Limits, display_url: str) -> None:
         self.nodes = nodes
         self.options = options
-        self.max_connections = max_connections
+        self.limits = limits
         self.display_url = display_url
         self._client: RedisCluster | None = None
         self._lock = threading.Lock()
@@ -281,7 +258,7 @@ class Cluster:
     def of(cls, config: RedisConfig) -> Cluster:
         ssl: dict[str, Any] = {"ssl": True, **config.ssl_options} if config.ssl else {}
         options = {**_identity(config), **_settings(config), **ssl}
-        return cls(config.cluster_nodes, options, config.max_connections, config.display_url)
+        return cls(config.cluster_nodes, options, _limits(config), config.display_url)
 
     def client(self) -> RedisCluster:
         with self._lock:
@@ -290,16 +267,23 @@ class Cluster:
             return self._client
 
     def _make(self) -> RedisCluster:
+        (host, port), *others = self.nodes
+        options = {name: value for name, value in _of_pool(self.options).items() if name != "retry_on_error"}
         try:
-            # One silent node must not stop the queues of the others.
-            return _Cluster(
-                startup_nodes=[ClusterNode(host, port) for host, port in self.nodes],
-                require_full_coverage=False,
-                max_connections=self.max_connections,
-                **{name: value for name, value in self.options.items() if name != "retry_on_error"},
-            )
+            with within(time.monotonic() + self.limits.patience):
+                # One silent node must not stop the queues of the others.
+                made = _Cluster(
+                    # redis-py takes another class of pools only from who gives a URL.
+                    url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
+                    startup_nodes=[ClusterNode(host, port) for host, port in others],
+                    require_full_coverage=False,
+                    connection_pool_class=partial(BoundedPool, limits=self.limits),
+                    **options,
+                )
         except IndexError as error:  # what redis-py makes of a cluster that has no slots yet
             raise redis_errors.ClusterDownError("CLUSTERDOWN no slot is served by any node") from error
+        made.patience = self.limits.patience
+        return made
 
     def waiting_pool(self, socket_timeout: float | None, key: str | bytes | None) -> ConnectionPool:
         client = self.client()
@@ -308,12 +292,19 @@ class Cluster:
         if node is None:
             raise redis_errors.ClusterDownError("CLUSTERDOWN no master is known")
         options = self.options | _blocking_settings(socket_timeout) | {"host": node.host, "port": node.port}
-        if options.pop("ssl", False):
-            options["connection_class"] = SSLConnection
-        return _PatientPool(**options)
+        return BoundedPool(limits=_waiting_limits(self.limits), **_of_pool(options))
 
     def hurried(self, seconds: float) -> Cluster:
-        return Cluster(self.nodes, self.options | _hurried_settings(seconds), self.max_connections, self.display_url)
+        limits = replace(self.limits, patience=seconds)
+        return Cluster(self.nodes, self.options | _hurried_settings(seconds), limits, self.display_url)
+
+
+def _of_pool(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a client as those of a pool."""
+    found = dict(options)
+    if found.pop("ssl", False):
+        found["connection_class"] = SSLConnection
+    return found
 
 
 def source_of(config: RedisConfig) -> Source:
@@ -352,7 +343,7 @@ def source_of_client(client: Any) -> Source:
     options["connection_class"] = pool.connection_class
     where = given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
     scheme = "unix" if "path" in given else "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
-    return Server(options, config.max_connections, f"{scheme}://{_who(given)}{where}?db={given.get('db') or 0}")
+    return Server(options, _limits(config), f"{scheme}://{_who(given)}{where}?db={given.get('db') or 0}")
 
 
 def _taken_over(given: dict[str, Any], *, tcp: bool = True) -> tuple[dict[str, Any], RedisConfig]:
@@ -376,12 +367,10 @@ def _sentinels_of_pool(pool: SentinelConnectionPool, options: dict[str, Any], co
     for name in ("host", "port"):
         options.pop(name, None)
 
-    def sentinels(**changes: Any) -> Sentinel:
-        return Sentinel(addresses, sentinel_kwargs=own | changes)
-
+    sentinels = partial(_bounded_sentinels, addresses, own)
     where = ",".join(f"{host}:{port}" for host, port in addresses)
     shown = f"sentinel://{_who(options)}{where}/{pool.service_name}"
-    return Sentinels(pool.service_name, sentinels, options, config.max_connections, shown)
+    return Sentinels(pool.service_name, sentinels, options, _limits(config), shown)
 
 
 def _cluster_of_client(client: RedisCluster) -> Cluster:
@@ -390,7 +379,7 @@ def _cluster_of_client(client: RedisCluster) -> Cluster:
         options.pop(name, None)
     nodes = tuple((str(node.host), int(node.port)) for node in client.get_nodes())
     shown = f"cluster://{_who(options)}{','.join(f'{host}:{port}' for host, port in nodes)}"
-    return Cluster(nodes, options, config.max_connections, shown)
+    return Cluster(nodes, options, _limits(config), shown)
 
 
 def _who(options: dict[str, Any]) -> str:

@@ -46,12 +46,12 @@ class _Grave:
         return hashlib.blake2b(seed, digest_size=16).digest()
 
 
-def kick(queue: Queue, ident: str, key: bytes, delay_ms: int, *, replace: bool) -> str:
+def kick(queue: Queue, ident: str, key: bytes, delay_ms: int, *, replace: bool, request: bytes | None = None) -> str:
     """See :meth:`Queue.kick`."""
     again = b"1" if replace else b"0"
     if len(queue.epochs) == 1:
         number = queue.shard_of(ident)
-        reply: bytes = queue.call("kick", number, ident.encode(), key, delay_ms, again)
+        reply: bytes = queue.call("kick", number, ident.encode(), key, delay_ms, again, request=request)
         if reply != _MOVED and (reply or not queue.reload()):
             return reply.decode()
     grave = _find(queue, ident, key)
@@ -76,14 +76,14 @@ def _bring_back(queue: Queue, ident: str, grave: _Grave, delay_ms: int, again: b
     return (queue.visit(ident, ask) or b"").decode()
 
 
-def discard(queue: Queue, ident: str, key: bytes) -> bool:
+def discard(queue: Queue, ident: str, key: bytes, *, request: bytes | None = None) -> bool:
     """See :meth:`Queue.discard`."""
     while True:
         if not key and len(queue.epochs) > 1:
-            grave = _find(queue, ident, key)
-            key = grave.key if grave is not None else b""
+            names = _names(queue, ident)
+            key = names[0][1][-KEY_BYTES:] if names else b""
         for number in queue.homes(ident):
-            if queue.call("discard", number, ident.encode(), key) == b"1":
+            if queue.call("discard", number, ident.encode(), key, request=request) == b"1":
                 return True
         if not queue.reload():
             return False
@@ -91,33 +91,43 @@ def discard(queue: Queue, ident: str, key: bytes) -> bool:
 
 def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
     """The grave of this generation, or the youngest of the id, in whichever epoch."""
-    wanted = ident.encode() + b"\0" + key
-    frame, ask_for = (len(wanted).to_bytes(2, "little") + wanted, b"") if key else (b"", ident.encode())
-    graves = []
+    name = ident.encode() + b"\0" + key
+    names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
+    for number, name in names:
+        grave = _unpack(number, queue.call("graves", number, len(name).to_bytes(2, "little") + name, request=b""))
+        if grave is not None:
+            return grave
+    return None
+
+
+def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
+    """Return shard and name of each record of an id, the youngest first."""
+    found = []
     for number in queue.homes(ident):
-        graves += _unpack(number, queue.call("graves", number, frame, ask_for, request=b""))
-    return max(graves, key=lambda grave: grave.buried_us, default=None)
+        answer = queue.call("burials", number, ident.encode(), request=b"")
+        found += [(float(at), number, name) for name, at in zip(answer[::2], answer[1::2], strict=True)]
+    return [(number, name) for _, number, name in sorted(found, reverse=True)]
 
 
-def _unpack(number: int, frame: bytes) -> list[_Grave]:
+def _unpack(number: int, frame: bytes) -> _Grave | None:
+    """Return the record of an answer; None if it is gone."""
     tasks, at = unpack_names(frame, 0)
-    graves = []
-    while at < len(frame):
-        name, at = take_u16(frame, at)
-        record, at = take_u32(frame, at + 4)  # nothing was left out
-        _, buried_us, *_ = _HEAD.unpack_from(record)
-        inner = _HEAD.size
-        for _ in range(3):  # outcome, reason, error class
-            _, inner = take_u8(record, inner)
-        _, inner = take_u16(record, inner)
-        body, inner = take_u32(record, inner)
-        task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
-        if task:
-            body = body[:1] + body[_TASK_END:]
-        elif len(body) >= _TASK_END:  # the number must not happen to name another task where the body comes to lie
-            body = body[:1] + b"\xff\xff" + body[_TASK_END:]
-        graves.append(_Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:]))
-    return graves
+    if at == len(frame):
+        return None
+    name, at = take_u16(frame, at)
+    record, at = take_u32(frame, at + 4)  # nothing was left out
+    _, buried_us, *_ = _HEAD.unpack_from(record)
+    inner = _HEAD.size
+    for _ in range(3):  # outcome, reason, error class
+        _, inner = take_u8(record, inner)
+    _, inner = take_u16(record, inner)
+    body, inner = take_u32(record, inner)
+    task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
+    if task:
+        body = body[:1] + body[_TASK_END:]
+    elif len(body) >= _TASK_END:  # the number must not happen to name another task where the body comes to lie
+        body = body[:1] + b"\xff\xff" + body[_TASK_END:]
+    return _Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:])
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:

@@ -10,13 +10,13 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, NoReturn
 
 from redis import exceptions as redis_errors
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError
 
 from .connection import Connection
 from .errors import Misconfigured, QueueFull, QueueUnavailable
@@ -25,10 +25,10 @@ from .faults import REDIS_ERRORS, Fault, classify
 NAMES: Final = (
     "schedule", "schedule_fresh", "reserve", "ack", "ack_reserve", "fail", "release", "bury", "expire", "record",
     "touch", "kick", "discard", "cancel", "reschedule", "tick", "leases", "stats", "page", "view", "graves",
-    "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
+    "burials", "examine", "lengths", "announce", "rule", "sight", "kick_many", "discard_many",
     "remove_many", "run_now_many", "layout", "open", "carry", "retire", "adopt", "living", "payloads", "settled",
     "known", "result", "retry_many", "tell", "note", "bulk", "close_run", "pace", "advance", "columns",
-    "cancel_many", "move_many", "swap_run",
+    "cancel_many", "move_many", "swap_run", "ack_early", "begun", "take_over", "locate",
 )  # fmt: skip
 #: a node of a cluster that says so, or nothing, is not the one to ask (any more)
 _ELSEWHERE: Final = (
@@ -109,80 +109,57 @@ class Scripts:
         self._flags: bool | None = None
 
     def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Runs a script; loads it when the server does not know it (restart, ``SCRIPT FLUSH``, failover).
+        """Run a script; load it when the server does not know it (restart, ``SCRIPT FLUSH``, failover).
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
         """
-        try:
-            sha, source = self.loaded(name)
-            try:
-                command = self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
-                return self._round_trip(keys[0], command)
-            except NoScriptError:
-                pass  # EVAL loads and runs on the very node that answers, inside one command
-            except _ELSEWHERE as error:
-                if not self._connection.cluster or self._enough(error):
-                    raise
-            return self._connection.run(source, keys, *args)
-        except REDIS_ERRORS as error:
-            raise_clear(error)
+        return self._call(name, keys, args, time.monotonic() + self._connection.patience)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
-        """Sends a call and gives back what waits for its reply, which must be called.
+        """Send a call and return what waits for its reply, which must be called.
 
         Calls to several nodes of a cluster are worked on at the same time.
         If anything goes wrong on the way the call is made again as a whole: it carries its request id.
         """
-
-        def again() -> Any:
-            return self.call(name, keys, *args)
-
-        try:
+        until = time.monotonic() + self._connection.patience
+        pending = None
+        with suppress(*REDIS_ERRORS):
             sha, _ = self.loaded(name)
-            lines = self._connection.lines(keys[0])
-            line = lines.take()
-        except REDIS_ERRORS:
-            return again
-        try:
-            line.connect()
-            line.send_packed_command([self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))])
-        except BaseException as error:
-            lines.put_back(line, clean=False)
-            if isinstance(error, REDIS_ERRORS):
-                if self._enough(error):
-                    raise_clear(error)
-                return again
-            raise
-        patience, sent_at = self._connection.patience, time.monotonic()
+            pending = self._connection.pool(keys[0]).begin(self._command(sha, keys, args), until)
+        left = until - time.monotonic()
 
         def finish() -> Any:
-            clean = False
-            try:
-                if patience is not None and not line.can_read(max(0.0, sent_at + patience - time.monotonic())):
-                    raise redis_errors.TimeoutError(f"no answer within {patience:g} s")
-                reply = line.read_response()
-                clean = True
-                return reply
-            except ResponseError:
-                clean = True
-            except REDIS_ERRORS as error:
-                if self._enough(error):
-                    raise_clear(error)
-            finally:
-                lines.put_back(line, clean=clean)
-            return again()
+            until = time.monotonic() + left  # what the caller does meanwhile does not count
+            if pending is not None:
+                with suppress(*REDIS_ERRORS):
+                    return pending.reply(until)
+            return self._call(name, keys, args, until)
 
         return finish
 
-    def _enough(self, error: Exception) -> bool:
-        """Whether the caller is in a hurry and has waited already."""
-        return self._connection.patience is not None and isinstance(error, redis_errors.TimeoutError)
+    def _call(self, name: str, keys: tuple[bytes, ...], args: tuple[Any, ...], until: float) -> Any:
+        """Run a script; give up at ``until`` (monotonic)."""
+        try:
+            sha, source = self.loaded(name)
+            try:
+                return self._connection.exchange(keys[0], self._command(sha, keys, args), until)
+            except NoScriptError:
+                pass  # EVAL loads and runs on the very node that answers, inside one command
+            except _ELSEWHERE:
+                if not self._connection.cluster:
+                    raise
+            return self._connection.run(source, keys, *args, until=until)
+        except REDIS_ERRORS as error:
+            raise_clear(error)
+
+    def _command(self, sha: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> bytes:
+        return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
 
     def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
         """The part of the command that is the same in every call of a script on a shard, in the wire's own form.
 
-        Twenty-seven keys take redis-py longer to pack than the rest of a schedule() takes altogether.
+        Twenty-eight keys take redis-py longer to pack than the rest of a schedule() takes altogether.
         """
         of = (sha, keys[0], keys[-1], arguments)
         known = self._heads.get(of)
@@ -193,27 +170,6 @@ class Scripts:
                 self._heads.clear()
             self._heads[of] = known
         return known
-
-    def _round_trip(self, key: bytes, packed: bytes) -> Any:
-        """Sends a packed command under the retry policy of the lines (on a cluster they have none)."""
-        lines = self._connection.lines(key)
-        line = lines.take()
-
-        def attempt() -> Any:
-            line.connect()  # nothing when it is; over Sentinel this, and not sending, asks who the master is
-            line.send_packed_command([packed])
-            return line.read_response()
-
-        clean = False
-        try:
-            reply = lines.policy.call_with_retry(attempt, lambda _error: line.disconnect())
-            clean = True
-            return reply
-        except ResponseError:
-            clean = True
-            raise
-        finally:
-            lines.put_back(line, clean=clean)
 
     def loaded(self, name: str) -> tuple[str, str]:
         """``(sha, source)`` of a script as this server wants it."""

@@ -5,34 +5,48 @@ Whoever holds jobs works here, and the dispatcher; jobs are asked for by their i
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from . import layout as layouts
 from . import rules
 from .chunks import CHUNK
-from .frames import BrokenJob, pack_settlement, pack_touch, take_u8, unpack_batch, unpack_leases
+from .frames import (
+    BrokenJob,
+    pack_settlement,
+    pack_take_over,
+    pack_touch,
+    take_u8,
+    unpack_batch,
+    unpack_begun,
+    unpack_leases,
+)
 from .job import Job, Settlement, bury, expire
 from .keys import Shard, number_of
 from .layout import Layout
+from .requests import derived_request, new_request
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
+#: jobs that a reserve hands out: those that wait for quarantine, all others, or both
+Which: TypeAlias = Literal["all", "others", "quarantined"]
+_SERVED: Final[dict[Which, tuple[bytes, ...]]] = {"all": (), "others": (b"1", b"8"), "quarantined": (b"9", b"9")}
 _TICK: Final = struct.Struct("<dddBB")
-_LOADS: Final = struct.Struct("<IIdId")
+_LOADS: Final = struct.Struct("<IIIdId")
 
 
 @dataclass(slots=True)
 class Batch:
     """What a reserve handed out. ``next_due_ms`` is the time until the shard's next due job: None = nothing waits.
 
-    ``expired`` counts jobs that were taken out because they came too late to be of use.
+    ``expired`` counts jobs that were taken out because they came too late to be of use. ``quarantine_due_ms`` is the
+    time until the first job is due that waits for quarantine, below 0 when it is overdue; None when there is none, or
+    this call hands such jobs out itself.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -40,6 +54,7 @@ class Batch:
     next_due_ms: float | None = None
     now_ms: float = 0
     expired: int = 0
+    quarantine_due_ms: float | None = None
 
     @property
     def taken(self) -> int:
@@ -62,13 +77,11 @@ class Tick:
     run_id: str = ""
     #: marks that wait to be taken (:mod:`.settled`)
     settled: int = 0
+    #: runs of jobs that were acked before they began, and whose end is not stored yet
+    begun: int = 0
     #: number of entries, and the score of the newest (µs; 0 if there is none)
     failed: tuple[int, int] = (0, 0)
     morgue: tuple[int, int] = (0, 0)
-
-
-def new_request() -> bytes:
-    return os.urandom(16)
 
 
 class Shards:
@@ -102,7 +115,7 @@ class Shards:
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
     def reserve(self, number: int, limit: int, *, worker: str, request: bytes | None = None, ttr_ms: int | None = None,
-                started: bool = False) -> Batch:  # fmt: skip
+                started: bool = False, which: Which = "all") -> Batch:  # fmt: skip
         """Takes up to ``limit`` (1 … 250) due jobs of a shard under one lease.
 
         Args:
@@ -111,14 +124,15 @@ class Shards:
             request: the request id of an earlier call whose reply was lost: the same jobs are handed out again.
             ttr_ms: how long the lease lasts; None = as long as the broker's leases.
             started: the holder has no heartbeat that could say later that a run has begun: it counts as begun now.
+            which: also the jobs that wait for quarantine (all), only the others, or only those.
         """
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
         frame = self.call("reserve", number, worker.encode(), min(limit, CHUNK), ttr, b"1" if started else b"0", b"",
-                           b"0", request=request)  # fmt: skip
+                           b"0", *_SERVED[which], request=request)  # fmt: skip
         return self._batch(frame, number, worker)
 
     def settle_reserve(self, number: int, settlements: Sequence[Settlement], limit: int, *, worker: str,
-                       request: bytes | None = None) -> tuple[list[bool], Batch]:  # fmt: skip
+                       request: bytes | None = None, which: Which = "all") -> tuple[list[bool], Batch]:  # fmt: skip
         """Settles finished jobs of a shard and reserves its next ones, in one move when all are acks.
 
         Returns:
@@ -128,16 +142,21 @@ class Shards:
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
         frame = b"".join(map(pack_settlement, acks))
-        answers, batch = self.call("ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), request=request)
+        answers, batch = self.call("ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which],
+                                   request=request)  # fmt: skip
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
         return [counted[id(s)] for s in settlements], self._batch(batch, number, worker)
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        """Carries settlements out, each by its own verb: ack, fail, release, bury, expire or record.
+    def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
+        """Carries settlements out, each by its own verb (:class:`Settlement`).
+
+        Args:
+            settlements: how each job ends.
+            seed: given again with the same jobs, whatever their verbs, it gets the answers of the first time.
 
         Returns:
             For each, whether it counted. False: the lease was lost (or, with ``guard="expired"``, is not over yet)
-            and nothing was changed. A record always counts: it asks nobody.
+            and nothing was changed. A record always counts, unless it has that guard and an end is stored already.
         """
         groups: dict[tuple[int, str], list[int]] = {}
         for place, settlement in enumerate(settlements):
@@ -148,7 +167,8 @@ class Shards:
                 chunk = places[start : start + CHUNK]
                 frame = b"".join(pack_settlement(settlements[place]) for place in chunk)
                 worker = settlements[chunk[0]].job.worker
-                answers = self.call(verb, number, worker.encode(), frame)
+                request = None if seed is None else _request_of(seed, [settlements[place].job for place in chunk])
+                answers = self.call(verb, number, worker.encode(), frame, request=request)
                 for place, answer in zip(chunk, answers, strict=True):
                     counted[place] = answer == 49
         return counted
@@ -181,8 +201,9 @@ class Shards:
         return answers
 
     def _batch(self, frame: bytes, number: int, worker: str) -> Batch:
-        jobs, broken, now_us, next_due = unpack_batch(frame, self.name, number, worker)
+        jobs, broken, now_us, next_due, quarantined = unpack_batch(frame, self.name, number, worker)
         if broken:
+            self.broker.on_unreadable(broken)
             self.settle([
                 bury(item.job, 0, 0, reason="undecodable", outcome="undecodable", error_class="Undecodable",
                      error=item.error.encode())
@@ -194,7 +215,8 @@ class Shards:
             gone = {job.id for job in late}
             jobs = [job for job in jobs if job.id not in gone]
         wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
-        return Batch(jobs, broken, wait, now_us / 1000, len(late))
+        until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
+        return Batch(jobs, broken, wait, now_us / 1000, len(late), until)
 
     # -- rules and leases --------------------------------------------------------------------------------------------
 
@@ -219,12 +241,12 @@ class Shards:
         now_us, due, deadline, expired, held_back = _TICK.unpack_from(frame)
         born, at = take_u8(frame, _TICK.size)
         run_id, at = take_u8(frame, at)
-        settled, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
+        settled, begun, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
         if not rules.are_kept(self, number, frame[at + _LOADS.size :]):
             rules.restore(self)
         return Tick(now_us / 1000, None if due < 0 else due // 1000, None if deadline < 0 else deadline,
-                    bool(expired), bool(held_back), born, run_id.decode(), settled, (failed, int(failed_us)),
-                    (morgue, int(morgue_us)))  # fmt: skip
+                    bool(expired), bool(held_back), born, run_id.decode(), settled, begun,
+                    (failed, int(failed_us)), (morgue, int(morgue_us)))  # fmt: skip
 
     def settled(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
         """Marks of a shard (:mod:`.settled`).
@@ -243,9 +265,44 @@ class Shards:
             some, rest = rest[:MOST_MARKS], rest[MOST_MARKS:]
         return unpack_marks(self.call("settled", number, pack_marks(some), limit, request=b""))
 
-    def expired(self, number: int, limit: int = CHUNK) -> list[Job]:
-        """Jobs of a shard whose lease ran out; none during a reaper hold. Settle them with ``guard="expired"``."""
-        return self._leases(number, 0, min(limit, CHUNK), only_expired=True)
+    def expired(self, number: int, limit: int = CHUNK, *, offset: int = 0) -> list[Job]:
+        """Jobs of a shard whose lease ran out, the oldest first; none during a reaper hold.
+
+        Settle them with ``guard="expired"``.
+
+        Args:
+            number: the shard.
+            limit: 1 … 250.
+            offset: how many of them are passed over.
+        """
+        return self._leases(number, offset, min(limit, CHUNK), only_expired=True)
+
+    def take_over(self, job: Job, worker: str, *, only_expired: bool = False) -> Job | None:
+        """Hold a job whose run began in the place of its holder, under a new token, for one lease from now.
+
+        Args:
+            job: as its holder has it.
+            worker: the new holder. The job that is returned still names the old one, whose run it was.
+            only_expired: only if its lease is over.
+
+        Returns:
+            The job under the new token; None if it is settled, or held under another token, or not over.
+        """
+        frame = self.call("take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode())
+        jobs, broken, *_ = unpack_batch(frame, self.name, job.shard, job.worker)
+        return next(iter([*jobs, *(one.job for one in broken)]), None)
+
+    def begun(self, number: int, worker: str = "") -> list[Job]:
+        """Jobs of a shard that were acked before their runs began, and whose end is not stored yet.
+
+        Args:
+            number: the shard.
+            worker: only its jobs; "" = those of all.
+
+        Returns:
+            At most 250; ``deadline_ms`` is when the run began.
+        """
+        return unpack_begun(self.call("begun", number, worker.encode()), self.name, number)
 
     def held_by(self, worker: str) -> Iterator[Job]:
         """All jobs that a worker holds, over all shards. Meant for a worker that is dead and takes no more."""
@@ -272,3 +329,7 @@ class Shards:
         shard = self.shard(number)
         request = new_request() if request is None else request
         return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args)
+
+
+def _request_of(seed: bytes, jobs: Sequence[Job]) -> bytes:
+    return derived_request(seed, *[b"%d %b" % (job.token, job.id.encode()) for job in jobs])

@@ -7,7 +7,9 @@ it still there (a tombstone), or knows that something behind it may have been ta
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -101,32 +103,18 @@ def begin(broker: Broker, queue: str, number: int, first: str, until: str, limit
         return [(ident, [word for pair in fields.items() for word in pair]) for ident, fields in found]
 
     # redis-py makes a dict of each entry, which takes longer than the rest of reading it.
-    lines = line = None
-    try:
-        lines = broker.connection.lines(key)
-        line = lines.take()
-        line.connect()
-        words = (b"XRANGE", key, first, until, b"COUNT", limit)
-        line.send_packed_command([b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))])
-    except REDIS_ERRORS:
-        if lines is not None and line is not None:
-            lines.put_back(line, clean=False)
-        return again
-    asked: Any = (lines, line)
+    words = (b"XRANGE", key, first, until, b"COUNT", limit)
+    packed = b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
+    patience = broker.connection.patience
+    pending = None
+    with suppress(*REDIS_ERRORS):
+        pending = broker.connection.pool(key).begin(packed, time.monotonic() + patience)
 
     def finish() -> list[Entry]:
-        lines, line = asked
-        clean = False
-        try:
-            found: list[Entry] = line.read_response()
-            clean = True
-            return found
-        except ResponseError:
-            clean = True
-        except REDIS_ERRORS:
-            pass
-        finally:
-            lines.put_back(line, clean=clean)
+        if pending is not None:
+            with suppress(*REDIS_ERRORS):
+                found: list[Entry] = pending.reply(time.monotonic() + patience)
+                return found
         return again()
 
     return finish

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, Final
 
 from .errors import InvalidJob, Misconfigured
@@ -80,6 +81,12 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<Task {self.name} queue={self.options.queue}>"
+
+    @cached_property
+    def argument_names(self) -> tuple[str, ...]:
+        """Names of the arguments that can be given by position."""
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return tuple(name for name, one in inspect.signature(self.func).parameters.items() if one.kind in kinds)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` unchanged, if the function can be called with them.
@@ -168,6 +175,11 @@ class Registry:
             del self._tasks[task.name]
             for alias in task.options.aliases:
                 self._aliases.pop(alias, None)
+
+    @property
+    def names(self) -> list[str]:
+        """All names under which a task can be found: registered ones and aliases."""
+        return [*self._tasks, *self._aliases]
 
     def get(self, name: str) -> Task | None:
         """The task of that name or alias, or None."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .codec import decode_args
 from .frames import State, job_of, take_u8, take_u16, take_u32, unpack_names, unpack_payload, unpack_state
-from .job import Job, Payload, Undecodable, unpack_body
+from .job import Generation, Job, Payload, Undecodable, unpack_body
 
 _PLACES: Final = ("", "waiting", "reserved")
 #: number of payloads, bytes left out of the body, and of the gated one
@@ -19,7 +19,11 @@ _SIZES: Final = struct.Struct("<III")
 
 @dataclass(slots=True)
 class JobView:
-    """A job as seen at one moment. ``state`` is delayed, ready, reserved or morgue; ``failed`` jobs also wait."""
+    """A job as seen at one moment.
+
+    ``state`` is delayed, ready, reserved or morgue (of :meth:`Inspector.get_generation` also gated); ``failed`` jobs
+    also wait.
+    """
 
     job: Job
     state: str
@@ -52,6 +56,13 @@ class JobView:
         return self.left_out or len(self.job.args) + sum(len(payload.data) for payload in self.payloads)
 
     @property
+    def bytes_here(self) -> int:
+        """Number of its bytes that were read."""
+        job = self.job
+        size = len(job.args) + len(job.options_json) + len(job.error)
+        return size + sum(len(payload.data) for payload in self.payloads)
+
+    @property
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """The task's positional and keyword arguments; none of a merged job, whose payloads they are.
 
@@ -66,6 +77,28 @@ class JobView:
     def id(self) -> str:
         """The job's id."""
         return self.job.id
+
+    @property
+    def quarantined(self) -> bool:
+        """Return True if the job's process died under it, so that it waits for, or runs in, a process of its own."""
+        return self.job.quarantined
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Keys of the generation, and of the payloads as far as they are here."""
+        return [self.job.key, *(payload.key for payload in self.payloads)]
+
+    def place_of(self, generation: Generation) -> str:
+        """Return "live" or "gated" if the view has the key of a generation in that place, else ""."""
+        if self.job.key in generation.keys:
+            return "live"
+        return "gated" if self.gated is not None and self.gated.key in generation.keys else ""
+
+    def behind(self) -> JobView:
+        """Return the content that is gated behind the run as a job of its own."""
+        if self.gated is None:
+            return self  # payloads that were too many for the run
+        return JobView(self.gated, "gated", self.gated.due_ms, left_out=self.gated_left_out)
 
     @property
     def history(self) -> dict[str, int]:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .connection import Connection, end_of
+from .connection import Connection
 from .keys import wake_key
+from .link import end_of
 from .scripts import clear_errors
 
 Hints = list[tuple[str, int]]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .keys import dump_key, told_key, workers_key
+from .keys import dump_key, tasks_key, told_key, workers_key
 from .scripts import clear_errors
 
 if TYPE_CHECKING:
@@ -25,7 +25,11 @@ WORDS: Final = ("stop", "drain", "dump")
 #: seconds for which stacks are kept
 DUMP_KEPT: Final = 600
 MOST_DUMP_BYTES: Final = 64 * 1024
+#: a worker that was not heard of for so long is not counted on to run a job
+ALIVE_MS: Final = 15_000
 _CUT: Final = b"\n... (cut here)"
+#: workers whose tasks are read in one call
+_READ_TOGETHER: Final = 16
 #: where there may be one: escaped, or as bytes
 _SURROGATE: Final = re.compile(rb"\\u[dD]|\xed")
 
@@ -46,12 +50,16 @@ class Heard:
     told: tuple[Told, ...] = ()
 
 
-def announce(broker: Broker, name: str, info: dict[str, Any], done: Sequence[str] | None) -> tuple[Heard, str]:
+def announce(
+    broker: Broker, name: str, info: dict[str, Any], done: Sequence[str] | None, tasks: Iterable[str] | None
+) -> tuple[Heard, str]:
     """See :meth:`Broker.announce`; also how often the registry of queues was changed."""
-    keys = (workers_key(broker.prefix).encode(), broker.queues_key.encode(), told_key(broker.prefix).encode())
+    names = (workers_key(broker.prefix), broker.queues_key, told_key(broker.prefix), tasks_key(broker.prefix))
+    keys = tuple(name.encode() for name in names)
     said = json.dumps(info, separators=(",", ":"))
     ids = "*" if done is None else " ".join(done)
-    now_ms, changes, *told = broker.scripts.call("announce", keys, name, said, ids).decode().split(" ")
+    known = b"" if tasks is None else pack_tasks(tasks)
+    now_ms, changes, *told = broker.scripts.call("announce", keys, name, said, ids, known).decode().split(" ")
     return Heard(float(now_ms), tuple([Told(*one.split(":")) for one in told])), changes
 
 
@@ -60,6 +68,36 @@ def forget(broker: Broker, name: str) -> None:
     with clear_errors():
         broker.client.hdel(workers_key(broker.prefix), name)
         broker.client.hdel(told_key(broker.prefix), *(f"{word}:{name}" for word in WORDS))
+        broker.client.hdel(tasks_key(broker.prefix), name)
+
+
+def pack_tasks(names: Iterable[str]) -> bytes:
+    """Return names of tasks as they are stored: a zero character in front of each, and one at the end."""
+    return "".join(["\0", *(f"{name}\0" for name in names)]).encode()
+
+
+def is_among(task: str, packed: bytes | None) -> bool:
+    """Return True if a task is among the packed names."""
+    return f"\0{task}\0".encode() in (packed or b"")
+
+
+def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
+    """Return True if a worker is alive and reserves jobs from a queue. It may be of another release."""
+    queues = worker.get("queues")
+    serves = worker.get("all_queues") is True or (isinstance(queues, list) and queue in queues)
+    busy = bool(worker.get("threads")) and not worker.get("stopping")
+    return serves and busy and now_ms - worker["seen_ms"] < ALIVE_MS
+
+
+def knows_task(broker: Broker, queue: str, task: str, now_ms: float) -> bool:
+    """See :meth:`Broker.knows_task`."""
+    names = [worker["name"] for worker in broker.workers() if runs_jobs_of(worker, queue, now_ms)]
+    with clear_errors():
+        for start in range(0, len(names), _READ_TOGETHER):
+            some = names[start : start + _READ_TOGETHER]
+            if any(is_among(task, packed) for packed in broker.client.hmget(tasks_key(broker.prefix), some)):
+                return True
+    return False
 
 
 def read(broker: Broker) -> list[dict[str, Any]]:

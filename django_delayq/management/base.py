@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
+from django_delayq.conf import mask
+from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
-from django_delayq.core.task import check_queue_name
+from django_delayq.core.job import Job
+from django_delayq.core.task import check_queue_name, registry
+from django_delayq.masking import Mask, Unmasked
 
 
 class DelayQCommand(BaseCommand):
@@ -88,6 +93,68 @@ def positive(kind: type[int] | type[float], what: str, *, zero: bool = False) ->
         return value
 
     return read
+
+
+#: options that all subcommands take, if one of them does
+_SHARED: Final = ("--json", "--yes", "--show-secrets")
+
+
+def share_options(parser: ArgumentParser, subcommands: Iterable[ArgumentParser]) -> None:
+    """Let Django's own options and some of ours stand before a subcommand as well as after it.
+
+    Call it when the subcommands have all their options. Behind a subcommand these options have no default, which would
+    undo what stands before it.
+    """
+    subcommands = list(subcommands)
+    for name in _SHARED:
+        found = [one._option_string_actions[name] for one in subcommands if name in one._option_string_actions]
+        if found:
+            parser._add_action(copy(found[0]))
+    for action in list(parser._actions):
+        if action.option_strings and action.dest not in ("help", "version"):
+            for one in subcommands:
+                known = one._option_string_actions.get(action.option_strings[-1]) or one._add_action(copy(action))
+                known.default = SUPPRESS
+
+
+def add_show_secrets(parser: ArgumentParser) -> None:
+    """Add ``--show-secrets``."""
+    parser.add_argument(
+        "--show-secrets", action="store_true", help="do not mask values that are named like secrets (password, token)"
+    )
+
+
+def mask_for(options: Mapping[str, Any]) -> Mask:
+    """Return the mask of the settings; with ``--show-secrets`` one that hides nothing."""
+    return Unmasked() if options.get("show_secrets") else mask()
+
+
+def call_of(job: Job, hide: Mask) -> dict[str, Any]:
+    """Return ``args`` and ``kwargs`` of a job as JSON has them, masked; or its ``bytes``, and why they are no such."""
+    try:
+        args, kwargs = _as_json(decode_args(job.args))
+    except Exception as error:  # stored bytes may be anything; a person wants to see them all the same
+        return {"bytes": _undecoded(job.args, hide), "undecodable": str(error)}
+    known = registry.get(job.task)
+    args, kwargs = hide.arguments(args, kwargs, () if known is None else known.argument_names)
+    return {"args": args, "kwargs": kwargs}
+
+
+def payload_of(stored: bytes, hide: Mask) -> Any:
+    """Return a payload of a merged job as JSON has it, masked."""
+    try:
+        return hide.value(_as_json(decode(stored)))
+    except Exception:  # as above
+        return _undecoded(stored, hide)
+
+
+def _as_json(value: Any) -> Any:
+    """Return moments, numbers and the project's own types as texts, which can be masked."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _undecoded(stored: bytes, hide: Mask) -> str:
+    return hide.text(stored[:2000].decode(errors="backslashreplace"))
 
 
 def queue_list(text: str) -> tuple[str, ...]:

@@ -155,10 +155,19 @@ def shards(broker: Broker) -> Iterator[Finding]:
 
 
 def workers(broker: Broker) -> Iterator[Finding]:
-    """Does anybody work?"""
+    """Report overdue jobs, and leases that no dispatcher would take back."""
     now_ms = broker.now_ms()
     alive = [worker for worker in broker.workers() if now_ms - worker["seen_ms"] < SILENCE * 1000]
-    late = [counts for counts in broker.inspector.all_counts() if counts.ready and counts.lag_seconds > SILENCE]
+    queues = broker.inspector.all_counts()
+    reserved = sum(counts.reserved for counts in queues)
+    if reserved and not any(worker.get("dispatcher") for worker in alive):
+        yield Finding(
+            "WARN",
+            "workers",
+            f"{reserved} jobs are held and no dispatcher is running, so what is held for too long does not come back: "
+            "start manage.py delayq_dispatcher",
+        )
+    late = [counts for counts in queues if counts.ready and counts.lag_seconds > SILENCE]
     for counts in late:
         yield Finding(
             "WARN", "workers", f"queue {counts.queue}: {counts.ready} jobs are due, for {counts.lag_seconds:.0f} s"

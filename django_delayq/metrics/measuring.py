@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from .. import connections
-from ..conf import conf
 from ..core.errors import DelayQError
 from ..core.faults import REDIS_ERRORS
 from ..core.timings import Figures, Histogram
@@ -39,7 +38,7 @@ def measure() -> dict[Metric, Values]:
         logger.warning("no metrics, Redis does not answer: %s", error)
         return {names.UP: {(): 0.0}}
     ended = time.time()
-    found = read(snapshot, aliases=conf().metrics.aliases)
+    found = read(snapshot)
     found[names.CLOCK_SKEW] = {(): skew(began, ended, snapshot.now_ms / 1000)}
     found[names.SCRAPE] = {(): ended - began}
     return found
@@ -50,10 +49,10 @@ def skew(began: float, ended: float, redis: float) -> float:
     return began - redis if redis < began else min(0.0, ended - redis)
 
 
-def read(snapshot: Snapshot, *, aliases: bool = True) -> dict[Metric, Values]:
+def read(snapshot: Snapshot) -> dict[Metric, Values]:
     """What a snapshot says, by metric. Of each metric there are only so many label values, see :func:`bounded`."""
     found: dict[Metric, Values] = {}
-    for metric, labels, value in _samples(snapshot, aliases=aliases):
+    for metric, labels, value in _samples(snapshot):
         found.setdefault(metric, {})[labels] = value
     return {metric: bounded(metric, values) for metric, values in found.items()}
 
@@ -82,18 +81,13 @@ def _merged(metric: Metric, one: Value, other: Value) -> Value:
     return max(one, other) if metric.merge == "max" else one + other
 
 
-def _samples(snapshot: Snapshot, *, aliases: bool) -> Iterator[_Sample]:
+def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
     from .. import __version__
 
     yield names.UP, (), 1.0
     yield names.INFO, (__version__,), 1.0
     for queue in snapshot.queues:
         yield from _of_queue(queue)
-        if aliases:
-            yield from _aliases(queue)
-    if aliases:
-        totals = snapshot.totals
-        yield names.ALIAS_SCHEDULED, (), totals.delayed + totals.ready + totals.reserved
     yield from _of_workers(snapshot)
     yield from _of_redis(snapshot.redis)
     yield from _of_figures(snapshot.figures)
@@ -110,6 +104,7 @@ def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
     for state in _STATES:
         yield names.JOBS, (name, state), getattr(counts, state)
     yield names.FAILED, (name,), counts.failed
+    yield names.QUARANTINED, (name,), counts.quarantine
     yield names.LAG, (name,), queue.lag_seconds
     yield names.SHARDS, (name,), queue.shards
     for direction in ("in", "out"):
@@ -119,13 +114,6 @@ def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
     # Also those that never counted anything: a rate of what was not there before it rose from 0 would be missed.
     for counter, (metric, label) in COUNTERS.items():
         yield metric, (name, label) if label else (name,), counts.counters.get(counter, 0)
-
-
-def _aliases(queue: QueueStatus) -> Iterator[_Sample]:
-    counters = queue.counts.counters
-    yield names.ALIAS_EVENTS, (queue.name, "enqueue"), counters.get("created", 0)
-    yield names.ALIAS_EVENTS, (queue.name, "dequeue"), counters.get("reserved", 0)
-    yield names.ALIAS_READY, (queue.name,), queue.counts.ready
 
 
 def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
@@ -138,7 +126,8 @@ def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
     yield names.WORKER_THREADS, (), sum(worker.threads for worker in live)
     yield names.WORKER_BUSY, (), sum(worker.running for worker in live)
     yield names.WORKER_MEMORY, (), sum(worker.rss_mib or 0 for worker in live) * 1024 * 1024
-    serving = Counter(name for worker in live if worker.threads > 0 for name in set(worker.queues))
+    serving = Counter(name for worker in live if worker.threads > 0 and not worker.quarantine
+                      for name in set(worker.queues))  # fmt: skip
     began = _oldest_runs(live)
     for queue in snapshot.queues:
         if queue.kind == "python":

@@ -92,9 +92,15 @@ FAILED: Final = _gauge(
     "delayq_failed_jobs", "delayq.failed_jobs", "{job}",
     "Jobs that failed at least once and wait for their next attempt; also counted as delayed or ready.", "queue",
 )  # fmt: skip
+QUARANTINED: Final = _gauge(
+    "delayq_quarantined_jobs", "delayq.quarantined_jobs", "{job}",
+    "Jobs whose process died under them and that wait to run alone in one; also counted as delayed or ready. It stays "
+    "above 0: no worker with a supervisor serves the queue, or its quarantine processes are busy.", "queue",
+)  # fmt: skip
 LAG: Final = _gauge(
     "delayq_lag_seconds", "delayq.lag", "s",
-    "How long the job that waits longest is overdue. It grows: too few workers, none at all, or the queue is paused.",
+    "How long the job that waits longest is overdue, quarantined ones left out. It grows: too few workers, none at "
+    "all, or the queue is paused.",
     "queue", merge="max",
 )  # fmt: skip
 SHARDS: Final = _gauge("delayq_queue_shards", "delayq.queue.shards", "{shard}", "Shards of the queue.", "queue")
@@ -256,32 +262,14 @@ OUTBOX_AGE: Final = _gauge(
     merge="max",
 )  # fmt: skip
 
-# -- the names of delayedQueue (Java), as Micrometer writes them ----------------------------------------------------
-
-ALIAS_EVENTS: Final = _counter(
-    "delayed_queue_events_total", "delayed.queue.events", "{job}",
-    "delayedQueue's name. enqueue: delayq_scheduled_total, created; dequeue: delayq_reserved_total.",
-    "type", "direction",
-)  # fmt: skip
-ALIAS_SCHEDULED: Final = _gauge(
-    "delayed_queue_scheduled_count", "delayed.queue.scheduled.count", "{job}",
-    "delayedQueue's name: what is not done yet in all queues (delayed, ready and reserved).",
-)  # fmt: skip
-ALIAS_READY: Final = _gauge(
-    "delayed_queue_ready_for_handling_count", "delayed.queue.ready.for.handling.count", "{job}",
-    "delayedQueue's name: delayq_jobs, ready.", "type",
-)  # fmt: skip
-ALIASES: Final = (ALIAS_EVENTS, ALIAS_SCHEDULED, ALIAS_READY)
-
 METRICS: Final = (
     UP, INFO, SCRAPE, CLOCK_SKEW,
-    JOBS, FAILED, LAG, SHARDS, PAUSED, QUEUE_WORKERS, LONGEST_RUN, HOLD, MARKS,
+    JOBS, FAILED, QUARANTINED, LAG, SHARDS, PAUSED, QUEUE_WORKERS, LONGEST_RUN, HOLD, MARKS,
     SCHEDULED, RESERVED, SETTLED, STALE, INTERVENTIONS, LOST_BODIES, LATENESS, RUN,
     WORKERS, DISPATCHERS, WORKER_THREADS, WORKER_BUSY, WORKER_MEMORY,
     REDIS_INFO, REDIS_MEMORY, REDIS_MEMORY_PEAK, REDIS_MEMORY_MAX, REDIS_UPTIME, REDIS_CLIENTS, REDIS_COMMANDS,
     REDIS_EVICTED, REDIS_AOF, REDIS_SAVED, REDIS_SAVE_AGE, REDIS_REPLICAS, REDIS_ERRORS, SCRIPT, FSCK, FSCK_AT,
     OUTBOX, OUTBOX_AGE,
-    *ALIASES,
 )  # fmt: skip
 
 #: counter of a queue in Redis → the metric that exports it, and the value of its second label

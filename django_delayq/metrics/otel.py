@@ -21,7 +21,7 @@ except ImportError as error:
 from .. import __version__
 from ..core.timings import Histogram
 from .measuring import Values, measure
-from .names import ALIASES, METRICS, Metric
+from .names import METRICS, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
@@ -66,15 +66,10 @@ def _make(meter: Meter, metric: Metric, looks: Looks) -> None:
 
 
 def _observe(looks: Looks, metric: Metric, options: CallbackOptions) -> Iterator[Observation]:
-    keys = [_attribute(metric, label) for label in metric.labels]
+    keys = [_ATTRIBUTES.get(label, f"delayq.{label}") for label in metric.labels]
     for labels, value in looks.values(metric).items():
         if not isinstance(value, Histogram):
             yield Observation(value, dict(zip(keys, labels, strict=True)))
-
-
-def _attribute(metric: Metric, label: str) -> str:
-    """What a label is called here; delayedQueue's names keep delayedQueue's labels."""
-    return label if metric in ALIASES else _ATTRIBUTES.get(label, f"delayq.{label}")
 
 
 class Looks:

@@ -21,6 +21,7 @@ from django.db.models.functions import Now
 
 from django_delayq.models import OutboxJob
 
+from .due import RowDue, delay_age
 from .rows import ahead, free, table
 
 if TYPE_CHECKING:
@@ -36,13 +37,15 @@ TELLING: Final = 4.5
 class Hand:
     """Rows that were claimed together, in the order of their ids.
 
-    ``deadline_ms``: on Redis's clock, until when it may be told of them; ``until``: the same on ``time.monotonic()``.
+    ``deadline_ms``: on Redis's clock, until when it may be told of them; ``until``: the same on ``time.monotonic()``;
+    ``due_ms``: when they are due, on the same clock, by ``pk``.
     """
 
     token: uuid.UUID
     deadline_ms: float
     until: float
     rows: list[OutboxJob] = field(default_factory=list)
+    due_ms: dict[int, int] = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -105,7 +108,8 @@ class Outbox:
             QueueUnavailable: Redis does not tell its time; nothing was claimed.
         """
         asked_at = time.monotonic()
-        hand = Hand(uuid.uuid4(), broker.now_ms() + TELLING * 1000, asked_at + TELLING)
+        asked_ms = broker.now_ms()
+        hand = Hand(uuid.uuid4(), asked_ms + TELLING * 1000, asked_at + TELLING)
         with self.atomic():
             pks = self.candidates(limit)
             if pks:
@@ -113,7 +117,10 @@ class Outbox:
                     claim=hand.token, claimed_until=ahead(CLAIM)
                 )
         if pks:
-            hand.rows = list(self.rows.filter(pk__in=pks, claim=hand.token).order_by("id"))
+            mine = list(self.rows.filter(pk__in=pks, claim=hand.token).annotate(age=delay_age()).order_by("id"))
+            read_ms = asked_ms + (time.monotonic() - asked_at) * 1000  # never behind Redis's clock
+            hand.due_ms = {row.pk: RowDue.of(row.due_ms, row.delay_ms, row.age).on_redis_clock(read_ms) for row in mine}
+            hand.rows.extend(mine)
             self._give_back_those_behind(hand)
         return hand
 
@@ -148,15 +155,15 @@ class Outbox:
         """Ends a claim without having done anything."""
         self.rows.filter(pk__in=list(pks), claim=token).update(claim=None, claimed_until=None)
 
-    def lock(self, token: uuid.UUID, pks: Iterable[int]) -> Iterator[tuple[int, str, int]]:
-        """``(pk, state, due_ms)`` of rows under a claim as they are now, not to change before the transaction's end.
+    def lock(self, token: uuid.UUID, pks: Iterable[int]) -> Iterator[tuple[int, str, uuid.UUID | None]]:
+        """``(pk, state, moved_by)`` of rows under a claim as they are now, not to change before the transaction's end.
 
         Rows that a transaction of somebody else has locked are left out: nobody is waited for.
         """
         rows = self.rows.filter(pk__in=list(pks), claim=token)
         if not self._features.has_select_for_update:
             rows.update(claim=F("claim"))  # SQLite has one lock, and the first write takes it
-        yield from self.unlocked(rows).order_by("id").values_list("id", "state", "due_ms")
+        yield from self.unlocked(rows).order_by("id").values_list("id", "state", "moved_by")
 
     @property
     def _features(self) -> Any:

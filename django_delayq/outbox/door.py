@@ -11,9 +11,8 @@ from django.db import DEFAULT_DB_ALIAS, connections, router
 from ..conf import SETTING, Conf, conf
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
-from ..core.job import NewJob, new_key
+from ..core.job import NewJob, made_durable, new_key
 from ..core.task import Task, registry
-from ..joboptions import due_ms_here
 from ..transactions import in_transaction
 from . import rows
 
@@ -92,25 +91,22 @@ def declared(settings: Conf) -> list[str]:
     return tasks + [f"the queue {name!r}" for name, entry in settings.queues.items() if entry.durable]
 
 
-def make_durable(new: NewJob, queue: str) -> int | None:
-    """Gives a job of ``queue`` the key that makes it durable, and its due time on this machine's clock.
-
-    Returns:
-        The delay that it had, ms; None if it had none.
-    """
+def make_durable(new: NewJob, queue: str) -> None:
+    """Give a job of ``queue`` the key that makes it durable."""
     global _met
     settings = conf()
     if _met is None or _met[0] is not settings:
         _met = settings, frozenset((queue,))
     elif queue not in _met[1]:
         _met = settings, _met[1] | {queue}
-    delay_ms = new.delay_ms if new.due_ms is None else None
-    new.due_ms, new.delay_ms = due_ms_here(new), None
     if new.payload is None:
-        new.key = new_key(durable=True)
+        new.key = _durable_key(new, new.key)
     else:
-        new.payload.key = new_key(durable=True)
-    return delay_ms
+        new.payload.key = _durable_key(new, new.payload.key)
+
+
+def _durable_key(new: NewJob, key: bytes) -> bytes:
+    return made_durable(key) if new.repeatable else new_key(durable=True)
 
 
 def know(met: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]] | None:

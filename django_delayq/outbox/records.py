@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django_delayq.core.frames import digest
+from django_delayq.core.job import Generation
 from django_delayq.core.packed import unpack_job
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from django_delayq.models import OutboxJob
 
 
-def job_of(row: OutboxJob) -> NewJob:
+def job_of(row: OutboxJob, due_ms: int) -> NewJob:
     """The job of a row, as Redis is to get it.
 
     One that was sent before and is lost must not push aside what lives under its id by now.
@@ -21,7 +22,7 @@ def job_of(row: OutboxJob) -> NewJob:
         ValueError: the record is none.
     """
     job = unpack_job(bytes(row.record))
-    job.due_ms, job.delay_ms = row.due_ms, None
+    job.due_ms, job.delay_ms = due_ms, None
     if row.sent_at is not None and job.payload is None:
         job.on_conflict = "ignore"
     return job
@@ -34,3 +35,8 @@ def digest_of(record: bytes | memoryview) -> bytes:
     except Exception:  # whatever its bytes make the reader do: the relay refuses it
         return b""
     return b"" if payload is None else digest(payload.data)
+
+
+def generation_of(row: OutboxJob) -> Generation:
+    """Return what names the job of a row, or the one that its payload is in."""
+    return Generation((row.key.bytes,), digest_of(row.record))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -118,8 +119,8 @@ class Relay:
         """Settles those of ``told`` that nobody else has locked; returns them."""
         with transaction.atomic(using=self._outbox.alias):
             final: dict[int, Verdict] = {}
-            for pk, state, due_ms in self._outbox.lock(hand.token, told):
-                final[pk] = _now(verdicts.get(pk, FREE), told[pk], state, due_ms)
+            for pk, state, moved_by in self._outbox.lock(hand.token, told):
+                final[pk] = _now(verdicts.get(pk, FREE), told[pk], state, moved_by)
             for verdict, pks in _grouped(final):
                 self._write(hand, verdict, pks)
         for pk, verdict in final.items():
@@ -163,9 +164,9 @@ class Relay:
             emit(job_scheduled, task, id=row.job_id, queue=row.queue, outcome=verdict.outcome, due=row.due)
 
 
-def _now(verdict: Verdict, told: OutboxJob, state: str, due_ms: int) -> Verdict:
+def _now(verdict: Verdict, told: OutboxJob, state: str, moved_by: uuid.UUID | None) -> Verdict:
     """The verdict on a row that may have changed since Redis was told of it."""
-    if verdict.word == "gone" or (state == told.state and (due_ms == told.due_ms or verdict.word != "sent")):
+    if verdict.word == "gone" or (state == told.state and (moved_by == told.moved_by or verdict.word != "sent")):
         return verdict
     if verdict.word == "sent" and state == told.state == State.UNSENT:
         return Verdict("moved", outcome=verdict.outcome)  # it was rescheduled while it was on its way

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -14,8 +15,9 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, Value, When
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
-from ..core.job import NewJob
+from ..core.job import Generation, NewJob
 from ..core.packed import pack_job
+from .due import DueTime, RowDue, delay_age
 
 if TYPE_CHECKING:
     from ..models import OutboxJob
@@ -32,10 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A row that is ours for a while, as it is now."""
+    """A row that is ours for a while, as it was at ``read_at`` (``time.monotonic()``)."""
 
     state: str
-    due_ms: int
+    due: RowDue
+    moved_by: uuid.UUID | None
+    read_at: float
 
 
 def table(alias: str) -> QuerySet[OutboxJob]:
@@ -73,7 +77,7 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
 
 
 def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = True) -> None:
-    """Writes a row for each job (its ``due_ms`` is set).
+    """Writes a row for each job. A delay counts from now on, by the database's clock.
 
     Arguments:
         supersede: durable plain jobs that replace push earlier rows of their ids out. False: these go when Redis says
@@ -83,7 +87,13 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
 
     made = [
         OutboxJob(
-            key=key_of(new), queue=queue, job_id=new.id, task=new.task, due_ms=new.due_ms or 0, record=pack_job(new)
+            key=key_of(new),
+            queue=queue,
+            job_id=new.id,
+            task=new.task,
+            due_ms=new.due_ms,
+            delay_ms=new.delay_ms or 0,
+            record=pack_job(new),
         )
         for new in news
     ]
@@ -143,8 +153,13 @@ def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
 
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
     """What a claim holds now."""
-    found = table(alias).filter(key__in=keys, claim=token).values_list("key", "state", "due_ms")
-    return {key: Claimed(state, due_ms) for key, state, due_ms in found}
+    mine = table(alias).filter(key__in=keys, claim=token).annotate(age=delay_age())
+    found = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
+    now = time.monotonic()
+    return {
+        key: Claimed(state, RowDue.of(due_ms, delay_ms, age), moved_by, now)
+        for key, state, moved_by, due_ms, delay_ms, age in found
+    }
 
 
 def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
@@ -152,17 +167,17 @@ def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
     return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
 
 
-def sent(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, moved_to: int | None = None) -> int:
+def sent(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, moved_by: uuid.UUID | None = None) -> int:
     """Redis has them.
 
     Arguments:
-        moved_to: the due time that it was told of last, of a row that was moved.
+        moved_by: of a row that was moved, the reschedule that Redis got last.
 
     Returns:
         How many of our rows are still as they were told.
     """
     mine = table(alias).filter(key__in=keys, claim=token)
-    mine = mine.filter(state="unsent") if moved_to is None else mine.filter(state="moved", due_ms=moved_to)
+    mine = mine.filter(state="unsent") if moved_by is None else mine.filter(state="moved", moved_by=moved_by)
     return mine.update(state="sent", claim=None, claimed_until=None, sent_at=Now(), checked_at=Now(), tries=0, error="")
 
 
@@ -181,12 +196,20 @@ def release(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
 # -- what is said about an id that may have rows ---------------------------------------------------------------------
 
 
-def of_job(alias: str, queue: str, job_id: str, task: str) -> QuerySet[OutboxJob]:
-    """The rows of an id that are still to run; ``task`` "" = of any task."""
+def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generation | None = None) -> QuerySet[OutboxJob]:
+    """Return the rows of an id that are still to run.
+
+    Arguments:
+        task: of this task only; "" = of any.
+        generation: of this job only; None = of all.
+    """
     rows = table(alias)
     states = rows.model.State
     found = rows.filter(queue=queue, job_id=job_id, state__in=[states.UNSENT, states.SENT, states.MOVED])
-    return found.filter(task=task) if task else found
+    found = found.filter(task=task) if task else found
+    if generation is None:
+        return found
+    return found.filter(key__in=[uuid.UUID(bytes=key) for key in generation.keys])
 
 
 def look(found: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
@@ -199,12 +222,17 @@ def take_back(found: QuerySet[OutboxJob]) -> None:
     found.update(state=found.model.State.CANCELLED)
 
 
-def move(found: QuerySet[OutboxJob], due_ms: int) -> None:
-    """They are due at another time. One that is on its way may arrive with the old time, so Redis is told again."""
+def move(found: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
+    """They are due at another time. One that is on its way may arrive with the old time, so Redis is told again.
+
+    Arguments:
+        when: the new due time; a delay counts from now on, by the database's clock.
+        moved_by: names this reschedule.
+    """
     states = found.model.State
     state = Case(When(Q(state=states.UNSENT) & free(), then=Value(states.UNSENT)), default=Value(states.MOVED))
-    values: dict[str, Any] = {"due_ms": due_ms, "state": state}
-    found.update(**values)
+    due: dict[str, Any] = {"due_ms": when["due_ms"], "delay_ms": when["delay_ms"] or 0, "delay_from": Now()}
+    found.update(state=state, moved_by=moved_by, **due)
 
 
 def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
@@ -222,11 +250,11 @@ def told_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> N
         rows.filter(free() | Q(claim=token), key__in=chunk, state=rows.model.State.CANCELLED).delete()
 
 
-def told_moved(alias: str, keys: Sequence[uuid.UUID], due_ms: int) -> None:
+def told_moved(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
     """Redis knows their due time. A row that somebody else has in hand is left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)
         states = rows.model.State
-        rows.filter(free(), key__in=chunk, state=states.MOVED, due_ms=due_ms).update(
+        rows.filter(free(), key__in=chunk, state=states.MOVED, moved_by=moved_by).update(
             state=states.SENT, sent_at=Now(), checked_at=Now()
         )

@@ -21,6 +21,7 @@ from django.db import DatabaseError
 
 from .. import connections
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
+from ..core.frames import generation_of
 from ..core.job import NewJob
 from ..worker.current import running
 from . import rows
@@ -148,35 +149,28 @@ class Outgoing:
     Attributes:
         queue: the queue's name.
         new: the job.
-        asked_at: when it was asked for (``time.monotonic()``); a delay counts from then on, on Redis's clock.
-        delay_ms: the delay of a durable job that has one.
+        asked_at: when it was asked for (``time.monotonic()``); the delay of a job without a row counts from then on.
         key: the key of its row; None for a job that has none.
-        due_ms: the due time that was written into the row.
     """
 
     queue: str
     new: NewJob
     asked_at: float
-    delay_ms: int | None = None
     key: uuid.UUID | None = None
-    due_ms: int | None = None
 
-    def packed(self, row: rows.Claimed | None) -> NewJob:
-        """The job as it is to be sent now."""
+    def packed(self, row: rows.Claimed | None, now: float) -> NewJob:
+        """The job as it is to be sent at ``now`` (``time.monotonic()``, the same for all that travel together).
+
+        The due time is fixed at the call, so the wait for the commit is a part of the delay.
+        """
         new = self.new
-        if row is None:
-            if new.delay_ms:
-                new.delay_ms = self._left(new.delay_ms)
-                self.asked_at = time.monotonic()
-        elif self.delay_ms is None or row.due_ms != self.due_ms:
-            new.due_ms, new.delay_ms = row.due_ms, None
-        else:
-            new.due_ms, new.delay_ms = None, self._left(self.delay_ms)
+        if row is not None:
+            when = row.due.after(now - row.read_at)
+            new.due_ms, new.delay_ms = when["due_ms"], when["delay_ms"]
+        elif new.delay_ms:
+            new.delay_ms = max(0, new.delay_ms - int((now - self.asked_at) * 1000))
+            self.asked_at = now
         return new
-
-    def _left(self, delay_ms: int) -> int:
-        """The due time is fixed at the call, so the wait for the commit is a part of the delay."""
-        return max(0, delay_ms - int((time.monotonic() - self.asked_at) * 1000))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +269,8 @@ class _Consignment:
 
     def _call(self, live: Queue, going: list[int], deadline: float | None) -> list[int]:
         """One call; returns the places of the jobs for which it came too late."""
-        jobs = [self.jobs[place] for place in going]
-        news = [job.packed(self.held.get(job.key) if job.key is not None else None) for job in jobs]
+        jobs, now = [self.jobs[place] for place in going], time.monotonic()
+        news = [job.packed(self.held.get(job.key) if job.key is not None else None, now) for job in jobs]
         if len(news) == 1 and deadline is None:
             self.results[going[0]] = _one(live, news[0])
             return []
@@ -318,11 +312,15 @@ class _Consignment:
                 continue
             if row.state == "cancelled":
                 not_after = haste(live.broker).clock.at(self.until, live.broker) - MARGIN
-                if live.cancel(job.new.id, task=job.new.task, not_after_ms=not_after) != "late":
+                answer = live.cancel(
+                    job.new.id, task=job.new.task, not_after_ms=not_after, generation=generation_of(job.new)
+                )
+                if answer != "late":
                     rows.drop(alias, token, [job.key])
             elif row.state == "moved":
-                live.reschedule(job.new.id, due_ms=row.due_ms, task=job.new.task)
-                rows.sent(alias, token, [job.key], moved_to=row.due_ms)
+                when = row.due.after(time.monotonic() - row.read_at)
+                live.reschedule(job.new.id, **when, task=job.new.task, generation=generation_of(job.new))
+                rows.sent(alias, token, [job.key], moved_by=row.moved_by)
 
     def _note(self, write: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
         """A row that cannot be written now is found by the relay, and Redis tells that it knows the job."""

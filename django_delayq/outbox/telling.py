@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from django_delayq.conf import Conf
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueFull
 from django_delayq.core.faults import Fault, classify
-from django_delayq.core.job import is_durable
+from django_delayq.core.job import Generation, is_durable
 from django_delayq.models import OutboxJob
 
-from .records import digest_of, job_of
+from .records import digest_of, generation_of, job_of
 from .rows import table
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Teller:
         jobs: list[tuple[OutboxJob, NewJob]] = []
         for row in rows:
             try:
-                jobs.append((row, job_of(row)))
+                jobs.append((row, job_of(row, hand.due_ms[row.pk])))
             except Exception as error:  # whatever the bytes make the reader do, it is this row's own trouble
                 yield row, Verdict("refused", f"the record cannot be read: {type(error).__name__}: {error}", row.tries)
         if jobs:
@@ -136,19 +136,20 @@ class Teller:
             return Verdict("gone", outcome=outcome)
         if outcome == "late":
             return FREE
-        if outcome == "known" and job.payload is None and self._stands_elsewhere(row):
+        if outcome == "known" and job.payload is None and row.moved_by is not None and self._waits(row):
             return Verdict("moved")
         return Verdict("sent", outcome=outcome)
 
-    def _stands_elsewhere(self, row: OutboxJob) -> bool:
-        """Whether the job waits at another due time than the row's.
+    def _waits(self, row: OutboxJob) -> bool:
+        """Return True if the job of a rescheduled row waits, perhaps for its old due time.
 
-        It was told by somebody who died before he could say so, and rescheduled meanwhile. One that has failed waits
-        for its back-off, and is left there.
+        Its sender died before it could mark the row, which was rescheduled meanwhile. A job that has failed waits for
+        its back-off, and is left there.
         """
         view = self._broker.inspector.get(row.queue, row.job_id)
-        return (view is not None and view.state in ("delayed", "ready") and view.job.key == row.key.bytes
-                and not view.job.failures and view.due_ms != row.due_ms)  # fmt: skip
+        if view is None or view.state not in ("delayed", "ready"):
+            return False
+        return view.job.key == row.key.bytes and not view.job.failures
 
     def _is_pushed_out(self, row: OutboxJob) -> bool:
         """Whether what lives under the id of ``row`` is durable, and has no row any more.
@@ -175,17 +176,17 @@ class Teller:
                 yield row, FREE
             elif not is_known or opened is None:  # never sent; or lost, and a job that shall run is sent again
                 if cancelled and opened is not None and self._is_pushed_out(row):  # what it was to replace still lives
-                    yield row, self._cancel(hand, opened, row)
+                    yield row, self._cancel(hand, opened, row, None)
                 else:
                     yield row, Verdict("gone" if cancelled else "unsent")
             elif cancelled:
-                yield row, self._cancel(hand, opened, row)
+                yield row, self._cancel(hand, opened, row, generation_of(row))
             else:
-                _or_nothing(opened.reschedule, row, due_ms=row.due_ms)
+                _or_nothing(opened.reschedule, row, due_ms=hand.due_ms[row.pk], generation=generation_of(row))
                 yield row, Verdict("sent")
 
-    def _cancel(self, hand: Hand, opened: Queue, row: OutboxJob) -> Verdict:
-        outcome = _or_nothing(opened.cancel, row, not_after_ms=hand.deadline_ms)
+    def _cancel(self, hand: Hand, opened: Queue, row: OutboxJob, generation: Generation | None) -> Verdict:
+        outcome = _or_nothing(opened.cancel, row, not_after_ms=hand.deadline_ms, generation=generation)
         return FREE if outcome == "late" else Verdict("gone", outcome=outcome)
 
 

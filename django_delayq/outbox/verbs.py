@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from django.db import DEFAULT_DB_ALIAS, DatabaseError
 
 from ..core.errors import DelayQError, IdTaken, QueueUnavailable
+from ..core.job import Generation
 from ..core.task import Task
-from ..handle import Left
+from ..handle import JobHandle, Left
 from ..signals import emit, job_cancelled
 from ..transactions import OnCommit, What, in_transaction, now_or_on_commit
 from . import door, rows, swift
+from .due import DueTime
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -47,6 +49,8 @@ class Target:
         task: the task, if it was given; ``task_name`` is the name that it must have, "" = any.
         using: the database whose transaction is waited for.
         durable: it is known to have a row.
+        request: the request id of the call to Redis, if it is not a new one.
+        handle: what names it, if not its id alone.
         found: keys of its rows, and whether they were not sent yet.
     """
 
@@ -56,12 +60,19 @@ class Target:
     task_name: str
     using: str | None
     durable: bool = False
+    request: bytes | None = None
+    handle: JobHandle | None = None
     found: dict[uuid.UUID, bool] = field(default_factory=dict)
 
     @property
     def alias(self) -> str:
         """Its database."""
         return self.using or DEFAULT_DB_ALIAS
+
+    @property
+    def generation(self) -> Generation | None:
+        """Which job of the id is meant, as far as the handle knows by now; None = whatever lives."""
+        return None if self.handle is None else self.handle.generation
 
     @property
     def unsent(self) -> bool:
@@ -71,7 +82,7 @@ class Target:
     def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
         """Changes its rows, if it has any; whether it has."""
         if self.durable or door.in_use(self.alias, self.queue, self.task):
-            there = rows.of_job(self.alias, self.queue, self.id, self.task_name)
+            there = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
             self.found = rows.look(there)
             if self.found:
                 change(there.filter(key__in=list(self.found)))
@@ -92,10 +103,16 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
         if live is None:
             return ""
         if not target.found:
-            return live.cancel(target.id, task=target.task_name)
+            return live.cancel(target.id, task=target.task_name, generation=target.generation)
         # Who sleeps from here on must not cancel what is scheduled under this id later.
         until = swift.deadline(broker, lambda: rows.claim_cancelled(target.alias, token, list(target.found)))
-        answer = live.cancel(target.id, task=target.task_name, not_after_ms=until)
+        answer = live.cancel(
+            target.id,
+            task=target.task_name,
+            not_after_ms=until,
+            generation=target.generation,
+            request=target.request,
+        )
         if answer == "late":
             swift.haste(broker).clock.forget()
             raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
@@ -118,22 +135,23 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
     return _tell(target, "cancel", tell, heard, note)
 
 
-def move(target: Target, verb: str, due_ms: int, tell: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
+def move(target: Target, verb: str, when: DueTime, tell: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
     """Another due time, for :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
 
     Arguments:
-        due_ms: by this machine's clock, Unix ms.
+        when: the new due time of the rows; a delay counts from this call on.
         tell: tells Redis.
     """
     in_transaction(target.using)
-    target.change(lambda there: rows.move(there, due_ms))
+    moved_by = uuid.uuid4()
+    target.change(lambda there: rows.move(there, when, moved_by))
 
     def heard(answer: bool) -> bool:
         return answer or target.unsent
 
     def note(answer: bool | None) -> None:
         if answer is not False:  # else Redis may have lost it: the relay finds out
-            rows.told_moved(target.alias, list(target.found), due_ms)
+            rows.told_moved(target.alias, list(target.found), moved_by)
 
     return _tell(target, verb, tell, heard, note)
 

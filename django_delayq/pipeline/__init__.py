@@ -17,14 +17,24 @@ __all__ = ["register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the formats ``delayq``, ``delayq.events`` and ``delayq.model`` known to a Spark session.
+    """Make the formats ``delayq``, ``delayq.events`` and ``delayq.model`` known to a Spark session.
 
-    Each may be registered again, so this may be called as often as one likes.
+    The session becomes the active one of the calling thread, without which Spark finds no format that is written to.
+    So a thread that writes calls this, too; it may be called as often as one likes.
+
+    Raises:
+        PipelineError: Spark's workers would run another Python than this one, without the packages; the text says what
+            to set.
     """
     from .events import EventsSource
+    from .interpreter import check_workers
     from .jobs import JobsSource
+    from .session import activate, is_classic
     from .table import TableSource
 
+    if is_classic(spark):
+        check_workers(spark)
+        activate(spark)
     for source in (JobsSource, EventsSource, TableSource):
         spark.dataSource.register(source)
 

@@ -22,6 +22,7 @@ from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user
 from .redis_door import DEFAULT_PREFIX, open_broker
+from .session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,9 @@ Source: TypeAlias = "DataFrame | Files | Table"
 #: seconds between two looks
 LOOK: Final = 0.5
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
-_OURS: Final = re.compile(r"^(?:[\w.]*\.)?(PipelineError|RunDiffers|Misconfigured|InvalidJob): (.*)$", re.MULTILINE)
+_OURS: Final = re.compile(
+    r"(?:^|: )(?:[\w.]*\.)?(PipelineError|RunDiffers|Misconfigured|InvalidJob): (.*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +90,8 @@ class BulkOptions:
     def of_format(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
         """The options of the format ``delayq``."""
         said: dict[str, Any] = {
-            **self.more, **self.door(), "queue": self.queue, "task": self.task, "runId": run_id, "chunk": self.chunk,
-            "source": json.dumps(dict(source)), "close": "false", "rateLimit": self.rate,
+            "nullDue": "fail", **self.more, **self.door(), "queue": self.queue, "task": self.task, "runId": run_id,
+            "chunk": self.chunk, "source": json.dumps(dict(source)), "close": "false", "rateLimit": self.rate,
             "quarantine": self.quarantine, "onError": "quarantine" if self.quarantine else None,
         }  # fmt: skip
         return {name: str(value) for name, value in said.items() if value is not None}
@@ -254,7 +257,7 @@ def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOp
     Raises:
         Misconfigured, PipelineError, RunDiffers: see :func:`bulk`.
     """
-    from .writer import open_run
+    from .sender import open_run
 
     plan = _plan(spark, broker, source, options, run_id, sum_up=True)
     run = open_run(broker, run_id, options.queue, plan.wanted, plan.source)
@@ -281,6 +284,7 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
 
 def _write(prepared: Prepared, options: BulkOptions, run_id: str) -> None:
     said = options.of_format(run_id, prepared.source)
+    activate(prepared.frame.sparkSession)  # this may be any thread
     prepared.frame.write.format("delayq").options(**said).mode("append").save()
 
 

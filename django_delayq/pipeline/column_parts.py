@@ -21,7 +21,8 @@ from . import cells
 from .cells import Bad
 
 BYTES: Final = pa.large_binary()
-_CONTROL: Final = r"[\x00-\x1f\x7f]|\xC2[\x80-\x9f]"  # of UTF-8, looked for in its bytes
+#: of UTF-8, looked for in its bytes
+_CONTROL: Final = r"[\x00-\x1f\x7f]|\xC2[\x80-\x9f]|\xE2\x80[\xA8-\xAE]|\xE2\x81[\xA6-\xA9]"
 T = TypeVar("T")
 
 

@@ -24,7 +24,7 @@ from . import cells
 from . import column_parts as parts
 from .cells import Bad
 from .column_parts import BYTES, each, raw, row_values
-from .write_options import RAW, WriteOptions
+from .write_options import NOW, RAW, WriteOptions
 
 _U16: Final = Struct("<H")
 _MOST_OPTIONS: Final = 65_535
@@ -139,12 +139,17 @@ class Packer:
             past = pc.less(found, 0)
         else:
             return pa.repeat(pa.scalar(self._opened_ms, pa.int64()), n)
+        if self._options.null_due == NOW:
+            found, past = pc.fill_null(found, self._opened_ms), pc.fill_null(past, False)
         last = MAX_DUE_MS if self._options.allow_far else min(MAX_DUE_MS, self._opened_ms + TEN_YEARS_MS)
         if found.null_count or pc.any(past).as_py() or pc.any(pc.greater(found, last)).as_py():
             for row, (ms, early) in enumerate(zip(found.to_pylist(), past.to_pylist(), strict=True)):
                 if ms is None:
-                    bad.setdefault(row, "due is null; give each row a time, or leave the column out: then all jobs are "
-                                        "due at once")  # fmt: skip
+                    bad.setdefault(
+                        row,
+                        "due is null; give each row a time that can be read, or leave the column out: then all jobs "
+                        "are due at once",
+                    )
                 elif early:
                     bad.setdefault(row, "due lies before 1970; are the units right?")
                 elif ms > last:

@@ -15,7 +15,7 @@ from django_delayq.core.runs import Run
 from django_delayq.core.scripts import clear_errors
 
 from .columns import Packer
-from .write_options import WriteOptions
+from .write_options import NOW, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,7 +110,7 @@ def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions,
     _, layout = broker.read_layout(queue)
     if layout is None or layouts.is_deleted(layout):
         layout = layouts.new_layout(options.shards or 1, options.kind or "python")
-    due = _due(frame, now_ms)
+    due = _due(frame, now_ms, options)
     place = F.pmod(F.crc32(F.col("id").cast("string").cast("binary")), F.lit(layout["shards"])).cast("int")
     # One after the other: rows of many minutes and many shards would be a row here for each pair of them.
     minute = F.floor(due / _MINUTE_MS).cast("long")
@@ -139,12 +139,15 @@ def _counted(frame: DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def _due(frame: DataFrame, now_ms: int) -> Any:
+def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
     from pyspark.sql import functions as F
 
+    now = F.lit(now_ms).cast("long")
     if "due" in frame.columns:
-        return F.ceil(F.unix_micros("due") / 1000).cast("long")
-    return F.col("due_ms") if "due_ms" in frame.columns else F.lit(now_ms).cast("long")
+        found = F.ceil(F.unix_micros("due") / 1000).cast("long")
+    else:
+        found = F.col("due_ms") if "due_ms" in frame.columns else now
+    return F.coalesce(found, now) if options.null_due == NOW else found
 
 
 def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:

@@ -20,6 +20,7 @@ from django_delayq.core.inputs import check_queue_name, short
 from django_delayq.core.streams import BEGINNING, Entry, before, begin
 
 from . import event_plan as plan
+from .column_names import fault_of_case
 from .errors import EventsLost
 from .event_plan import Interval, Loss, Positions
 from .event_rows import to_batch
@@ -125,7 +126,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """
     types = {field.name: field.dataType for field in EVENTS}
     for field in schema:
-        if types.get(field.name) != field.dataType:
+        if types.get(field.name.lower()) != field.dataType:
             raise Misconfigured(
                 f"delayq.events has no column {field.name} {field.dataType.simpleString()}; its columns are: "
                 + ", ".join(f"{name} {kind.simpleString()}" for name, kind in types.items())
@@ -154,6 +155,9 @@ class TaskReader:
         Raises:
             EventsLost: something is gone that was there when the batch was planned.
         """
+        fault = fault_of_case(self.arrow.names)
+        if fault:
+            raise Misconfigured(fault)
         assigned = partition.intervals if isinstance(partition, EventsPartition) else []
         with open_broker(self.options) as broker, _without_collector():
             small: list[pa.RecordBatch] = []

@@ -72,7 +72,7 @@ class _Rows:
         self._made: dict[str, Any] = {}
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        columns = [self._column(field.name, field.type) for field in schema]
+        columns = [self._column(field.name.lower(), field.type) for field in schema]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _column(self, name: str, kind: pa.DataType) -> Any:

@@ -12,6 +12,8 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.inputs import short, suggest
 from django_delayq.core.times import delay_ms_of
 
+from .column_names import column_of
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -30,7 +32,7 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
     """
     from pyspark.sql import functions as F
 
-    if name not in frame.columns:
+    if column_of(frame, name) is None:
         known = ", ".join(frame.columns[:30])
         raise Misconfigured(
             f"{what}: the input has no column {short(name)}.{suggest(name, frame.columns)} It has: {known}"
@@ -64,9 +66,12 @@ def id_column(frame: DataFrame, template: str) -> Column:
             raise Misconfigured(f"the id {short(template)}: only names of columns go between braces, like {{pk}}; make "
                                 "a column of the form that is wanted")  # fmt: skip
         one = column(frame, name, f"the id {short(template)}")
-        if kinds[name] not in _SURE and not kinds[name].startswith("decimal"):
-            raise Misconfigured(f"the id {short(template)}: {name} is {kinds[name]}, whose text may be another one "
-                                "tomorrow; use a text, a whole number or a date")  # fmt: skip
+        kind = kinds[column_of(frame, name) or name]
+        if kind not in _SURE and not kind.startswith("decimal"):
+            raise Misconfigured(
+                f"the id {short(template)}: {name} is {kind}, whose text may be another one tomorrow; use a text, a "
+                "whole number or a date"
+            )
         found.append(one.cast("string"))
         names += 1
     if not names:
@@ -108,9 +113,10 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
 
     if due is None:
         return None
-    if due not in frame.columns:
+    found = column_of(frame, due)
+    if found is None:
         return F.lit(_moment(frame, due, opened_ms)).cast("long").alias("due_ms")
-    kind = frame.schema[due].dataType.simpleString()
+    kind = frame.schema[found].dataType.simpleString()
     if kind == "timestamp":
         return F.col(quoted(due)).alias("due")
     if kind in ("bigint", "int"):

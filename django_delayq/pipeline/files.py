@@ -153,7 +153,10 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """What Spark's own file systems reach: HDFS, object stores. Has no locks: see to it that one run is at work."""
+    """What Spark's own file systems reach: HDFS, object stores.
+
+    It has no locks, and replaces a file or a folder in more than one step: docs/pipeline.md states the limits.
+    """
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self._root = root.rstrip("/")

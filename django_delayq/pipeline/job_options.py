@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +11,13 @@ from typing import Final
 
 from django_delayq.core.columns import PLACES
 from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_queue_name, short
+from django_delayq.core.inputs import check_id, check_queue_name, short
 from django_delayq.core.task import suggest
 
 from .redis_door import check_names
 
 #: beside those of :mod:`.redis_door`
-NAMES: Final = (
-    "queue", "missingQueue", "shards", "states", "dueFrom", "dueTo", "fetch", "partitions", "pushdown",
-)  # fmt: skip
+NAMES: Final = ("queue", "missingQueue", "shards", "states", "ids", "dueFrom", "dueTo", "fetch", "partitions")
 EVERY: Final = "*"
 STATES: Final = ("waiting", "reserved")
 FETCH: Final = 200
@@ -26,14 +25,14 @@ MOST_FETCH: Final = 1000
 PARTITIONS: Final = 200
 MOST_PARTITIONS: Final = 100_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_IDS_HINT: Final = 'give a JSON list like ["order-5", "order-6"], or ids with commas between them'
 _MS: Final = re.compile(r"-?\d{1,15}")
-_TRUTH: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which jobs are wanted. None = all; times are Unix ms, from ``low`` on and before ``high``."""
+    """The jobs that are wanted. None = all; times are Unix ms, from ``low`` on and before ``high``."""
 
     queues: tuple[str, ...] | None = None
     shards: frozenset[int] | None = None
@@ -41,11 +40,6 @@ class Wanted:
     low: int | None = None
     high: int | None = None
     idents: tuple[str, ...] | None = None
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether the due time matters."""
-        return self.low is not None or self.high is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,6 @@ class ReadOptions:
     wanted: Wanted = Wanted()
     fetch: int = FETCH
     partitions: int = PARTITIONS
-    pushdown: bool = False
     missing_is_empty: bool = False
 
     @classmethod
@@ -75,8 +68,14 @@ class ReadOptions:
             raise Misconfigured(
                 "dueFrom is not before dueTo, so no job can be due between them; is it the other way round?"
             )
-        wanted = Wanted(_queues(options.get("queue")), _shards(options.get("shards")), _states(options.get("states")),
-                        low, high)  # fmt: skip
+        wanted = Wanted(
+            _queues(options.get("queue")),
+            _shards(options.get("shards")),
+            _states(options.get("states")),
+            low,
+            high,
+            _idents(options.get("ids")),
+        )
         missing = (options.get("missingQueue") or "fail").strip().lower()
         if missing not in ("fail", "empty"):
             raise Misconfigured(
@@ -84,12 +83,7 @@ class ReadOptions:
             )
         fetch = _number(options, "fetch", FETCH, MOST_FETCH)
         partitions = _number(options, "partitions", PARTITIONS, MOST_PARTITIONS)
-        return cls(wanted, fetch, partitions, _flag(options, "pushdown"), missing == "empty")
-
-
-def us_of(moment: datetime) -> int:
-    """A moment (with a zone) as Unix µs."""
-    return (moment - _EPOCH) // _MICROSECOND
+        return cls(wanted, fetch, partitions, missing == "empty")
 
 
 def _words(text: str) -> list[str]:
@@ -132,6 +126,20 @@ def _states(given: str | None) -> tuple[str, ...]:
     return tuple(place for place in PLACES if place in words)
 
 
+def _idents(given: str | None) -> tuple[str, ...] | None:
+    """Return the ids of a JSON list, or of a text with commas between them; None = all."""
+    if given is None:
+        return None
+    is_json = given.lstrip().startswith("[")
+    try:
+        idents = dict.fromkeys(check_id(ident) for ident in (json.loads(given) if is_json else _words(given)))
+    except ValueError as error:  # json's, or InvalidJob
+        raise Misconfigured(f"ids is {short(given)}: {error}; {_IDS_HINT}") from None
+    if not idents and not is_json:
+        raise Misconfigured(f"the option ids is empty; {_IDS_HINT}")
+    return tuple(idents)
+
+
 def _moment(name: str, given: str | None) -> int | None:
     """Unix ms; a fraction of one is rounded up, because due times are whole."""
     if given is None:
@@ -146,7 +154,7 @@ def _moment(name: str, given: str | None) -> int | None:
                             "Unix milliseconds") from None  # fmt: skip
     if moment.utcoffset() is None:
         raise Misconfigured(f"{name} is {short(given)}, which has no time zone; end it with one, like +01:00 or Z")
-    return -(-us_of(moment) // 1000)
+    return -((_EPOCH - moment) // _MILLISECOND)
 
 
 def _number(options: Mapping[str, str], name: str, default: int, most: int) -> int:
@@ -157,13 +165,3 @@ def _number(options: Mapping[str, str], name: str, default: int, most: int) -> i
     if not re.fullmatch(r"\d{1,9}", text) or not 1 <= int(text) <= most:
         raise Misconfigured(f"{name} is {short(given)}; give a whole number from 1 to {most}")
     return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    given = options.get(name)
-    if given is None:
-        return False
-    truth = _TRUTH.get(given.strip().lower())
-    if truth is None:
-        raise Misconfigured(f"{name} is {short(given)}; use true or false")
-    return truth

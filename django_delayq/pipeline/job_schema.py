@@ -49,14 +49,14 @@ _FARTHEST: Final = 2.0**53
 
 
 def check_schema(schema: StructType) -> StructType:
-    """The schema that a reader was asked for: some of the columns of :data:`JOBS`, in any order.
+    """Return the schema that a reader was asked for: some of the columns of :data:`JOBS`, in any order and case.
 
     Raises:
         Misconfigured: there is no such column, or it has another type.
     """
     known = {field.name: field.dataType for field in JOBS.fields}
     for field in schema.fields:
-        kind = known.get(field.name)
+        kind = known.get(field.name.lower())
         if kind is None:
             raise Misconfigured(f"a job has no column {field.name!r}.{suggest(field.name, known)} "
                                 f"There are: {', '.join(known)}")  # fmt: skip
@@ -87,24 +87,26 @@ class ArrowRows:
 
     def _column(self, field: pa.Field, some: Sequence[Columns]) -> pa.Array:
         n = sum(columns.n for columns in some)
-        if field.name in OF_PART:
+        name = field.name.lower()
+        if name in OF_PART:
             return _of_part(field, some[0].part, n)
-        if not any(field.name in columns.values for columns in some):
-            return pa.repeat(pa.scalar(default_of(field.name), field.type), n)
-        return _array(field, list(chain.from_iterable(columns.column(field.name) for columns in some)))
+        if not any(name in columns.values for columns in some):
+            return pa.repeat(pa.scalar(default_of(name), field.type), n)
+        return _array(field, list(chain.from_iterable(columns.column(name) for columns in some)))
 
     def _entry_column(self, field: pa.Field, entries: Entries) -> pa.Array:
-        if field.name in OF_PART:
+        name = field.name.lower()
+        if name in OF_PART:
             return _of_part(field, entries.part, entries.n)
-        if field.name == "id":
+        if name == "id":
             return _idents(field, entries)
-        if field.name == "priority":
+        if name == "priority":
             return pa.repeat(pa.scalar(entries.priority, field.type), entries.n)
         return _times(field, entries)
 
 
 def _of_part(field: pa.Field, part: Part, n: int) -> pa.Array:
-    value = {"queue": part.queue, "shard": part.shard, "state": part.place}[field.name]
+    value = {"queue": part.queue, "shard": part.shard, "state": part.place}[field.name.lower()]
     return pa.repeat(pa.scalar(value, field.type), n)
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from .job_options import ReadOptions
 from .job_schema import JOBS
-from .reader import JobsReader, make_reader
+from .reader import JobsReader
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
@@ -20,10 +20,10 @@ class JobsSource(DataSource):
     """``spark.read.format("delayq")`` and ``df.write.format("delayq").mode("append")``.
 
     Options for reading: redis or redisEnv, prefix, queue (a name, several with commas, or ``*``, the default), states
-    (some of waiting, reserved, gated, morgue; default waiting,reserved), shards, dueFrom and dueTo (ISO 8601 with a
-    zone, or Unix ms; from the one on, before the other), fetch (jobs in one call of Redis, 200), partitions (most
-    tasks, 200), missingQueue (fail or empty) and pushdown (false; with it a ``load()`` for each query, see
-    :class:`.reader.JobsPushReader`). Those for writing: :mod:`.writer`.
+    (some of waiting, reserved, gated, morgue; default waiting,reserved), shards, ids (a JSON list, or with commas
+    between them), dueFrom and dueTo (ISO 8601 with a zone, or Unix ms; from the one on, before the other), fetch (jobs
+    in one call of Redis, 200), partitions (most tasks, 200) and missingQueue (fail or empty). Those for writing:
+    :mod:`.writer`.
     """
 
     @classmethod
@@ -46,8 +46,8 @@ class JobsSource(DataSource):
         return options.copy()  # type: ignore[no-any-return]
 
     def reader(self, schema: StructType) -> JobsReader:
-        """See :func:`.reader.make_reader`."""
-        return make_reader(schema, self._given())
+        """See :class:`.reader.JobsReader`."""
+        return JobsReader(schema, self._given())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """See :func:`.writer.batch_writer`."""

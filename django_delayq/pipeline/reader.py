@@ -6,19 +6,19 @@ there twice, or not at all (:mod:`django_delayq.core.columns`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from django_delayq.core.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
-from django_delayq.core.errors import InvalidJob
+from django_delayq.core.errors import InvalidJob, Misconfigured
 from django_delayq.core.inputs import suggest
 
-from .job_filters import narrowed
+from .column_names import fault_of_case
 from .job_options import ReadOptions, Wanted
 from .job_schema import OF_PART, ArrowRows, check_schema
 from .redis_door import open_broker
@@ -47,10 +47,9 @@ class Piece:
 class Pieces(InputPartition):
     """What one task of Spark reads."""
 
-    def __init__(self, pieces: tuple[Piece, ...], wanted: Wanted) -> None:
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
         super().__init__(pieces)
         self.pieces = pieces
-        self.wanted = wanted
 
 
 class JobsReader(DataSourceReader):
@@ -66,9 +65,9 @@ class JobsReader(DataSourceReader):
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
         self._schema = check_schema(schema)
+        self._names = frozenset(name.lower() for name in schema.names)
         self._options = options
         self._read = ReadOptions.parse(options)
-        #: the jobs that are read: what the options say, and filters that were taken over
         self.wanted = self._read.wanted
 
     def partitions(self) -> list[InputPartition]:
@@ -77,28 +76,29 @@ class JobsReader(DataSourceReader):
         Raises:
             InvalidJob: a queue is not there.
         """
-        wanted = self.wanted
-        if not wanted.states or wanted.queues == () or wanted.idents == ():
+        if self.wanted.idents == ():
             return []
         with open_broker(self._options) as broker:
-            pieces = [piece for queue in self._queues(broker) for piece in _pieces(queue, wanted)]
+            pieces = [piece for queue in self._queues(broker) for piece in _pieces(queue, self.wanted)]
         tasks = min(len(pieces), self._read.partitions)
-        return [Pieces(tuple(pieces[first::tasks]), wanted) for first in range(tasks)]
+        return [Pieces(tuple(pieces[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
         if not isinstance(partition, Pieces):  # Spark's own, when there is nothing to read
             return
+        fault = fault_of_case(self._schema.names)
+        if fault:
+            raise Misconfigured(fault)
         rows = ArrowRows(self._schema)
         with open_broker(self._options) as broker:
             for piece in partition.pieces:
-                for state in partition.wanted.states:
-                    yield from self._batches(broker, rows, self._part(piece, state, partition.wanted))
+                for state in self.wanted.states:
+                    yield from self._batches(broker, rows, self._part(piece, state))
 
-    def _part(self, piece: Piece, state: str, wanted: Wanted) -> Part:
-        return Part(
-            piece.queue, piece.shard, state, wanted.low, wanted.high, piece.idents, "args" in self._schema.names
-        )
+    def _part(self, piece: Piece, state: str) -> Part:
+        low, high = self.wanted.low, self.wanted.high
+        return Part(piece.queue, piece.shard, state, low, high, piece.idents, "args" in self._names)
 
     def _batches(self, broker: Broker, rows: ArrowRows, part: Part) -> Iterator[pa.RecordBatch]:
         if self._is_indexed(part):
@@ -123,41 +123,16 @@ class JobsReader(DataSourceReader):
         bounded = part.low is not None or part.high is not None
         if part.idents is not None or (bounded and part.place != "waiting") or not INDEXED[part.place]:
             return False
-        return {*self._schema.names} <= INDEXED[part.place] | OF_PART
+        return self._names <= INDEXED[part.place] | OF_PART
 
     def _queues(self, broker: Broker) -> list[Queue]:
         if self.wanted.queues is None:
             return broker.queues()
         found = {name: broker.known_queue(name) for name in self.wanted.queues}
         for name, queue in found.items():
-            # One that only a filter names may well be none.
-            if queue is None and not self._read.missing_is_empty and name in (self._read.wanted.queues or ()):
+            if queue is None and not self._read.missing_is_empty:
                 raise _missing(name, broker.queue_names())
         return [queue for queue in found.values() if queue is not None]
-
-
-class JobsPushReader(JobsReader):
-    """Takes filters over as well. Spark refuses it unless ``spark.sql.python.filterPushdown.enabled`` is true.
-
-    Spark (4.3) keeps, with what one ``load()`` gave, what was planned for the filters of its last query, and reads that
-    again for a query without filters, or for another one of the same plan: rows are missing then, without an error. So
-    with it each query has to have a ``load()`` of its own, a view must not be made of it, and it is not the default.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes over what narrows down what is read; gives back what Spark has to look at itself."""
-        for condition in filters:
-            wanted = narrowed(self.wanted, condition)
-            if wanted is None:
-                yield condition
-            else:
-                self.wanted = wanted
-
-
-def make_reader(schema: StructType, options: Mapping[str, str]) -> JobsReader:
-    """The reader that the option ``pushdown`` chooses; arguments and errors as those of :class:`JobsReader`."""
-    kind = JobsPushReader if ReadOptions.parse(options).pushdown else JobsReader
-    return kind(schema, options)
 
 
 def _missing(name: str, known: Sequence[str]) -> InvalidJob:

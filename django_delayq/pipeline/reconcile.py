@@ -23,6 +23,7 @@ from pyspark.sql import Observation
 
 from django_delayq.core import runs
 from django_delayq.core.errors import DelayQError
+from django_delayq.core.inputs import CONTROL
 from django_delayq.core.named import cancel_named
 from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS
 
@@ -47,7 +48,6 @@ _ID: Final = "__job_id"
 _BAD: Final = "__bad"
 _BURIED: Final = "__buried"
 _MOST_ID: Final = 255
-_CONTROL: Final = r"[\x00-\x1f\x7f-\x9f]"
 #: between the days of two zones
 _ZONES: Final = timedelta(days=1)
 
@@ -339,7 +339,7 @@ def _why_bad(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
     rules = [
         (ident.isNull(), "id is null, because a part of it is"),
         ((size == 0) | (size > _MOST_ID), f"id must be 1 to {_MOST_ID} bytes of UTF-8"),
-        (F.rlike(ident, F.lit(_CONTROL)), "id has control characters in it"),
+        (F.rlike(ident, F.lit(CONTROL)), "id has control characters in it"),
     ]
     if due_ms is not None:
         rules += [

@@ -64,13 +64,11 @@ def snapshot(
     """
     wanted = set(columns)
     schema = StructType([field for field in JOBS.fields if field.name in wanted])
-    pushed = str(spark.conf.get("spark.sql.python.filterPushdown.enabled", "false")).lower() == "true"
     reader = spark.read.format("delayq").options(**access).schema(schema)
     return reader.options(
         queue=",".join(queues) or "*",
         states=",".join(states),
         missingQueue="empty" if missing_is_empty else "fail",
-        pushdown=str(pushed).lower(),
     ).load()
 
 

@@ -25,7 +25,6 @@ HOW_TO: Final = "pip install 'django-delayq[spark]'"
 NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's own, INT96, has no bounds to filter by
 }
 #: what a session gets unless somebody orders otherwise
@@ -138,6 +137,19 @@ def build(options: SessionOptions) -> SparkSession:
     # Each function that is handed to Spark takes a copy of these along; the sources are registered after this.
     spark.sparkContext.environment.update(options.environ)
     return spark
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Return False for a session of Spark Connect, whose Java and workers are those of a server."""
+    from pyspark.sql import SparkSession
+
+    return isinstance(spark, SparkSession)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread: Spark looks for a format that is written to nowhere else."""
+    session: Any = spark
+    session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     NullType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
     VariantType,
@@ -52,7 +53,7 @@ from .redis_door import check_names
 NAMES: Final = (
     "queue", "task", "kind", "shards", "onConflict", "duePolicy", "scorePolicy", "payloads", "maxPayloads", "priority",
     "maxAttempts", "expires", "timeout", "context", "encoded", "allowFar", "maxArgsBytes", "runId", "source", "close",
-    "chunk", "rateLimit", "maxMemory", "patience", "onError", "quarantine",
+    "chunk", "rateLimit", "maxMemory", "patience", "onError", "quarantine", "nullDue",
 )  # fmt: skip
 #: what Spark hands over with those of a stream
 _OF_SPARK: Final = "checkpointLocation"
@@ -65,6 +66,7 @@ KINDS: Final = ("python", "pull")
 RAW: Final = "raw"
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
+NOW: Final = "now"
 #: what has no say in the bytes of a chunk, so that it may be another one when a run is resumed
 _NO_PART: Final = (
     "run_id", "close", "rate_limit", "max_memory", "patience", "on_error", "quarantine", "shards", "source", "chunk",
@@ -113,6 +115,8 @@ class WriteOptions:
     patience: float = 600.0
     on_error: str = FAIL
     quarantine: str | None = None
+    #: now: a row whose due time is null is due at once; fail: it is no job
+    null_due: str = NOW
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
@@ -150,6 +154,7 @@ class WriteOptions:
             patience=_or(read.number("patience", 0, 86_400 * 365), 600.0),
             on_error=read.choice("onError", (FAIL, QUARANTINE)) or FAIL,
             quarantine=read.text("quarantine"),
+            null_due=read.choice("nullDue", (NOW, FAIL)) or NOW,
         )
         found._check()
         return found
@@ -170,18 +175,20 @@ class WriteOptions:
         return {name: str(getattr(self, name)) for name in names if getattr(self, name) != getattr(default, name)}
 
 
-def check_schema(schema: StructType, options: WriteOptions) -> None:
-    """Can jobs be made of these columns?
+def check_schema(schema: StructType, options: WriteOptions) -> StructType:
+    """Return the columns that jobs are made of, under the names that are used here.
 
     Raises:
-        PipelineError: they cannot; the text names the columns, and those that are known.
+        PipelineError: jobs cannot be made of these; the text names the columns, and those that are known.
     """
-    names = schema.fieldNames()
-    for name in names:
-        if name not in COLUMNS:
+    for name in schema.fieldNames():
+        if name.lower() not in COLUMNS:
             raise PipelineError(f"jobs have no column {short(name)}.{suggest(name, COLUMNS)} Known are: "
                                 f"{', '.join(COLUMNS)}. Put what the task needs into args or kwargs, and leave the "
                                 "others out with select()")  # fmt: skip
+    schema = StructType([StructField(one.name.lower(), one.dataType, one.nullable) for one in schema.fields])
+    names = schema.fieldNames()
+    for name in names:
         if names.count(name) > 1:
             raise PipelineError(f"there are several columns {name}; leave all but one out")
     if "id" not in names:
@@ -196,6 +203,7 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
         wrong = _wrong_type(field.name, field.dataType, options)
         if wrong:
             raise PipelineError(f"column {field.name} is {field.dataType.simpleString()}, but it has to be {wrong}")
+    return schema
 
 
 def _check_content(names: set[str], options: WriteOptions) -> None:
@@ -239,7 +247,7 @@ def _wrong_type(name: str, kind: DataType, options: WriteOptions) -> str:
         wanted[name] = (StringType, BinaryType), "binary, because a queue of kind pull holds raw bytes"
     allowed, text = wanted.get(name, ((), ""))
     if isinstance(kind, NullType):
-        return "" if name not in ("id", "due", "due_ms") else text
+        return text if name == "id" else ""
     if allowed and not isinstance(kind, allowed):
         return text
     return _without_form(kind)

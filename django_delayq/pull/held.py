@@ -19,7 +19,7 @@ from ..core.job import PRIORITIES, Job, Settlement, Undecodable, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..worker import decision
-from . import figures
+from . import ends, figures
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -50,7 +50,7 @@ class HeldJob:
         lost: the lease is known to be lost.
     """
 
-    def __init__(self, queue: Queue, job: Job, *, asked_at: float, taken_ms: float, ttr_ms: int) -> None:
+    def __init__(self, queue: Queue, job: Job, *, taken_ms: float, ttr_ms: int) -> None:
         self.id = job.id
         self.queue = queue.name
         self.task = job.task
@@ -62,8 +62,9 @@ class HeldJob:
         self._taken_ms = taken_ms
         self._began = time.monotonic()
         self._deadline_ms = taken_ms + ttr_ms
-        # The same moment on this machine's clock, counted from before the call that won the lease.
-        self._ends_at = asked_at + ttr_ms / 1000
+        # The same moment on this machine's clock, counted from the answer: a reserve that is sent again, be it after
+        # minutes without Redis, begins the lease anew.
+        self._ends_at = self._began + ttr_ms / 1000
         self._policy = decision.policy_of(registry.get(job.task), job)
         self._ending = threading.Lock()
         self._ended = False
@@ -188,7 +189,7 @@ class HeldJob:
         settlement = decision.raised(self._job, self._policy, error, int(self._taken_ms), self._run_ms())
         if delay_ms is not None and settlement.verb == "fail":
             settlement.delay_ms = delay_ms
-        return self._end(settlement)
+        return self._end(settlement, error)
 
     def release(self, delay: float | timedelta | None = None, *, priority: int | None = None) -> bool:
         """Give it back without counting an attempt, after ``delay`` or (None) at its old place.
@@ -213,19 +214,20 @@ class HeldJob:
         """
         ttr_ms = self._ttr_ms if ttr is None else check_ttr(ttr)
         with self._ending:
-            if self._ended or self.lost:
-                return False
-            asked_at = time.monotonic()
-            (answer,) = self._live.touch([self._job], {(self.id, self.token)}, ttr_ms=ttr_ms)
-            self.lost, self.should_stop = answer == "lost", answer == "stopping"
-            if not self.lost:
-                self._deadline_ms = self._taken_ms + (asked_at - self._began) * 1000 + ttr_ms
-                self._ends_at = asked_at + ttr_ms / 1000
+            return not (self._ended or self.lost) and self._touch(ttr_ms)
+
+    def _touch(self, ttr_ms: int) -> bool:
+        asked_at = time.monotonic()
+        (answer,) = self._live.touch([self._job], {(self.id, self.token)}, ttr_ms=ttr_ms)
+        self.lost, self.should_stop = answer == "lost", answer == "stopping"
+        if not self.lost:
+            self._deadline_ms = self._taken_ms + (asked_at - self._began) * 1000 + ttr_ms
+            self._ends_at = asked_at + ttr_ms / 1000
         return not self.lost
 
     def refuse(self, error: Undecodable) -> bool:
         """What is stored cannot be read, now or ever: into the morgue, with its bytes."""
-        return self._end(decision.undecodable(self._job, error))
+        return self._end(decision.undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
         return self
@@ -268,10 +270,14 @@ class HeldJob:
     def _run_ms(self) -> int:
         return int((time.monotonic() - self._began) * 1000)
 
-    def _end(self, settlement: Settlement) -> bool:
+    def _end(self, settlement: Settlement, error: BaseException | None = None) -> bool:
         with self._ending:
             if self._ended or self.lost:
                 return False
+            if ends.is_heard(settlement):
+                if not self._touch(self._ttr_ms):
+                    return False  # it is somebody else's, and so is its end
+                ends.notify(self._live, settlement, error)
             (counted,) = self._live.settle([settlement])
             self._ended, self.lost = True, not counted
         figures.note(self._live.broker, [settlement])

@@ -2,7 +2,8 @@
 
 Who waits sleeps, in a way of its own (:mod:`.waiter`), until the nearest due time that is known; the hub only decides
 for how long. The wake thread keeps the blocking read outstanding and wakes one of them for each token, the one that
-waits longest. Every look at the shards (for lost tokens and expired leases) is made by one who waits or calls anyway.
+waits longest. Every look at the shards, for lost tokens, is made by one who waits or calls anyway. Expired leases are
+left to the dispatchers: a web server may have other tasks, and other policies, than the workers.
 
 What holds at every moment: of those who wait for a queue at least one is awake or sleeps no longer than the nearest
 known due time of that queue. So who changes a due time, or leaves, wakes one of the others.
@@ -20,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .. import connections
-from ..core.task import registry
 from ..worker.dispatcher import Patrol
 from ..worker.run import NEVER
 from ..worker.weather import Weather
@@ -103,7 +103,7 @@ class Hub:
         self._waiters: list[Waiter] = []
         self._ear = Ear(broker, self, self.weather, self._lock)
         lease = broker.lease_ms / 1000
-        self._patrol = Patrol(self._live_queues, registry, lease, lease / 3, self.weather, self, pace=LOOK)
+        self._patrol = Patrol(self._live_queues, lease, lease / 3, self.weather, self, pace=LOOK)
         #: somebody is at it, or has said that it will be
         self._patrolling = False
         self._look_at = self._refresh_at = 0.0
@@ -251,8 +251,8 @@ class Hub:
     # -- looks -------------------------------------------------------------------------------------------------------
 
     def keep_house(self) -> None:
-        """Give expired leases back and wake somebody for work whose token was lost, if it is time to look. Never
-        raises: what is wrong with Redis is seen by those who reserve."""
+        """Wake a consumer for work whose token was lost, if it is time to look. Never raises: what is wrong with Redis
+        is seen by those who reserve."""
         if time.monotonic() < self._look_at:
             return
         with self._lock:
@@ -275,7 +275,7 @@ class Hub:
                 self._refresh()
             self._look_at = time.monotonic() + max(_SHORTEST, self._patrol.run())
         except Exception as error:
-            self.weather.storm("a look at the leases", error)
+            self.weather.storm("a look at the shards", error)
         finally:
             self._patrolling = False
 

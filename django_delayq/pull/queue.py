@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from .. import connections
-from ..conf import SETTING, conf
+from ..conf import SETTING, check_installed, conf
 from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob, QueueUnavailable
-from ..core.inputs import check_id, check_int, check_queue_name, short, suggest
-from ..core.job import NewJob, new_id
+from ..core.frames import generation_of
+from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
+from ..core.job import NewJob, new_id, new_key
 from ..core.task import Task
 from ..core.times import delay_ms_of
 from ..handle import JobHandle
@@ -92,11 +93,9 @@ class Queue:
         """Take the waiting job of this id; None if there is none, or it is not due and not wanted ``early``."""
         ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
         for queue in hub().open(self.names):
-            asked_at = time.monotonic()
             batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
-            taken_ms = batch.now_ms - (time.monotonic() - asked_at) * 1000
             for job in batch.jobs:
-                held = HeldJob(queue, job, asked_at=asked_at, taken_ms=taken_ms, ttr_ms=ttr_ms)
+                held = HeldJob(queue, job, taken_ms=batch.now_ms, ttr_ms=ttr_ms)
                 return self._keep([held])[0]
         return None
 
@@ -135,9 +134,11 @@ class Queue:
             InvalidJob: the queue is not of kind "pull", the body is too large, or an option is wrong.
             IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer; after a commit it is logged instead.
         """
+        check_installed()
         name = self._only("put")
         new = _new_job(_bytes_of(body), options)
         handle = JobHandle(new.id, name, ON_COMMIT, due_ms_here(new))
+        handle.generation = generation_of(new)
         asked_at, late = time.monotonic(), in_transaction(using_db)
         _check_kind(name, patiently=late)
 
@@ -146,6 +147,7 @@ class Queue:
                 new.delay_ms = max(0, new.delay_ms - int((time.monotonic() - asked_at) * 1000))
             ask = swift.ask if late else swift.patiently
             handle.outcome = ask(lambda broker: broker.queue(name).schedule(new))
+            handle.generation = generation_of(new)
             emit(job_scheduled, None, id=handle.id, queue=name, outcome=handle.outcome, due=handle.due)
 
         def failed(error: Exception) -> None:
@@ -186,9 +188,7 @@ class Queue:
 
 
 def _holder(by: str) -> str:
-    if not isinstance(by, str) or len(by.encode()) > 255:
-        raise InvalidJob(f"by is the name of the holder, a str of up to 255 bytes, got {short(by)}")
-    return by or f"pull-{socket.gethostname()[:200]}-{os.getpid()}"
+    return f"pull-{socket.gethostname()[:200]}-{os.getpid()}" if by == "" else check_holder(by)
 
 
 def _bytes_of(body: object) -> bytes:
@@ -214,7 +214,7 @@ def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
     rare, given = Rare(_RAW_TASK), options.get("id")
     due_ms, delay_ms = due(options.get("delay"), options.get("at"))
     new = NewJob(new_id() if given is None else check_id(given), RAW, body, due_ms, delay_ms, options=rare.bytes,
-                 fresh=given is None)  # fmt: skip
+                 key=new_key(), fresh=given is None)  # fmt: skip
     rare.apply(new, options)
     return new
 

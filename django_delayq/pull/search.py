@@ -63,9 +63,8 @@ class Search:
         self._places: list[Place] = []
         self._everything = True
         self._pause = Backoff(cap=1.0)
-        #: of reserves whose reply was lost: the request id, under which the same jobs are handed out again, and when it
-        #: was first sent
-        self._requests: dict[Place, tuple[bytes, float]] = {}
+        #: shard of a reserve whose reply was lost, and the request id under which it hands out the same jobs again
+        self._lost: tuple[Place, bytes] | None = None
 
     def run(self, give_up: float) -> list[HeldJob]:
         """The jobs found; none after ``give_up`` (monotonic).
@@ -102,7 +101,7 @@ class Search:
         hub = self.hub
         hub.keep_house()
         try:
-            self._places = hub.places(hub.open(self.names), self._turn)
+            self._places = self._lost_first(hub.places(hub.open(self.names), self._turn))
             if self._everything:
                 jobs = self._collect(map(hub.ask, self._places))
             else:
@@ -125,6 +124,13 @@ class Search:
             return None
         return step
 
+    def _lost_first(self, places: list[Place]) -> list[Place]:
+        """Put the shard whose reply was lost first: what it handed out may be as much as the call asks for."""
+        lost = self._lost and self._lost[0]
+        if lost not in places:  # its epoch has ended, so it holds nothing
+            self._lost = None
+        return sorted(places, key=lambda place: place is not lost)
+
     def _collect(self, questions: Iterator[Question]) -> list[HeldJob]:
         found: list[HeldJob] = []
         limit, size = self._terms.limit, 0
@@ -146,28 +152,27 @@ class Search:
         return found
 
     def _ask(self, question: Question, room: int) -> list[HeldJob]:
-        place, terms = question.place, self._terms
+        place, ttr_ms = question.place, self._terms.ttr_ms
         try:
-            batch, asked_at = self._reserve(place, room)
+            batch = self._reserve(place, room)
         except BaseException:
             self.hub.unanswered(question)
             raise
         self.hub.answered(question, batch.next_due_ms, batch.taken)
-        taken_ms = batch.now_ms - (time.monotonic() - asked_at) * 1000  # the lease began when it was first asked for
-        return [
-            HeldJob(place.queue, job, asked_at=asked_at, taken_ms=taken_ms, ttr_ms=terms.ttr_ms) for job in batch.jobs
-        ]
+        return [HeldJob(place.queue, job, taken_ms=batch.now_ms, ttr_ms=ttr_ms) for job in batch.jobs]
 
-    def _reserve(self, place: Place, room: int) -> tuple[Batch, float]:
+    def _reserve(self, place: Place, room: int) -> Batch:
         terms = self._terms
         for _ in range(_FRUITLESS):
-            request, asked_at = self._requests.setdefault(place, (os.urandom(16), time.monotonic()))
-            batch = place.queue.reserve(place.number, room, worker=terms.worker, request=request,
-                                        ttr_ms=terms.ttr_ms, started=True)  # fmt: skip
-            del self._requests[place]
+            request = os.urandom(16) if self._lost is None else self._lost[1]
+            self._lost = place, request
+            batch = place.queue.reserve(
+                place.number, room, worker=terms.worker, request=request, ttr_ms=terms.ttr_ms, started=True
+            )
+            self._lost = None
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:
                 break
-        return batch, asked_at
+        return batch
 
 
 def _size(job: HeldJob) -> int:

@@ -197,8 +197,6 @@ def _put(edit: _Edit) -> None:
     alias = _alias_of(edit) if any(is_durable(new.key if new.payload is None else new.payload.key)
                                    for new in news) else ""  # fmt: skip
     if alias:
-        for new in news:
-            new.due_ms, new.delay_ms = int(queue.broker.now_ms()) + (new.delay_ms or 0), None
         with transaction.atomic(using=alias):
             # What Redis may refuse pushes nobody out: the old generation's row goes with its mark.
             outbox.insert(alias, queue.name, news, supersede=False)

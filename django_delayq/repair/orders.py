@@ -17,14 +17,12 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from ..conf import conf
-from ..core.codec import decode_args
 from ..core.errors import InvalidJob, Release
-from ..core.job import Job
 from ..decorators import task
 from ..mirror.rows import PLACES, Model, Row, place_of
 from ..models import NAME_LENGTH, BulkAction
 from ..scheduling import schedule
-from ..worker.current import current_job
+from ..worker.current import CurrentJob, current_job
 from . import actions
 from .actions import delay_ms_of_action
 from .selection import matching, storable
@@ -101,10 +99,9 @@ def stop(ordered: BulkAction) -> bool:
     return waiting.update(state=State.STOPPED, ended_at=Now()) > 0
 
 
-def _given_up(job: Job, error: BaseException) -> None:
+def _given_up(job: CurrentJob, error: BaseException) -> None:
     """The attempts are used up: nobody will go on with the order."""
-    args, _ = decode_args(job.args)
-    _orders().filter(pk=args[0], state__in=_WAITING).update(state=State.FAILED, ended_at=Now(), error=_words(error))
+    _orders().filter(pk=job.args[0], state__in=_WAITING).update(state=State.FAILED, ended_at=Now(), error=_words(error))
 
 
 @task(name=TASK, queue=QUEUE, max_attempts=10, retry_in=10, crash_limit=10, timeout=None, max_lease=None,

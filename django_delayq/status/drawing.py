@@ -33,6 +33,7 @@ def report(snapshot: Snapshot) -> list[str]:
     lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
+    lines += ["", line] if (line := quarantine_line(snapshot)) else []
     lines += ["", *(_workers(snapshot.workers) if snapshot.workers else [NO_WORKER])]
     return [*lines, "", *_recurring(snapshot.recurring)] if snapshot.recurring else lines
 
@@ -66,6 +67,15 @@ def outbox_line(kept: Stock) -> str:
             f"{kept['refused']} refused")  # fmt: skip
 
 
+def quarantine_line(snapshot: Snapshot) -> str:
+    """Return which jobs wait for quarantine and why, in one line; empty if none do."""
+    waiting = [f"{queue.counts.quarantine} of {printable(queue.name)}" for queue in snapshot.queues
+               if queue.counts.quarantine]  # fmt: skip
+    if not waiting:
+        return ""
+    return f"quarantine: {', '.join(waiting)} wait to run alone in a process, because theirs died under them"
+
+
 def seen(worker: WorkerStatus) -> str:
     """When a worker was last heard of."""
     return "lost" if worker.lost else f"{duration(worker.seconds_ago)} ago"
@@ -76,7 +86,8 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
         return getattr(worker, name) if name in worker.said else "-"
 
     rows = [
-        (printable(worker.name), printable(", ".join(worker.queues)), number(worker, "running"),
+        (f"{printable(worker.name)}{' (quarantine)' if worker.quarantine else ''}",
+         printable(", ".join(worker.queues)), number(worker, "running"),
          number(worker, "threads"), seen(worker))
         for worker in workers
     ]  # fmt: skip

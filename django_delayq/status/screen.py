@@ -18,6 +18,7 @@ from .drawing import (
     fitted,
     flowing,
     outbox_line,
+    quarantine_line,
     regrouped,
     rules_of,
     seen,
@@ -68,6 +69,7 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail, width: int, height:
         lines += ["", backlog_line(snapshot.backlog, width)]
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines.append(outbox_line(snapshot.outbox))
+    lines += [line] if (line := quarantine_line(snapshot)) else []
     lines += ["", *(workers(snapshot) if snapshot.workers else [NO_WORKER])]
     lines = [clipped(line, width) for line in lines]
     if height is None or len(lines) <= height:
@@ -147,7 +149,8 @@ def workers(snapshot: Snapshot) -> list[str]:
 
 
 def _worker(worker: WorkerStatus) -> list[str]:
-    marks: Mapping[str, bool] = {"dispatcher": worker.dispatcher, "stopping": worker.stopping}
+    marks: Mapping[str, bool] = {"dispatcher": worker.dispatcher, "quarantine": worker.quarantine,
+                                 "stopping": worker.stopping}  # fmt: skip
     queues = printable(", ".join(worker.queues))
     return [
         printable(worker.name), *([queues] if queues else []), f"busy {worker.running}/{worker.threads}",

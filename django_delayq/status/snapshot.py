@@ -96,6 +96,8 @@ class WorkerStatus:
     running: int = 0
     dispatcher: bool = False
     stopping: bool = False
+    #: it runs jobs that wait for quarantine, and no others
+    quarantine: bool = False
     started_ms: int | None = None
     rss_mib: int | None = None
     jobs: tuple[RunningJob, ...] = ()

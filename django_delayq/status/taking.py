@@ -72,6 +72,7 @@ def worker_status(said: Mapping[str, Any], now_ms: float) -> WorkerStatus:
         running=_whole(said.get("running")) or 0,
         dispatcher=bool(said.get("dispatcher")),
         stopping=bool(said.get("stopping")),
+        quarantine=bool(said.get("quarantine")),
         started_ms=_whole(said.get("started")),
         rss_mib=_whole(said.get("rss_mib")),
         jobs=tuple(_jobs(said.get("jobs"))),

@@ -52,6 +52,7 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
     told: dict[str, Any] = {
         "name": queue.name,
         **{place: getattr(counts, place) for place in _PLACES},
+        "quarantine": counts.quarantine,
         "lag_seconds": round(queue.lag_seconds, 3),
         "counters": counts.counters,
         "paused": queue.paused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -69,6 +69,7 @@ class MemoryBroker(DjangoBroker):
         self._stores: dict[tuple[str, int], Shard] = {}
         self._layouts: dict[str, Layout] = {}
         self._announced: dict[str, dict[str, Any]] = {}
+        self._tasks: dict[str, bytes] = {}
         self._told: dict[tuple[str, str], str] = {}
         self._dumps: dict[str, tuple[float, str]] = {}
         self._figures = Figures()
@@ -157,10 +158,10 @@ class MemoryBroker(DjangoBroker):
         with self.reached():
             return [self._queues[name] for name in sorted(self._layouts) if not self._queues[name].deleted]
 
-    def served(self, names: Sequence[str], *, every: bool = False) -> list[Queue]:
+    def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
         """See :meth:`Broker.served`."""
         for name in names:
-            if name not in self._layouts:
+            if name not in self._layouts and name not in awaited:
                 self.queue(name)
         wanted = {queue.name for queue in self.queues() if every or queue.name in names}
         return [self.queue(name) for name in sorted(wanted)]
@@ -186,10 +187,14 @@ class MemoryBroker(DjangoBroker):
 
     # -- workers, figures and server ---------------------------------------------------------------------------------
 
-    def announce(self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = ()) -> Heard:
+    def announce(
+        self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
+    ) -> Heard:
         """See :meth:`Broker.announce`."""
         with self.reached():
             self._announced[name] = {**info, "name": name, "seen_ms": self.clock.now_ms}
+            if tasks is not None:
+                self._tasks[name] = workers.pack_tasks(tasks)
             for word in workers.WORDS:
                 if done is None or self._told.get((name, word)) in done:
                     self._told.pop((name, word), None)
@@ -200,6 +205,7 @@ class MemoryBroker(DjangoBroker):
         """See :meth:`Broker.forget`."""
         with self.reached():
             self._announced.pop(name, None)
+            self._tasks.pop(name, None)
             for word in workers.WORDS:
                 self._told.pop((name, word), None)
 
@@ -207,6 +213,15 @@ class MemoryBroker(DjangoBroker):
         """See :meth:`Broker.workers`."""
         with self.reached():
             return [self._announced[name] for name in sorted(self._announced)]
+
+    def knows_task(self, queue: str, task: str, now_ms: float) -> bool:
+        """See :meth:`Broker.knows_task`."""
+        with self.reached():
+            return any(
+                workers.is_among(task, self._tasks.get(worker["name"]))
+                for worker in self._announced.values()
+                if workers.runs_jobs_of(worker, queue, now_ms)
+            )
 
     def tell_worker(self, name: str, word: str) -> bool:
         """See :meth:`Broker.tell_worker`."""

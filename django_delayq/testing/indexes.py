@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from ..core.keys import SHARD_KEYS
+from ..core.keys import DUE_KEYS, SHARD_KEYS
 from .shard import Shard
 from .state import ms_of
 
@@ -16,8 +16,8 @@ _PLACES: Final = ("failed", "morgue")
 
 def entries(shard: Shard, name: str) -> list[Entry]:
     """Score and member of everything in an index, in order."""
-    if name.startswith("due."):
-        found = [(place, ident.encode()) for place, ident in shard.waiting(int(name[4:]))]
+    if name in DUE_KEYS:
+        found = [(place, ident.encode()) for place, ident in shard.waiting(DUE_KEYS.index(name))]
     elif name == "lease":
         found = [(live.lease.deadline_ms, ident.encode()) for ident, live in shard.lives.items() if live.lease]
     elif name == "failed":
@@ -68,4 +68,4 @@ def name_of(key_number: int) -> str:
 
 
 def _is_place(name: str) -> bool:
-    return name.startswith("due.") or name in _PLACES
+    return name in DUE_KEYS or name in _PLACES

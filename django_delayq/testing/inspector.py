@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.inspector import Inspector
-from ..core.job import Job, Payload
+from ..core.job import PRIORITIES, Job, Payload
 from ..core.paging import Entry, Range
 from ..core.views import JobView
 from . import indexes
@@ -71,15 +71,15 @@ class MemoryInspector(Inspector):
             found = [cut(buried(shard, name[0], shard.graves[name]), most) for name in names if name in shard.graves]
         yield from found
 
-    def graves(self, queue: str, ident: str, *, most_bytes: int | None = None) -> list[JobView]:
-        """See :meth:`Inspector.graves`."""
-        opened = self._broker.known_queue(queue)
-        if opened is None:
-            return []
+    def _burials(self, queue: Queue, ident: str) -> list[Entry]:
         with self._broker.reached():
-            return [cut(buried(shard, name[0], grave), most_bytes) for number in opened.homes(ident)
-                    for shard in [self._broker.store(queue, number)]
-                    for name, grave in sorted(shard.graves.items()) if name[0] == ident]  # fmt: skip
+            found = [
+                (name, number, indexes.text_of("morgue", score))
+                for number in queue.homes(ident)
+                for score, name in indexes.entries(self._broker.store(queue.name, number), "morgue")
+                if name[:-17] == ident.encode()
+            ]
+        return sorted((Entry(float(text), name, number, text) for name, number, text in found), reverse=True)
 
     def payloads(self, queue: str, ident: str) -> Iterator[Payload]:
         """See :meth:`Inspector.payloads`."""
@@ -98,12 +98,12 @@ def stats(shard: Shard, *offsets: int) -> list[Any]:
     lives = shard.lives.values()
     waiting = [live.due.ms for live in lives if live.lease is None]
     ready = sum(1 for due in waiting if due <= shard.now_ms)
-    head = shard.head()
+    head = shard.head(range(PRIORITIES))
     deadline = min((live.lease.deadline_ms for live in lives if live.lease), default=-1)
     answer: list[Any] = [
         shard.now_ms, ready, len(waiting) - ready, len(lives) - len(waiting), sum(1 for live in lives if live.gate),
         sum(1 for live in lives if live.failures), len(shard.graves), -1 if head is None else head // 1000, deadline,
-        shard.hold_ms, len(shard.settled),
+        shard.hold_ms, len(shard.settled), len(shard.waiting(PRIORITIES)),
         [sum(1 for due in waiting if due <= shard.now_ms + offset) for offset in offsets],
     ]  # fmt: skip
     for name, number in shard.counters.items():

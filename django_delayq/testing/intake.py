@@ -18,6 +18,8 @@ def schedule(shard: Shard, new: NewJob, *, tick_ms: int | None = None, not_after
     key = new.key if new.payload is None else new.payload.key
     with shard.marking([new.id]):
         outcome = _unwelcome(shard, new, key, not_after_ms) or _schedule(shard, new)
+    if outcome in ("merged", "ignored", "gated"):
+        new.joined = _key_of_met(shard.lives[new.id], new)
     if new.durable and outcome in ("created", "merged", "replaced", "gated"):
         with shard.marking([new.id], put=[key]):
             pass  # an equal payload may have won, and then this one's end has come
@@ -30,6 +32,11 @@ def schedule(shard: Shard, new: NewJob, *, tick_ms: int | None = None, not_after
     if tick_ms is not None and outcome not in ("full", "paused"):
         shard.ticks[new.id] = tick_ms
     return outcome
+
+
+def _key_of_met(live: Live, new: NewJob) -> bytes:
+    gated = live.gate if new.on_conflict != "ignore" else None
+    return (gated or live).content.key
 
 
 def _unwelcome(shard: Shard, new: NewJob, key: bytes, not_after_ms: float | None) -> str:

@@ -3,37 +3,59 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from ..core.job import STOPPING
 from .payloads import TAKE_MOST, add
 from .shard import Shard, in_order
 from .state import PER_MS, Content, Due, Gate, Grave, Live
 
+#: of the generation that a caller means, and of its payload; none = whatever lives
+Keys: TypeAlias = frozenset[bytes]
 
-def cancel(shard: Shard, ident: str, task: str) -> str:
-    """cancelled, stopping, taken (a live job of another task) or "" (no live job)."""
+
+def locate(shard: Shard, ident: str, keys: Keys) -> str:
+    """Return where a job of an id is: live (it waits or runs), gated (behind another one's run), or ""."""
     live = shard.lives.get(ident)
     if live is None:
+        return ""
+    if not keys or live.content.key in keys or any(item.payload.key in keys for item in live.running.values()):
+        return "live"
+    if live.gate is not None and live.gate.content.key in keys:
+        return "gated"
+    if any(item.payload.key in keys for item in live.waiting.values()):
+        return "gated" if live.lease else "live"
+    return ""
+
+
+def cancel(shard: Shard, ident: str, task: str, keys: Keys = frozenset()) -> str:
+    """cancelled, stopping, taken (a live job of another task) or "" (no such live job)."""
+    live, place = shard.lives.get(ident), locate(shard, ident, keys)
+    if live is None or not place:
         return ""
     if task and task != live.content.task:
         return "taken"
     with shard.marking([ident]):
-        if live.lease:
-            live.flags |= STOPPING
+        if live.lease and (place == "gated" or not keys):
             live.gate, live.waiting, live.left = None, {}, False
+        if live.lease and place == "live":
+            live.flags |= STOPPING
             return "stopping"
-        shard.drop(ident)
+        if not live.lease:
+            shard.drop(ident)
     shard.count("cancelled")
     return "cancelled"
 
 
-def reschedule(shard: Shard, ident: str, task: str, ms: int, *, to_now: bool = False) -> str:
-    """moved, taken, or "" (nothing waits under this id). ``to_now``: what is overdue keeps its place."""
-    live = shard.lives.get(ident)
-    if live is None:
+def reschedule(shard: Shard, ident: str, task: str, ms: int, *, to_now: bool = False, keys: Keys = frozenset()) -> str:
+    """moved, taken, or "" (no such job waits). ``to_now``: what is overdue keeps its place."""
+    live, place = shard.lives.get(ident), locate(shard, ident, keys)
+    if live is None or not place:
         return ""
     if task and task != live.content.task:
         return "taken"
+    if keys and live.lease and place == "live":
+        return ""
     waits = live.gate if live.lease else live
     if waits is None:
         return ""
@@ -125,9 +147,9 @@ def _kill(shard: Shard, ident: str, live: Live) -> None:
                                live.crashes, "killed", "killed", "", live.error, piece))  # fmt: skip
 
 
-def run_all_now(shard: Shard, priority: int) -> int:
+def run_all_now(shard: Shard, class_: int) -> int:
     """Makes the waiting jobs of a class due now, in their order; how many were moved. What is overdue stays first."""
-    later = [(place, ident) for place, ident in shard.waiting(priority) if place > shard.now_ms * PER_MS]
+    later = [(place, ident) for place, ident in shard.waiting(class_) if place > shard.now_ms * PER_MS]
     for _, ident in later:
         live = shard.lives[ident]
         live.due = shard.due(shard.now_ms)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from ..core.job import NewJob
+from ..core.job import NewJob, is_durable
 from .state import Item
 
 #: what one run takes at most, as the scripts have it: payloads, bytes, and the size of the pieces they are read in
@@ -22,10 +23,13 @@ def ordered(items: Iterable[Item]) -> list[Item]:
 
 
 def better(old: Item, new: Item, policy: str) -> Item:
-    """Which of two equal payloads stays."""
+    """Return the one of two equal payloads that stays. It bears the durable key of the other, if it has none itself."""
     before, after = old.order[0], new.order[0]
     wins = {"min": after < before, "max": after > before, "first": False, "last": True}[policy]
-    return new if wins else old
+    stays, goes = (new, old) if wins else (old, new)
+    if is_durable(goes.payload.key) and not is_durable(stays.payload.key):
+        return replace(stays, payload=replace(stays.payload, key=goes.payload.key))
+    return stays
 
 
 def add(items: Items, new: Item, policy: str = "min") -> None:

@@ -13,7 +13,7 @@ from ..core.frames import pack_new
 from ..core.job import Job, NewJob, Settlement, expire
 from ..core.layout import PAUSED_OUT
 from ..core.settled import MOST_MARKS, Mark
-from ..core.shards import Batch, Tick
+from ..core.shards import Batch, Tick, Which
 from . import intake, operators, settling
 from .bulk import CALLS
 from .shard import Shard
@@ -85,14 +85,23 @@ class MemoryQueue(core.Queue):
                 shard.sights[ident] = schedule, shard.now_ms
             return max(shard.sights[ident][1], shard.ticks.get(ident, 0))
 
+    def skip_tick(self, ident: str, schedule: str, tick_ms: int) -> bool:
+        """See :meth:`Queue.skip_tick`."""
+        with self.broker.reached():
+            is_first = self.first_sight(ident, schedule) < tick_ms
+            if is_first:
+                self.store(self.shard_of(ident)).sights[ident] = schedule, tick_ms
+            return is_first
+
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
     def reserve(self, number: int, limit: int, *, worker: str, request: bytes | None = None, ttr_ms: int | None = None,
-                started: bool = False) -> Batch:  # fmt: skip
+                started: bool = False, which: Which = "all") -> Batch:  # fmt: skip
         """See :meth:`Shards.reserve`."""
         with self.broker.reached():
             shard = self.store(number)
-            return self._handed(shard, worker, shard.reserve(min(limit, CHUNK), worker, ttr_ms, started=started))
+            jobs = shard.reserve(min(limit, CHUNK), worker, ttr_ms, started=started, which=which)
+            return self._handed(shard, worker, jobs, which)
 
     def reserve_id(self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False,
                    early: bool = False) -> Batch:  # fmt: skip
@@ -102,22 +111,24 @@ class MemoryQueue(core.Queue):
             jobs = shard.reserve_one(ident, worker, ttr_ms, started=started, early=early)
             return self._handed(shard, worker, jobs)
 
-    def _handed(self, shard: Shard, worker: str, jobs: list[Job]) -> Batch:
+    def _handed(self, shard: Shard, worker: str, jobs: list[Job], which: Which = "all") -> Batch:
         now_ms = shard.now_us / 1000
         late = [job for job in jobs if job.options_json and job.has_expired(now_ms)]
         for job in late:
             settling.settle(shard, expire(job))
-        due = None if shard.rules.flags & PAUSED_OUT else shard.next_due_ms()
+        paused, others = shard.rules.flags & PAUSED_OUT, which == "others"
+        due = None if paused else shard.next_due_ms(which)
+        quarantined = shard.next_due_ms("quarantined") if others and not paused else None
         gone = {job.id for job in late}
         return Batch([job for job in jobs if job.id not in gone], [], None if due is None else max(0.0, due - now_ms),
-                     now_ms, len(late))  # fmt: skip
+                     now_ms, len(late), None if quarantined is None else quarantined - now_ms)  # fmt: skip
 
     def settle_reserve(self, number: int, settlements: Sequence[Settlement], limit: int, *, worker: str,
-                       request: bytes | None = None) -> tuple[list[bool], Batch]:  # fmt: skip
+                       request: bytes | None = None, which: Which = "all") -> tuple[list[bool], Batch]:  # fmt: skip
         """See :meth:`Shards.settle_reserve`."""
-        return self.settle(settlements), self.reserve(number, limit, worker=worker)
+        return self.settle(settlements), self.reserve(number, limit, worker=worker, which=which)
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+    def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
         """See :meth:`Shards.settle`."""
         with self.broker.reached():
             return [settling.settle(self.store(one.job.shard), one) for one in settlements]
@@ -134,10 +145,10 @@ class MemoryQueue(core.Queue):
         with self.broker.reached():
             return self.store(number).leases()
 
-    def expired(self, number: int, limit: int = CHUNK) -> list[Job]:
+    def expired(self, number: int, limit: int = CHUNK, *, offset: int = 0) -> list[Job]:
         """See :meth:`Shards.expired`."""
         with self.broker.reached():
-            return self.store(number).leases(only_expired=True)[:limit]
+            return self.store(number).leases(only_expired=True)[offset : offset + limit]
 
     def tick(self, number: int, *, hold: bool = False) -> Tick:
         """See :meth:`Shards.tick`."""
@@ -149,7 +160,8 @@ class MemoryQueue(core.Queue):
             deadline = min((job.deadline_ms for job in shard.leases()), default=None)
             failed = [live.failed_at // 1000 for live in shard.lives.values() if live.failures]
             morgue = [grave.buried // 1000 for grave in shard.graves.values()]
-            return Tick(shard.now_us / 1000, None if shard.rules.flags & PAUSED_OUT else shard.next_due_ms(), deadline,
+            due = None if shard.rules.flags & PAUSED_OUT else shard.next_due_ms("others")
+            return Tick(shard.now_us / 1000, due, deadline,
                         deadline is not None and deadline <= shard.now_ms, shard.hold_ms > shard.now_ms,
                         born=shard.born, settled=len(shard.settled), failed=(len(failed), max(failed, default=0)),
                         morgue=(len(morgue), max(morgue, default=0)))  # fmt: skip
@@ -184,23 +196,34 @@ class MemoryQueue(core.Queue):
 
     # -- what callers and operators ask for --------------------------------------------------------------------------
 
-    def _of(self, verb: str, ident: str, *args: Any) -> bytes:
+    def _of(self, verb: str, ident: str, *args: Any, request: bytes | None) -> bytes:
         core._check_id(ident)
-        task = args[1].decode()
+        keys = frozenset(args[-2][at : at + 16] for at in range(0, len(args[-2]), 16))
         with self.broker.reached():
             shard = self.store(self.shard_of(ident))
+            if verb == "locate":
+                return operators.locate(shard, ident, keys).encode()
+            task = args[1].decode()
             if verb == "cancel":
                 if args[2] and shard.now_ms > int(args[2]):
                     return b"late"
-                return operators.cancel(shard, ident, task).encode()
-            ms, how = args[2:]
+                return operators.cancel(shard, ident, task, keys).encode()
+            ms, how = args[2:4]
             relative = how in (b"1", b"now")
-            answer = operators.reschedule(shard, ident, task, ms + (shard.now_ms if relative else 0),
-                                          to_now=how == b"now")  # fmt: skip
+            due_ms = ms + (shard.now_ms if relative else 0)
+            answer = operators.reschedule(shard, ident, task, due_ms, to_now=how == b"now", keys=keys)
             self.broker.wake(self.name, shard.number)
             return answer.encode()
 
-    def kick(self, ident: str, *, key: bytes | None = None, delay_ms: int = 0, replace: bool = False) -> str:
+    def kick(
+        self,
+        ident: str,
+        *,
+        key: bytes | None = None,
+        delay_ms: int = 0,
+        replace: bool = False,
+        request: bytes | None = None,
+    ) -> str:
         """See :meth:`Queue.kick`."""
         core._check_id(ident)
         with self.broker.reached():
@@ -209,7 +232,7 @@ class MemoryQueue(core.Queue):
             self.broker.wake(self.name, shard.number)
             return answer
 
-    def discard(self, ident: str, *, key: bytes | None = None) -> bool:
+    def discard(self, ident: str, *, key: bytes | None = None, request: bytes | None = None) -> bool:
         """See :meth:`Queue.discard`."""
         core._check_id(ident)
         with self.broker.reached():

@@ -14,7 +14,7 @@ from asgiref.sync import async_to_sync
 from .. import contextlinks, runtime
 from ..conf import Conf, conf
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
-from ..core.job import PRIORITIES, Job
+from ..core.job import Job
 from ..core.layout import PAUSED_OUT
 from ..core.task import registry
 from ..worker import Hooks, decision
@@ -26,7 +26,7 @@ from ..worker.pace import Pace
 from ..worker.run import Run, trusted
 from . import books
 from .guard import Guard
-from .state import ms_of
+from .state import CLASSES, ms_of
 from .times import datetime_of
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class _Execution(Execution):
 
     def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
         super().__init__(registry, hooks, runtime.make_middlewares(settings), loop=_CallersLoop())
+        self.notifier = self._teller
         self._faults = faults
         self._inner = self._call
         self._call = self._watched
@@ -184,11 +185,11 @@ class Runner:
         best: tuple[int, int] | None = None
         chosen = None
         for shard in self._served():
-            for priority in range(PRIORITIES):
-                first = shard.first(priority)
+            for class_ in range(CLASSES):
+                first = shard.first(class_)
                 if first is not None and ms_of(first[0]) <= now_ms:
-                    if best is None or (priority, first[0]) < best:
-                        best, chosen = (priority, first[0]), shard
+                    if best is None or (class_, first[0]) < best:
+                        best, chosen = (class_, first[0]), shard
                     break
         return chosen
 
@@ -203,14 +204,16 @@ class Runner:
         """What the dispatcher does: leases that ran out come back."""
         for shard in self._broker.stores():
             for job in shard.leases(only_expired=True):
-                policy = decision.policy_of(registry.get(job.task), job)
-                self._queue(shard).settle([decision.lost(job, policy)])
+                queue, task = self._queue(shard), registry.get(job.task)
+                settlement = decision.lost(job, decision.policy_of(task, job))
+                self._execution().notifier.ended_elsewhere(queue, task, settlement)
+                queue.settle([settlement])
 
     # -- how ---------------------------------------------------------------------------------------------------------
 
     def _run_first(self, shard: Shard, report: RunReport, raise_errors: bool, room: int | None) -> None:
         queue = self._queue(shard)
-        peeked = next(shard.lives[first[1]] for priority in range(PRIORITIES) if (first := shard.first(priority))
+        peeked = next(shard.lives[first[1]] for class_ in range(CLASSES) if (first := shard.first(class_))
                       and ms_of(first[0]) <= shard.now_ms)  # fmt: skip
         job = shard.job("", peeked)
         limit = self._batcher.size_of(job)

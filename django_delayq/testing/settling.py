@@ -1,14 +1,14 @@
-"""How held jobs leave their holder's hands: ack, fail, release, bury, expire, record."""
+"""How held jobs leave their holder's hands: ack, ack_early, fail, release, bury, expire, record."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
 
-from ..core.job import STARTED, STOPPING, SUSPECT, Job, Settlement
+from ..core.job import POSTPONED, STARTED, STOPPING, UNCLEAR, UNRENEWED, Job, Settlement
 from .payloads import add
 from .shard import Shard, in_order
-from .state import Due, Grave, Live
+from .state import Due, Grave, Live, Postponed
 
 _MOST = 65_535
 
@@ -16,13 +16,25 @@ _MOST = 65_535
 def settle(shard: Shard, s: Settlement) -> bool:
     """Carries a settlement out; False when the lease was lost (or is not over yet), and nothing was changed."""
     if s.verb == "record":
-        return True
+        return _record(shard, s)
     live = shard.lives.get(s.job.id)
     if live is None or live.lease is None or live.lease.token != s.job.token or not _may_reap(shard, s, live):
         shard.count("late")
         return False
     with shard.marking([s.job.id]):
         _settle(shard, s, live)
+    return True
+
+
+def _record(shard: Shard, s: Settlement) -> bool:
+    """Record the end of a run whose job was acked early; it is counted while its begin is known."""
+    is_open = (s.job.token, s.job.id) in shard.begun
+    shard.begun.discard((s.job.token, s.job.id))
+    if is_open:
+        shard.count("acked" if s.outcome == "succeeded" else s.outcome)
+    elif s.guard == "expired":
+        shard.count("late")
+        return False
     return True
 
 
@@ -36,6 +48,9 @@ def _settle(shard: Shard, s: Settlement, live: Live) -> None:
     ident = s.job.id
     if s.verb == "ack":
         shard.count("acked")
+        _finish_run(shard, ident, live)
+    elif s.verb == "ack_early":
+        shard.begun.add((s.job.token, ident))
         _finish_run(shard, ident, live)
     elif live.flags & STOPPING:
         shard.count("cancelled")
@@ -83,7 +98,8 @@ def _fail(shard: Shard, s: Settlement, live: Live) -> None:
     shard.count(s.outcome)
     live.failures = min(live.failures + 1, _MOST)
     live.crashes = min(live.crashes + (s.outcome == "crashed"), _MOST)
-    live.flags &= ~SUSPECT
+    live.own_crashes = min(live.own_crashes + s.own_crash, _MOST)
+    live.flags &= ~(UNCLEAR | POSTPONED)
     live.error = s.error
     _wait_again(shard, s, live, shard.due(shard.now_ms + max(s.delay_ms or 0, 0)))
     live.failed_at = shard.place(shard.now_ms)
@@ -91,7 +107,8 @@ def _fail(shard: Shard, s: Settlement, live: Live) -> None:
 
 def _release(shard: Shard, s: Settlement, live: Live) -> None:
     shard.count("released")
-    live.flags |= SUSPECT if s.suspect else 0
+    live.flags = live.flags | UNCLEAR if s.unclear else live.flags & ~UNCLEAR
+    live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~POSTPONED
     if s.priority is not None:
         live.content = replace(live.content, priority=s.priority)
     _wait_again(shard, s, live, live.due if s.delay_ms is None else shard.due(shard.now_ms + s.delay_ms))
@@ -125,9 +142,18 @@ def _wait_again(shard: Shard, s: Settlement, live: Live, due: Due) -> None:
         live.content = replace(live.content, priority=live.gate.content.priority)
         if not s.inherit and live.gate.due.place < due.place:
             due = live.gate.due
+    live.postponed = _postponed(shard, s, live, due) if live.flags & POSTPONED else None
     live.due, live.lease, live.gate, live.left = due, None, None, False
-    live.flags &= ~STARTED
+    live.flags &= ~(STARTED | UNRENEWED)
+    live.quarantined = s.quarantine
     shard.wait(s.job.id, live)
+
+
+def _postponed(shard: Shard, s: Settlement, live: Live, due: Due) -> Postponed:
+    """Return the record of a run that could not begin; it counts from the first time in a row."""
+    before = live.postponed
+    since_ms = before.since_ms if before is not None and before.reason == s.reason else shard.now_ms
+    return Postponed(s.reason, since_ms, live.due, due)
 
 
 def _unite(s: Settlement, live: Live) -> None:

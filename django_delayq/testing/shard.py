@@ -9,18 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from ..core.job import PRIORITIES, STARTED, Job, is_durable
-from ..core.keys import MAX_SHARDS
+from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job, is_durable
 from ..core.layout import CLOSING, PAUSED_OUT, WEIGHTED
 from ..core.settled import End
+from ..core.shards import Which
 from .payloads import TAKE_BYTES, ordered, take
-from .state import PER_MS, Content, Due, Grave, Item, Lease, Live, Rules, ms_of
+from .state import CLASSES, PER_MS, Content, Due, Grave, Item, Lease, Live, Rules, ms_of
 
 if TYPE_CHECKING:
     from .times import Clock
 
-#: the first tokens of an epoch are so far ahead of those of the epoch before (lua/lib/reserve.lua)
-_EPOCH_AHEAD: Final = 1 << 36
+#: the classes of the jobs that a reserve hands out
+SERVED: Final[dict[Which, Sequence[int]]] = {
+    "all": range(CLASSES), "others": range(PRIORITIES), "quarantined": (PRIORITIES,),
+}  # fmt: skip
 
 GraveName = tuple[str, bytes]
 
@@ -44,13 +46,15 @@ class Shard:
         #: id -> its last tick; id -> since when which schedule is known
         self.ticks: dict[str, int] = {}
         self.sights: dict[str, tuple[str, int]] = {}
+        #: (token, id) of jobs that were acked before their runs began, and whose end is not stored yet
+        self.begun: set[tuple[int, str]] = set()
         #: durable key -> how its generation ended (done, buried, live), and a stamp
         self.settled: dict[bytes, tuple[End, int]] = {}
         self.born = os.urandom(16)
         self._has_durable = False
         self._clock = clock
         self._arrivals = arrivals
-        self._heads: list[list[tuple[int, str]]] = [[] for _ in range(PRIORITIES)]
+        self._heads: list[list[tuple[int, str]]] = [[] for _ in range(CLASSES)]
 
     # -- time and places ---------------------------------------------------------------------------------------------
 
@@ -87,51 +91,52 @@ class Shard:
         """The job waits: call it whenever its due time or priority changed, or it was given back."""
         self.lives[ident] = live
         self.held.discard(ident)
-        heapq.heappush(self._heads[live.content.priority], (live.due.place, ident))
+        heapq.heappush(self._heads[live.waits_in], (live.due.place, ident))
 
     def drop(self, ident: str) -> None:
         """Nothing lives under the id any more."""
         del self.lives[ident]
         self.held.discard(ident)
 
-    def first(self, priority: int) -> tuple[int, str] | None:
+    def first(self, class_: int) -> tuple[int, str] | None:
         """Place and id of the first waiting job of a class."""
-        heap = self._heads[priority]
+        heap = self._heads[class_]
         while heap:
             place, ident = heap[0]
             live = self.lives.get(ident)
             if (live is not None and live.lease is None and live.due.place == place
-                    and live.content.priority == priority):  # fmt: skip
+                    and live.waits_in == class_):  # fmt: skip
                 return heap[0]
             heapq.heappop(heap)  # what was pushed before something changed
         return None
 
-    def head(self) -> int | None:
-        """The place of the job that is due first."""
-        places = [first[0] for priority in range(PRIORITIES) if (first := self.first(priority))]
+    def head(self, classes: Sequence[int] = range(CLASSES)) -> int | None:
+        """The place of the job that is due first, of all or of some classes."""
+        places = [first[0] for class_ in classes if (first := self.first(class_))]
         return min(places, default=None)
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self, which: Which = "all") -> int | None:
         """When the next job is due."""
-        head = self.head()
+        head = self.head(SERVED[which])
         return None if head is None else ms_of(head)
 
-    def waiting(self, priority: int | None = None) -> list[tuple[int, str]]:
+    def waiting(self, class_: int | None = None) -> list[tuple[int, str]]:
         """Places and ids of waiting jobs, in order; of one class, or of all."""
         return sorted((live.due.place, ident) for ident, live in self.lives.items()
-                      if live.lease is None and priority in (None, live.content.priority))  # fmt: skip
+                      if live.lease is None and class_ in (None, live.waits_in))  # fmt: skip
 
     # -- reserve -----------------------------------------------------------------------------------------------------
 
-    def reserve(self, limit: int, worker: str, ttr_ms: int | None = None, *, started: bool = False) -> list[Job]:
+    def reserve(self, limit: int, worker: str, ttr_ms: int | None = None, *, started: bool = False,
+                which: Which = "all") -> list[Job]:  # fmt: skip
         """The due jobs that are handed out now, the most urgent class first."""
-        if self.rules.flags & PAUSED_OUT or limit <= 0 or (self.next_due_ms() or PER_MS**3) > self.now_ms:
+        if self.rules.flags & PAUSED_OUT or limit <= 0 or (self.next_due_ms(which) or PER_MS**3) > self.now_ms:
             return []
         token = self._new_token()
         jobs: list[Job] = []
         room = TAKE_BYTES
-        for priority in self._order_of_classes(token):
-            while len(jobs) < limit and (first := self.first(priority)) and ms_of(first[0]) <= self.now_ms:
+        for class_ in self._order_of_classes(token, SERVED[which]):
+            while len(jobs) < limit and (first := self.first(class_)) and ms_of(first[0]) <= self.now_ms:
                 job, size = self._hand_out(first[1], token, worker, ttr_ms, started, room)
                 jobs.append(job)
                 room -= size
@@ -150,11 +155,11 @@ class Shard:
         return [self._hand_out(ident, self._new_token(), worker, ttr_ms, started, TAKE_BYTES)[0]]
 
     def _new_token(self) -> int:
-        self.token = max(self.token + 1, self.now_us + self.number // MAX_SHARDS * _EPOCH_AHEAD)
+        self.token = max(self.token + 1, self.now_us)
         return self.token
 
-    def _order_of_classes(self, token: int) -> list[int]:
-        order = [priority for priority in range(PRIORITIES) if self.first(priority)]
+    def _order_of_classes(self, token: int, classes: Sequence[int]) -> list[int]:
+        order = [class_ for class_ in classes if self.first(class_)]
         if self.rules.flags & WEIGHTED and len(order) > 1:
             lot = (token % 65536 * 40503) % 65536 / 65536 * (2 ** len(order) - 1)
             for place in range(len(order)):
@@ -170,7 +175,10 @@ class Shard:
         self.held.add(ident)
         live.lease = Lease(token, worker, self.now_ms + (self.lease_ms if ttr_ms is None else ttr_ms))
         live.reserves = min(live.reserves + 1, 65535)
-        live.flags = live.flags | STARTED if started else live.flags & ~STARTED
+        at_once = STARTED | UNRENEWED
+        live.flags = live.flags | at_once if started else live.flags & ~at_once
+        if live.postponed is not None and live.postponed.to.place == live.due.place:
+            live.due = live.postponed.due
         if live.content.merged:
             live.running, size = take(live.waiting, room)
             live.left = bool(live.waiting)
@@ -183,10 +191,13 @@ class Shard:
     def job(self, ident: str, live: Live) -> Job:
         """A live job as its holder sees it, but for its payloads."""
         c, lease = live.content, live.lease
-        return Job(self.queue, self.number, ident, c.task, c.key, c.args, c.options, c.priority, live.due.ms,
-                   lease.token if lease else 0, live.failures, live.reserves, live.crashes, live.flags,
-                   ms_of(live.failed_at), lease.deadline_ms if lease else 0, lease.worker if lease else "",
-                   live.error, (), c.merged)  # fmt: skip
+        job = Job(self.queue, self.number, ident, c.task, c.key, c.args, c.options, c.priority, live.due.ms,
+                  lease.token if lease else 0, live.failures, live.reserves, live.crashes, live.flags,
+                  ms_of(live.failed_at), lease.deadline_ms if lease else 0, lease.worker if lease else "",
+                  live.error, (), c.merged, live.own_crashes, live.quarantined)  # fmt: skip
+        if live.postponed is not None:
+            job.postponed_for, job.postponed_at_ms = live.postponed.reason, live.postponed.since_ms
+        return job
 
     def leases(self, *, only_expired: bool = False) -> list[Job]:
         """The reserved jobs, by the end of their leases; none has run out during a reaper hold."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..core.job import NewJob, Payload, new_key
+from ..core.job import PRIORITIES, NewJob, Payload, new_key
 
 PER_MS: Final = 1_000_000
+#: of waiting jobs: the priorities, and behind them what waits for quarantine
+CLASSES: Final = PRIORITIES + 1
 
 
 def ms_of(place: int) -> int:
@@ -74,6 +76,16 @@ class Gate:
     content: Content
 
 
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """Why and since when the run of a job could not begin, the due time before that, and the one that it has now."""
+
+    reason: str
+    since_ms: int
+    due: Due
+    to: Due
+
+
 @dataclass(slots=True)
 class Live:
     """A live id. ``running`` payloads are those of the run that goes on, ``waiting`` all others."""
@@ -92,11 +104,20 @@ class Live:
     running: dict[bytes, Item] = field(default_factory=dict)
     #: the run that goes on could not take all payloads
     left: bool = False
+    own_crashes: int = 0
+    quarantined: bool = False
+    postponed: Postponed | None = None
+
+    @property
+    def waits_in(self) -> int:
+        """The class in which it waits."""
+        return PRIORITIES if self.quarantined else self.content.priority
 
     def forget_failures(self) -> None:
         """As if it had never been run."""
-        self.failures = self.reserves = self.crashes = self.flags = self.failed_at = 0
-        self.error = b""
+        self.failures = self.reserves = self.crashes = self.own_crashes = self.flags = self.failed_at = 0
+        self.quarantined = False
+        self.error, self.postponed = b"", None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .changes import Changes
-    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, adopt, birth
+    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, adopt, birth, leave
     from .config import WorkerConfig
     from .current import CurrentJob, current_job
     from .hooks import Hooks
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .middleware import Call, Middleware
     from .run import Run
     from .supervisor import Supervisor
-    from .worker import Worker, leave
+    from .worker import Worker
 
 __all__ = [
     "EXIT_OK",
@@ -43,7 +43,7 @@ __all__ = [
 
 _HOME: Final = {
     "Changes": "changes",
-    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "Birth", "adopt", "birth"), "child"),
+    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "Birth", "adopt", "birth", "leave"), "child"),
     "WorkerConfig": "config",
     **dict.fromkeys(("CurrentJob", "current_job"), "current"),
     "Hooks": "hooks",
@@ -51,7 +51,7 @@ _HOME: Final = {
     **dict.fromkeys(("Call", "Middleware"), "middleware"),
     "Run": "run",
     "Supervisor": "supervisor",
-    **dict.fromkeys(("Worker", "leave"), "worker"),
+    "Worker": "worker",
 }
 
 

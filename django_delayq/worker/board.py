@@ -1,6 +1,6 @@
 """The board: shared memory in which a child shows what it runs, so that its supervisor knows it after a ``kill -9``.
 
-Layout: a header (``<ddBB``: stamp, ready since, leaving, wish), then one record per slot:
+Layout: a header (``<ddBBB``: stamp, ready since, leaving, wish, call; at 24 ``<d``: overdue at), then of each slot:
 flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |
 and at its end the digests (8 bytes each) of the other ids of a batch, which has one queue, one shard and one token.
 The flag is lowered first and raised last, so whenever the child dies a raised flag has a whole record behind it.
@@ -41,6 +41,9 @@ _MOST_OTHERS: Final = 250
 _RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
 _LEAVING_AT: Final = 16
 _WISH_AT: Final = 17
+_CALL_AT: Final = 18
+_OVERDUE_AT: Final = 24
+_DOUBLE: Final = Struct("<d")
 #: what somebody told a child through Redis and its supervisor has to do, by the byte that says so
 _WISHES: Final = ("", "drain", "stop")
 
@@ -62,6 +65,8 @@ class Mark:
     #: when its time limit was to strike; infinite without one
     limit_at: float
     timed_out: bool
+    #: the handler came back; its end may be stored or not
+    ended: bool = False
     #: digests of the other ids of a batch
     others: tuple[bytes, ...] = ()
 
@@ -148,6 +153,15 @@ class Board:
         """Somebody told this child that the whole program shall "drain" or "stop"; the latter counts more."""
         self._map[_WISH_AT] = max(self._map[_WISH_AT], _WISHES.index(wish))
 
+    def report_overdue(self, now: float) -> None:
+        """Jobs are due in quarantine, and this child cannot take them."""
+        _DOUBLE.pack_into(self._map, _OVERDUE_AT, now)
+
+    def take_call(self) -> bool:
+        """Return True, once, if the supervisor called this child."""
+        called, self._map[_CALL_AT] = bool(self._map[_CALL_AT]), 0
+        return called
+
     # --- the supervisor's side
 
     @property
@@ -170,6 +184,25 @@ class Board:
         """What somebody told the child that the program shall do: "", "drain" or "stop"."""
         return _WISHES[self._map[_WISH_AT]]
 
+    @property
+    def overdue_at(self) -> float:
+        """When the child last saw jobs that are due in quarantine and cannot be taken by it (0 = never)."""
+        return float(_DOUBLE.unpack_from(self._map, _OVERDUE_AT)[0])
+
+    @property
+    def busy(self) -> bool:
+        """Return True if a slot runs a job."""
+        return any(self._map[start] in (RUNNING, TIMED_OUT) for start in self._starts)
+
+    @property
+    def called(self) -> bool:
+        """Return True if a call was not taken yet."""
+        return bool(self._map[_CALL_AT])
+
+    def call(self) -> None:
+        """Have a quarantine child look for jobs at once."""
+        self._map[_CALL_AT] = 1
+
     def marks(self) -> list[Mark]:
         """What the child runs or, in slots that found no other work, ran last."""
         found = []
@@ -185,5 +218,5 @@ class Board:
                 self._map[at : at + _DIGEST_BYTES]
                 for at in range(start + _OTHERS_AT, start + _OTHERS_AT + count * _DIGEST_BYTES, _DIGEST_BYTES)
             )
-            found.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, others))
+            found.append(Mark(name, shard, ident, token, started, limit_at, flag == TIMED_OUT, flag == ENDED, others))
         return found

@@ -24,6 +24,8 @@ class WorkerConfig:
     queues: tuple[str, ...]
     #: serve every other queue of the deployment too, also those that come later
     all_queues: bool = False
+    #: those of ``queues`` that no task and no setting names: each is served once it is there, and never made
+    awaited: frozenset[str] = frozenset()
     #: queues that are never reserved from, because others pull from them
     pulled: frozenset[str] = frozenset()
     #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
@@ -32,6 +34,8 @@ class WorkerConfig:
     threads: int = 5
     #: processes that the supervisor keeps running
     processes: int = 1
+    #: processes at most that the supervisor adds for jobs in quarantine, each for one job at a time
+    quarantine: int = 2
     #: reserve and run jobs; False = housekeeping only (``delayq_dispatcher``)
     consumer: bool = True
     #: also wake, reap and tidy up
@@ -67,9 +71,10 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.queues, tuple) or not self.queues:
             raise Misconfigured("the worker needs at least one queue name: queues=('default',)")
-        for name, low, high in (("threads", 1, 1024), ("processes", 1, 1024), ("index", 0, 1 << 30),
-                                ("nodes", 1, 1 << 30), ("node", 0, 1 << 30)):  # fmt: skip
-            _int(name, getattr(self, name), low, high)
+        for name in ("threads", "processes", "quarantine"):
+            _int(name, getattr(self, name), 1, 1024)
+        for name, low in (("index", 0), ("nodes", 1), ("node", 0)):
+            _int(name, getattr(self, name), low, 1 << 30)
         if self.max_jobs is not None:
             _int("max_jobs", self.max_jobs, 1, 1 << 60)
         for name, least in (("grace", 0.0), ("prefetch_ms", 0.0), ("heartbeat", 0.01), ("max_rss", 1.0)):

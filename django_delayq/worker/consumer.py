@@ -10,11 +10,10 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from django_delayq.core.faults import Backoff
-from django_delayq.core.job import Job
+from django_delayq.core.job import UNCLEAR, Job
 
 from . import decision
 from .batch import Batcher
@@ -30,9 +29,11 @@ from .waker import WakeThread
 from .weather import Weather
 
 if TYPE_CHECKING:
-    from django_delayq.core.shards import Batch
+    from django_delayq.core.shards import Batch, Which
     from django_delayq.core.tally import Tally
     from django_delayq.core.task import Registry
+
+    from .board import Board
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,10 @@ BATCH: Final = 250
 MOST_WAITING: Final = 500
 #: one shard in rotation is asked this often although nothing points to it
 SAFETY_CHECK: Final = 5.0
-#: a suspect waits so long for the other runs of its process to end
-SUSPECT_PATIENCE: Final = 5.0
+#: jobs that are overdue in quarantine for so many seconds are reported: other supervisors than their own take them then
+QUARANTINE_PATIENCE: Final = 2.0
+#: a quarantine process ends when it found no job for so many seconds
+QUARANTINE_IDLE: Final = 30.0
 #: jobs that wait here so long for a slot go back to where another worker finds them
 GIVE_BACK: Final = 0.5
 #: settlements of a shard that is not asked now wait at most so long for company
@@ -52,15 +55,25 @@ _TINY_RUN: Final = 0.002
 
 
 class Consumer:
-    """Reserves, hands out, collects. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread."""
+    """Reserves, hands out, collects. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread.
+
+    Args:
+        which: jobs that this process runs. Those that wait for quarantine run in processes of their own, one at a time.
+        board: where the supervisor of those is told that jobs wait for it, and calls one that is idle.
+    """
 
     def __init__(self, config: WorkerConfig, name: str, horizon: Horizon, slots: Slots, weather: Weather,
                  waker: WakeThread | None, lease: float, registry: Registry, changes: Changes | None = None,
-                 fitness: Fitness | None = None, tally: Tally | None = None) -> None:  # fmt: skip
+                 fitness: Fitness | None = None, tally: Tally | None = None, which: Which = "all",
+                 board: Board | None = None) -> None:  # fmt: skip
         #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` were taken
         self.worked_off = False
+        #: it stopped because no job waits for quarantine
+        self.dry = False
+        self._which = which
+        self._board = board
         self._config = config
         self._name = name
         self._horizon = horizon
@@ -79,8 +92,7 @@ class Consumer:
         self._batches = 0  # of the runs in hand
         self._settler = Settler(horizon, weather, lease, changes, *((tally.ended,) if tally is not None else ()))
         self._strays = Strays(name, self._settler, horizon, registry)
-        self._suspects: deque[Run] = deque()
-        self._solo: Run | None = None
+        self._busy_at = time.monotonic()
         self._stuck: set[Run] = set()
         self._checked_at = time.monotonic()
         self._stopping = False
@@ -102,6 +114,11 @@ class Consumer:
     def settled(self) -> int:
         """Number of runs that left for good."""
         return self._settler.settled
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks that this process can run: other workers leave jobs of these to it."""
+        return self._registry.names
 
     def start(self) -> None:
         """Start the thread."""
@@ -153,7 +170,7 @@ class Consumer:
             self._collect()
             self._settler.settle_all()
             return True
-        if not self._stopping or self._slots.done or self._slots.inbox or self._suspects or self._settler:
+        if not self._stopping or self._slots.done or self._slots.inbox or self._settler:
             return False
         return self._only_stuck_left()
 
@@ -165,9 +182,9 @@ class Consumer:
             self._collect()
         if self._strays:
             self._strays.give_back()
+        if self._which == "quarantined" and self._settler:
+            self._settler.settle_all()  # what has ended is none of the next one's business, should that crash
         now = time.monotonic()
-        if self._suspects:
-            self._care_for_suspects(now)
         room, source = BATCH, self._horizon.due(now)
         if source is not None:
             room = self._room(source)
@@ -182,7 +199,7 @@ class Consumer:
 
     def _room(self, source: Source) -> int:
         """How many jobs of this shard fit in now."""
-        if self._stopping or self._suspects or self._solo is not None or self._fitness.until > time.monotonic():
+        if self._stopping or self._fitness.until > time.monotonic():
             return 0
         waiting, pace = len(self._slots.inbox), source.pace
         room = pace.room(self._slots.free, waiting, self._prefetch)
@@ -195,21 +212,22 @@ class Consumer:
             room = min(room, self._config.max_jobs - self._accepted)
         if self._fitness.in_doubt:
             room = min(room, self._slots.free - waiting)
-        return min(room, BATCH)
+        return min(room, 1 if self._which == "quarantined" else BATCH)
 
     # --- reserve
 
     def _fetch(self, source: Source, limit: int) -> None:
         acks = self._settler.take_acks(source)
-        queue, shard, worker = source.queue, source.shard, self._name
+        queue, shard, worker, which = source.queue, source.shard, self._name, self._which
         request = os.urandom(16)  # the same in every attempt: a reply that got lost is asked for again
         asked_at = time.monotonic()
         self._horizon.asking(source, asked_at)
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
-                return queue.settle_reserve(shard, settlements_of(acks), limit, worker=worker, request=request)
-            return [], queue.reserve(shard, limit, worker=worker, request=request)
+                return queue.settle_reserve(shard, settlements_of(acks), limit, worker=worker, request=request,
+                                            which=which)  # fmt: skip
+            return [], queue.reserve(shard, limit, worker=worker, request=request, which=which)
 
         answer = self._settler.patiently(call, acks)
         now = time.monotonic()
@@ -222,8 +240,15 @@ class Consumer:
         counted, batch = answer
         self._settler.account(acks, counted)
         self._horizon.answered(source, now, batch.next_due_ms, batch.taken)
+        if self._board is not None and self._leaves_some_overdue(batch):
+            self._board.report_overdue(now)
         if batch.jobs:
             self._accept(source, batch.jobs, asked_at, now, batch.now_ms)
+
+    def _leaves_some_overdue(self, batch: Batch) -> bool:
+        if self._which == "quarantined":
+            return bool(batch.jobs) and batch.next_due_ms == 0
+        return batch.quarantine_due_ms is not None and batch.quarantine_due_ms < -1000 * QUARANTINE_PATIENCE
 
     def _accept(self, source: Source, jobs: list[Job], asked_at: float, now: float, now_ms: float) -> None:
         deadline, offset = asked_at + self._trust, now_ms - now * 1000
@@ -231,7 +256,7 @@ class Consumer:
         self._settler.held.update(runs)
         self._accepted += len(runs)
         slots, pace = self._slots, source.pace
-        if [job for job in jobs if job.merged or job.crashes or job.flags]:
+        if [job for job in jobs if job.merged or job.flags]:
             runs = self._arranged(source, runs)
         else:
             pace.size = 1
@@ -243,14 +268,13 @@ class Consumer:
             self.worked_off = self._stopping = True
 
     def _arranged(self, source: Source, runs: list[Run]) -> list[Run]:
-        """The runs for the slots: suspects are kept apart, merged jobs share runs."""
-        self._suspects.extend([run for run in runs if run.job.suspect])
-        quiet = [run for run in runs if not run.job.suspect]
-        if not quiet:
-            return []
+        """The runs for the slots: merged jobs share runs, and starts that might go unrecorded are recorded first."""
+        unclear = [run for run in runs if run.job.flags & UNCLEAR]
+        if unclear:
+            self._record_starts(unclear)
         # The least that one run takes: of slow jobs no more shall be held than find a slot.
-        source.pace.size = min([self._batcher.size_of(run.job) for run in quiet])
-        arranged = self._batcher.arrange(quiet)
+        source.pace.size = min([self._batcher.size_of(run.job) for run in runs])
+        arranged = self._batcher.arrange(runs)
         self._batches += sum([bool(run.members) for run in arranged])
         return arranged
 
@@ -265,13 +289,11 @@ class Consumer:
 
     def _collect(self) -> None:
         """Take over what the slots have finished, and learn how long it took."""
-        done = self._slots.done
+        done, self._busy_at = self._slots.done, time.monotonic()
         fresh: dict[Source, list[Run]] = {}
         while done:
             run = done.popleft()
             fresh.setdefault(run.source, []).append(run)
-            if run is self._solo:
-                self._solo = None
         for source, runs in fresh.items():
             if not self._fitness.in_doubt:
                 source.pace.measured(sum([run.ended - run.started for run in runs]), len(runs))
@@ -281,31 +303,13 @@ class Consumer:
             self._collected += len(runs)
             self._settler.add(source, runs)
 
-    # --- suspects: one at a time, alone
-
-    def _care_for_suspects(self, now: float) -> None:
-        run = self._suspects[0]
-        if self._solo is None and self._accepted - self._collected == len(self._suspects):
-            self._suspects.popleft()
-            self._settler.settle_all()  # what has just ended is none of its business either, should it crash
-            self._begin_alone(run)
-        elif now - run.received > SUSPECT_PATIENCE:
-            self._suspects.popleft()
-            # The delay grows, so that a process with long runs does not stand still for it again and again.
-            delay = decision.growing_delay(decision.give_backs(run.job), 1.0, 60.0)
-            self._hand_back(run, "a suspect found no quiet moment here", int(delay * 1000))
-
-    def _begin_alone(self, run: Run) -> None:
-        """Redis learns of the start before it happens: if the whole machine dies now, it is known who was running."""
-        job = run.job
-        answers = self._settler.patiently(lambda: run.queue.touch([job], {(job.id, job.token)}), [])
-        if answers is None or answers[0] == "lost":
-            run.lost = True
-        elif answers[0] == "stopping":
-            run.should_stop = True
-        logger.info("%s: runs alone, its process died under it before or it was lost", job.id)
-        self._solo = run
-        self._slots.put([run], 1)
+    def _record_starts(self, runs: list[Run]) -> None:
+        """Redis learns of these starts before they happen: if the whole machine dies now too, they count."""
+        jobs = [run.job for run in runs]
+        started = {(job.id, job.token) for job in jobs}
+        answers = self._settler.patiently(lambda: runs[0].queue.touch(jobs, started), [])
+        for run, answer in zip(runs, answers or ["lost"] * len(runs), strict=True):
+            run.lost, run.should_stop = answer == "lost", answer != "held"
 
     # --- give back
 
@@ -313,15 +317,12 @@ class Consumer:
         """What no slot has begun goes back at once, uncounted."""
         for run in self._slots.take_back():
             self._hand_back(run, "the worker stops")
-        while self._suspects:
-            self._hand_back(self._suspects.popleft(), "the worker stops")
 
-    def _hand_back(self, run: Run, reason: str, delay_ms: int | None = None) -> None:
+    def _hand_back(self, run: Run, reason: str) -> None:
         parts = list(run.parts)
         for part in parts:
             policy = decision.policy_of(self._registry.get(part.job.task), part.job)
-            part.settlement = decision.give_back(part.job, policy, delay_ms=delay_ms, reason=reason,
-                                                 suspect=part.job.suspect)  # fmt: skip
+            part.settlement = decision.give_back(part.job, policy, reason=reason)
         self._batches -= bool(run.members)
         self._collected += len(parts)
         self._settler.add(run.source, parts)
@@ -339,11 +340,11 @@ class Consumer:
         if slots.inbox:
             self._look_after_inbox(now)
             until = now + _GLANCE
-        if self._suspects:
-            until = min(until, now + _GLANCE)
+        if self._which == "quarantined" and self._accepted == self._collected:
+            until = min(until, self._await_call(now))
         if self._fitness.until > now:
             until = min(until, self._fitness.until)
-        hungry = not self._stopping and not self._suspects and self._solo is None and slots.free > len(slots.inbox)
+        hungry = not self._stopping and slots.free > len(slots.inbox)
         hungry = hungry and self._fitness.until <= now
         if hungry:
             until = min(until, self._safety_check(now), horizon.next_due_at())
@@ -356,6 +357,14 @@ class Consumer:
             else:
                 self._waker.hungry.clear()
         horizon.rest(until)
+
+    def _await_call(self, now: float) -> float:
+        """When an idle quarantine process looks again if it was called. It has no wake thread, and ends in time."""
+        if self._board is not None and self._board.take_call():
+            self._horizon.wake(list(self._horizon.by_place))
+        elif now >= self._busy_at + QUARANTINE_IDLE:
+            self.dry = self._stopping = True
+        return now + _GLANCE
 
     def _safety_check(self, now: float) -> float:
         """When the next look without a reason is; makes the shard that was not asked for longest due for it."""

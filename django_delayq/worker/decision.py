@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django_delayq.core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
-from django_delayq.core.job import PRIORITIES, STARTED, Job, Settlement, bury, fail, release
+from django_delayq.core.job import PRIORITIES, STARTED, UNRENEWED, Job, Settlement, bury, fail, release
 from django_delayq.core.retry import Policy as Backoff
 from django_delayq.core.retry import clamp, default_backoff, safe_delay
 from django_delayq.core.retry import policy_of as backoff_of
@@ -20,9 +20,12 @@ from .record import class_of, error_record, name_of, record_of, text_of
 
 logger: Final = logging.getLogger(__name__)
 
-_UNKNOWN_FIRST: Final = 30.0
-_UNKNOWN_LONGEST: Final = 600.0
+#: reasons of jobs whose task a worker does not know: a live worker can run it, or none can
+_UNKNOWN_HERE: Final = "task unknown to this worker"
+_UNKNOWN: Final = "unknown task"
 _UNKNOWN_PATIENCE: Final = 24 * 3600.0
+#: seconds after a release by a handler that gave something else than a delay
+_UNUSABLE_DELAY: Final = 10.0
 _LONGEST_CRASH_DELAY: Final = 3600.0
 _REASON_CHARS: Final = 200
 _NO_TASK: Final = TaskOptions()
@@ -104,9 +107,10 @@ def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_
     if isinstance(error, Release):
         delay = None
         if error.delay is not None and (delay := asked_delay(job, error.delay)) is None:
-            delay = growing_delay(give_backs(job), 1.0, 60.0)  # at its old place it would run without a pause
+            delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
+        # The run came to its own end, as one that failed does: it is no suspect any more.
         return give_back(job, policy, delay_ms=None if delay is None else _ms(delay), reason=_reason(error),
-                         priority=asked_priority(job, error.priority))  # fmt: skip
+                         quarantine=False, priority=asked_priority(job, error.priority))  # fmt: skip
     if isinstance(error, Bury):
         return bury(job, started_ms, run_ms, reason=_reason(error) or "buried", error_class=class_of(error),
                     error=record(error))  # fmt: skip
@@ -208,40 +212,75 @@ def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlemen
     return _failed(job, policy, started_ms, run_ms, "timeout", "JobTimeout", record, None, rule)
 
 
-def crashed(job: Job, policy: Policy, why: str, *, started_ms: int = 0, run_ms: int = 0,
-            guard: str = "token") -> Settlement:  # fmt: skip
-    """The process died under the job. The first crash is tried again at once, later ones after 10 s · 2^n."""
-    record = record_of("Crashed", why)
-    if job.crashes + 1 >= policy.crash_limit or job.failures + 1 >= policy.max_attempts:
-        # All payloads of a merged job: nobody knows which of them it was.
-        return bury(job, started_ms, run_ms, reason="poison", outcome="poison", error_class="Crashed", error=record,
-                    guard=guard)  # fmt: skip
-    # The exponent is bounded before the power, because a stored counter may be anything.
-    delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
-    return _merged(
-        fail(job, started_ms, run_ms, delay_ms=_ms(delay), outcome="crashed", error_class="Crashed", error=record,
-             guard=guard), policy,
-    )  # fmt: skip
+def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0,
+            run_ms: int = 0) -> Settlement:  # fmt: skip
+    """Settle a job whose process died under it, but not the host: its next run is in quarantine.
+
+    Args:
+        beside: other jobs that had started in the process. If there were any, nobody knows which of them it was, so
+            none is buried for it, however often it happened.
+    """
+    if beside:
+        why += f"; {beside} other {'job' if beside == 1 else 'jobs'} ran in the same process"
+        return _crashed_again(job, policy, why, started_ms, run_ms, quarantine=True)
+    if job.own_crashes + 1 >= policy.crash_limit or job.failures + 1 >= policy.max_attempts:
+        return _poison(job, why, started_ms, run_ms)
+    return _crashed_again(job, policy, why, started_ms, run_ms, quarantine=True, own_crash=True)
 
 
 def lost(job: Job, policy: Policy) -> Settlement:
-    """The lease ran out unsettled. Only a job that is known to have started pays for it with an attempt."""
-    if job.flags & STARTED:
-        return crashed(job, policy, f"the lease of worker {job.worker} ran out during the run", guard="expired")
+    """Settle a job whose lease ran out. Only one that is known to have started pays for it with an attempt.
+
+    A worker's lease runs out when its host is gone, which proves nothing against the job: it does not count towards
+    ``crash_limit``. One of a holder without a heartbeat was that job's alone, so it does.
+    """
+    if not job.flags & STARTED:
+        reason = "lease ran out before a known start"
+        return _merged(release(job, unclear=True, reason=reason, guard="expired", event=True), policy)
+    own = bool(job.flags & UNRENEWED)
+    why = f"the lease of worker {job.worker} ran out during the run"
+    if job.failures + 1 >= policy.max_attempts or (own and job.own_crashes + 1 >= policy.crash_limit):
+        return _poison(job, why, guard="expired")
+    return _crashed_again(job, policy, why, quarantine=job.quarantined, own_crash=own, guard="expired")
+
+
+def _poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0, *, guard: str = "token") -> Settlement:
+    # All payloads of a merged job: nobody knows which of them it was.
+    return bury(job, started_ms, run_ms, reason="poison", outcome="poison", error_class="Crashed",
+                error=record_of("Crashed", why), guard=guard)  # fmt: skip
+
+
+def _crashed_again(job: Job, policy: Policy, why: str, started_ms: int = 0, run_ms: int = 0, *, quarantine: bool,
+                   own_crash: bool = False, guard: str = "token") -> Settlement:  # fmt: skip
+    """The first crash is tried again at once, later ones after 10 s · 2^n."""
+    # The exponent is bounded before the power, because a stored counter may be anything.
+    delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
     return _merged(
-        release(job, suspect=True, reason="lease ran out before a known start", guard="expired", event=True), policy
-    )
+        fail(job, started_ms, run_ms, delay_ms=_ms(delay), outcome="crashed", error_class="Crashed",
+             error=record_of("Crashed", why), guard=guard, quarantine=quarantine, own_crash=own_crash), policy,
+    )  # fmt: skip
 
 
 # --- the run did not begin
 
 
-def give_back(job: Job, policy: Policy, *, delay_ms: int | None = None, reason: str = "", suspect: bool = False,
-              event: bool = False, priority: int | None = None) -> Settlement:  # fmt: skip
+def give_back(job: Job, policy: Policy, *, delay_ms: int | None = None, reason: str = "",
+              quarantine: bool | None = None, event: bool = False,
+              priority: int | None = None) -> Settlement:  # fmt: skip
     """Back without counting an attempt."""
     return _merged(
-        release(job, delay_ms=delay_ms, reason=reason, suspect=suspect, event=event, priority=priority), policy
+        release(job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority), policy
     )
+
+
+def postpone(job: Job, policy: Policy, reason: str, delay: float) -> Settlement:
+    """Release a job whose run could not begin here; the time until it begins counts as lateness."""
+    return _merged(release(job, delay_ms=_ms(delay), reason=reason, postpone=True), policy)
+
+
+def postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
+    """Return for how long the job has been postponed for this reason without a break."""
+    return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
 
 
 def give_backs(job: Job) -> int:
@@ -254,21 +293,23 @@ def growing_delay(times: int, first: float, longest: float) -> float:
     return min(longest, first * 2.0 ** min(times, 30))
 
 
-def unknown_task(job: Job) -> Settlement:
-    """No such task here: perhaps this process is older than the caller. Given back uncounted, for a day.
+def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
+    """This process does not know the task: perhaps it is older than the caller. Released uncounted, for a day.
 
-    The job's due time moves with each release, so the day is counted in the delays that were given.
+    Args:
+        elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
+            grows slowly, so that thousands of such jobs are no busy loop while that worker is busy.
+        jitter: 0 … 1.
     """
-    times = give_backs(job)
-    waited, n = 0.0, 0
-    while n < times and waited < _UNKNOWN_PATIENCE:
-        waited += growing_delay(n, _UNKNOWN_FIRST, _UNKNOWN_LONGEST)
-        n += 1
+    if elsewhere:
+        waited = postponed_seconds(job, _UNKNOWN_HERE, now_ms)
+        return postpone(job, policy, _UNKNOWN_HERE, min(15.0, max(1.0 + jitter, waited / 4)))
+    waited = postponed_seconds(job, _UNKNOWN, now_ms)
     if waited >= _UNKNOWN_PATIENCE:
-        return bury(job, 0, 0, reason="unknown task", error_class="UnknownTask",
+        return bury(job, 0, 0, reason=_UNKNOWN, error_class="UnknownTask",
                     error=record_of("UnknownTask", f"no worker knew the task {job.task!r} for 24 hours; "
                                     f"register it, or give the new name aliases=({job.task!r},)"))  # fmt: skip
-    return release(job, delay_ms=_ms(growing_delay(times, _UNKNOWN_FIRST, _UNKNOWN_LONGEST)), reason="unknown task")
+    return postpone(job, policy, _UNKNOWN, min(300.0, max(2.0, waited)))
 
 
 def undecodable(job: Job, error: BaseException) -> Settlement:
@@ -277,10 +318,10 @@ def undecodable(job: Job, error: BaseException) -> Settlement:
                 error=error_record(error))  # fmt: skip
 
 
-def not_prepared(job: Job, policy: Policy, error: BaseException) -> Settlement:
+def not_prepared(job: Job, policy: Policy, error: BaseException, now_ms: float) -> Settlement:
     """What has to stand before the handler (a database connection, …) does not; the job is not to blame."""
-    delay = growing_delay(give_backs(job), 1.0, 60.0)
-    return give_back(job, policy, delay_ms=_ms(delay), reason=f"not prepared: {class_of(error)}"[:_REASON_CHARS])
+    reason = f"not prepared: {class_of(error)}"[:_REASON_CHARS]
+    return postpone(job, policy, reason, min(60.0, max(1.0, postponed_seconds(job, reason, now_ms))))
 
 
 # --- small things

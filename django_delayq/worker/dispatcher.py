@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from django_delayq.core import layout as layouts
-from django_delayq.core.task import Registry
 
-from . import decision
 from .changes import Changes, What
 from .run import NEVER
 from .weather import Weather
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
     from django_delayq.core.queue import Queue
     from django_delayq.core.shards import Tick
+
+    from .reaper import LeaseReaper
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +72,15 @@ class Overdue(Protocol):
 class Patrol:
     """The duty of looking at every shard in time: almost once per lease, and at each known deadline.
 
-    ``pace`` is the number of seconds between two looks without a reason, as long as the shards are few.
+    ``pace`` is the number of seconds between two looks without a reason, as long as the shards are few. Without a
+    ``reaper`` expired leases are left to others.
     """
 
-    def __init__(self, queues: Callable[[], Sequence[Queue]], registry: Registry, lease: float, heartbeat: float,
-                 weather: Weather, horizon: Overdue | None = None, *, pace: float = LOOK,
+    def __init__(self, queues: Callable[[], Sequence[Queue]], lease: float, heartbeat: float, weather: Weather,
+                 horizon: Overdue | None = None, *, reaper: LeaseReaper | None = None, pace: float = LOOK,
                  changes: Changes | None = None) -> None:  # fmt: skip
         self._queues = queues
-        self._registry = registry
+        self._reaper = reaper
         self._lease = lease
         self._heartbeat = heartbeat
         self._weather = weather
@@ -159,8 +160,15 @@ class Patrol:
         elif now - asked_at > self._lease / _SLOW and not tick.held_back:
             logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - asked_at, self._lease)
             self._hold_all()  # it stood still, and those who wanted to renew stood in the same line
-        elif tick.expired and not tick.held_back:
-            self._reap(beat, now)
+        elif (
+            self._reaper is not None
+            and tick.expired
+            and not tick.held_back
+            and self._reaper.reap(beat.queue, beat.shard, tick.now_ms)
+        ):
+            beat.look_at = now + _SOON
+        if self._reaper is not None and tick.begun and not tick.held_back:
+            self._reaper.reap_runs(beat.queue, beat.shard, tick.now_ms)
 
     def _phase(self, beat: Beat) -> float:
         return (self._beats.index(beat) + 1) / len(self._beats)
@@ -169,7 +177,8 @@ class Patrol:
         def at(ms: float | None) -> float:
             return NEVER if ms is None else now + (ms - tick.now_ms) / 1000
 
-        beat.deadline_at, beat.due_at = at(tick.next_deadline_ms), at(tick.next_due_ms)
+        beat.deadline_at = NEVER if self._reaper is None else at(tick.next_deadline_ms)
+        beat.due_at = at(tick.next_due_ms)
         if beat.deadline_at <= now:
             beat.deadline_at = now + _AGAIN  # expired: reaped right now, or held back
         if beat.due_at + OWN_CONSUMER <= now:
@@ -190,19 +199,6 @@ class Patrol:
             note("morgue")
         if before is not None and (before.born, before.run_id) != (tick.born, tick.run_id):
             note("lost")
-
-    def _reap(self, beat: Beat, now: float) -> None:
-        queue = beat.queue
-        jobs = queue.expired(beat.shard)
-        if not jobs:
-            return
-        settlements = [decision.lost(job, decision.policy_of(self._registry.get(job.task), job)) for job in jobs]
-        counted = queue.settle(settlements)
-        for job, settlement, good in zip(jobs, settlements, counted, strict=True):
-            if good:
-                logger.warning("%s: lease of worker %s ran out; %s %s", job.id, job.worker or "?", settlement.verb,
-                               settlement.outcome)  # fmt: skip
-        beat.look_at = now + _SOON  # there may be more than one chunk
 
 
 class Registrar:

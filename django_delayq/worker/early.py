@@ -1,11 +1,14 @@
-"""``ack="early"``: the job is done when its run begins, so that it can never begin twice; a crash loses it."""
+"""``ack="early"``: the job is done when its run begins, so that it can never begin twice; a crash loses it.
+
+Redis keeps what is known of the run until its end is stored, so that a crash leaves its event, too.
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
-from django_delayq.core.job import ack
+from django_delayq.core.job import Settlement
 
 from . import decision
 from .decision import Policy
@@ -25,7 +28,7 @@ def ack_early(run: Run, policy: Policy) -> bool:
     for part in parts:
         part.deadline = NEVER  # before the call: the heartbeat shall not take a lease that is gone for a lost one
     try:
-        counted = run.queue.settle([ack(part.job, 0, 0, event=False) for part in parts])
+        counted = run.queue.settle([Settlement(part.job, "ack_early", event=False) for part in parts])
     except Exception as error:
         # It may have been applied or not. If not, giving back puts the job in again; if it was, giving back does
         # nothing, and the job is lost rather than begun twice.
@@ -39,5 +42,5 @@ def ack_early(run: Run, policy: Policy) -> bool:
     for part, deadline, good in zip(parts, deadlines, counted, strict=True):
         if not good:
             part.deadline = deadline
-            part.settlement = decision.give_back(part.job, policy, reason=reason, suspect=part.job.suspect)
+            part.settlement = decision.give_back(part.job, policy, reason=reason)
     return any(counted)

@@ -17,7 +17,6 @@ from time import monotonic
 from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
-from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import JobTimeout, PartialFailure, Verdict
 from django_delayq.core.job import Settlement, ack
 from django_delayq.core.task import Registry, Task
@@ -32,9 +31,10 @@ from .fitness import Fitness
 from .hooks import Hooks
 from .limits import Warden
 from .middleware import Middleware, compose
+from .notifier import Notifier, arguments_of
 from .record import class_of, error_record
 from .run import BatchRun, Run
-from .telling import Teller
+from .unknown import UnknownTasks
 
 logger: Final = logging.getLogger(__name__)
 
@@ -56,14 +56,16 @@ class Execution:
     ) -> None:
         #: set by the composition root, since the warden watches the slots that call this
         self.warden: Warden | None = None
+        #: settles jobs of other releases; one that reads the registry of workers is set by the composition root
+        self.unknown = UnknownTasks()
         #: whether jobs can begin here
         self.fitness = Fitness()
         self._registry = registry
         self._hooks = hooks
-        self._teller = Teller(hooks)
+        self._loop = loop or EventLoop()
+        self._teller = Notifier(hooks, self._loop)
         self._record = partial(error_record, formatter=hooks.format_error)
         self._board = board
-        self._loop = loop or EventLoop()
         self._call = compose(middlewares, self._handler)
         self._policies: dict[Task, Policy] = {}
         self._pid = os.getpid()
@@ -102,6 +104,7 @@ class Execution:
                 continue
             if part.acked:
                 part.settlement = decision.recorded(part.job, run.error, part.started_ms, part.run_ms)
+                self._teller.ended(part, part.settlement, run.error)
             else:
                 part.settlement = decision.give_back(part.job, self._policy_of(part), delay_ms=5000,
                                                      reason="the execution itself failed")  # fmt: skip
@@ -122,8 +125,7 @@ class Execution:
     def _resolved(self, run: Run) -> bool:
         task = run.task = self._registry.get(run.job.task)
         if task is None:
-            run.settlement = decision.unknown_task(run.job)
-            logger.warning("%s: no task named %s in this process", run.job.id, run.job.task)
+            run.settlement = self.unknown.settle(run, self._policy_of(run))
             self._teller.ended(run, run.settlement, None)
             return False
         if run.job.options_json:
@@ -138,10 +140,8 @@ class Execution:
     def _decoded(self, run: Run) -> bool:
         job = run.job
         try:
-            if job.merged:
-                run.args = [{job.id: [decode(payload.data) for payload in job.payloads]}]
-            elif job.args:
-                run.args, run.kwargs = decode_args(job.args)
+            if job.merged or job.args:
+                run.args, run.kwargs = arguments_of(job)
         except Exception as error:
             run.settlement = decision.undecodable(job, error)
             logger.error("%s: arguments of task %s cannot be decoded", job.id, job.task)
@@ -159,7 +159,7 @@ class Execution:
             logger.warning("%s: given back, before_job raised %s", run.job.id, class_of(error))
             self.fitness.unfit()
             for part in run.live:
-                part.settlement = decision.not_prepared(part.job, self._policy_of(part), error)
+                part.settlement = decision.not_prepared(part.job, self._policy_of(part), error, part.now_ms)
             return False
         self.fitness.fit()
         return True
@@ -227,8 +227,6 @@ class Execution:
         run.settlement = decision.raised(job, policy, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
                                          record=record or self._record,
                                          retry_delay=self._hooks.retry_delay)  # fmt: skip
-        if run.settlement.outcome == "exhausted":
-            self._exhausted(run, error)
         self._teller.failed(run, run.settlement, error)
 
     def _recorded(self, run: Run, record: Recorder | None = None) -> None:
@@ -246,18 +244,6 @@ class Execution:
     def _succeeded(self, run: Run) -> None:
         if self._hooks.wants("job_succeeded", run.task):
             self._teller.notify("job_succeeded", run, seconds=run.ended - run.started)
-
-    def _exhausted(self, run: Run, error: BaseException) -> None:
-        """The task's own hook, while the job is still in our hands."""
-        hook = run.task.options.on_exhausted if run.task is not None else None
-        if hook is None:
-            return
-        try:
-            result = hook(view_of(run), error)
-            if type(result) is CoroutineType:
-                self._loop.run(result, run)
-        except BaseException:
-            logger.exception("%s: on_exhausted of task %s failed", run.job.id, run.job.task)
 
     # --- several jobs in one call
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 250
+#: seconds between two announcements that carry the names of the tasks; Redis may have lost them
+TASKS_SECONDS: Final = 60.0
 
 
 class Heartbeat:
@@ -41,6 +43,7 @@ class Heartbeat:
         self._slots = slots
         self._announced = announced
         self._words = words
+        self._tasks_at = 0.0
         self._trust = trusted(broker.lease_ms / 1000)
 
     def run(self) -> float:
@@ -48,7 +51,10 @@ class Heartbeat:
         began = time.monotonic()
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
-        heard = self._broker.announce(self._name, self._describe(), done=self._words.done)
+        tasks = self._consumer.tasks if self._consumer is not None and began >= self._tasks_at else None
+        heard = self._broker.announce(self._name, self._describe(), done=self._words.done, tasks=tasks)
+        if tasks is not None:
+            self._tasks_at = began + TASKS_SECONDS
         self._announced()
         self._words.heed(heard)
         # By the clock, not by the end of the last turn: a Redis that stood still must not cost two turns.

@@ -30,6 +30,9 @@ class Hooks:
     ``job_started``; ``job_succeeded`` (seconds); ``job_failed`` (error, outcome, retry_in seconds, None = never);
     ``job_buried`` (error, reason). They are sent from the job's thread, before the end of the run is stored; of a
     batch, one for each of its jobs. ``before_job`` and ``after_job`` surround a batch once, with its first job.
+
+    Ends of jobs whose process is gone are sent from a thread of a supervisor or a dispatcher (:mod:`.orphans`), within
+    ``thread_start``, ``before_job``, ``after_job`` and ``thread_end``.
     """
 
     #: before the first / after the last part of the process runs

@@ -49,7 +49,8 @@ def error_record(error: BaseException, formatter: Formatter | None = None) -> by
 
 def record_of(name: str, message: str, trace: str = "") -> bytes:
     """The same from its parts. Control characters arrive escaped, by the nature of JSON."""
-    return _fitted({"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": trace[-ERROR_BYTES:]})
+    end = _without_start(trace, len(trace) - ERROR_BYTES)
+    return _fitted({"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": end})
 
 
 def _fitted(record: dict[str, Any]) -> bytes:
@@ -62,9 +63,17 @@ def _fitted(record: dict[str, Any]) -> bytes:
             break
         # One character takes one to six bytes here, so this ends after a few rounds without cutting far too much.
         cut = max(1, over // 6)
-        record[key] = record[key][cut:] if key == "traceback" else record[key][:-cut]
+        record[key] = _without_start(record[key], cut) if key == "traceback" else record[key][:-cut]
         encoded = _encode(record)
     return encoded
+
+
+def _without_start(trace: str, cut: int) -> str:
+    """Return the text from the first line on that begins behind ``cut``: a secret is not cut off from its name."""
+    if cut <= 0:
+        return trace
+    _, newline, rest = trace[cut:].partition("\n")
+    return rest if newline else trace[cut:]
 
 
 def text_of(error: BaseException) -> str:

@@ -154,7 +154,8 @@ class Clockwork:
         late_ms = now_ms - tick
         missed = late_ms > grace_ms(work.recurrence, tick)
         if missed and work.task.options.missed == "skip":
-            logger.info("%s: the tick of %s was missed and is skipped", work.task.name, _text_of(tick))
+            if queue.skip_tick(work.id, work.schedule, tick):  # else another process did, or this one before a restart
+                logger.info("%s: the tick of %s was missed and is skipped", work.task.name, _text_of(tick))
         elif not self._fire(queue, work, tick):
             work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
             return

@@ -7,6 +7,7 @@ each job, which is what is held, renewed and settled: so one lost job takes noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ class Run:
     def queue(self) -> Queue:
         """The queue that holds the job."""
         return self.source.queue
+
+    @property
+    def now_ms(self) -> float:
+        """The time on Redis's clock, Unix ms."""
+        return monotonic() * 1000 + self.offset_ms
 
     @property
     def started_ms(self) -> int:

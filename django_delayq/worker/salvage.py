@@ -12,9 +12,12 @@ from django_delayq.core.task import Registry
 
 from . import decision
 from .board import Mark, place_of
+from .run import NEVER
 
 if TYPE_CHECKING:
     from django_delayq.core.queue import Queue
+
+    from .orphans import Orphans
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why
         died_at: monotonic time of the death.
     """
     running = {place: mark for mark in marks for place in mark.places}
+    beside = _begun(jobs, marks) - 1
     settlements = []
     for job in jobs:
         mark = running.get(place_of(job))
@@ -46,31 +50,44 @@ def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why
         elif planned:
             settlements.append(_back(job, policy, f"interrupted: {why}"))
         else:
-            settlements.append(decision.crashed(job, policy, why, started_ms=started_ms, run_ms=run_ms))
+            settlements.append(decision.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
     return settlements
 
 
+def _begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
+    """Return the number of jobs under which the process may have died: those that ran, and of those whose handler was
+    back, the ones whose end was not stored. Jobs that were acked when they began are among them."""
+    held = {place_of(job) for job in jobs}
+    begun = [mark for mark in marks if not mark.ended or not held.isdisjoint(mark.places)]
+    return sum(1 + len(mark.others) for mark in begun)
+
+
 def _back(job: Job, policy: decision.Policy, reason: str) -> Settlement:
-    return decision.give_back(job, policy, reason=reason[:200], suspect=job.suspect, event=True)
+    return decision.give_back(job, policy, reason=reason[:200], event=True)
 
 
-def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], registry: Registry, why: str, *,
-            planned: bool, died_at: float) -> int:  # fmt: skip
-    """Settle everything that ``worker``, who is dead, holds in ``queues``. Returns how many jobs that were.
+def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], orphans: Orphans, why: str, *,
+            planned: bool, died_at: float) -> float:  # fmt: skip
+    """Settle everything that ``worker``, who is dead, held in ``queues``.
+
+    Returns:
+        Seconds until the first of the jobs is due that wait for quarantine now; infinite if none does.
 
     Raises:
         QueueUnavailable: Redis is away; may be called again. If nobody does, the leases run out.
     """
-    total = 0
+    soonest = NEVER
     for queue in queues:
+        orphans.settle_begun(queue, worker, why)
         jobs = list(queue.held_by(worker))
         if not jobs:
             continue
-        settlements = verdicts(jobs, marks, registry, why, planned=planned, died_at=died_at)
-        ends = queue.settle(settlements)
+        settlements = verdicts(jobs, marks, orphans.registry, why, planned=planned, died_at=died_at)
+        ends = orphans.settle(queue, settlements)
         queue.broker.tally.ended(queue.name, settlements)
         for settlement, counted in zip(settlements, ends, strict=True):
-            total += counted
             if counted and settlement.verb != "release":
                 logger.warning("%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome, why)
-    return total
+            if counted and settlement.quarantine:
+                soonest = min(soonest, (settlement.delay_ms or 0) / 1000)
+    return soonest

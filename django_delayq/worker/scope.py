@@ -64,7 +64,7 @@ class Scope:
 
     def _refresh(self) -> None:
         seen = self._broker.changes
-        self.queues = self._broker.served(self._wanted, every=self._config.all_queues)
+        self.queues = self._broker.served(self._wanted, every=self._config.all_queues, awaited=self._config.awaited)
         numbers = {queue.name: queue.numbers for queue in self.worked}
         if numbers != self._numbers:
             if self._numbers:

@@ -59,7 +59,6 @@ class Strays:
             return 0
         reason = "reserved, but the reply was lost"
         return sum(source.queue.settle([
-            decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason,
-                               suspect=job.suspect)
+            decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason)
             for job in strays
         ]))  # fmt: skip

@@ -1,6 +1,7 @@
 """The supervisor: execs worker processes, keeps them alive, settles what a dead one held, stops them all in time.
 
-It runs no jobs, has no threads before it spawns and talks to Redis only on behalf of the dead.
+It runs no jobs, has no threads before it spawns and talks to Redis only on behalf of the dead. Those who listen to the
+ends of their jobs are called here too (:mod:`.orphans`), in a thread for each dead child: what hangs delays no other.
 """
 
 from __future__ import annotations
@@ -13,81 +14,59 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from django_delayq.core.faults import Backoff
 from django_delayq.core.task import Registry
 
 from .board import Board, Mark
-from .child import EXIT_RECYCLE, EXIT_STUCK, Birth
+from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, Birth, new_name
 from .config import WorkerConfig
+from .hooks import Hooks
+from .orphans import Orphans
+from .places import Child, Place, Suspects
 from .salvage import salvage
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
-from .worker import new_name
 
 if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
 
 logger = logging.getLogger(__name__)
 
-#: a child that lived so long did not die "fast"
-LONG_LIFE: Final = 10.0
-#: quick deaths of children that had begun to serve, which are answered at once
-_FREE_RESTARTS: Final = 3
-_LONGEST_BACKOFF: Final = 60.0
 #: what a child gets beyond the grace before it is killed
 _STRAGGLE: Final = 0.5
 _TURN: Final = 1.0
 _SALVAGE_AT_END: Final = 2.0
 
 
-@dataclass(slots=True)
-class Child:
-    """One child process. Times are of ``time.monotonic()``."""
-
-    index: int
-    name: str
-    process: subprocess.Popen[bytes]
-    board: Board
-    born: float
-    #: why we killed it, if we did; then nobody's job is to blame unless ``blame`` is set
-    killed: str = ""
-    blame: bool = False
-    #: whether we asked it to stop
-    told: bool = False
-
-
-@dataclass(slots=True)
-class Place:
-    """One of the N places for a child: when the next one starts, and how many died fast in a row."""
-
-    index: int
-    child: Child | None = None
-    start_at: float = 0.0
-    fast_deaths: int = 0
-
-
 class Supervisor:
-    """Keeps ``config.processes`` children running.
+    """Keeps ``config.processes`` children running, and up to ``config.quarantine`` more while jobs wait for quarantine.
+
+    Ordinary children never run such a job: after a crash under several jobs it is unknown which of them caused it, so
+    each runs alone in a quarantine child, where the next crash is surely its own and costs nobody else an attempt.
 
     Args:
         command: what a child is started with; the rest is told through its environment (:mod:`.child`).
         broker: called when Redis is first needed, that is when a child died.
         registry: the policies that decide over the jobs of the dead.
         reload_on: further signals that end all children gracefully and start fresh ones (e.g. SIGHUP).
+        hooks: who listens to the ends of jobs whose process died.
     """
 
     def __init__(self, command: Sequence[str], config: WorkerConfig, broker: Callable[[], Broker],
-                 registry: Registry, *, reload_on: frozenset[int] = frozenset()) -> None:  # fmt: skip
+                 registry: Registry, *, reload_on: frozenset[int] = frozenset(),
+                 hooks: Hooks | None = None) -> None:  # fmt: skip
         self._command = list(command)
         self._config = config
         self._broker = broker
-        self._registry = registry
         self._reload_on = reload_on
         self._base = config.name or new_name()
+        self._orphans = Orphans(registry, hooks, self._base)
         self._births = 0
         self._places = [Place(index) for index in range(config.processes)]
+        self._quarantine = [Place(config.processes + index, quarantine=True) for index in range(config.quarantine)]
+        self._suspects = Suspects()
+        self._signals: Signals | None = None
         self._salvagers: list[threading.Thread] = []
         self._stop_by: float | None = None
         self._draining = False
@@ -99,6 +78,7 @@ class Supervisor:
         with Signals(also=frozenset({signal.SIGCHLD}) | self._reload_on) as signals:
             logger.info("supervisor %s started: pid %d, %d processes, queues %s", self._base, os.getpid(),
                         self._config.processes, ",".join(self._config.queues))  # fmt: skip
+            self._signals = signals
             try:
                 while True:
                     now = time.monotonic()
@@ -107,12 +87,14 @@ class Supervisor:
                     if self._is_over():
                         break
                     self._start_missing(now)
+                    self._attend_suspects(now)
                     self._watch(now)
                     for number in signals.wait(self._next_turn(time.monotonic())):
                         self._heed(number)
             finally:
                 self._kill_all("the supervisor ends", blame=False)
                 self._reap(time.monotonic(), wait=True)
+                self._signals = None
                 self._finish_salvage()
         logger.info("supervisor %s stopped", self._base)
         return 0
@@ -133,7 +115,7 @@ class Supervisor:
             self._tell(DUMP)
         elif number in self._reload_on:
             self._tell(signal.SIGTERM)
-            for place in self._places:  # what made children die fast may be mended now
+            for place in self._all_places:  # what made children die fast may be mended now
                 place.start_at, place.fast_deaths = 0.0, 0
 
     def _stop(self) -> None:
@@ -160,37 +142,68 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(number)
 
+    @property
+    def _all_places(self) -> list[Place]:
+        return [*self._places, *self._quarantine]
+
     def _children(self) -> list[Child]:
-        return [place.child for place in self._places if place.child is not None]
+        return [place.child for place in self._all_places if place.child is not None]
 
     def _is_over(self) -> bool:
-        return (self._draining or self._stop_by is not None) and not self._children()
+        return self._is_ending and not self._children()
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._stop_by is not None or self._draining
 
     def _next_turn(self, now: float) -> float:
         moments = [now + _TURN]
         if self._stop_by is not None:
             moments.append(self._stop_by + _STRAGGLE)
-        else:
+        elif not self._draining:
             moments += [place.start_at for place in self._places if place.child is None]
+            if not any(now < place.start_at for place in self._quarantine):
+                moments.append(self._suspects.next_at)
         return max(0.0, min(moments) - now)
 
     # --- birth
 
     def _start_missing(self, now: float) -> None:
-        if self._stop_by is not None or self._draining:
+        if self._is_ending:
             return
         for place in self._places:
             if place.child is None and place.start_at <= now:
-                place.child = self._start(place.index)
+                place.child = self._start(place)
 
-    def _start(self, index: int) -> Child:
+    def _attend_suspects(self, now: float) -> None:
+        """If jobs are due in quarantine, have an idle quarantine child look for them, or start one more."""
+        if self._is_ending:
+            return
+        if any(child.board.overdue_at > self._suspects.attended_at for child in self._children()):
+            self._suspects.expect(now)
+        if self._suspects.next_at > now:
+            return
+        children = [place.child for place in self._quarantine if place.child is not None]
+        idle = [child for child in children if not child.board.busy]
+        free = [place for place in self._quarantine if place.child is None]
+        if not idle and free:
+            place = min(free, key=lambda place: place.start_at)
+            if place.start_at > now:
+                return
+            place.child = self._start(place)
+        for child in idle:
+            child.board.call()
+        self._suspects.attended(now)  # where all are busy: each looks again behind its job
+
+    def _start(self, place: Place) -> Child:
         self._births += 1
-        slots = self._config.threads
+        slots = 1 if place.quarantine else self._config.threads
         board = Board.create(slots)
-        birth = Birth(f"{self._base}.{self._births}", index, board.fd, slots, os.getpid())
+        birth = Birth(f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine)
         process = subprocess.Popen(self._command, env=birth.environment(), pass_fds=(board.fd,))
-        logger.info("child %s started: pid %d", birth.name, process.pid)
-        return Child(index, birth.name, process, board, time.monotonic())
+        logger.info("child %s started%s: pid %d", birth.name, " for quarantine" if place.quarantine else "",
+                    process.pid)  # fmt: skip
+        return Child(place.index, birth.name, process, board, time.monotonic())
 
     # --- watch
 
@@ -237,7 +250,7 @@ class Supervisor:
     def _reap(self, now: float, *, wait: bool = False) -> None:
         if os.getpid() == 1:
             _reap_strangers({child.process.pid for child in self._children()})
-        for place in self._places:
+        for place in self._all_places:
             child = place.child
             if child is None:
                 continue
@@ -249,13 +262,15 @@ class Supervisor:
                 self._bury(place, child, code, now)
 
     def _bury(self, place: Place, child: Child, code: int, now: float) -> None:
-        board, why = child.board, _cause(child, code)
+        board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
-        expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK) or self._stop_by is not None)
+        expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK, EXIT_DRY) or self._stop_by is not None)
         # Told to stop while it still imported the project: nothing was there yet to heed the signal gracefully.
         expected = expected or (child.told and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
-        self._plan_restart(place, child, now, expected=expected)
+        place.plan_restart(child, now, expected=expected)
+        if place.quarantine and (code != EXIT_DRY or board.called):
+            self._suspects.expect(place.start_at)  # there may be more of them than it had in hand
         marks, served = board.marks(), bool(board.ready)
         board.close()
         if served:
@@ -265,27 +280,17 @@ class Supervisor:
             self._salvagers = [other for other in self._salvagers if other.is_alive()] + [thread]
             thread.start()
 
-    def _plan_restart(self, place: Place, child: Child, now: float, *, expected: bool) -> None:
-        place.start_at = now
-        if expected or now - child.born >= LONG_LIFE:
-            place.fast_deaths = 0
-            return
-        place.fast_deaths += 1
-        # A child that never served will hardly do better at once; one that was killed at work deserves a few tries.
-        paid = place.fast_deaths - (_FREE_RESTARTS if child.board.ready else 0)
-        if paid > 0:
-            delay = min(_LONGEST_BACKOFF, 2.0 ** (min(paid, 10) - 1))
-            place.start_at = now + delay
-            logger.warning("children at place %d die fast; the next one starts in %.0f s", place.index, delay)
-
     def _salvage(self, name: str, marks: list[Mark], why: str, planned: bool, died_at: float) -> None:
         """Retried for one lease; after that the reaper of any dispatcher does it."""
         pause = Backoff()
         while True:
             try:
                 broker = self._broker()
-                queues = broker.served(self._config.queues, every=self._config.all_queues)
-                salvage(queues, name, marks, self._registry, why, planned=planned, died_at=died_at)
+                queues = broker.served(self._config.queues, every=self._config.all_queues, awaited=self._config.awaited)
+                soonest = salvage(queues, name, marks, self._orphans, why, planned=planned, died_at=died_at)
+                self._suspects.expect(time.monotonic() + soonest)
+                if self._signals is not None:
+                    self._signals.poke()
                 broker.forget(name)
                 broker.tally.flush()
                 return
@@ -299,20 +304,6 @@ class Supervisor:
         until = time.monotonic() + _SALVAGE_AT_END
         for thread in self._salvagers:
             thread.join(max(0.0, until - time.monotonic()))
-
-
-def _cause(child: Child, code: int) -> str:
-    if child.killed:
-        return f"was killed: {child.killed}"
-    if code == EXIT_RECYCLE:
-        return "ended to be replaced"
-    if code == EXIT_STUCK:
-        return "ended because a job ignored its time limit"
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return f"died of signal {-code} ({signal.Signals(-code).name})"
-        return f"died of signal {-code}"
-    return "ended" if code == 0 and child.board.leaving else f"ended with exit code {code}"
 
 
 def _reap_strangers(own: set[int]) -> None:

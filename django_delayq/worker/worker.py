@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from django_delayq.core.faults import Backoff
 from django_delayq.core.task import Registry
 
 from .board import Board
 from .changes import Changes
-from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan
+from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan, new_name, served_by
 from .config import WorkerConfig
 from .consumer import Consumer
 from .dispatcher import Caretaker, Patrol, Registrar
@@ -31,11 +30,14 @@ from .horizon import Horizon, build_sources
 from .limits import PATIENCE, Warden, resident_mib
 from .loop import Duty, Loop
 from .middleware import Middleware
+from .orphans import Orphans
+from .reaper import LeaseReaper
 from .recurring import Clockwork
 from .run import Run
 from .scope import Scope
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import Slots
+from .unknown import UnknownTasks
 from .waker import WakeThread
 from .weather import Weather
 from .words import Words
@@ -67,6 +69,9 @@ class Worker:
                  always: dict[str, Duty] | None = None, changes: Changes | None = None,
                  birth: Birth | None = None, board: Board | None = None,
                  patience: float = PATIENCE) -> None:  # fmt: skip
+        self._which = served_by(birth)
+        if self._which == "quarantined":
+            config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
         self.name = config.name or (birth.name if birth else new_name())
         #: set when the worker has nothing more to do, whatever the reason
@@ -236,6 +241,7 @@ class Worker:
     def _build_consumer(self, horizon: Horizon) -> None:
         config = self.config
         execution = Execution(self._registry, self._hooks, self._middlewares, board=self._board, loop=self._event_loop)
+        execution.unknown = UnknownTasks(self._broker.knows_task)
 
         def ended() -> None:
             if horizon.resting:
@@ -245,20 +251,24 @@ class Worker:
         self._warden = execution.warden = Warden(
             self._slots.running, self._board, self._overran, self._beat, patience=self._patience
         )
-        self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
+        if self._which != "quarantined":  # the tokens are for those who serve all others
+            self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
         lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease,
-                                 self._registry, self._changes, execution.fitness, self._broker.tally)  # fmt: skip
+                                 self._registry, self._changes, execution.fitness, self._broker.tally, self._which,
+                                 self._board)  # fmt: skip
 
     def _dispatcher_duties(self) -> dict[str, Duty]:
         lease = self._broker.lease_ms / 1000
         horizon = self._horizon if self.config.consumer else None
         scope = self._scope
-        patrol = Patrol(lambda: scope.queues, self._registry, lease, self.config.heartbeat, self.weather, horizon,
-                        changes=self._changes)  # fmt: skip
+        reaper = LeaseReaper(Orphans(self._registry, self._hooks, self.name))
+        patrol = Patrol(lambda: scope.queues, lease, self.config.heartbeat, self.weather, horizon,
+                        reaper=reaper, changes=self._changes)  # fmt: skip
         caretaker = Caretaker(self._broker, lambda: scope.queues)
         duties: dict[str, Duty] = {
-            "patrol": patrol, "registrar": Registrar(self._broker, self.name), "caretaker": caretaker, **self._extra
+            "patrol": patrol, "reaper": reaper, "registrar": Registrar(self._broker, self.name),
+            "caretaker": caretaker, **self._extra,
         }  # fmt: skip
         clockwork = Clockwork(self._broker, self._registry, self.config.timezone)
         if clockwork.works:
@@ -299,10 +309,12 @@ class Worker:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "queues": self._scope.names,
+            "all_queues": self.config.all_queues,
             "threads": self.config.threads if self.config.consumer else 0,
             "running": self.config.threads - slots.free if slots else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": self.config.dispatcher,
+            "quarantine": self._which == "quarantined",
             "started": int(self._born * 1000),
             "rss_mib": round(resident_mib()),
             "stopping": self._stop_by is not None,
@@ -376,8 +388,8 @@ class Worker:
             if not self.consumer.join(max(0.0, self._left())):
                 self.consumer.halt()
                 self.consumer.join(1.0)
-            if self.consumer.worked_off and self._exit_code == EXIT_OK:
-                self._exit_code = EXIT_RECYCLE
+            if self._exit_code == EXIT_OK:
+                self._exit_code = _exit_code_of(self.consumer)
             clean = self._slots.close(0.2 if not self.consumer.held else 0.0)
         if self._warning is not None:
             self._warning.cancel()
@@ -435,17 +447,5 @@ class Worker:
                 self._signals.poke()
 
 
-def new_name() -> str:
-    """A name that no other worker has: host, pid, and a random part for pids that come again."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
-def leave(code: int) -> NoReturn:
-    """End the process with ``code``, past the threads of jobs that do not end."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue
-    os._exit(code)
+def _exit_code_of(consumer: Consumer) -> int:
+    return EXIT_RECYCLE if consumer.worked_off else EXIT_DRY if consumer.dry else EXIT_OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -35,6 +36,23 @@ def spoil(mill: Mill, ident: str, body: bytes) -> None:
     """Overwrite the stored body of a job."""
     queue = mill.broker.queue("default")
     mill.broker.client.hset(queue.shard(queue.shard_of(ident)).names["body"], ident, body)
+
+
+def postponed_at_ms(mill: Mill, ident: str) -> int:
+    """Return since when a waiting job is postponed."""
+    view = mill.view(ident)
+    return view.job.postponed_at_ms if view is not None and view.state == "delayed" else 0
+
+
+def backdate(mill: Mill, ident: str, *, hours: int) -> None:
+    """Make a job that waits for minutes look as if it were postponed for so much longer."""
+    since = postponed_at_ms(mill, ident)
+    queue = mill.broker.queue("default")
+    key = queue.shard(queue.shard_of(ident)).names["state"]
+    state = mill.broker.client.hget(key, ident)
+    earlier = state.replace(struct.pack("<d", since), struct.pack("<d", since - hours * 3_600_000))
+    assert earlier != state
+    mill.broker.client.hset(key, ident, earlier)
 
 
 def test_t14_one_unreadable_body_among_a_thousand_goes_to_the_morgue_and_the_rest_runs(running: Mill) -> None:
@@ -72,42 +90,42 @@ def test_t15_a_job_of_the_next_release_waits_uncounted_for_a_worker_that_knows_i
 
     def given_back() -> bool:
         view = mill.view(ident)
-        return view is not None and view.state == "delayed" and view.job.reserves == 1
+        return view is not None and view.state == "delayed" and view.job.reserves > 0
 
     until(given_back, "the old release to give it back")
     view = mill.view(ident)
     assert view is not None
-    assert (view.job.failures, view.due_ms > mill.broker.now_ms() + 20_000) == (0, True)
+    assert (view.job.failures, view.job.postponed_for) == (0, "unknown task")
     assert "no task named mill.novelty" in old.said
     known = mill.put("grind")
     mill.wait_ended([known])
 
     # Side by side with the next release the old one may get hold of it again, which must do no harm.
     mill.start(MILL_RELEASE="new")
-    queue = mill.broker.queue("default")
-    for _ in range(5):
-        if queue.run_now(ident):
-            until(lambda: (view := mill.view(ident)) is None or view.state == "delayed", "its way back, or its end")
-    assert old.stop()[0] == 0
-    queue.run_now(ident)
     mill.wait_starts(ident)
     mill.wait_empty()
     (start,) = mill.starts(ident)
     assert (start["attempt"], start["number"]) == (1, 7)
+    assert old.stop()[0] == 0
 
 
 def test_t61_a_job_whose_task_was_removed_goes_to_the_morgue_after_a_day_of_waiting(running: Mill) -> None:
     ident = running.put("removed", id="t61")
-    queue = running.broker.queue("default")
+    until(lambda: postponed_at_ms(running, ident), "the first release")
+    backdate(running, ident, hours=23)
+    seen = running.view(ident)
+    assert seen is not None
+    running.broker.queue("default").run_now(ident)
 
-    def buried() -> bool:
-        queue.run_now(ident)  # instead of waiting for 30 s, a minute, … ten minutes
-        return bool(running.broker.inspector.graves("default", ident))
+    def released_again() -> bool:
+        view = running.view(ident)
+        return view is not None and view.state == "delayed" and view.job.reserves > seen.job.reserves
 
-    until(buried, "the end of its day")
+    until(released_again, "another release, since its day is not over")
+    backdate(running, ident, hours=1)
+    running.broker.queue("default").run_now(ident)
     view = running.buried(ident)
     assert (view.reason, view.error_class) == ("unknown task", "UnknownTask")
-    assert 140 < view.job.reserves < 160, "a day of releases"
     assert "aliases=('mill.removed',)" in view.error["message"]
 
 

@@ -14,7 +14,7 @@ from statistics import median
 
 import pytest
 
-from django_delayq.core import events
+from django_delayq.core import bulk, events
 from tests.support.processes import alive
 from tests.support.redis_box import RedisBox
 
@@ -64,6 +64,14 @@ def test_a_job_that_misbehaves_goes_to_the_morgue_and_the_next_one_is_not_distur
     assert [line["attempt"] for line in running.starts() if line["id"] in following] == [1] * 6
 
 
+def test_the_hook_of_a_task_whose_process_died_is_called_by_the_supervisor_with_a_database(running: Mill) -> None:
+    ident = running.put("exit_hard", id="heard", options=b'{"max_attempts":1}')
+    running.buried(ident)
+    (line,) = running.lines("given up", ident)
+    assert (line["pid"], line["found"]) == (running.nodes[0].pid, 7)
+    assert "ended with exit code 0" in line["error"]
+
+
 def test_a_result_that_nobody_can_store_or_print_is_no_failure(running: Mill) -> None:
     ident = running.put("nonsense", id="nonsense")
     running.wait_ended([ident])
@@ -92,13 +100,14 @@ def test_t11_a_job_that_kills_its_process_ends_in_the_morgue_and_the_others_go_o
     others += running.put_many("grind", 30, 0.03)
     hasten(running, killer)
     view = running.buried(killer)
-    assert (view.reason, view.job.crashes) == ("poison", 3)
-    assert [line["attempt"] for line in running.starts(killer)] == [1, 2, 3]
+    # Two threads: a first crash beside another job is counted, and proves nothing.
+    assert view.reason == "poison" and view.job.crashes in (3, 4)
+    assert [line["attempt"] for line in running.starts(killer)] == list(range(1, view.job.crashes + 1))
     running.wait_ended(others)
     running.wait_empty()
     assert {grave.id for grave in running.broker.inspector.page("default", "morgue", limit=250).jobs}.isdisjoint(others)
     again = {ident: count - 1 for ident, count in running.starts_by_id().items() if ident in others and count > 1}
-    # Beside the first crash ran one other job (two threads), and a few had just ended; from then on it runs alone.
+    # Beside the first crash ran one other job, and a few had just ended; from then on it runs in quarantine.
     assert set(again.values()) <= {1}, again
     assert len(again) <= 4, again
 
@@ -170,7 +179,7 @@ def test_t17_t63_the_work_of_a_machine_that_is_gone_runs_elsewhere_when_its_leas
 def test_a_job_whose_process_is_killed_runs_again_in_less_than_a_second(make_mill: MakeMill) -> None:
     mill = make_mill()
     node = mill.start("--processes", 2, "--threads", 2)
-    later = mill.put_many("grind", 20, delay_ms=6_000)
+    later = mill.put_many("grind", 20, delay_ms=3_600_000)
     took = []
     for number in range(5):
         node.wait_ready(2)
@@ -183,8 +192,10 @@ def test_a_job_whose_process_is_killed_runs_again_in_less_than_a_second(make_mil
         assert (second["attempt"], second["pid"] != first["pid"]) == (2, True)
         mill.gate(f"gate-{number}").touch()
         mill.wait_ended([ident])
+    # The first time, the process for it has to be started; it stays for a while.
     print(f"seconds until the re-run: median {median(took):.3f}, longest {max(took):.3f}")
     assert median(took) < 1.0, took
+    assert bulk.run_all_now(mill.broker.queue("default")) == {"moved": 20}
     mill.wait_ended(later)
     assert {ident: mill.starts_by_id()[ident] for ident in later} == dict.fromkeys(later, 1)
 

@@ -1,4 +1,4 @@
-"""Consumers without the worker, as processes of their own: no worker or dispatcher runs unless a test starts one."""
+"""Consumers without the worker, as processes of their own. A dispatcher takes back what they hold for too long."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def test_t63_what_a_killed_consumer_held_comes_back_when_its_time_is_over(feed: 
     dead = pull(feed, max=250, ttr=2, act="hold")
     until(lambda: got(feed), "the jobs in the dead one's hands")
     os.kill(dead.pid, signal.SIGKILL)
+    feed.begin("--queues", "feed", command="delayq_dispatcher")
     killed_at = time.monotonic()
     pull(feed, max=250, wait=20, calls=6)
     until(lambda: feed.counts("feed").reserved + feed.counts("feed").ready == 0, "the end of all jobs")
@@ -75,6 +76,7 @@ def test_t04_a_consumer_that_stood_still_too_long_changes_nothing_any_more(feed:
     late = pull(feed, ttr=1, act="sleep", seconds=3)
     until(lambda: got(feed), "the job in the first one's hands")
     late.send_signal(signal.SIGSTOP)
+    feed.begin("--queues", "feed", command="delayq_dispatcher")
     pull(feed, wait=20, ttr=60, act="hold")
     until(lambda: len(got(feed)) == 2, "the job in the second one's hands")
     late.send_signal(signal.SIGCONT)
@@ -113,7 +115,7 @@ def test_t26_a_slow_consumer_holds_no_more_than_it_asked_for(feed: Mill, pull: S
 def test_consumers_and_workers_share_a_queue_and_no_job_is_run_twice(make_mill: MakeMill, pull: StartPuller) -> None:
     mill = make_mill(lease=1.5)
     long = [mill.put("grind", 3.5) for _ in range(2)]
-    mill.start("--threads", 4, "--no-dispatcher")
+    mill.start("--threads", 4)
     for ident in long:
         mill.wait_starts(ident)
     consumer = pull(mill, queues=["default"], max=5, wait=5, calls=11)
@@ -152,20 +154,20 @@ def test_who_stops_waiting_leaves_what_he_alone_has_heard_to_the_others(feed: Mi
     assert line["at"] - due < 0.5
 
 
-def test_after_redis_stood_still_who_looks_for_lost_leases_takes_none_from_a_worker(
-    make_mill: MakeMill, pull: StartPuller, redis_factory: Callable[..., RedisBox]
+def test_after_redis_stood_still_a_dispatcher_takes_no_lease_from_a_worker(
+    make_mill: MakeMill, redis_factory: Callable[..., RedisBox]
 ) -> None:
     box = redis_factory()
     mill = make_mill(box.url, lease=1.5)
     node = mill.start("--threads", 2, "--no-dispatcher")
     ident = mill.put("grind", 6.0)
     mill.wait_starts(ident)
-    pull(mill, queues=["default"], wait=20)
-    until(lambda: mill.broker.client.info("clients")["blocked_clients"] == 2, "a consumer that waits beside a worker")
+    dispatcher = mill.begin("--queues", "default", command="delayq_dispatcher")
+    until(lambda: len(mill.broker.workers()) == 2, "the dispatcher")
     box.pause()
     time.sleep(3)  # two leases
     box.resume()
     mill.wait_ended([ident])
     mill.wait_empty()
     assert mill.starts_by_id() == {ident: 1}
-    assert "ran out" not in node.said
+    assert "ran out" not in node.said + dispatcher.said

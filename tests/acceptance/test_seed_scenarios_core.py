@@ -87,7 +87,7 @@ def test_t02_ten_thousand_leases_expire_at_once(stage: Stage) -> None:
     stage.wait(LEASE)
     recovered: list[str] = []
     while found := stage.queue.expired(0):
-        assert all(stage.settle(*(release(job, suspect=True, guard="expired") for job in found)))
+        assert all(stage.settle(*(release(job, unclear=True, guard="expired") for job in found)))
         recovered += [job.id for job in found]
     assert len(recovered) == len(set(recovered)) == 10_000
     assert stage.broker.inspector.counts("q").ready == 10_000
@@ -204,7 +204,7 @@ def test_t22_an_ack_counts_once_and_only_for_who_holds_the_job(stage: Stage) -> 
     first = stage.take_one(worker="slow")
     stage.wait(LEASE)
     (found,) = stage.queue.expired(0)
-    stage.settle(release(found, suspect=True, guard="expired"))
+    stage.settle(release(found, unclear=True, guard="expired"))
     second = stage.take_one(worker="next")
     with unchanged(stage.broker):
         assert stage.done(first) == [False]

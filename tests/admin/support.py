@@ -47,6 +47,11 @@ class Yard:
         assert self.queue.settle([fail(job, 1, 2, delay_ms=delay_ms, error_class=given["class"][:200],
                                        error=json.dumps(given).encode())]) == [True]  # fmt: skip
 
+    def crashed(self, job: Job, *, delay_ms: int = 0) -> None:
+        error = json.dumps({"class": "Crashed", "message": "died of signal 9; 2 other jobs ran in the same process"})
+        assert self.queue.settle([fail(job, 1, 2, delay_ms=delay_ms, outcome="crashed", error_class="Crashed",
+                                       error=error.encode(), quarantine=True)]) == [True]  # fmt: skip
+
     def buried(self, job: Job, *, reason: str = "exhausted", **error: str) -> JobView:
         given = {"class": "LookupError", "message": "no", "traceback": TRACEBACK, **error}
         assert self.queue.settle([bury(job, 1, 2, reason=reason, error_class=given["class"][:200],

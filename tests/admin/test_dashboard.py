@@ -19,12 +19,13 @@ from django_delayq.admin.dashboard_data import MOST_QUEUES, level
 from django_delayq.admin.dashboard_looks import LOOKS, Look
 from django_delayq.admin.dashboard_words import warnings_of
 from django_delayq.core.broker import Broker
+from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
 from django_delayq.core.layout import encode, new_layout
 from django_delayq.core.packed import pack_job
 from django_delayq.core.rules import orders_of
 from django_delayq.models import OutboxJob
-from django_delayq.status import RedisStatus, Snapshot
+from django_delayq.status import QueueStatus, RedisStatus, Snapshot
 from tests.admin.dashboards import lively, say, settle
 from tests.admin.support import Yard, cells, every_place, tags_of
 from tests.support.redis_box import RedisBox
@@ -211,6 +212,15 @@ def test_warnings_say_what_to_do() -> None:
     ]
     assert "replica" in said(role="replica")[0]
     assert "loading" in said(loading=True)[0]
+
+
+def test_a_warning_says_why_jobs_wait_for_quarantine() -> None:
+    queues = tuple(QueueStatus(name, "python", Counts(name, quarantine=number), 1, 0)
+                   for name, number in (("mail", 0), ("orders", 1)))  # fmt: skip
+    redis = RedisStatus(aof=True, maxmemory_policy="noeviction")
+    assert warnings_of(Snapshot(0.0, queues, redis=redis)) == [
+        "1 job waits to run alone in a process, because its process died under it (orders)."
+    ]
 
 
 def test_the_shards_of_an_old_epoch_are_told_apart(delayq: Broker, viewer: Client) -> None:

@@ -14,6 +14,7 @@ from django.test import Client
 
 from django_delayq.admin import live
 from django_delayq.core.broker import Broker
+from django_delayq.core.job import release
 from tests.admin.support import Yard, cells, every_place, tags_of
 from tests.support.processes import wait_until
 
@@ -61,6 +62,19 @@ def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Clie
         assert words in page
 
 
+def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client) -> None:
+    yard = Yard(delayq)
+    yard.put("suspect")
+    yard.crashed(yard.take_one())
+    page = page_of(operator, "suspect")
+    for words in ("It waits to run alone in a process, because its process died under it: see its last error.",
+                  "died of signal 9; 2 other jobs ran in the same process"):  # fmt: skip
+        assert words in page
+    assert "ready quarantine" in cells(operator.get(LIST, {"queue": "orders"}).content)[0]
+    yard.take()
+    assert "It runs alone in a process, because its process died under it before." in page_of(operator, "suspect")
+
+
 def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     page = page_of(operator, "gated")
@@ -68,6 +82,14 @@ def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, o
                   "Ask it to stop…", "Run now"):  # fmt: skip
         assert words in page
     assert "Run now" not in page_of(operator, "reserved")
+
+
+def test_the_page_of_a_job_whose_run_could_not_begin_says_why_and_since_when(delayq: Broker, operator: Client) -> None:
+    yard = Yard(delayq)
+    yard.put("order-1")
+    assert "Could not begin" not in page_of(operator, "order-1")
+    yard.queue.settle([release(yard.take_one(), delay_ms=60_000, reason="unknown task", postpone=True)])
+    assert re.search("Could not begin</dt><dd>unknown task .*since <time", page_of(operator, "order-1"))
 
 
 def test_the_page_of_a_buried_job_has_no_buttons_of_a_live_one(delayq: Broker, operator: Client) -> None:

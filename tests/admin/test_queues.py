@@ -80,9 +80,11 @@ def test_workers_are_listed_with_what_they_last_said(delayq: Broker, operator: C
     Yard(delayq).put("one")
     delayq.announce("w1", {"host": "h1", "queues": ["orders"], "threads": 4, "running": 2, "dispatcher": True})
     delayq.announce("w2", {"host": "h2", "queues": ["crm"], "threads": 8, "running": 0, "stopping": True})
+    delayq.announce("w3", {"host": "h2", "queues": ["crm"], "threads": 1, "running": 1, "quarantine": True})
     assert cells(operator.get(LIST).content, "dq-workers") == [
         ["w1", "h1", "2 of 4 dispatcher", "now"],
         ["w2", "h2", "0 of 8 stopping", "now"],
+        ["w3", "h2", "1 of 1 quarantine", "now"],
     ]
     assert [row[0] for row in cells(operator.get(f"{LIST}orders/change/").content, "dq-workers")] == ["w1"]
 

@@ -20,7 +20,15 @@ from django.test import Client
 _numbers = itertools.count(1)
 ROOT = "/delayq/"
 #: modules and folders whose tests are about rows, or about database connections
-OF_TABLES = {"test_door", "test_produce", "test_jobs", "test_morgue", "test_health", "test_long_poll"}
+OF_TABLES = {
+    "test_door",
+    "test_produce",
+    "test_jobs",
+    "test_morgue",
+    "test_health",
+    "test_long_poll",
+    "test_sent_again",
+}
 ALL = ("view", "produce", "consume", "operate", "admin")
 
 

@@ -54,10 +54,11 @@ def reserve(broker: Broker, ident: str) -> Job:
     return job
 
 
-def fail(broker: Broker, ident: str, times: int = 1) -> None:
+def fail(broker: Broker, ident: str, times: int = 1, delay_ms: int = 100_000, **how: Any) -> None:
     """It has failed so often, and waits for its next try."""
     for _ in range(times):
-        settlement = job.fail(reserve(broker, ident), 1, 1, delay_ms=100_000, error_class="OSError", error=_ERROR)
+        held = reserve(broker, ident)
+        settlement = job.fail(held, 1, 1, delay_ms=delay_ms, error_class="OSError", error=_ERROR, **how)
         assert broker.queue("errands").settle([settlement]) == [True]
 
 

@@ -11,23 +11,21 @@ from typing import Any
 from django.urls import URLPattern, URLResolver
 
 from django_delayq.api import urls as api_urls
-from django_delayq.api.grape import urls as grape_urls
 from django_delayq.core.broker import Broker
 
 from .conftest import ROOT, Caller
 from .errands import keys_of
 
 #: what stands in an address in the place of its arguments
-SAMPLES = {"queue": "mail", "tube": "images", "worker": "host.example:4711", "id": "7"}
+SAMPLES = {"queue": "mail", "worker": "host.example:4711", "id": "7"}
 #: the only ones without credentials
 OPEN = {"healthz", "readyz"}
 #: catch-alls: who may come in is told that there is nothing
-NOTHING = {"nothing", "not_there"}
+NOTHING = {"nothing"}
 #: views that are functions, so that they cannot say themselves what they ask for
 FUNCTIONS = {"metrics": {"GET": "view"}}
 #: what a route has to be asked before it looks at who may
 BODIES = {"reserve-from-many": {"queues": ["mail"]}}
-GRAPE_QUERY = "?tube=images&jid=7"
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,10 @@ class Route:
     actions: Mapping[str, str]
     has_queue: bool = False
 
-    @property
-    def is_grape(self) -> bool:
-        return self.path.startswith("grape/")
-
 
 def all_routes() -> list[Route]:
-    """Those of the API and of Grape's interface, without the open ones and the catch-alls."""
-    return [route for route in _every() if route.name not in OPEN | NOTHING]
+    """Those of the API, without the open ones and the catch-all."""
+    return [route for route in _walk(api_urls.urlpatterns, "") if route.name not in OPEN | NOTHING]
 
 
 def calls() -> list[tuple[str, Route, str]]:
@@ -61,14 +55,9 @@ def ids_of(found: list[tuple[str, Route, str]]) -> list[str]:
 def ask(who: Caller, method: str, route: Route) -> int:
     """The status of a request that says as little as it can; ``who.response`` is the answer, whatever its type."""
     headers = {"Authorization": f"Token {who.token}"} if who.token else {}
-    body = b"" if route.is_grape or method in ("GET", "HEAD") else json.dumps(BODIES.get(route.name, {})).encode()
+    body = b"" if method in ("GET", "HEAD") else json.dumps(BODIES.get(route.name, {})).encode()
     who.response = who.client.generic(method, ROOT + route.path, body, "application/json", headers=headers)
     return int(who.response.status_code)
-
-
-def _every() -> Iterator[Route]:
-    yield from _walk(api_urls.urlpatterns, "")
-    yield from _walk(grape_urls.urlpatterns, "grape/")
 
 
 def _walk(patterns: list[Any], stem: str) -> Iterator[Route]:
@@ -85,8 +74,7 @@ def _route(entry: URLPattern, path: str) -> Route:
     view = getattr(entry.callback, "cls", None) or getattr(entry.callback, "view_class", None)
     actions = dict(getattr(view, "actions", None) or FUNCTIONS.get(name, {}))
     assert actions or name in OPEN | NOTHING, f"{path}: a view without `actions` is open to nobody knows whom"
-    query = GRAPE_QUERY if path.startswith("grape/") else ""
-    return Route(name, path + query, actions, "<queue>" in _bare(str(entry.pattern)))
+    return Route(name, path, actions, "<queue>" in _bare(str(entry.pattern)))
 
 
 def _bare(pattern: str) -> str:

@@ -188,6 +188,15 @@ def test_lists_follow_their_cursors(client: Client) -> None:
     assert client.graves("mail", "nobody") == []
 
 
+def test_all_records_of_an_id_are_fetched_however_large_they_are(client: Client) -> None:
+    client.create_queue("images", kind="pull")
+    for number in range(5):
+        client.put("images", f"{number}" + "x" * 400_000, id="big")
+        (job,) = client.reserve("images")
+        assert job.bury("too big")
+    assert [(dead.body or b"")[:1] for dead in client.graves("images", "big")] == [b"4", b"3", b"2", b"1", b"0"]
+
+
 @pytest.mark.parametrize("ident", ["a/b", "a b?c=d#e", "ä", "%2F", "a//b/", ".."])
 def test_an_id_may_hold_any_character(client: Client, ident: str) -> None:
     client.put("mail", "x", id=ident, delay=60)

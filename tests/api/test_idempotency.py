@@ -11,11 +11,13 @@ import pytest
 
 from django_delayq.api import idempotency
 from django_delayq.core.broker import Broker
+from django_delayq.core.job import ack
 from django_delayq.intercept import Scheduling
+from django_delayq.models import OutboxJob
 
 from ..support.redis_box import RedisBox
 from .conftest import Caller
-from .errands import carry, live, put, waiting
+from .errands import carry, live, put, reserve, waiting
 
 JOBS = "v1/queues/errands/jobs"
 HERE = "tests.api.test_idempotency"
@@ -23,6 +25,14 @@ HERE = "tests.api.test_idempotency"
 
 def post(api: Caller, body: Any, key: str = "k1", path: str = JOBS) -> tuple[int, Any]:
     return api.post(path, body, **{"Idempotency-Key": key})
+
+
+def forget_calls(broker: Broker) -> None:
+    """What is remembered of calls is over, as after two minutes."""
+    queue = broker.queue("errands")
+    for number in queue.numbers:
+        names = queue.shard(number).names
+        broker.client.delete(names["reply"], names["window"])
 
 
 def answers(broker: Broker) -> list[str]:
@@ -40,6 +50,14 @@ def test_a_repetition_is_answered_with_the_first_answer_and_does_nothing(api: Ca
     assert api.response["Idempotent-Replayed"] == "true"
     assert {name: api.response[name] for name in headers} == headers
     assert waiting(delayq) == []
+
+
+def test_no_id_that_follows_from_a_key_begins_with_a_dash(api: Caller, delayq: Broker) -> None:
+    """A command would take it for an option."""
+    assert post(api, {"jobs": [{"task": "errands.carry", "delay": 60}] * 250})[0] in (200, 201)
+    ids = waiting(delayq)
+    assert len(ids) == 250
+    assert [ident for ident in ids if ident.startswith("-")] == []
 
 
 def test_answers_are_kept_as_long_as_the_settings_say(api: Caller, delayq: Broker, settings: Any) -> None:
@@ -173,20 +191,53 @@ def test_an_answer_that_is_too_large_is_given_once(
     assert (first[0], api.response["Idempotent-Answer"], answers(delayq)) == (200, "not-kept", [])
     again = post(api, body)
     assert [job["id"] for job in again[1]["results"]] == [job["id"] for job in first[1]["results"]]
-    assert (again[1]["counts"], len(waiting(delayq))) == ({"replaced": 50}, 50)
+    assert (again[1]["counts"], len(waiting(delayq))) == ({"created": 50}, 50)
 
 
-def test_after_a_death_in_between_the_same_jobs_are_replaced_and_not_doubled(api: Caller, delayq: Broker) -> None:
+def test_after_a_death_in_between_the_same_jobs_are_recognised_and_later_replaced(api: Caller, delayq: Broker) -> None:
     body = {"jobs": [{"task": "errands.carry", "args": [n], "delay": 60} for n in range(5)] + [
         {"task": "errands.carry", "id": "own", "delay": 60}]}  # fmt: skip
     first = post(api, body)
     (name,) = answers(delayq)
-    delayq.client.delete(name)  # as if its process had died before it kept the answer, and the mark had ended
-    again = post(api, body)
-    assert [job["id"] for job in again[1]["results"]] == [job["id"] for job in first[1]["results"]]
-    assert (again[1]["counts"], len(waiting(delayq))) == ({"replaced": 6}, 6)
+    for outcome in ("created", "replaced"):
+        delayq.client.delete(name)  # as if its process had died before it kept the answer, and the mark had ended
+        again = post(api, body)
+        assert [job["id"] for job in again[1]["results"]] == [job["id"] for job in first[1]["results"]]
+        assert (again[1]["counts"], len(waiting(delayq))) == ({outcome: 6}, 6)
+        forget_calls(delayq)
     other = post(api, body, key="k2")
     assert (other[1]["counts"], len(waiting(delayq))) == ({"created": 5, "replaced": 1}, 11)
+
+
+@pytest.mark.parametrize("body", [{"task": "errands.carry"}, {"task": "errands.collect", "id": "a", "payload": 1}])
+def test_a_job_that_runs_again_has_the_key_by_which_exactly_once_knows_it(
+    api: Caller, delayq: Broker, body: dict[str, Any]
+) -> None:
+    keys = []
+    for _ in range(2):
+        status, answer = post(api, body)
+        job = reserve(delayq, answer["id"])
+        keys += [payload.key for payload in job.payloads] or [job.key]
+        assert (status, delayq.queue("errands").settle([ack(job, 1, 1)])) == (201, [True])
+        delayq.client.delete(*answers(delayq))
+        forget_calls(delayq)
+    assert keys[0] == keys[1]
+
+
+def test_durable_jobs_of_a_request_are_written_once(api: Caller, delayq: Broker) -> None:
+    body = {"task": "errands.keep", "id": "a"}
+
+    def again() -> tuple[int, str, int]:
+        delayq.client.delete(*answers(delayq))
+        forget_calls(delayq)
+        status, answer = post(api, body)
+        return status, answer["outcome"], OutboxJob.objects.count()
+
+    assert post(api, body)[0] == 201
+    assert again() == (201, "created", 1)
+    assert delayq.queue("errands").settle([ack(reserve(delayq, "a"), 1, 1)]) == [True]
+    OutboxJob.objects.all().delete()  # as the dispatcher does, which learns of the end
+    assert (again(), waiting(delayq)) == ((201, "created", 0), [])
 
 
 def test_the_mark_of_a_request_that_died_ends_by_itself(api: Caller, delayq: Broker, settings: Any) -> None:
@@ -266,8 +317,8 @@ def test_without_redis_nothing_is_done(api: Caller, redis_factory: Callable[...,
 
 
 def test_an_answer_is_given_again_byte_for_byte(api: Caller, delayq: Broker) -> None:
-    body = json.dumps({"jobs": [{"task": "errands.carry", "id": "grün\u2028"}] * 2})
+    body = json.dumps({"jobs": [{"task": "errands.carry", "id": "grün ✓"}] * 2})
     post(api, body)
     before = api.response.content
     post(api, body)
-    assert (api.response.content, live(delayq, "grün\u2028").id) == (before, "grün\u2028")
+    assert (api.response.content, live(delayq, "grün ✓").id) == (before, "grün ✓")

@@ -71,6 +71,12 @@ def test_a_list_is_narrowed_by_moments_id_and_task(api: Caller, five: Broker) ->
     assert (ids((status, body)), body["cursor"] is not None) == ([], True)
 
 
+def test_bounds_never_widen_what_is_ready_or_delayed(api: Caller, five: Broker) -> None:
+    later = live(five, "c").due_ms / 1000
+    assert ids(api.get(f"{JOBS}?state=ready&max={later:.3f}")) == ["now1", "now2"]
+    assert ids(api.get(f"{JOBS}?state=delayed&min=1")) == [*"abcde"]
+
+
 def test_reserved_gated_and_failed_jobs_have_lists_of_their_own(api: Caller, five: Broker) -> None:
     fail(five, "b", times=2)
     fail(five, "a")
@@ -118,7 +124,8 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
     assert api.get(f"{JOBS}/x") == (200, {
         "queue": "errands", "id": "x", "key": view.job.key.hex(), "task": "errands.greet", "state": "delayed",
         "due": "2030-01-01T00:00:00.000Z", "priority": 1, "merged": False, "failures": 0, "reserves": 0, "crashes": 0,
-        "releases": 0, "context": {"token": HIDDEN, "trace": "r"}, "size": len(view.job.args), "cut": False,
+        "releases": 0, "quarantined": False,
+        "context": {"token": HIDDEN, "trace": "r"}, "size": len(view.job.args), "cut": False,
         "args": ["Ada"], "kwargs": {"password": HIDDEN}, "gated_due": None, "worker": None, "lease_ends": None,
         "buried": None, "reason": "", "outcome": "", "error": None,
     })  # fmt: skip
@@ -130,6 +137,15 @@ def test_positional_secrets_and_those_of_errors_are_hidden(api: Caller, delayq: 
     body = api.get(f"{JOBS}/x")[1]
     assert (body["args"], body["failures"], body["state"]) == (["Ada", HIDDEN], 1, "delayed")
     assert body["error"] == {"class": "OSError", "message": f"token={HIDDEN}", "traceback": ""}
+
+
+def test_a_job_in_quarantine_says_why_it_waits(api: Caller, delayq: Broker) -> None:
+    put(delayq, carry, 1, id="x")
+    fail(delayq, "x", delay_ms=0, outcome="crashed", quarantine=True)
+    body = api.get(f"{JOBS}/x")[1]
+    assert (body["state"], body["quarantined"]) == ("ready", True)
+    (queue,) = [queue for queue in api.get("v1/status")[1]["queues"] if queue["name"] == "errands"]
+    assert queue["quarantine"] == 1
 
 
 def test_a_reserved_job_tells_who_has_it_and_what_waits_behind_it(api: Caller, delayq: Broker) -> None:
@@ -398,7 +414,7 @@ def test_durable_jobs_are_moved_in_the_outbox_too(unsent: Broker, caller: Callab
     assert OutboxJob._default_manager.get(job_id="b").due_ms == 1893456000_000
     assert api.post(f"{QUEUE}/run-now", {"ids": ["a", "b", "c"]})[1]["counts"] == {"moved": 3}
     assert live(unsent, "a").state == "ready"
-    assert OutboxJob._default_manager.get(job_id="b").due_ms <= unsent.now_ms()
+    assert OutboxJob._default_manager.get(job_id="b").expected_ms <= unsent.now_ms()
     assert api.delete(f"{JOBS}/b") == (200, {"outcome": "cancelled"})
 
 

@@ -67,6 +67,50 @@ def test_all_records_of_an_id_are_shown_the_last_one_first(api: Caller, delayq: 
     assert (status, body["code"]) == (404, "job_not_found")
 
 
+def pages(api: Caller, address: str) -> list[list[dict[str, Any]]]:
+    """The jobs of each page, the next of which is asked for with the cursor of the last."""
+    found, cursor = [], ""
+    while cursor is not None:
+        status, body = api.get(f"{address}&cursor={cursor}")
+        assert status == 200
+        found.append(body["jobs"])
+        cursor = body["cursor"]
+    return found
+
+
+def test_the_records_of_an_id_are_shown_page_by_page(api: Caller, delayq: Broker) -> None:
+    for n in range(5):
+        put(delayq, carry, n, id="a")
+        bury(delayq, "a")
+    put(delayq, carry, id="b")
+    bury(delayq, "b")
+    assert [[job["args"] for job in page] for page in pages(api, f"{MORGUE}/a?limit=2")] == [
+        [[4], [3]],
+        [[2], [1]],
+        [[0]],
+    ]
+    for wrong in ("limit=0", "limit=251", "limit=x", "cursor=x", "order=asc"):
+        assert api.get(f"{MORGUE}/a?{wrong}")[0] == 400
+
+
+def test_what_one_answer_about_an_id_holds_is_bounded(api: Caller, delayq: Broker) -> None:
+    for n in range(9):
+        put(delayq, carry, n, "x" * 300_000, id="a")
+        bury(delayq, "a")
+    found = pages(api, f"{MORGUE}/a?limit=250")
+    assert [[job["args"][0] for job in page] for page in found] == [[8, 7, 6, 5], [4, 3, 2, 1], [0]]
+    assert {job["cut"] for page in found for job in page} == {False}
+
+
+def test_what_is_larger_than_an_answer_may_be_is_left_out_of_it(api: Caller, delayq: Broker) -> None:
+    for n in range(20):
+        put(delayq, collect, id="m", payload=f"{n}" + "x" * 100_000, score=n)
+    bury(delayq, "m")
+    (job,) = api.get(f"{MORGUE}/m")[1]["jobs"]
+    assert (job["cut"], job["payload_count"], job["payloads"], job["size"] > 2_000_000) == (True, 20, [], True)
+    assert api.get(f"{QUEUE}/jobs/m")[1] == job
+
+
 def test_payloads_of_a_buried_job_are_shown(api: Caller, delayq: Broker) -> None:
     for n in range(3):
         put(delayq, collect, id="m", payload=n, score=n)

@@ -16,31 +16,28 @@ from .routes import NOTHING, OPEN, Route, ask, calls, ids_of, picture
 
 CALLS = calls()
 CHANGING = [call for call in CALLS if call[0] != "GET"]
-pytestmark = pytest.mark.urls("tests.api.grape_urls")
 #: the promise: action → "METHOD address", where {} is the queue "mail". Whoever adds a route says here what it asks
 PROMISED = {
     "view": """
         GET v1/queues; GET v1/queues/{}; GET v1/queues/{}/jobs; GET v1/queues/{}/jobs/7; GET v1/queues/{}/morgue;
         GET v1/queues/{}/morgue/7; GET v1/workers; GET v1/workers/W; GET v1/workers/W/dump; GET v1/stats; GET v1/status;
         GET v1/history/hours; GET v1/history/hours.csv; GET v1/history/summary; GET v1/history/runs;
-        GET v1/history/forecast; GET v1/openapi.json; GET metrics; GET G/job/peek;
-        GET G/tube/list; GET G/tube/stats; GET G/tube/stats/images
+        GET v1/history/forecast; GET v1/openapi.json; GET metrics
     """,
-    "produce": "POST v1/queues/{}/jobs; POST G/job/produce",
+    "produce": "POST v1/queues/{}/jobs",
     "consume": """
         POST v1/reserve; POST v1/queues/{}/reserve; POST v1/queues/{}/ack; POST v1/queues/{}/fail;
-        POST v1/queues/{}/release; POST v1/queues/{}/bury; POST v1/queues/{}/touch; GET G/job/consume;
-        POST G/job/consume; DELETE G/job/finish; PUT G/job/release; PUT G/job/bury; PUT G/job/failure
+        POST v1/queues/{}/release; POST v1/queues/{}/bury; POST v1/queues/{}/touch
     """,
     "operate": """
         PATCH v1/queues/{}; POST v1/queues/{}/pause; POST v1/queues/{}/resume; DELETE v1/queues/{}/jobs/7;
         PATCH v1/queues/{}/jobs/7; POST v1/queues/{}/cancel; POST v1/queues/{}/reschedule; POST v1/queues/{}/run-now;
         POST v1/queues/{}/kill-failed; POST v1/queues/{}/delete-failed; POST v1/queues/{}/kick;
-        POST v1/queues/{}/discard; POST v1/workers/W/dump; DELETE G/job/delete; PUT G/job/kick; DELETE G/job/discard
+        POST v1/queues/{}/discard; POST v1/workers/W/dump
     """,
     "admin": """
         POST v1/queues; DELETE v1/queues/{}; POST v1/queues/{}/reshard; POST v1/workers/W/stop;
-        POST v1/workers/W/drain; POST G/tube/create; POST G/tube/delete
+        POST v1/workers/W/drain
     """,
 }
 #: what the project's own rule was asked
@@ -71,7 +68,7 @@ def test_every_route_asks_for_what_is_promised() -> None:
     found: dict[str, set[str]] = {action: set() for action in ALL}
     for method, route, action in CALLS:
         address = route.path.partition("?")[0].replace("/mail", "/{}").replace("host.example:4711", "W")
-        found[action].add(f"{method} {address.replace('grape/api/', 'G/')}")
+        found[action].add(f"{method} {address}")
     assert found == {action: {one.strip() for one in said.split(";")} for action, said in PROMISED.items()}
 
 
@@ -122,9 +119,8 @@ def test_a_session_without_a_csrf_token_changes_nothing(
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(caller(*ALL).user)
     response = browser.generic(method, ROOT + route.path, "{}", content_type="application/json")
-    # Grape's interface does not know sessions at all.
-    assert response.status_code == (401 if route.is_grape else 403)
-    assert route.is_grape or "CSRF" in response.json()["detail"]
+    assert response.status_code == 403
+    assert "CSRF" in response.json()["detail"]
     assert picture(world) == before
 
 
@@ -141,14 +137,6 @@ def test_a_session_may_look(world: Any, caller: Callable[..., Caller]) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(caller("view").user)
     assert browser.get(f"{ROOT}v1/stats").status_code == 200
-
-
-def test_grape_takes_no_jobs_for_a_browser(world: Any, caller: Callable[..., Caller]) -> None:
-    before = picture(world)
-    browser = Client()
-    browser.force_login(caller(*ALL).user)
-    assert browser.get(f"{ROOT}grape/api/job/consume?tube=images").status_code == 401
-    assert picture(world) == before
 
 
 def test_who_may_only_consume_can_do_nothing_else(world: Any, caller: Callable[..., Caller]) -> None:
@@ -178,11 +166,8 @@ def test_the_projects_own_rule_hides_queues(world: Any, caller: Callable[..., Ca
     everybody = caller(*ALL)
     assert everybody.get("v1/queues?names_only=true") == (200, {"names": ["mail"]})
     assert list(everybody.get("v1/stats")[1]["by_queue"]) == ["mail"]
-    assert everybody.get("grape/api/tube/list") == (200, [])
     assert everybody.get("v1/queues/images")[0] == 403
     assert everybody.post("v1/queues", {"name": "other"})[0] == 403
-    assert everybody("GET", "grape/api/job/consume?tube=images")[0] == 403
-    assert everybody("POST", "grape/api/tube/create?tube=other")[0] == 403
 
 
 @pytest.mark.parametrize("path", sorted(OPEN))
@@ -190,11 +175,11 @@ def test_health_is_open_to_everybody(path: str, world: Any, caller: Callable[...
     assert caller(anonymous=True).get(path)[0] == 200
 
 
-@pytest.mark.parametrize("path", ["v1/nowhere", "nowhere", "grape/api/nowhere"])
+@pytest.mark.parametrize("path", ["v1/nowhere", "nowhere"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_what_is_no_address_is_told_only_to_who_may_come_in(
     path: str, method: str, world: Any, caller: Callable[..., Caller]
 ) -> None:
-    assert len(NOTHING) == 2
+    assert len(NOTHING) == 1
     assert caller(anonymous=True)(method, path)[0] == 401
     assert caller()(method, path)[0] == 404

@@ -321,7 +321,7 @@ def test_a_redis_without_memory_answers_429(api: Caller, redis_factory: Callable
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": box.url}
     connections.close_broker()
     assert api.post(JOBS, {"task": "errands.carry"})[0] == 201
-    box.client().config_set("maxmemory", "1mb")
+    box.client().config_set("maxmemory", 1000)
     for body in ({"jobs": [{"task": "errands.carry"}] * 3}, {"task": "errands.carry"}):
         status, answer = api.post(JOBS, body)
         assert (status, answer["code"], "Retry-After" in api.response) == (429, "queue_full", True)

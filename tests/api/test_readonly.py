@@ -12,11 +12,8 @@ from .conftest import Caller
 from .routes import Route, all_routes, ask, picture
 
 ROUTES = all_routes()
-#: Grape has one GET that takes jobs, and its clients are used to it
-TAKES = "consume"
-#: a HEAD would take jobs that nobody gets to see; a scraper sends none
-WITHOUT_HEAD = {TAKES, "metrics"}
-pytestmark = pytest.mark.urls("tests.api.grape_urls")
+#: a scraper sends no HEAD
+WITHOUT_HEAD = {"metrics"}
 
 
 @pytest.fixture
@@ -42,8 +39,6 @@ def world(delayq: Any) -> Any:
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("route", ROUTES, ids=[route.path for route in ROUTES])
 def test_looking_changes_nothing(method: str, route: Route, world: Any, api: Caller) -> None:
-    if route.name == TAKES and method == "GET":
-        pytest.skip("the one GET that takes jobs")
     before = picture(world)
     status = ask(api, method, route)
     is_there = "GET" in route.actions and not (method == "HEAD" and route.name in WITHOUT_HEAD)
@@ -59,12 +54,11 @@ def test_asking_for_health_changes_nothing(method: str, path: str, world: Any, a
     assert picture(world) == before
 
 
-def test_only_grape_has_a_get_that_takes_jobs() -> None:
-    changing = {route.path for route in ROUTES if route.actions.get("GET", "view") != "view"}
-    assert changing == {"grape/api/job/consume?tube=images&jid=7"}
+def test_every_get_asks_for_the_permission_to_view() -> None:
+    assert {route.actions.get("GET", "view") for route in ROUTES} == {"view"}
 
 
 def test_the_picture_shows_a_change(world: Any, api: Caller) -> None:
     before = picture(world)
-    assert api("GET", "grape/api/job/consume?tube=images")[0] == 200
+    assert api.post("v1/queues/mail/reserve", {})[0] == 200
     assert picture(world) != before

@@ -30,7 +30,8 @@ def shown(broker: Any, **others: Any) -> dict[str, Any]:
     (said,) = broker.workers()
     return {
         "name": NAME, "host": "web-1", "pid": 4711, "queues": ["mail"], "threads": 3, "running": 1, "dispatcher": True,
-        "stopping": False, "started": "1970-01-01T00:00:01.000Z", "rss_mib": 64, "seen": moment(said["seen_ms"]),
+        "quarantine": False, "stopping": False,
+        "started": "1970-01-01T00:00:01.000Z", "rss_mib": 64, "seen": moment(said["seen_ms"]),
         "lost": False, "jobs": [], **others,
     }  # fmt: skip
 

@@ -13,6 +13,11 @@ def note(text: str, *, times: int = 1) -> str:
     return text * times
 
 
+@task(name="deeds.send")
+def send(password: str, *, api_key: str = "", n: int = 0) -> None:
+    return None
+
+
 @task(name="deeds.rest", queue="naps", priority=6, max_attempts=3)
 def rest() -> None:
     return None

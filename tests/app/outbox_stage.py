@@ -62,6 +62,10 @@ class Stage:
         row.refresh_from_db(using=self.alias)
         return row
 
+    def move(self, due_ms: int, *, state: str = State.MOVED, **fields: Any) -> None:
+        """All rows were rescheduled."""
+        self.table.update(due_ms=due_ms, moved_by=uuid.uuid4(), state=state, **fields)
+
     def rows(self) -> dict[str, str]:
         """State by id of the job."""
         return dict(self.table.order_by("id").values_list("job_id", "state"))

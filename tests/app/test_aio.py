@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,12 @@ from django_delayq import (
     arun_now,
     aschedule,
     aschedule_many,
+    cancel,
+    get_job,
+    reschedule,
+    run_now,
+    schedule,
+    schedule_many,
     scheduling,
 )
 from django_delayq.core.broker import Broker
@@ -149,3 +156,60 @@ def test_each_verb_takes_what_its_namesake_takes() -> None:
         own, other = getattr(django_delayq, name), getattr(scheduling, name[1:])
         assert inspect.iscoroutinefunction(own)
         assert inspect.signature(own) == inspect.signature(other), name
+
+
+# --- the plain verbs on an event loop
+
+
+@pytest.fixture
+def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No warning of this process was given yet."""
+    monkeypatch.setattr(scheduling, "_warned_of_event_loop", False)
+
+
+VERBS: dict[str, Any] = {
+    "schedule": lambda: schedule(note, "x"),
+    "schedule of a task": lambda: note.schedule("x"),
+    "schedule with options": lambda: note.using(delay=60).schedule("x"),
+    "schedule_many": lambda: schedule_many(rest, [{}]),
+    "cancel": lambda: cancel(note, id="a"),
+    "reschedule": lambda: reschedule(note, id="a", delay=1),
+    "run_now": lambda: run_now(note, id="a"),
+    "get_job": lambda: get_job(note, id="a"),
+}
+
+
+@pytest.mark.usefixtures("unwarned")
+@pytest.mark.parametrize("called", VERBS)
+def test_a_plain_verb_on_a_running_event_loop_warns_once_and_names_the_other_one(called: str) -> None:
+    async def blocking() -> list[Any]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                VERBS[called]()
+        return caught
+
+    (warning,) = asyncio.run(blocking())
+    verb = called.partition(" ")[0]
+    assert warning.category is RuntimeWarning
+    assert f"`await a{verb}(…)`" in str(warning.message) and str(warning.message).startswith(f"{verb}() was called")
+    assert warning.filename == __file__, "where it was called"
+
+
+@pytest.mark.usefixtures("unwarned")
+def test_the_verbs_for_coroutines_and_calls_outside_of_any_loop_warn_of_nothing() -> None:
+    async def polite() -> None:
+        handle = await aschedule(note, "x", id="a", delay=60)
+        await note.aschedule("x")
+        await note.using(delay=60).aschedule("x")
+        await aschedule_many(rest, [{}])
+        await areschedule(handle, delay=5)
+        await handle.astate()
+        await aget_job(handle)
+        await arun_now(handle)
+        await handle.acancel()
+        await sync_to_async(schedule)(note, "x")
+
+    asyncio.run(polite())
+    schedule(note, "x")
+    assert not scheduling._warned_of_event_loop

@@ -10,6 +10,7 @@ import pytest
 from django_delayq import connections
 from django_delayq.conf import Conf, conf, load
 from django_delayq.core.errors import Misconfigured
+from django_delayq.runtime import make_config
 
 
 def test_an_empty_dict_means_the_defaults() -> None:
@@ -29,14 +30,22 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
                 "orders": {"shards": 5, "weight": 2, "priorities": "weighted"},
                 "feed": {"kind": "pull", "max_length": 10, "morgue_max": 5, "morgue_ttl": 3600},
             },
-            "WORKER": {"threads": 2, "queues": ["orders"], "max_rss": 500, "conn_max_age": None, "nodes": 3, "node": 2},
+            "WORKER": {
+                "threads": 2,
+                "quarantine": 4,
+                "queues": ["orders"],
+                "max_rss": 500,
+                "conn_max_age": None,
+                "nodes": 3,
+                "node": 2,
+            },
             "MIDDLEWARE": ["a.b"],
             "SCHEDULE_MIDDLEWARE": ["a.c"],
             "HOOKS": {"worker_init": "a.d"},
             "CONTEXT": {"trace": "a.e"},
             "EVENTS": {"cap": 5},
             "API": {"allow": "a.f", "throttle": {"produce": "10/min"}, "authentication": ["a.g"], "max_jobs": 20},
-            "METRICS": {"public": True, "aliases": False},
+            "METRICS": {"public": True},
             "PIPELINE": {"root": "s3a://lake/history", "sla": {"mail": 5, "*": 30}, "keep_hours_days": None},
             "TASKS_MODULE": "jobs",
             "TASK_DEFAULTS": {"max_attempts": 3},
@@ -48,6 +57,11 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     )
     assert (made.queue("orders").shards, made.queue("feed").kind, made.worker.queues) == (5, "pull", ("orders",))
     assert (made.queue("orders").priorities, made.worker.nodes, made.worker.node) == ("weighted", 3, 2)
+    assert (made.worker.quarantine, make_config(made).quarantine, make_config(made, quarantine=1).quarantine) == (
+        4,
+        4,
+        1,
+    )
     feed = made.queue("feed")
     assert (feed.max_length, feed.morgue_max, feed.morgue_ttl, feed.priorities) == (10, 5, 3600, "strict")
     assert (made.schedule_middleware, made.hooks.paths(), made.context) == (
@@ -56,7 +70,7 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     assert (made.api.allow, made.api.throttle, made.api.authentication, made.api.max_jobs, made.api.max_wait) == (
         "a.f", {"produce": "10/min"}, ("a.g",), 20, 20.0,
     )  # fmt: skip
-    assert (made.metrics.public, made.metrics.aliases, made.metrics.scripts) == (True, False, False)
+    assert (made.metrics.public, made.metrics.scripts) == (True, False)
     assert (made.pipeline.root, made.pipeline.sla, made.pipeline.keep_hours_days, made.pipeline.format) == (
         "s3a://lake/history", {"mail": 5, "*": 30}, None, "parquet",
     )  # fmt: skip
@@ -178,10 +192,10 @@ def test_without_redis_the_embedded_one_needs_a_folder(settings: Any) -> None:
 
 
 def test_without_redis_the_embedded_one_is_started(settings: Any, tmp_path: Path) -> None:
-    from django_delayq import embedded
+    from django_delayq.embedded import shared
 
     settings.DELAYQ = {"EMBEDDED_DIR": tmp_path / "store"}
     assert connections.queue("orders").name == "orders"
     connections.close_broker()
-    key = next(key for key in embedded._shared if key[1].endswith("store"))
-    embedded._shared.pop(key).stop()
+    key = next(key for key in shared._shared if key[1].endswith("store"))
+    shared._shared.pop(key).stop()

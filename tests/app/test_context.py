@@ -22,6 +22,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.decorators import MergedTask
+from django_delayq.masking import HIDDEN
 from django_delayq.worker import Worker
 
 from .deeds import note, sync
@@ -223,6 +224,24 @@ def test_the_filter_gives_records_the_fields_of_their_job(ran: Callable[[Callabl
     ran(job)
     assert lines == [FIELDS, {**FIELDS, "job_id": "its own"}]
     assert current_job() is None
+
+
+def test_secrets_in_the_context_reach_no_line(delayq: Broker, transactional_db: None) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def job() -> None:
+        made = record()
+        logs.JobFilter().filter(made)
+        lines.append(json.loads(logs.JsonFormatter().format(made)))
+
+    one = Task(job, name="logging")
+    context = {"api_key": "hunter2", "tenant": {"db_pass": "hunter2", "n": 5}, "url": "x?jwt=hunter2"}
+    schedule(one, id="j", context=context)
+    work_off(delayq, registered(one))
+    assert "hunter2" not in str(lines)
+    (line,) = lines
+    assert (line["context_api_key"], line["context_url"]) == (HIDDEN, f"x?jwt={HIDDEN}")
+    assert line["context_tenant"] == {"db_pass": HIDDEN, "n": 5}
 
 
 def test_outside_of_a_job_a_format_may_name_the_fields_all_the_same() -> None:

@@ -46,6 +46,13 @@ def test_a_json_line_carries_extras_and_errors() -> None:
     assert line["time"].endswith("+00:00")
 
 
+def test_a_json_line_is_one_line_for_every_reader() -> None:
+    text = "a\nb\x85c\u2028d\u2029e\x1b[2Jf\x9bg\u202eh"
+    record = logging.getLogger("x").makeRecord("x", logging.INFO, __file__, 1, "%s", (text,), None, extra={"id": text})
+    line = logs.JsonFormatter().format(record)
+    assert line.isprintable() and (json.loads(line)["message"], json.loads(line)["id"]) == (text, text)
+
+
 def test_the_projects_own_logging_wins() -> None:
     package = logging.getLogger(logs.PACKAGE)
     before = list(package.handlers), package.level
@@ -56,6 +63,45 @@ def test_the_projects_own_logging_wins() -> None:
         assert package.handlers == [*before[0], own]
     finally:
         package.removeHandler(own)
+
+
+FORGOTTEN = """
+import sys
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django.contrib.contenttypes"], DELAYQ={"REDIS": sys.argv[1]},
+                   DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+django.setup()
+from django.db import transaction
+from django_delayq import Queue, cancel, get_job, schedule, schedule_many, task
+
+@task(name="forgotten.work")
+def work(): ...
+
+for verb in (
+    lambda: schedule(work), lambda: schedule_many(work, [{}]), lambda: work.using(delay=5).schedule(),
+    lambda: get_job("a"), lambda: cancel(work, id="a"), lambda: Queue("feed").put(b""),
+):
+    try:
+        with transaction.atomic():
+            verb()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_without_the_app_in_the_settings_nothing_is_scheduled_and_the_error_says_so(redis_url: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", FORGOTTEN, redis_url],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = answer.stdout.splitlines()
+    assert len(lines) == 6 and len(set(lines)) == 1, answer.stdout
+    assert lines[0].startswith("Misconfigured 'django_delayq' is not in INSTALLED_APPS")
+    assert lines[0].endswith('Add it: INSTALLED_APPS = [..., "django_delayq"]')
 
 
 def test_a_project_without_users_and_without_the_admin_has_all_but_the_pages(tmp_path: Path) -> None:

@@ -105,6 +105,22 @@ def test_a_row_in_other_hands_keeps_its_mark(stage: Stage) -> None:
     assert (stage.rows(), stage.marked()) == ({}, [])
 
 
+def test_a_row_in_other_hands_keeps_the_mark_of_a_burial_and_of_a_kick(stage: Stage) -> None:
+    row = stage.sent("order-5")
+    stage.hold(row)
+    stage.bury("order-5")
+    assert stage.take_down() == (0, 1)
+    stage.age(61)
+    assert stage.take_down() == (1, 0)
+    assert stage.rows() == {"order-5": State.BURIED}
+    stage.hold(row)
+    stage.broker.queue(QUEUE).kick("order-5")
+    assert stage.take_down() == (0, 1)
+    stage.age(61)
+    assert stage.take_down() == (1, 0)
+    assert stage.rows() == {"order-5": State.SENT}
+
+
 def test_a_row_whose_sender_died_before_it_could_say_sent_hears_its_end(stage: Stage) -> None:
     for ident, end in (("a", stage.finish), ("b", stage.bury)):
         stage.sent(ident)

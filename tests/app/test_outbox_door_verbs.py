@@ -105,10 +105,10 @@ def test_a_running_job_is_stopped_and_needs_no_row_any_more(delayq: Broker) -> N
 def test_an_unsent_row_that_is_rescheduled_is_sent_with_the_new_time(delayq: Broker, unsent: None) -> None:
     assert reschedule(note, id="a", delay=600) is True
     row = OutboxJob.objects.get()
-    assert (row.state, round(row.due_ms / 1000 - time.time())) == ("unsent", 600)
+    assert (row.state, round(row.expected_ms / 1000 - time.time())) == ("unsent", 600)
     assert run_now(note, id="a") is True
     row.refresh_from_db()
-    assert (row.state, round(row.due_ms / 1000 - time.time())) == ("unsent", 0)
+    assert (row.state, round(row.expected_ms / 1000 - time.time())) == ("unsent", 0)
 
 
 def test_a_sent_job_that_is_rescheduled_is_moved_in_both(delayq: Broker) -> None:
@@ -119,7 +119,7 @@ def test_a_sent_job_that_is_rescheduled_is_moved_in_both(delayq: Broker) -> None
         assert handle.run_now() == "on_commit"
         assert (there(), stored(delayq)) == ([("a", "moved")], {"a": 600})
     assert (there(), stored(delayq)) == ([("a", "sent")], {"a": 0})
-    assert abs(OutboxJob.objects.get().due_ms / 1000 - time.time()) < 5
+    assert abs(OutboxJob.objects.get().expected_ms / 1000 - time.time()) < 5
 
 
 def test_verbs_of_one_transaction_follow_each_other(delayq: Broker) -> None:

@@ -36,6 +36,7 @@ from django_delayq.pull import HeldJob
 from django_delayq.pull.hub import Question, hub
 from django_delayq.pull.search import Search, Terms
 from tests.support.processes import wait_until
+from tests.support.reaping import reaping
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 
@@ -191,7 +192,8 @@ def test_t22_a_job_ends_once_and_every_later_word_counts_for_nothing(feed: Queue
 def test_t22_after_its_lease_and_another_holder_nothing_that_the_first_one_says_counts(feed: Queue, end: str) -> None:
     feed.put(b"x", id="a")
     late = one(feed, ttr=0.05)
-    again = one(feed, wait=PATIENCE)
+    with reaping(connections.broker(), "feed"):
+        again = one(feed, wait=PATIENCE)
     assert (again.id, again.attempt, again.noe) == ("a", 2, 1)
     assert not (late.touch() if end == "touch" else ENDS[end](late))
     assert late.lost
@@ -427,7 +429,7 @@ def test_in_a_transaction_bytes_are_put_after_the_commit(feed: Queue) -> None:
         (lambda: Queue("feed").reserve(wait=-1), "wait is negative"),
         (lambda: Queue("feed").reserve(wait="1"), "wait must be"),
         (lambda: Queue("feed").reserve(ttr=0), "ttr is 0"),
-        (lambda: Queue("feed").reserve(by="x" * 300), "by is the name"),
+        (lambda: Queue("feed").reserve(by="x" * 300), "name of a holder must be 1 to 255 bytes"),
         (lambda: Queue("feed").reserve_id(""), "id must be"),
     ],
 )
@@ -619,49 +621,6 @@ def test_shards_that_come_later_are_visited_and_waited_for(feed: Queue) -> None:
     connections.broker().reshard("feed", 3)
     feed.put(b"new", id="new")
     assert [job.body for job in taken.result(PATIENCE)] == [b"new"]
-
-
-# --- leases that run out
-
-
-def test_t04_a_holder_that_overstays_its_lease_loses_the_job_for_good(feed: Queue) -> None:
-    feed.put(b"x", id="a")
-    late = one(feed, ttr=0.05)
-    again = one(feed, wait=PATIENCE)
-    assert again.token > late.token
-    with late:
-        pass
-    assert late.lost
-    assert not late.touch()
-    assert places("feed") == {"reserved": 1, "failed": 1}
-    assert again.ack()
-
-
-def test_a_lease_that_runs_out_counts_as_a_crash_and_the_third_one_buries_the_job(feed: Queue) -> None:
-    handle = feed.put(b"x", id="a")
-    assert one(feed, ttr=0.05)
-    assert one(feed, wait=PATIENCE, ttr=0.05).attempt == 2
-    wait_until(
-        lambda: not feed.reserve() and places("feed") == {"delayed": 1, "failed": 1}, PATIENCE, "the second crash"
-    )
-    assert handle.run_now()
-    assert one(feed, ttr=0.05).attempt == 3
-    wait_until(lambda: not feed.reserve() and places("feed") == {"morgue": 1}, PATIENCE, "the third crash")
-    (view,) = feed.peek(place="morgue")
-    assert (view.reason, view.job.crashes, view.job.failures, view.error["class"]) == ("poison", 3, 3, "Crashed")
-
-
-def test_leases_of_many_jobs_that_run_out_together_come_back_together() -> None:
-    live = connections.queue("wide")
-    live.schedule_many(NewJob(f"j{number}", "raw") for number in range(1000))
-    wide = Queue("wide")
-    for _ in range(4):
-        assert len(wide.reserve(250, ttr=0.5)) == 250
-    back: set[str] = set()
-    until = time.monotonic() + PATIENCE
-    while len(back) < 1000 and time.monotonic() < until:
-        back.update(job.id for job in wide.reserve(250, wait=1))
-    assert len(back) == 1000
 
 
 # --- Redis goes away

@@ -94,7 +94,7 @@ def test_what_a_look_brings_after_its_vigil_was_cancelled_goes_back(box: RedisBo
     assert all(job.release() for job in feed.reserve())  # loads the scripts
 
     async def scenario() -> None:
-        hub()._look_at = time.monotonic() + PATIENCE  # a look at the leases would stand still before it
+        hub()._look_at = time.monotonic() + PATIENCE  # a look at the shards would stand still before it
         box.pause()
         asked = hub()._serial
         vigil = asyncio.ensure_future(kept())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -149,7 +150,7 @@ def test_cancelling_tells_the_signal(stage: Stage) -> None:
 def test_a_moved_job_is_rescheduled(stage: Stage) -> None:
     row = stage.sent("order-5")
     due = int(stage.broker.now_ms()) + 3_600_000
-    stage.table.update(state=State.MOVED, due_ms=due)
+    stage.move(due)
     assert stage.relay().turn() == {"sent": 1}
     view = stage.broker.inspector.get(QUEUE, "order-5")
     assert view is not None
@@ -161,7 +162,7 @@ def test_a_moved_job_is_rescheduled(stage: Stage) -> None:
 def test_a_moved_job_that_redis_has_lost_is_sent_again_at_its_new_time(stage: Stage) -> None:
     stage.sent("order-5")
     due = int(stage.broker.now_ms()) + 3_600_000
-    stage.table.update(state=State.MOVED, due_ms=due)
+    stage.move(due)
     stage.lose_everything()
     relay = stage.relay()
     assert [relay.turn(), relay.turn()] == [{"unsent": 1}, {"sent": 1}]
@@ -173,7 +174,7 @@ def test_a_moved_job_that_redis_has_lost_is_sent_again_at_its_new_time(stage: St
 def test_a_job_that_was_rescheduled_while_its_first_sender_died_gets_its_new_time(stage: Stage) -> None:
     stage.sent("order-5")
     due = int(stage.broker.now_ms()) + 3_600_000
-    stage.table.update(state=State.UNSENT, sent_at=None, due_ms=due)
+    stage.move(due, state=State.UNSENT, sent_at=None)
     relay = stage.relay()
     assert [relay.turn(), relay.turn()] == [{"moved": 1}, {"sent": 1}]
     view = stage.broker.inspector.get(QUEUE, "order-5")
@@ -189,7 +190,7 @@ def test_a_row_that_was_changed_on_its_way_is_told_again(stage: Stage, monkeypat
     settle = relay._settle
 
     def meanwhile(*args: Any) -> None:
-        stage.table.filter(job_id="moved").update(due_ms=due)
+        stage.table.filter(job_id="moved").update(due_ms=due, moved_by=uuid.uuid4())
         stage.table.filter(job_id="cancelled").update(state=State.CANCELLED)
         settle(*args)
 

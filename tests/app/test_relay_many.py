@@ -199,7 +199,7 @@ def test_a_relay_that_slept_past_its_claim_sends_nothing(stage: Stage, monkeypat
     monkeypatch.setattr(claims, "CLAIM", 0.3)
     monkeypatch.setattr(claims, "TELLING", 0.25)
     row = stage.sent("moved", due_ms=int(stage.broker.now_ms()) + 60_000)
-    stage.table.update(state=State.MOVED, due_ms=row.due_ms + 60_000)
+    stage.move(row.due_ms + 60_000)
     stage.write("order-5")
     sleeper = stage.relay()
     hand = sleeper._outbox.claim(10, stage.broker)

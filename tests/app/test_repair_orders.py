@@ -14,10 +14,9 @@ from django.contrib.auth.models import User
 from django.db import connection as database
 from django.db import transaction
 
-from django_delayq import Release
+from django_delayq import Queue, Release
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueUnavailable
-from django_delayq.core.job import Job
 from django_delayq.core.task import registry
 from django_delayq.models import BulkAction, FailedJob, MorgueJob
 from django_delayq.repair import actions, order, orders, stop
@@ -197,10 +196,9 @@ def test_an_error_is_seen_and_the_order_is_tried_again_until_it_has_failed(
             orders.carry_out(str(made.pk))
     found = BulkAction.objects.get()
     assert (found.state, found.error) == ("waiting", "QueueUnavailable: Redis is away")
-    job = trouble.broker.queue("delayq").reserve(0, 1, worker="w").jobs[0]
-    task = registry.get(orders.TASK)
-    assert task is not None and task.options.on_exhausted is not None and isinstance(job, Job)
-    task.options.on_exhausted(job, QueueUnavailable("for good"))
+    for _ in range(10):
+        job = Queue("delayq").reserve_id(f"order-{made.pk}", early=True)
+        assert job is not None and job.fail(QueueUnavailable("for good"))
     found = BulkAction.objects.get()
     assert (found.state, found.error, found.ended_at is not None) == ("failed", "QueueUnavailable: for good", True)
 
@@ -234,6 +232,25 @@ def test_two_workers_with_one_order_do_each_job_once(trouble: Trouble) -> None:
     assert not errors
     assert (ordered()["state"], tables()["morgue"]) == ("done", [])
     assert ordered()["done"] <= 600
+
+
+def test_a_worker_that_was_thought_dead_does_not_set_the_order_back(
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = order("discard", MorgueJob, {})
+    discard = actions.discard
+
+    def slow(rows: Any) -> Any:
+        counts = discard(rows)
+        monkeypatch.undo()
+        orders.carry_out(str(made.pk))  # another worker goes on with the order and comes to its end
+        return counts
+
+    monkeypatch.setattr(actions, "discard", slow)
+    orders.carry_out(str(made.pk))
+    made.refresh_from_db()
+    assert (made.state, made.position) == ("done", made.options["until"])
+    assert tables()["morgue"] == []
 
 
 def test_an_order_that_was_deleted_is_nothing_to_do(delayq: Broker) -> None:

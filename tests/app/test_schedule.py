@@ -134,16 +134,6 @@ def test_overrides_travel_with_the_job(delayq: Broker) -> None:
     assert (view.job.priority, view.job.options) == (1, {"max_attempts": 2, "context": {"trace": "t1"}})
 
 
-def test_an_old_handle_does_not_cancel_another_tasks_job_of_the_same_id(delayq: Broker) -> None:
-    handle = schedule(note, "x", id="one", delay=60)
-    handle.cancel()
-    schedule(rest, id="one", queue=handle.queue, delay=60)
-    for verb in (handle.cancel, handle.run_now, lambda: handle.reschedule(delay=5)):
-        with pytest.raises(IdTaken):
-            verb()
-    assert [view.job.task for view in waiting(delayq)] == [rest.name]
-
-
 def test_a_job_for_a_queue_that_no_worker_serves_is_refused(delayq: Broker, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"feed": {"kind": "pull"}}}
     with pytest.raises(InvalidJob, match="of kind pull, so no worker would run the job"):
@@ -282,6 +272,8 @@ class DjangoTask:
         (lambda: schedule(note, "x", id="ä" * 128), InvalidJob, "1 to 255 bytes of UTF-8, got 256"),
         (lambda: schedule(note, "x", id=""), InvalidJob, "1 to 255 bytes"),
         (lambda: schedule(note, "x", id="a\nb"), InvalidJob, "control characters"),
+        (lambda: schedule(note, "x", id="a\u2028b"), InvalidJob, "control characters"),
+        (lambda: schedule(note, "x", id="a\u202eb"), InvalidJob, "control characters"),
         (lambda: schedule(note, "x", id="\ud800"), InvalidJob, "Unicode"),
         (lambda: schedule(note, "x", id=1.5), InvalidJob, "str or an int"),
         (lambda: schedule(note, "x", id=True), InvalidJob, "str or an int"),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq import Bury, cancel, runtime, schedule, signals
+from django_delayq import Bury, Queue, cancel, connections, runtime, schedule, signals
 from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
+from django_delayq.core.job import NewJob
 from django_delayq.core.retry import fixed
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Worker
@@ -96,4 +97,17 @@ def test_a_run_is_told_from_start_to_end(delayq: Broker, heard: list[tuple[str, 
 
 
 def test_nothing_is_wanted_while_nobody_listens() -> None:
-    assert not any(runtime.wants(name, None) for name in NAMES if name in runtime._SIGNALS)
+    assert not any(signals.wants(name, None) for name in ("job_started", "job_succeeded", "job_failed", "job_buried"))
+
+
+def test_a_job_whose_stored_form_cannot_be_read_is_heard_of_when_it_is_buried(
+    delayq: Broker, heard: list[tuple[str, dict[str, Any]]]
+) -> None:
+    queue = connections.queue("default")
+    queue.schedule(NewJob("a", "work"))
+    delayq.client.hset(queue.shard(0).names["body"], "a", b"no body")
+    assert Queue("default").reserve() == []
+    ((name, told),) = heard
+    assert (name, told["sender"], told["job"].id, told["reason"]) == ("job_buried", None, "a", "undecodable")
+    assert "too short" in str(told["error"])
+    assert queue.broker.inspector.counts("default").morgue == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,15 @@ def test_a_generator_is_refused_because_calling_it_runs_nothing(function: Any) -
         task(name="streams")(function)
     with pytest.raises(Misconfigured, match="a generator, so a call would run nothing of it; take the `yield` out"):
         task(name="streams")(exactly_once(function))
+
+
+@pytest.mark.parametrize("decorate", [task, task(queue="naps"), task(merge=True)])
+@pytest.mark.parametrize("func", [lambda: None, functools.partial(print, "x")])
+def test_what_has_no_name_is_refused_at_once(decorate: Any, func: Any) -> None:
+    before = registry.tasks
+    with pytest.raises(Misconfigured, match=r"it has no name by which a worker could find it\. Write it as a def"):
+        decorate(func)
+    assert registry.tasks == before
 
 
 def test_a_task_of_a_task_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -10,7 +11,17 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from django_delayq import QueueUnavailable, cancel, connections, schedule, schedule_many, signals, transactions
+from django_delayq import (
+    QueueUnavailable,
+    cancel,
+    connections,
+    get_job,
+    schedule,
+    schedule_many,
+    sending,
+    signals,
+    transactions,
+)
 from django_delayq.core.broker import Broker
 from tests.support.redis_box import RedisBox
 
@@ -146,3 +157,20 @@ def test_djangos_own_test_helper_sees_and_executes_what_waits(
     with django_capture_on_commit_callbacks(execute=True):
         handle = schedule(note, "x")
     assert (handle.outcome, stored(delayq)) == ("created", 1)
+
+
+def test_the_wait_for_the_commit_is_a_part_of_the_delay(delayq: Broker) -> None:
+    handle = schedule(note, "x", id="a", delay=3600)
+    with transaction.atomic():
+        called_ms = delayq.now_ms()
+        handle.reschedule(delay=60)
+        time.sleep(0.5)
+    job = get_job(note, id="a")
+    assert job is not None
+    assert job.due_ms - called_ms == pytest.approx(60_000, abs=300)
+
+
+def test_every_chunk_of_a_long_list_is_counted(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "CHUNK", 2)
+    with transaction.atomic():
+        assert schedule_many(note, [{"args": ["x"]}] * 5) == {"on_commit": 5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -89,6 +90,17 @@ def test_savepoints_that_were_closed_do_not_part_what_travels_together(delayq: B
         schedule(note, "x", id="last")
     assert calls == ["schedule"]
     assert stored(delayq) == ["j0", "j1", "j2", "j3", "j4", "last"]
+
+
+def test_several_schedules_of_a_savepoint_travel_with_those_around_it(delayq: Broker, calls: list[str]) -> None:
+    with transaction.atomic():
+        schedule(note, "x", id="before")
+        with transaction.atomic():
+            for n in range(3):
+                schedule(note, "x", id=f"j{n}")
+        schedule(note, "x", id="last")
+    assert calls == ["schedule"]
+    assert stored(delayq) == ["before", "j0", "j1", "j2", "last"]
 
 
 def test_savepoints_inside_each_other_are_followed(delayq: Broker, calls: list[str]) -> None:
@@ -247,3 +259,15 @@ def test_ten_thousand_savepoints_are_followed_without_looking_at_all_of_them_eac
         line.append(late)
         callbacks.append((set(Connection.savepoint_ids), late, True))
     assert looked_at < 2 * 10_000
+
+
+def test_nothing_of_a_transaction_is_kept_by_those_that_follow(delayq: Broker) -> None:
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(one, transactions.Late) for one in gc.get_objects())
+
+    before = kept()
+    for _ in range(5):
+        with transaction.atomic():
+            schedule(note, "x")
+    assert kept() <= before + 1

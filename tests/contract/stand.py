@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_key, release
+from django_delayq.core.job import Generation, Job, NewJob, Payload, Settlement, ack, bury, fail, new_key, release
 from django_delayq.core.shards import Batch
 from django_delayq.core.views import JobView
 from django_delayq.testing.broker import MemoryBroker
@@ -23,6 +23,8 @@ class Stand:
         self.name = name
         self.queue = broker.queue(name, shards=shards)
         self.ms = T0
+        #: what was scheduled: ids, and what names the jobs
+        self.made: list[tuple[str, Generation]] = []
         self.wait(0)
 
     @property
@@ -105,6 +107,7 @@ class Stand:
             "morgue": _by(morgue, lambda view: view.buried_ms or 0),
             "graves": sorted((self._seen(view) for view in morgue), key=str),
             "counts": (counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue),
+            "quarantine": counts.quarantine,
             "counters": {name: n for name, n in sorted(counts.counters.items()) if n},
             "lag": counts.lag_seconds,
         }
@@ -116,7 +119,9 @@ class Stand:
         return {
             "id": view.id, "state": view.state, "task": job.task, "args": job.args, "options": job.options_json,
             "priority": job.priority, "merged": job.merged, "due": view.due_ms - T0, "failures": job.failures,
-            "reserves": job.reserves, "crashes": job.crashes, "flags": job.flags, "worker": job.worker,
+            "reserves": job.reserves, "crashes": job.crashes, "own crashes": job.own_crashes,
+            "quarantined": job.quarantined, "flags": job.flags, "worker": job.worker,
+            "postponed": (job.postponed_for, job.postponed_at_ms and job.postponed_at_ms - T0),
             "failed at": job.failed_at_ms and job.failed_at_ms - T0, "error": view.error, "history": view.history,
             "deadline": view.deadline_ms and view.deadline_ms - T0, "buried": view.buried_ms and view.buried_ms - T0,
             "outcome": view.outcome, "reason": view.reason, "error class": view.error_class,

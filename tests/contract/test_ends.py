@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueFull, QueueNotEmpty, QueuePaused
-from django_delayq.core.job import STARTED, Payload, bury, fail, new_key
+from django_delayq.core.job import STARTED, UNRENEWED, Payload, Settlement, bury, fail, new_key
 
 from .stand import LEASE, T0, Make, Stand
 
@@ -54,6 +54,19 @@ def test_who_lost_the_lease_changes_nothing(stand: Stand) -> None:
     assert after == before
 
 
+def test_an_early_ack_is_counted_when_its_run_ends(stand: Stand) -> None:
+    for ident in ("a", "b", "c"):
+        stand.put(ident)
+    jobs = stand.take()
+    assert stand.settle(*(Settlement(job, "ack_early", event=False) for job in jobs)) == [True] * 3
+    assert stand.world()["counters"] == {"created": 3, "reserved": 3}
+    done, failed, lost = jobs
+    assert stand.settle(Settlement(done, "record"), Settlement(failed, "record", outcome="failed")) == [True, True]
+    found = [Settlement(job, "record", outcome="crashed", guard="expired") for job in (done, lost)]
+    assert stand.settle(*found) == [False, True]
+    assert stand.world()["counters"] == {"created": 3, "reserved": 3, "acked": 1, "failed": 1, "crashed": 1, "late": 1}
+
+
 def test_a_touch_extends_and_marks_the_start(stand: Stand) -> None:
     stand.put("a")
     job = stand.take_one()
@@ -87,7 +100,7 @@ def test_one_job_by_its_id(stand: Stand) -> None:
     assert stand.queue.reserve_id("a", worker="w").jobs == []
     assert [job.id for job in stand.queue.reserve_id("a", worker="w", early=True, started=True).jobs] == ["a"]
     assert stand.queue.reserve_id("a", worker="w", early=True).jobs == []
-    assert stand.world()["lives"]["a"]["flags"] == STARTED
+    assert stand.world()["lives"]["a"]["flags"] == STARTED | UNRENEWED
 
 
 def test_what_expired_is_not_handed_out(stand: Stand) -> None:

@@ -113,6 +113,18 @@ def test_a_tick_is_fired_once(stand: Stand) -> None:
     assert stand.queue.first_sight("u", "@daily") == T0 + 5000
 
 
+def test_a_tick_is_skipped_once(stand: Stand) -> None:
+    assert stand.queue.first_sight("t", "* * * * *") == T0
+    stand.wait(60_000)
+    assert stand.queue.skip_tick("t", "* * * * *", T0 + 30_000)
+    assert not stand.queue.skip_tick("t", "* * * * *", T0 + 30_000)
+    assert not stand.queue.skip_tick("t", "* * * * *", T0 + 20_000)
+    assert stand.queue.first_sight("t", "* * * * *") == T0 + 30_000
+    assert stand.queue.last_tick("t") is None
+    assert stand.queue.schedule_tick(stand.new("t"), T0 + 60_000) == "created"
+    assert not stand.queue.skip_tick("t", "* * * * *", T0 + 60_000)
+
+
 # -- merged jobs -----------------------------------------------------------------------------------------------------
 
 

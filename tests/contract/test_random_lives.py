@@ -17,7 +17,9 @@ from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import Connection
 from django_delayq.core.errors import DelayQError
+from django_delayq.core.frames import generation_of
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, expire, fail, new_key, release
+from django_delayq.core.shards import Which
 from django_delayq.testing.broker import MemoryBroker
 from django_delayq.testing.times import Clock
 
@@ -89,8 +91,10 @@ def schedules(draw: Any) -> Step:
         def copy() -> NewJob:
             return replace(new, payload=payload and replace(payload))
 
-        first = stand.queue.schedule_many([copy()], not_after_ms=deadline)
-        return [*first, *(stand.queue.schedule_many([copy()]) if twice else ())]
+        sent = copy()
+        first = stand.queue.schedule_many([sent], not_after_ms=deadline)
+        stand.made.append((ident, generation_of(sent)))
+        return [*first, sent.joined, *(stand.queue.schedule_many([copy()]) if twice else ())]
 
     return Step(f"schedule({new}, {deadline}, {twice})", step)
 
@@ -106,14 +110,19 @@ def endings(draw: Any) -> Callable[[Job], Settlement]:
         return expire
     if verb == "fail":
         outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
+        quarantine, own = draw(st.booleans()), draw(st.booleans())
         return lambda job: replace(fail(job, 1, 2, delay_ms=delay, outcome=outcome, error=b'{"message":"no"}',
-                                        guard=guard), **of_merged)  # type: ignore[arg-type]  # fmt: skip
+                                        guard=guard, quarantine=quarantine, own_crash=own), **of_merged)  # type: ignore[arg-type]  # fmt: skip
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
         return lambda job: replace(bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", guard=guard),
                                    **of_merged)  # type: ignore[arg-type]  # fmt: skip
     priority, old_place = draw(st.sampled_from([None, None, 0, 7])), draw(st.booleans())
-    return lambda job: replace(release(job, delay_ms=None if old_place else delay, priority=priority, guard=guard),
+    unclear, quarantine = draw(st.booleans()), draw(st.sampled_from([None, None, True, False]))
+    postponed = draw(st.sampled_from(["", "", "x", "y"]))
+    return lambda job: replace(release(job, delay_ms=None if old_place else delay, priority=priority, guard=guard,
+                                       unclear=unclear, quarantine=quarantine, reason=postponed,
+                                       postpone=bool(postponed)),
                                **of_merged)  # type: ignore[arg-type]  # fmt: skip
 
 
@@ -132,25 +141,28 @@ def reserves(draw: Any) -> Step:
     number, limit, patient = draw(st.integers(0, 1)), draw(st.sampled_from([3, 3, 1, 0])), draw(st.booleans())
     one = draw(st.sampled_from([None, None, *IDS]))
     early, started = draw(st.booleans()), draw(st.booleans())
+    which: Which = draw(st.sampled_from(["all", "all", "others", "quarantined"]))
 
     def step(stand: Stand, held: list[Job]) -> object:
         if patient:
             waiting = stand.broker.inspector.peek("q", 1)
             stand.wait(max(0, waiting[0].due_ms - stand.ms) if waiting else 0)
         if one is None:
-            batch = stand.batch(limit, number=number, started=started)
+            batch = stand.batch(limit, number=number, started=started, which=which)
         else:
             batch = stand.queue.reserve_id(one, worker="w", early=early, started=started)
         held += batch.jobs
-        return [seen(job) for job in batch.jobs], batch.next_due_ms, batch.expired
+        return [seen(job) for job in batch.jobs], batch.next_due_ms, batch.expired, batch.quarantine_due_ms
 
-    return Step(f"reserve({number}, {limit}, {patient=}, {one=}, {early=}, {started=})", step)
+    return Step(f"reserve({number}, {limit}, {patient=}, {one=}, {early=}, {started=}, {which=})", step)
 
 
 def seen(job: Job) -> tuple[object, ...]:
     """A job as its holder has it, but for its token and the keys that chance made."""
     return (job.id, job.shard, job.task, job.args, job.priority, job.due_ms, job.failures, job.reserves, job.crashes,
-            job.flags, job.failed_at_ms, job.merged, [(p.data, p.score, p.key) for p in job.payloads])  # fmt: skip
+            job.own_crashes, job.quarantined, job.flags, job.failed_at_ms, job.postponed_for, job.postponed_at_ms,
+            job.merged,
+            [(p.data, p.score, p.key) for p in job.payloads])  # fmt: skip
 
 
 @st.composite
@@ -181,12 +193,36 @@ def operations(draw: Any) -> Step:
 
 
 @st.composite
+def operations_on_one(draw: Any) -> Step:
+    """What a handle does to the job of its call, early or late."""
+    verb = draw(st.sampled_from(["cancel", "reschedule", "run_now", "locate"]))
+    which, delay = draw(st.integers(0, 5)), draw(delays)
+
+    def step(stand: Stand, _: list[Job]) -> object:
+        if not stand.made:
+            return None
+        ident, generation = stand.made[-1 - which % len(stand.made)]
+        queue = stand.queue
+        if verb == "cancel":
+            return queue.cancel(ident, generation=generation)
+        if verb == "reschedule":
+            return queue.reschedule(ident, delay_ms=delay, generation=generation)
+        if verb == "run_now":
+            return queue.run_now(ident, generation=generation)
+        view = stand.broker.inspector.get_generation("q", ident, generation)
+        return queue.locate(ident, generation), view and (view.state, view.due_ms, view.job.key)
+
+    return Step(f"{verb} of {which}, {delay}", step)
+
+
+@st.composite
 def moves(draw: Any) -> Step:
     ms = draw(st.sampled_from([1, 1000, 5000, 20_000]))
     return Step(f"wait({ms})", lambda stand, _: stand.wait(ms))
 
 
-steps = st.one_of(schedules(), schedules(), reserves(), reserves(), settlements(), settlements(), operations(), moves())
+steps = st.one_of(schedules(), schedules(), reserves(), reserves(), settlements(), settlements(), operations(),
+                  operations_on_one(), moves())  # fmt: skip
 
 
 def marks(stand: Stand) -> dict[bytes, str]:

@@ -54,6 +54,39 @@ def test_a_worker_that_is_new_does_not_hear_what_was_told_to_another_one_of_its_
     assert words(stand) == {}
 
 
+def test_a_task_is_known_while_a_live_worker_of_the_queue_announces_it(stand: Stand) -> None:
+    broker = stand.broker
+    at_work = {"queues": ["q"], "threads": 2, "stopping": False}
+    now_ms = broker.announce("w", at_work, tasks=["work", "grüße"]).now_ms
+
+    def known(queue: str = "q", task: str = "work", later: float = 0) -> bool:
+        return broker.knows_task(queue, task, now_ms + later)
+
+    assert known() and known(task="grüße")
+    assert not known(task="wor") and not known(task="other") and not known("r")
+    assert known(later=14_000) and not known(later=20_000), "it was not heard of for three heartbeats"
+    broker.announce("w", at_work)
+    assert known(), "the names stay from one announcement to the next"
+    for change in ({"stopping": True}, {"threads": 0}, {"queues": "q"}, {"queues": None}, {"threads": None}):
+        broker.announce("w", {**at_work, **change})
+        assert not known(), change
+    broker.announce("w", {"all_queues": True, "threads": 1})
+    assert known("r")
+    broker.announce("w", {**at_work}, tasks=["other"])
+    assert known(task="other") and not known()
+    broker.forget("w")
+    broker.announce("w", at_work)
+    assert not known(task="other")
+
+
+def test_one_of_many_workers_is_enough(stand: Stand) -> None:
+    for number in range(40):
+        info = {"queues": ["q"], "threads": 1}
+        now_ms = stand.broker.announce(f"w{number}", info, tasks=["new"] if number == 39 else ["old"]).now_ms
+    assert stand.broker.knows_task("q", "new", now_ms)
+    assert not stand.broker.knows_task("q", "newest", now_ms)
+
+
 def test_what_no_worker_understands_is_refused(stand: Stand) -> None:
     words(stand)
     with pytest.raises(InvalidJob, match="stop, drain, dump"):

@@ -14,7 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from django_delayq.core.job import STARTED, STOPPING, SUSPECT, Job, NewJob, Payload, Settlement, is_durable
+from django_delayq.core.job import (
+    POSTPONED,
+    PRIORITIES,
+    STARTED,
+    STOPPING,
+    UNCLEAR,
+    Job,
+    NewJob,
+    Payload,
+    Settlement,
+    is_durable,
+)
+from django_delayq.core.shards import Which
 
 Due = tuple[float, float]
 
@@ -67,6 +79,14 @@ class Live:
     gate: tuple[Due, Content] | None = None
     waiting: dict[bytes, Item] = field(default_factory=dict)
     running: dict[bytes, Item] = field(default_factory=dict)
+    own_crashes: int = 0
+    quarantined: bool = False
+    #: of a job whose run could not begin: the reason, since when (ms), the due time before, and the one that it got
+    postponed: tuple[str, int, Due, Due] | None = None
+
+    @property
+    def waits_in(self) -> int:
+        return PRIORITIES if self.quarantined else self.content.priority
 
 
 @dataclass(frozen=True)
@@ -269,21 +289,23 @@ class ModelShard:
 
     @staticmethod
     def _forget(live: Live) -> None:
-        live.failures = live.reserves = live.crashes = live.flags = live.failed_at_ms = 0
-        live.error = b""
+        live.failures = live.reserves = live.crashes = live.own_crashes = live.flags = live.failed_at_ms = 0
+        live.quarantined = False
+        live.error, live.postponed = b"", None
 
     # -- reserve -----------------------------------------------------------------------------------------------------
 
-    def waiting(self) -> list[tuple[int, Due, str]]:
-        """Waiting ids in the order in which they are handed out: priority, due, id."""
-        return sorted((live.content.priority, live.due, i) for i, live in self.lives.items() if not live.lease)
+    def waiting(self, which: Which = "all") -> list[tuple[int, Due, str]]:
+        """Waiting ids in the order in which they are handed out: class, due, id."""
+        found = sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
+        return found if which == "all" else [one for one in found if (one[0] == PRIORITIES) == (which == "quarantined")]
 
-    def next_due_ms(self) -> float | None:
-        return min((due[0] for _, due, _ in self.waiting()), default=None)
+    def next_due_ms(self, which: Which = "all") -> float | None:
+        return min((due[0] for _, due, _ in self.waiting(which)), default=None)
 
-    def reserve(self, limit: int, worker: str) -> tuple[list[Job], int]:
+    def reserve(self, limit: int, worker: str, which: Which = "all") -> tuple[list[Job], int]:
         """The jobs, and the token that they were handed out under (0: none was)."""
-        idents = [ident for _, due, ident in self.waiting() if due[0] <= self.now_ms][:limit]
+        idents = [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms][:limit]
         if not idents:
             return [], 0
         self.token = max(self.token + 1, self.now_us)
@@ -292,20 +314,28 @@ class ModelShard:
             live.lease = Lease(self.token, worker, self.now_ms + self.lease_ms)
             live.reserves += 1
             live.flags &= ~STARTED
+            if live.postponed and live.postponed[3] == live.due:
+                live.due = live.postponed[2]
             live.running, live.waiting = live.waiting, {}
         self.count("reserved", len(idents))
         return self.handed_out(self.token, worker), self.token
 
     def handed_out(self, token: int, worker: str) -> list[Job]:
-        """What a token still holds, as its holder sees it (in no order)."""
-        return [self.job(i, live, worker) for i, live in self.lives.items() if live.lease and live.lease.token == token]
+        """What a token still holds, as its holder sees it (in no order). Its lease begins with the answer."""
+        held = {i: live for i, live in self.lives.items() if live.lease and live.lease.token == token}
+        for live in held.values():
+            assert live.lease
+            live.lease.deadline_ms = self.now_ms + self.lease_ms
+        return [self.job(i, live, worker) for i, live in held.items()]
 
     def job(self, ident: str, live: Live, worker: str) -> Job:
         c, lease = live.content, live.lease
+        reason, since_ms = live.postponed[:2] if live.postponed else ("", 0)
         payloads = tuple(item.payload for item in sorted(live.running.values(), key=lambda item: item.order))
         return Job(self.queue, self.number, ident, c.task, c.key, c.args, c.options, c.priority, int(live.due[0]),
                    lease.token if lease else 0, live.failures, live.reserves, live.crashes, live.flags,
-                   live.failed_at_ms, 0, worker, b"", payloads, c.merged)  # fmt: skip
+                   live.failed_at_ms, 0, worker, b"", payloads, c.merged, live.own_crashes,
+                   live.quarantined, since_ms, reason)  # fmt: skip
 
     # -- settle ------------------------------------------------------------------------------------------------------
 
@@ -317,7 +347,7 @@ class ModelShard:
 
     def _settle(self, s: Settlement) -> bool:
         if s.verb == "record":
-            return True
+            return s.guard != "expired"  # no run began early here, so none has an open end
         live = self.lives.get(s.job.id)
         if live is None or live.lease is None or live.lease.token != s.job.token:
             return False
@@ -341,7 +371,8 @@ class ModelShard:
             self._fail(s, live)
         else:
             self.count("released")
-            live.flags |= SUSPECT if s.suspect else 0
+            live.flags = live.flags | UNCLEAR if s.unclear else live.flags & ~UNCLEAR
+            live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~POSTPONED
             self._wait_again(s, live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
         return True
 
@@ -356,7 +387,8 @@ class ModelShard:
         self.count(s.outcome)
         live.failures += 1
         live.crashes += s.outcome == "crashed"
-        live.flags &= ~SUSPECT
+        live.own_crashes += s.own_crash
+        live.flags &= ~(UNCLEAR | POSTPONED)
         live.failed_at_ms, live.error = self.now_ms, s.error
         self._wait_again(s, live, self.at(self.now_ms + (s.delay_ms or 0)))
         live.failed_arrival = next(self.arrivals)
@@ -397,9 +429,17 @@ class ModelShard:
     def _wait_again(self, s: Settlement, live: Live, due: Due) -> None:
         """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
         self._unite(s, live)
-        live.due = min(due, live.gate[0]) if live.gate and not s.inherit else due
+        due = min(due, live.gate[0]) if live.gate and not s.inherit else due
+        if live.flags & POSTPONED:
+            before = live.postponed
+            since_ms = before[1] if before and before[0] == s.reason else self.now_ms
+            live.postponed = s.reason, since_ms, live.due, due
+        else:
+            live.postponed = None
+        live.due = due
         live.lease, live.gate, live.running = None, None, {}
         live.flags &= ~STARTED
+        live.quarantined = s.quarantine
 
     # -- what callers and operators ask for --------------------------------------------------------------------------
 
@@ -502,7 +542,7 @@ class ModelShard:
             self.hold_ms = self.now_ms + self.lease_ms
             self.held_back = True
         deadline = min((live.lease.deadline_ms for live in self.lives.values() if live.lease), default=None)
-        return (self.now_us / 1000, self.next_due_ms(), deadline,
+        return (self.now_us / 1000, self.next_due_ms("others"), deadline,
                 deadline is not None and deadline <= self.now_ms, self.held_back)  # fmt: skip
 
     # -- the whole world ---------------------------------------------------------------------------------------------
@@ -533,7 +573,9 @@ class ModelShard:
 
         return {
             "content": live.content, "failures": live.failures, "reserves": live.reserves, "crashes": live.crashes,
+            "own_crashes": live.own_crashes, "quarantined": live.quarantined,
             "flags": live.flags, "failed_at_ms": live.failed_at_ms, "error": live.error,
+            "postponed": live.postponed[:2] if live.postponed else ("", 0),
             "token": live.lease.token if live.lease else 0, "worker": live.lease.worker if live.lease else "",
             "old_due_ms": live.due[0] if live.lease else 0,
             "gate": (live.gate[0][0], live.gate[1]) if live.gate else None,

@@ -8,7 +8,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import (
     STARTED,
     STOPPING,
-    SUSPECT,
+    UNCLEAR,
+    UNRENEWED,
     Job,
     NewJob,
     Payload,
@@ -26,7 +27,7 @@ from .world import raw, read_world
 
 T0 = 1_700_000_000_000  # the moment, Unix ms, from which the pictures count
 LEASE = 15_000
-FLAGS = {STARTED: "started", SUSPECT: "suspect", STOPPING: "stopping"}
+FLAGS = {STARTED: "started", UNRENEWED: "unrenewed", STOPPING: "stopping", UNCLEAR: "unclear"}
 
 
 class Stage:
@@ -124,7 +125,8 @@ class Stage:
         lives = world["lives"]
 
         def flags(ident: str) -> str:
-            return "".join(f" {word}" for flag, word in FLAGS.items() if lives[ident]["flags"] & flag)
+            words = [word for flag, word in FLAGS.items() if lives[ident]["flags"] & flag]
+            return "".join(f" {word}" for word in [*words, *(["quarantined"] if lives[ident]["quarantined"] else [])])
 
         def payloads(ident: str) -> str:
             def listed(which: str) -> str:
@@ -133,7 +135,9 @@ class Stage:
             return f"{ident}: " + " | ".join(filter(None, (listed("running"), listed("waiting"))))
 
         return {
-            "waiting": [f"{i} {d - T0:+.0f}{flags(i)}" + (f" p{p}" if p != 4 else "") for p, i, d in world["waiting"]],
+            "waiting": [
+                f"{i} {d - T0:+.0f}{flags(i)}" + (f" p{p}" if p not in (4, 8) else "") for p, i, d in world["waiting"]
+            ],
             "reserved": [f"{i} by {lives[i]['worker']} until {d - T0:+.0f}{flags(i)}" for d, i in world["reserved"]],
             "gated": [f"{i} {live['gate'][0] - T0:+.0f}" for i, live in sorted(lives.items()) if live["gate"]],
             "payloads": [payloads(i) for i, live in sorted(lives.items()) if live["content"].merged],

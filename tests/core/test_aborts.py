@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq.core import bulk, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import Job, NewJob, Settlement, ack, bury, fail, is_durable, release
+from django_delayq.core.job import Generation, Job, NewJob, Settlement, ack, bury, fail, is_durable, release
 from django_delayq.core.scripts import compose
 
 from .stage import Stage
@@ -132,6 +132,13 @@ def _settling(make: Callable[[Job], Any], *idents: str) -> Act:
     return lambda stage, jobs: stage.settle(*(make(jobs[ident]) for ident in idents))
 
 
+def cancel_gated(stage: Stage, ident: str) -> str:
+    """Cancel the content behind a run, but not the run."""
+    view = stage.broker.inspector.get("q", ident)
+    assert view is not None and view.gated is not None
+    return stage.queue.cancel(ident, generation=Generation((view.gated.key,)))
+
+
 #: the content of a broken-off run gives way to what is gated behind it, as that of a released run does
 SUPERSEDED = {("gated", "args", b"old")}
 HELD = ("held", "gated", "stopped", "mheld", "mgated", "mmany")
@@ -155,7 +162,8 @@ ACTS: dict[str, tuple[str, Act]] = {
     "ack and reserve": ("ack_reserve", lambda stage, jobs: stage.queue.settle_reserve(
         0, [ack(jobs[ident], 1, 2) for ident in HELD], 50, worker="w")),
     "fail": ("fail", _settling(lambda job: fail(job, 1, 2, delay_ms=50), *HELD)),
-    "release": ("release", _settling(lambda job: release(job, suspect=True), *HELD)),
+    "release": ("release", _settling(lambda job: release(job, quarantine=True), *HELD)),
+    "postpone": ("release", _settling(lambda job: release(job, delay_ms=5, reason="why", postpone=True), *HELD)),
     "bury": ("bury", _settling(lambda job: bury(job, 1, 2, reason="why"), *HELD)),
     "bury the oldest": ("bury", _settling(
         lambda job: replace(bury(job, 1, 2, reason="why"), oldest=True), *HELD)),
@@ -165,6 +173,8 @@ ACTS: dict[str, tuple[str, Act]] = {
     "cancel a waiting job": ("cancel", lambda stage, _: stage.queue.cancel("retrying")),
     "cancel a merged job": ("cancel", lambda stage, _: stage.queue.cancel("mwaiting")),
     "cancel a run": ("cancel", lambda stage, _: stage.queue.cancel("mgated")),
+    "cancel gated content": ("cancel", lambda stage, _: cancel_gated(stage, "gated")),
+    "cancel gated payloads": ("cancel", lambda stage, _: cancel_gated(stage, "mgated")),
     "reschedule": ("reschedule", lambda stage, _: stage.queue.run_now("waiting")),
     "reschedule what is gated": ("reschedule", lambda stage, _: stage.queue.run_now("gated")),
     "kick": ("kick", lambda stage, _: stage.queue.kick("buried", delay_ms=5)),

@@ -11,7 +11,18 @@ import pytest
 
 from django_delayq.core import bulk, columns, events, fsck, mend, named, runs
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail, new_id, new_key, release
+from django_delayq.core.job import (
+    Generation,
+    NewJob,
+    Payload,
+    Settlement,
+    ack,
+    bury,
+    fail,
+    new_id,
+    new_key,
+    release,
+)
 from django_delayq.core.queue import Queue
 from django_delayq.core.results import Record, Results
 from django_delayq.core.runwriter import Limits, RunWriter, write_all
@@ -130,6 +141,8 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     into("bury")
     assert bulk.kick_many(queue, idents[:10], delay_ms=60_000) == {"kicked": 10}
     assert bulk.discard_many(queue, idents[10:20]) == {"discarded": 10}
+    (view,) = [broker.inspector.get("q", ident) for ident in idents[:1]]
+    assert view is not None and queue.locate(view.id, Generation((view.job.key,))) == "live"
     assert bulk.kick_all(queue, delay_ms=60_000) == {"kicked": 10}
     assert bulk.run_all_now(queue)["moved"] >= 20
     assert bulk.cancel_all(queue)["cancelled"] >= 20
@@ -150,8 +163,12 @@ def for_operators(broker: Broker, queue: Queue) -> None:
     broker.limit("q", max_length=10_000, morgue_max=10_000)
     jobs = [job for number in queue.numbers for job in queue.reserve(number, 50, worker="w").jobs]
     assert sorted(job.id for job in jobs) == sorted(idents)
-    assert all(queue.settle([Settlement(job, "record", 1, 2) for job in jobs]))
-    assert all(queue.settle([Settlement(job, "expire", outcome="expired") for job in jobs]))
+    heirs = [heir for job in jobs[:9] if (heir := queue.take_over(job, "heir")) is not None]
+    assert [heir.id for heir in heirs] == [job.id for job in jobs[:9]]
+    assert all(queue.settle([Settlement(heir, "ack_early", event=False) for heir in heirs]))
+    assert sum(len(queue.begun(number)) for number in queue.numbers) == 9
+    assert all(queue.settle([Settlement(heir, "record", 1, 2) for heir in heirs]))
+    assert all(queue.settle([Settlement(job, "expire", outcome="expired") for job in jobs[9:]]))
 
 
 def for_recurring_tasks(queue: Queue) -> None:

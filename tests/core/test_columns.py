@@ -345,3 +345,9 @@ def test_states_gates_and_graves_that_cannot_be_read_raise_nothing(stage: Stage)
     row = one(stage, "morgue")
     assert (row["id"], row["key"], row["args"], row["error_class"]) == ("dead", dead.hex(), b"?", "Undecodable")
     assert "record" in row["error"]
+
+
+def test_jobs_of_more_tasks_than_a_reply_can_name_come_in_several(stage: Stage) -> None:
+    stage.queue.schedule_many(NewJob(f"j{number:03d}", f"shop.task{number}") for number in range(300))
+    found = told(stage, "waiting", fetch=1000)
+    assert [row["task"] for row in found] == [f"shop.task{number}" for number in range(300)]

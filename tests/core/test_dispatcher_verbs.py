@@ -68,9 +68,9 @@ def test_what_ran_out_is_taken_back_once(stage: Stage) -> None:
     holder = stage.take_one()
     stage.wait(LEASE)
     (found,) = stage.queue.expired(0)
-    reaped = [stage.settle(release(found, suspect=True, guard="expired"))[0] for _ in range(2)]
+    reaped = [stage.settle(release(found, unclear=True, guard="expired"))[0] for _ in range(2)]
     assert reaped == [True, False]
-    assert stage.picture() == {"waiting": ["a +0 suspect"]}
+    assert stage.picture() == {"waiting": ["a +0 unclear"]}
     assert stage.done(holder) == [False]
 
 

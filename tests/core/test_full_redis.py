@@ -77,7 +77,7 @@ def test_what_is_there_is_worked_off(full: Stage) -> None:
     assert full.queue.tick(0).expired
     found = full.queue.expired(0)
     assert len(found) == 7
-    assert all(full.settle(*(release(job, suspect=True, guard="expired") for job in found)))
+    assert all(full.settle(*(release(job, unclear=True, guard="expired") for job in found)))
     assert full.done(*full.take(100)) == [True] * 7
     full.broker.announce("w", {})
     assert full.broker.tell_worker("w", "stop")

@@ -194,7 +194,7 @@ def test_redis_decides_how_many_shards_a_queue_has(broker: Broker, caplog: pytes
 @pytest.mark.parametrize(
     "body",
     [
-        b"\xe4" + b"x" * 5000,  # of a version that nobody knows
+        b"\x74" + b"x" * 5000,  # of a version that nobody knows
         b"\x34\1\0" + b"k" * 16 + b"\xff\xff" + b"x" * 5000,  # cut off inside its options
         b"\x24\xee\xee" + b"k" * 16 + b"x" * 5000,  # its task has no name
     ],
@@ -220,6 +220,33 @@ def test_more_large_jobs_than_redis_reads_in_one_go_are_all_on_the_page(stage: S
         stage.buried(job)
     page = stage.broker.inspector.page("q", "morgue", "id", most_bytes=1000)
     assert [(view.id, view.cut, view.size) for view in page.jobs] == [(ident, True, 400_000) for ident in wanted]
+
+
+def test_of_many_large_records_of_an_id_only_those_are_read_that_are_asked_for(stage: Stage) -> None:
+    keys = []
+    for _ in range(12):
+        keys.append(stage.in_morgue("a", args=b"x" * 400_000))
+        stage.wait(1)
+    inspector, newest_first = stage.broker.inspector, keys[::-1]
+    sent = sent_bytes(stage.broker)
+    view = inspector.get("q", "a")
+    assert view is not None
+    assert (view.job.key, len(view.job.args)) == (keys[-1], 400_000)
+    assert sent_bytes(stage.broker) - sent < 1_000_000
+
+    found, cursor = [], ""
+    for wanted in (3, 3, 2, 3, 1):
+        sent = sent_bytes(stage.broker)
+        page = inspector.graves_page("q", "a", cursor=cursor, limit=2 if wanted == 2 else 250, page_bytes=1_000_000)
+        assert (len(page.jobs), bool(page.cursor)) == (wanted, wanted != 1)
+        assert sent_bytes(stage.broker) - sent < 3_000_000
+        found += [one.job.key for one in page.jobs]
+        cursor = page.cursor
+    assert found == [one.job.key for one in inspector.graves("q", "a")] == newest_first
+
+
+def sent_bytes(broker: Broker) -> int:
+    return sum(int(info["total_net_output_bytes"]) for info in broker.inspector.servers())
 
 
 def test_it_is_told_for_how_long_nothing_is_reaped(clocked: Broker) -> None:
@@ -256,3 +283,10 @@ def test_leases_of_many_jobs_are_told_in_their_order(stage: Stage) -> None:
     stage.done(held)
     assert inspector.leases(wanted[:1]) == [None]
     assert inspector.leases([]) == []
+
+
+@pytest.mark.parametrize(("size", "cut"), [(100, 0), (101, 101)])
+def test_arguments_are_left_out_when_they_alone_are_too_large(stage: Stage, size: int, cut: int) -> None:
+    stage.put("a", at=1000, args=b"x" * size, options=b'{"max_attempts":3}')
+    (view,) = stage.broker.inspector.page("q", "waiting", most_bytes=100).jobs
+    assert (len(view.job.args), view.cut) == (size - cut, cut > 0)

@@ -120,7 +120,7 @@ class Interleavings(RuleBasedStateMachine):
         assert [job.id for job in found] == self.model.expired()
         for job in found:
             expired = (fail(job, 1, 2, delay_ms=delay, outcome="crashed", guard="expired") if counted
-                       else release(job, suspect=True, guard="expired"))  # fmt: skip
+                       else release(job, unclear=True, guard="expired"))  # fmt: skip
             self.settle(expired)
 
     @precondition(lambda self: self.buried)

@@ -25,7 +25,7 @@ from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.frames import digest, unpack_batch
 from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, is_durable, release
 from django_delayq.core.settled import Mark
-from django_delayq.core.shards import Batch
+from django_delayq.core.shards import Batch, Which
 
 from .model import Live, ModelShard
 from .world import read_world
@@ -44,6 +44,7 @@ ids = st.sampled_from(IDS)
 #: which of the jobs handed out so far: still held, or known to a holder that lost it to another, or any
 pasts = st.tuples(st.sampled_from(["held", "held", "lost", "any"]), st.integers(0, 3))
 delays = st.sampled_from([0, 0, 0, 1, 1000, 20_000])
+served: st.SearchStrategy[Which] = st.sampled_from(["all", "all", "others", "quarantined"])
 
 
 @st.composite
@@ -84,17 +85,21 @@ def endings(draw: Any, guard: str = "token") -> Ending:
         return lambda job: ack(job, 1, 2)
     if verb == "fail":
         outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
+        quarantine, own = draw(st.booleans()), draw(st.booleans())
         return lambda job: replace(fail(job, 1, 2, delay_ms=delay, outcome=outcome, error_class="E",
-                                        error=b"%d" % job.token, guard=guard), **of_merged)  # fmt: skip
+                                        error=b"%d" % job.token, guard=guard, quarantine=quarantine, own_crash=own),
+                                   **of_merged)  # fmt: skip
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
         return lambda job: replace(bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead",
                                         guard=guard), **of_merged)  # fmt: skip
     if verb in ("expire", "record"):
         return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
-    suspect, old_place = draw(st.booleans()), draw(st.booleans())
-    return lambda job: replace(release(job, delay_ms=None if old_place else delay, suspect=suspect, guard=guard),
-                               **of_merged)  # fmt: skip
+    unclear, old_place = draw(st.booleans()), draw(st.booleans())
+    quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
+    return lambda job: replace(release(job, delay_ms=None if old_place else delay, unclear=unclear, guard=guard,
+                                       quarantine=quarantine, reason=postponed,
+                                       postpone=bool(postponed)), **of_merged)  # fmt: skip
 
 
 def by_id(jobs: list[Job]) -> list[Job]:
@@ -244,11 +249,13 @@ class Lives(RuleBasedStateMachine):
             self.us = int(ms) * 1000
             self.set_clock()
 
-    def check_batch(self, shard: ModelShard, batch: Batch, expected: list[Job]) -> None:
+    def check_batch(self, shard: ModelShard, batch: Batch, expected: list[Job], which: Which) -> None:
         assert not batch.broken
         assert by_id(batch.jobs) == by_id(expected)
-        due = shard.next_due_ms()
+        due = shard.next_due_ms(which)
         assert batch.next_due_ms == (None if due is None else max(0.0, due - shard.now_us / 1000))
+        quarantined = shard.next_due_ms("quarantined") if which == "others" else None
+        assert batch.quarantine_due_ms == (None if quarantined is None else quarantined - shard.now_us / 1000)
         assert batch.now_ms == shard.now_us / 1000
         self.handed.extend(batch.jobs)
 
@@ -329,28 +336,30 @@ class Lives(RuleBasedStateMachine):
 
     @act(lambda self: self.waiting(), which=st.integers(0, 1), limit=st.sampled_from([3, 3, 3, 1, 0]),
          worker=st.sampled_from(["w1", "w2"]),
-          patient=st.integers(0, 3))  # fmt: skip
-    def reserve(self, which: int, limit: int, worker: str, patient: int) -> None:
+         patient=st.integers(0, 3), served=served)  # fmt: skip
+    def reserve(self, which: int, limit: int, worker: str, patient: int, served: Which) -> None:
         shards = self.waiting()
         shard = shards[which % len(shards)]
         if patient:  # wait until something is due
-            self.wait_until(shard.next_due_ms())
+            self.wait_until(shard.next_due_ms(served))
         shard.see(self.us)
-        expected, token = shard.reserve(limit, worker)
-        self.check_batch(shard, self.real.reserve(shard.number, limit, worker=worker), expected)
+        expected, token = shard.reserve(limit, worker, served)
+        batch = self.real.reserve(shard.number, limit, worker=worker, which=served)
+        self.check_batch(shard, batch, expected, served)
         self.calls[-1].token, self.calls[-1].worker = token, worker
 
-    @act(lambda self: self.handed, which=st.lists(pasts, min_size=1, max_size=3), limit=st.integers(0, 2))
-    def ack_and_reserve(self, which: list[Past], limit: int) -> None:
+    @act(lambda self: self.handed, which=st.lists(pasts, min_size=1, max_size=3), limit=st.integers(0, 2),
+         served=served)  # fmt: skip
+    def ack_and_reserve(self, which: list[Past], limit: int, served: Which) -> None:
         jobs = [self.past(past) for past in which]
         shard = self.model[jobs[0].shard]
         acks = [ack(job, 1, 2) for job in jobs if job.shard == shard.number]
         shard.see(self.us)
         answers = shard.settle(list(acks))
-        expected, token = shard.reserve(limit, "w3")
-        counted, batch = self.real.settle_reserve(shard.number, acks, limit, worker="w3")
+        expected, token = shard.reserve(limit, "w3", served)
+        counted, batch = self.real.settle_reserve(shard.number, acks, limit, worker="w3", which=served)
         assert counted == answers
-        self.check_batch(shard, batch, expected)
+        self.check_batch(shard, batch, expected, served)
         self.calls[-1].token, self.calls[-1].worker = token, "w3"
 
     @act(lambda self: self.handed, past=pasts, ending=endings())
@@ -488,7 +497,7 @@ class Lives(RuleBasedStateMachine):
         if call.script == "ack_reserve":
             assert reply[0] == call.reply[0]
         frame = reply[1] if call.script == "ack_reserve" else reply
-        jobs, broken, now_us, _ = unpack_batch(frame, "q", call.number, call.worker)
+        jobs, broken, now_us, *_ = unpack_batch(frame, "q", call.number, call.worker)
         expected = shard.handed_out(call.token, call.worker) if call.token else []
         assert by_id(jobs) == by_id(expected)
         assert not broken

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from django_delayq.core import events
@@ -204,3 +206,20 @@ def test_any_number_is_moved_in_chunks(stage: Stage) -> None:
 def test_a_time_that_cannot_be_is_refused(stage: Stage, times: dict[str, int]) -> None:
     with pytest.raises(InvalidJob):
         move_named(stage.queue, 0, [], **times)
+
+
+def test_a_call_with_many_payloads_rests_in_between(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for ident in "abcdef":
+        for number in range(300):
+            stage.add(ident, b"%03d" % number, at=60_000)
+    seen = [key_of(stage, ident) for ident in "abcdef"]
+    calls, call = [], stage.broker.scripts.call
+
+    def noted(name: str, *args: Any) -> Any:
+        calls.append(name)
+        return call(name, *args)
+
+    monkeypatch.setattr(stage.broker.scripts, "call", noted)
+    assert cancel_named(stage.queue, 0, seen) == ["cancelled"] * 6
+    assert calls.count("cancel_many") == 2
+    assert stage.shard_is_empty()

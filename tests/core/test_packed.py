@@ -49,7 +49,9 @@ def test_every_field_of_a_job_is_kept() -> None:
         "last", 7, True,
     )  # fmt: skip
     usual = NewJob("", "")
-    assert [one.name for one in fields(NewJob) if getattr(other, one.name) == getattr(usual, one.name)] == []
+    # `repeatable` is of the call, `joined` of its answer.
+    usual_still = [one.name for one in fields(NewJob) if getattr(other, one.name) == getattr(usual, one.name)]
+    assert usual_still == ["repeatable", "joined"]
     assert unpack_job(pack_job(other)) == replace(other, due_ms=None, delay_ms=0)
 
 

@@ -95,6 +95,30 @@ def test_sent_again_the_call_hands_out_the_same_jobs(stage: Stage) -> None:
     assert sorted(again.jobs, key=str) == sorted(first.jobs, key=str)
 
 
+@pytest.mark.parametrize("ttr_ms", [None, 60_000])
+def test_sent_again_the_call_hands_out_under_a_lease_that_begins_then(stage: Stage, ttr_ms: int | None) -> None:
+    stage.put("a")
+    stage.batch(request=b"r" * 16, ttr_ms=ttr_ms)
+    stage.wait(10_000)
+    stage.batch(request=b"r" * 16, ttr_ms=ttr_ms)
+    (held,) = stage.queue.leases(0)
+    assert held.deadline_ms == T0 + 10_000 + (ttr_ms or LEASE)
+
+
+def test_sent_again_after_the_lease_a_job_is_held_anew_unless_it_went_to_another(stage: Stage) -> None:
+    stage.put("a")
+    stage.put("b")
+    stage.batch(1, request=b"r" * 16)
+    stage.wait(LEASE)
+    assert [job.id for job in stage.batch(1, request=b"r" * 16).jobs] == ["a"]
+    assert stage.queue.expired(0) == []
+    stage.wait(LEASE)
+    (a,) = stage.queue.expired(0)
+    stage.settle(fail(a, 0, 0, delay_ms=0, outcome="crashed", guard="expired"))
+    assert stage.take(worker="other")
+    assert stage.batch(1, request=b"r" * 16).jobs == []
+
+
 def test_sent_again_the_call_leaves_out_what_was_settled_meanwhile(stage: Stage) -> None:
     stage.put("a")
     stage.put("b")
@@ -172,3 +196,36 @@ def test_a_limit_that_cannot_be_read_holds_up_no_other_job(stage: Stage, options
     stage.put("a", options=options)
     stage.put("b")
     assert [job.id for job in stage.take()] == ["a", "b"]
+
+
+def test_sent_again_the_call_hands_out_nothing_of_another_worker(stage: Stage) -> None:
+    stage.put("a")
+    stage.put("b")
+    first = stage.batch(1, worker="one", request=b"1" * 16)
+    second = stage.batch(1, worker="two", request=b"2" * 16)
+    assert [job.id for job in stage.batch(1, worker="one", request=b"1" * 16).jobs] == ["a"]
+    assert [job.id for job in stage.batch(1, worker="two", request=b"2" * 16).jobs] == ["b"]
+    assert first.jobs[0].token != second.jobs[0].token
+
+
+def test_a_batch_of_large_jobs_ends_where_a_reply_can_bear_no_more(stage: Stage) -> None:
+    stage.queue.schedule_many(NewJob(f"j{number:03d}", "work", args=b"x" * 100_000) for number in range(100))
+    first = stage.take()
+    size = sum(len(job.args) for job in first)
+    assert 4 * 1024 * 1024 < size < 8 * 1024 * 1024
+    assert [job.id for job in first + stage.take()] == [f"j{number:03d}" for number in range(100)]
+
+
+def test_the_merged_jobs_of_a_batch_share_what_a_reply_can_bear(stage: Stage) -> None:
+    for ident in "abc":
+        for number in range(60):
+            stage.add(ident, b"%03d" % number + b"x" * 100_000, str(number))
+    found: dict[str, list[int]] = {}
+    sizes = []
+    while jobs := stage.take():
+        sizes.append(sum(len(payload.data) for job in jobs for payload in job.payloads))
+        for job in jobs:
+            found.setdefault(job.id, []).extend(int(payload.data[:3]) for payload in job.payloads)
+        stage.done(*jobs)
+    assert max(sizes) < 12 * 1024 * 1024, "as if each of them had a reply of its own"
+    assert found == {ident: list(range(60)) for ident in "abc"}

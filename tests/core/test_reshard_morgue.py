@@ -27,6 +27,22 @@ def test_t34_a_job_comes_back_from_an_old_morgue_as_it_was(full: Stage) -> None:
     assert queue.kick("dead") == ""
 
 
+def test_the_records_of_an_id_are_in_the_order_of_their_burials_whatever_their_epochs(stage: Stage) -> None:
+    keys = []
+    for shards in (3, 2, 4):
+        keys.append(stage.in_morgue("a"))
+        stage.wait(1)
+        reshard(stage, shards)
+    inspector = stage.broker.inspector
+    assert [view.job.key for view in inspector.graves("q", "a")] == keys[::-1]
+    first = inspector.graves_page("q", "a", limit=2)
+    rest = inspector.graves_page("q", "a", cursor=first.cursor)
+    assert [view.job.key for page in (first, rest) for view in page.jobs] == keys[::-1]
+    assert rest.cursor == ""
+    assert stage.queue.discard("a"), "the youngest"
+    assert [view.job.key for view in inspector.graves("q", "a")] == keys[1::-1]
+
+
 def test_payloads_come_back_from_an_old_morgue_with_their_scores(stage: Stage) -> None:
     stage.add("a", b"one", "1.5")
     stage.add("a", b"two", "0.5")
@@ -80,12 +96,12 @@ def test_a_kick_that_was_killed_between_its_two_shards_brings_nothing_back_twice
     stage.in_morgue("a")
     reshard(stage, 3)
     dying = other(stage.broker)
-    kill_after(dying, 2, monkeypatch)  # the look for the grave in two epochs
+    kill_after(dying, 3, monkeypatch)  # the look for the grave in two epochs, and at it
     with pytest.raises(Killed):
         dying.queue("q").kick("a")
     monkeypatch.undo()
     dying = other(stage.broker)
-    kill_after(dying, 4, monkeypatch)  # not in the old shard, put into the new one; the grave stays
+    kill_after(dying, 5, monkeypatch)  # not in the old shard, put into the new one; the grave stays
     with pytest.raises(Killed):
         dying.queue("q").kick("a")
     monkeypatch.undo()

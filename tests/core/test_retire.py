@@ -10,7 +10,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueNotEmpty
 from django_delayq.core.job import NewJob, Settlement, ack, fail
-from django_delayq.core.keys import MAX_SHARDS
+from django_delayq.core.keys import MAX_SHARDS, SHARD_KEYS
 
 from .epochs_stage import Killed, clocks, epoch_of, kill_after, next_id, other, reshard, take_all
 from .stage import Stage
@@ -39,7 +39,7 @@ def test_an_old_epoch_ends_when_nothing_lies_in_it_and_no_call_may_come_again(fu
     assert left == set()
     for place in range(3):
         shard = full.broker.shard("q", place)
-        assert {key for key in shard.keys if full.broker.client.exists(key)} <= {shard.names["meta"], *shard.keys[26:]}
+        assert {key for key in shard.keys if full.broker.client.exists(key)} <= {shard.names["meta"], *shard.keys[27:]}
     assert retire("q") == []
 
 
@@ -96,7 +96,7 @@ def test_nothing_is_ever_written_to_a_tombstone(stage: Stage) -> None:
     shard = stage.broker.shard("q", 0)
 
     def there() -> list[bytes]:
-        return [key for key in shard.keys[:26] if stage.broker.client.exists(key)]
+        return [key for key in shard.keys[: len(SHARD_KEYS)] if stage.broker.client.exists(key)]
 
     clocks(stage, 0, 1)
     assert there() == [shard.names["meta"]]
@@ -219,3 +219,27 @@ def test_what_was_lost_with_redis_is_put_back_with_its_tombstones(clocked: Broke
     assert stale.schedule(NewJob("b", "work")) == "created"
     assert {epoch_of(queue, ident) for ident in "ab"} == {0, 1}
     assert {job.id for job in take_all(queue)} == {"a", "b"}
+
+
+def test_counters_are_handed_on_once_although_who_did_it_was_killed_right_after_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.put("a")
+    stage.done(stage.take_one())
+    reshard(stage, 2)
+    before = stage.broker.inspector.counts("q").counters
+    stage.wait(130_000)
+    call = stage.broker.scripts.call
+
+    def killed(name: str, *words: Any) -> Any:
+        reply = call(name, *words)
+        if name == "carry" and any(isinstance(word, bytes) and word.startswith(b"count:") for word in words):
+            raise Killed
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stage.broker.scripts, "call", killed)
+        with pytest.raises(Killed):
+            stage.broker.epochs.retire("q")
+    assert other(stage.broker).epochs.retire("q") == [0]
+    assert stage.broker.inspector.counts("q").counters == before

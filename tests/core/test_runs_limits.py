@@ -333,3 +333,14 @@ def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch)
     assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
     assert max(pauses) == 2.0
     assert 10 <= now[0] < 12
+
+
+@pytest.mark.one_server("TIME of one server")
+def test_a_sender_that_paused_makes_up_no_more_than_one_call(broker: Broker) -> None:
+    key = pace_key(broker.prefix, "a").encode()
+    broker.scripts.call("pace", (key,), 10, "20")
+    due, seen = map(int, broker.client.get(key).split(b":"))
+    broker.client.set(key, f"{due - 60_000_000}:{seen}")
+    waits = [broker.scripts.call("pace", (key,), 10, "20") for _ in range(4)]
+    assert waits[:2] == [0, pytest.approx(0, abs=50)]
+    assert waits[3] == pytest.approx(1000, abs=100)

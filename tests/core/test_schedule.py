@@ -258,3 +258,15 @@ def test_every_reply_under_way_is_read_although_the_first_call_failed(
         with pytest.raises(QueueUnavailable, match="gone"):
             stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
     assert len(read) == IN_FLIGHT + 1
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (8, 8), (70, 60)])
+def test_a_correction_waits_a_second_for_each_failure_and_a_minute_at_most(
+    stage: Stage, failures: int, seconds: int
+) -> None:
+    stage.add("a", b"wrong", "1")
+    for _ in range(failures - 1):
+        stage.failed(stage.take_one())
+    stage.failed(stage.take_one(), 3_600_000)
+    stage.add("a", b"right", "2")
+    assert stage.picture()["waiting"] == [f"a +{seconds * 1000}"]

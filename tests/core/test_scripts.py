@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from django_delayq.core import fsck, scripts
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack, new_id
-from django_delayq.core.keys import SHARD_KEYS, make_shard
+from django_delayq.core.keys import DUE_KEYS, SHARD_KEYS, make_shard
 from django_delayq.core.scripts import NAMES, compose
 
 from .stage import Stage
@@ -56,14 +56,12 @@ def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None
     text = (LUA / "lib" / "keys.lua").read_text()
     due = re.search(r"DUE = \{(.+?)\}", text)
     assert due
-    assert re.findall(r"\d+", due[1]) == [str(n) for n in range(1, 9)]
-    named: dict[int, str] = {}
+    named = {int(n): key for n, key in zip(re.findall(r"\d+", due[1]), DUE_KEYS, strict=True)}
     for names, keys in re.findall(r"^local ([A-Z_, ]+) = (KEYS.+)$", text, re.MULTILINE):
         if "{" not in keys:
             numbers = map(int, re.findall(r"\d+", keys))
             named |= dict(zip(numbers, names.lower().split(", "), strict=True))
-    assert [named[number] for number in range(9, 27)] == list(SHARD_KEYS[8:])
-    assert named[27] == "wake"
+    assert [named[number] for number in sorted(named)] == [*SHARD_KEYS, "wake"]
 
 
 def test_the_short_script_names_its_keys_in_the_order_in_which_they_are_sent() -> None:

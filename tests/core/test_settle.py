@@ -143,11 +143,14 @@ def test_a_failed_job_waits_out_its_back_off_and_is_counted(stage: Stage) -> Non
     assert view.error == {"message": "oops"}
 
 
-def test_a_crash_counts_as_failure_and_as_crash_and_makes_a_suspect(stage: Stage) -> None:
+def test_a_crash_counts_as_failure_and_as_crash_and_if_it_was_surely_the_jobs_own_as_that_too(stage: Stage) -> None:
     stage.put("a")
     stage.failed(stage.take_one(), outcome="crashed")
     job = stage.take_one()
-    assert (job.failures, job.crashes, job.suspect) == (1, 1, True)
+    assert (job.failures, job.crashes, job.own_crashes, job.quarantined) == (1, 1, 0, False)
+    stage.failed(job, outcome="crashed", own_crash=True)
+    job = stage.take_one()
+    assert (job.failures, job.crashes, job.own_crashes) == (2, 2, 1)
 
 
 def test_a_plain_job_that_fails_gives_way_to_what_was_gated_behind_it(stage: Stage) -> None:
@@ -204,14 +207,12 @@ def test_a_job_released_with_a_delay_waits_for_it(stage: Stage) -> None:
     assert stage.picture() == {"waiting": ["a +900"]}
 
 
-def test_a_suspect_stays_one_until_a_run_of_it_failed_by_itself(stage: Stage) -> None:
+def test_a_lost_start_stays_unclear_until_the_next_end_of_a_run(stage: Stage) -> None:
     stage.put("a")
-    stage.released(stage.take_one(), suspect=True)
+    stage.released(stage.take_one(), unclear=True)
+    assert stage.picture() == {"waiting": ["a +0 unclear"]}
     stage.released(stage.take_one())
-    job = stage.take_one()
-    assert job.suspect
-    stage.failed(job)
-    assert not stage.take_one().suspect
+    assert stage.picture() == {"waiting": ["a +0"]}
 
 
 def test_the_mark_of_a_known_start_is_that_of_one_run_only(stage: Stage) -> None:
@@ -365,3 +366,27 @@ def test_the_event_stream_is_capped(broker: Broker) -> None:
         queue.settle([ack(job, 1, 2) for job in queue.reserve(0, 50, worker="w").jobs])
     # Redis trims whole nodes of 100 entries.
     assert small.client.xlen(queue.shard(0).names["event"]) <= 50 + 100
+
+
+@pytest.mark.parametrize("counter", ["failures", "reserves", "crashes"])
+def test_a_counter_that_has_reached_its_largest_value_stays_there(stage: Stage, counter: str) -> None:
+    """Else it would begin at 0 again, and a job that fails for ever would never come to its end."""
+    stage.put("a")
+    stage.failed(stage.take_one(), outcome="crashed")
+    packed = stage.broker.client.hget(stage.key("state"), "a")
+    at = 16 + 2 * ["failures", "reserves", "crashes"].index(counter)
+    stage.broker.client.hset(stage.key("state"), "a", packed[:at] + b"\xff\xff" + packed[at + 2 :])
+    if counter == "failures":
+        stage.broker.client.zadd(stage.key("failures"), {"a": 65535})
+    stage.failed(stage.take_one(), outcome="crashed")
+    job = stage.take_one()
+    assert getattr(job, counter) == 65535
+    assert stage.buried(job)
+    assert getattr(stage.broker.inspector.graves("q", "a")[0].job, counter) == 65535
+
+
+def test_a_job_that_nobody_could_read_has_not_failed_an_attempt(stage: Stage) -> None:
+    stage.put("a")
+    assert stage.buried(stage.take_one(), "undecodable", outcome="undecodable")
+    (grave,) = stage.broker.inspector.graves("q", "a")
+    assert (grave.outcome, grave.job.failures) == ("undecodable", 0)

@@ -171,3 +171,11 @@ def test_a_waiter_that_is_closed_from_another_thread_returns_at_once(broker: Bro
     assert heard == [[]]
     assert time.monotonic() - started < 5
     assert waker.wait(30) == []
+
+
+def test_a_job_under_an_id_of_its_own_wakes_a_consumer_when_it_is_the_next(stage: Stage, drain: Drain) -> None:
+    stage.put("a", at=1000)
+    drain()
+    for ident, at, tokens in (("later", 2000, 0), ("sooner", 500, 1)):
+        stage.put(ident, at=at, fresh=True)
+        assert drain() == tokens

@@ -38,3 +38,11 @@ def test_what_somebody_announced_is_plain_text_that_can_be_sent_on(
     found = stored(broker, said)
     assert found == {**known, "name": "w", "seen_ms": 1_700_000_000_000}
     json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+
+
+def test_a_new_worker_is_not_told_what_was_meant_for_another_one_of_its_name(broker: Broker) -> None:
+    broker.announce("w:1", {}, done=None)
+    assert broker.tell_worker("w:1", "stop")
+    assert [told.word for told in broker.announce("w:1", {}, done=[]).told] == ["stop"]
+    assert broker.announce("w:1", {}, done=None).told == ()
+    assert broker.announce("w:1", {}, done=[]).told == ()

@@ -9,7 +9,8 @@ from typing import Any
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.frames import take_u8, take_u16, take_u32, unpack_payload, unpack_state
-from django_delayq.core.job import Payload, unpack_body
+from django_delayq.core.job import Payload, is_quarantined, unpack_body
+from django_delayq.core.keys import DUE_KEYS
 from django_delayq.core.queue import Queue
 from django_delayq.core.settled import unpack_marks
 
@@ -23,8 +24,8 @@ def read_world(queue: Queue, number: int) -> dict[str, Any]:
     """One shard, in the form of ``ModelShard.world()``."""
     names = queue.shard(number).names
     with queue.broker.client.pipeline(transaction=False) as pipe:
-        for priority in range(8):
-            pipe.zrange(names[f"due.{priority}"], 0, -1, withscores=True)
+        for name in DUE_KEYS:
+            pipe.zrange(names[name], 0, -1, withscores=True)
         for name in ("lease", "order", "failed", "failures", "morgue"):
             pipe.zrange(names[name], 0, -1, withscores=True)
         for name in ("body", "state", "gate", "payload", "grave", "count", "task"):
@@ -64,7 +65,7 @@ def _content(packed: bytes, tasks: dict[int, str]) -> Content:
 def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any,
           tasks: dict[int, str]) -> dict[str, Any]:  # fmt: skip
     state = unpack_state(packed)
-    taken_at = 32 + len(state.worker.encode()) + 2
+    taken_at = 34 + len(state.worker.encode()) + 2
     taken = {packed[at + 16 : at + 32] for at in range(taken_at, taken_at + 32 * state.taken, 32)}
     waiting: list[Payload] = []
     running: list[Payload] = []
@@ -75,7 +76,9 @@ def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: A
             (running if flies else waiting).append(unpack_payload(payloads[ident + b"\0" + digest + slot]))
     return {
         "content": _content(body, tasks), "failures": state.failures, "reserves": state.reserves,
-        "crashes": state.crashes, "flags": state.flags, "failed_at_ms": state.failed_at_ms, "error": state.error,
+        "crashes": state.crashes, "own_crashes": state.own_crashes, "quarantined": is_quarantined(body),
+        "flags": state.flags, "failed_at_ms": state.failed_at_ms, "error": state.error,
+        "postponed": (state.postponed_for, state.postponed_at_ms),
         "token": state.token, "worker": state.worker, "old_due_ms": state.due_us // 1000 if state.token else 0,
         "gate": (struct.unpack("<d", gate[:8])[0] // 1000, _content(gate[8:], tasks)) if gate else None,
         "waiting": waiting, "running": running,

@@ -13,9 +13,9 @@ from django.core.management import CommandError, call_command
 from django_delayq import schedule
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
-from django_delayq.core.job import bury, fail
+from django_delayq.core.job import NewJob, bury, fail
 from django_delayq.management.base import duration, printable, table
-from tests.app.deeds import note, rest, sync
+from tests.app.deeds import note, rest, send, sync
 from tests.support.redis_box import RedisBox
 
 
@@ -107,6 +107,21 @@ def test_a_buried_job_is_shown_whole_and_harmless_to_a_terminal(delayq: Broker) 
     assert "Traceback" in shown
     (told,) = json.loads(run("delayq_morgue", "show", "--id", "a", "--json"))
     assert (told["args"], told["kwargs"], told["error"]["class"]) == (["text of a"], {}, "ValueError")
+
+
+def test_secrets_of_a_buried_job_are_masked_unless_they_are_asked_for(delayq: Broker) -> None:
+    queue = delayq.queue("default")
+    schedule(send, "hunter2", id="a", api_key="hunter2", context={"token": "hunter2"})
+    (job,) = queue.reserve(queue.shard_of("a"), 10, worker="w").jobs
+    trace = "after KeyError:\n    pass: hunter2\n"
+    record = json.dumps({"message": "token=hunter2", "traceback": trace, "order": {"pin": "hunter2"}}).encode()
+    queue.settle([bury(job, 0, 5, reason="jwt=hunter2", outcome="exhausted", error_class="ValueError", error=record)])
+    show = ("show", "--id", "a")
+    for words in (["list"], ["list", "--json"], show, (*show, "--json")):
+        assert "hunter2" not in run("delayq_morgue", *words)
+    assert run("delayq_morgue", *show, "--show-secrets").count("hunter2") == 7
+    (told,) = json.loads(run("delayq_morgue", *show, "--json", "--show-secrets"))
+    assert (told["args"], told["options"]["context"]) == (["hunter2"], {"token": "hunter2"})
 
 
 def test_jobs_are_retried_or_discarded_one_by_one_or_all(delayq: Broker) -> None:
@@ -212,8 +227,6 @@ def test_check_names_what_endangers_jobs(redis_factory: Callable[..., RedisBox],
 
 @pytest.mark.django_db
 def test_check_finds_jobs_without_a_task(delayq: Broker) -> None:
-    from django_delayq.core.job import NewJob
-
     delayq.queue("default").schedule(NewJob("1", "gone.task", delay_ms=60_000))
     found = levels("--fail-level", "warning")
     ((level, text),) = found["tasks"]
@@ -221,6 +234,17 @@ def test_check_finds_jobs_without_a_task(delayq: Broker) -> None:
     assert "'gone.task'" in text
     assert found["failed"]
     assert levels()["failed"] == []
+
+
+@pytest.mark.django_db
+def test_check_warns_when_jobs_are_held_and_nobody_would_take_them_back(delayq: Broker) -> None:
+    queue = delayq.queue("default")
+    queue.schedule(NewJob("1", "task"))
+    assert queue.reserve(0, 1, worker="w").jobs
+    (level, text), _ = levels()["workers"]
+    assert (level, "no dispatcher is running" in text) == ("WARN", True)
+    delayq.announce("w", {"dispatcher": True})
+    assert [level for level, _ in levels()["workers"]] == ["OK"]
 
 
 @pytest.mark.django_db

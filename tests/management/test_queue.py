@@ -270,3 +270,43 @@ def test_what_makes_no_sense_for_the_morgue_is_refused(delayq: Broker, arguments
     with pytest.raises(CommandError, match="--all, without --limit"):
         run("delayq_morgue", *arguments)
     assert places(delayq) == {"morgue": 1}
+
+
+# --- options beside the subcommand
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--json", "list"],
+        ["list", "--json"],
+        ["list", "--json", "--yes"],
+        ["--yes", "list", "--json"],
+        ["-v", "0", "list", "--json", "--traceback"],
+        ["list", "--verbosity", "0", "--json", "--settings", "tests.settings", "--no-color"],
+    ],
+)
+def test_common_options_stand_before_and_after_the_subcommand(delayq: Broker, words: list[str]) -> None:
+    schedule(note, "x", delay=60)
+    out = StringIO()
+    call_command("delayq_queue", *words, stdout=out, stderr=StringIO())
+    assert [queue["queue"] for queue in json.loads(out.getvalue())] == ["default"]
+
+
+@pytest.mark.parametrize("words", [["--yes", "cancel-all", "default"], ["cancel-all", "default", "--yes"]])
+def test_a_yes_counts_on_both_sides(delayq: Broker, words: list[str]) -> None:
+    schedule(note, "x", delay=60)
+    call_command("delayq_queue", *words, stdout=StringIO(), stderr=StringIO())
+    assert delayq.inspector.counts("default").delayed == 0
+    with pytest.raises(CommandError, match="repeat the command with --yes"):
+        call_command("delayq_queue", "cancel-all", "default", stdout=StringIO(), stderr=StringIO())
+
+
+@pytest.mark.parametrize(
+    "words", [["--json", "runs"], ["runs", "--json"], ["runs", "-v", "0", "--json", "--traceback"]]
+)
+@pytest.mark.django_db
+def test_the_pipelines_subcommands_take_them_too(delayq: Broker, words: list[str]) -> None:
+    out = StringIO()
+    call_command("delayq_pipeline", *words, stdout=out, stderr=StringIO())
+    assert json.loads(out.getvalue()) == {"runs": []}

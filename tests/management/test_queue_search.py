@@ -11,7 +11,8 @@ from django.core.management import CommandError, call_command
 
 from django_delayq import schedule
 from django_delayq.core.broker import Broker
-from tests.app.deeds import note, sync
+from django_delayq.masking import HIDDEN
+from tests.app.deeds import note, send, sync
 
 
 def run(*arguments: str) -> str:
@@ -63,3 +64,13 @@ def test_a_queue_that_is_not_there_is_told() -> None:
         run("nowhere", "x")
     with pytest.raises(CommandError, match="search for what"):
         run("default", "")
+
+
+def test_secrets_in_arguments_are_masked_unless_they_are_asked_for() -> None:
+    schedule(note, "dsn redis://:hunter2@host", id="secret")
+    schedule(send, "hunter2", id="named", api_key="hunter2", n=5)
+    for text in ("secret", "named"):
+        assert "hunter2" not in run("default", text) + run("default", text, "--json")
+        assert "hunter2" in run("default", text, "--show-secrets")
+    (found,) = told("default", "named")
+    assert json.loads(found["content"]) == {"a": [HIDDEN], "k": {"api_key": HIDDEN, "n": 5}}

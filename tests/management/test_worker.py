@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Spawn = Callable[..., "subprocess.Popen[str]"]
 
 
-def put(broker: Broker, task: str, *args: Any, **options: Any) -> str:
+def put(broker: Broker, task: str, *args: Any, queue: str = "default", **options: Any) -> str:
     job = NewJob(options.pop("id", new_id()), f"depot.{task}", encode_args(args, {}), **options)
-    broker.queue("default").schedule(job)
+    broker.queue(queue).schedule(job)
     return job.id
 
 
@@ -170,6 +170,30 @@ def test_a_dispatcher_runs_no_job_and_stops(
     assert dispatcher.returncode == 0, output
     assert output.startswith("delayq_dispatcher 0.1.0")
     assert depot.lines() == []
+
+
+@pytest.mark.parametrize("command", ["delayq_worker", "delayq_dispatcher"])
+def test_a_misspelled_queue_is_refused_and_not_made(depot: Depot, broker: Broker, command: str) -> None:
+    put(broker, "ship", 1)
+    answer = depot.manage(command, "--queues", "default,defualt")
+    assert answer.returncode == 1
+    assert "there is no queue 'defualt': no task and no setting names it" in answer.stderr
+    assert "Did you mean 'default'?" in answer.stderr and "DELAYQ['QUEUES']" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert broker.queue_names() == ["default"]
+
+
+def test_a_queue_that_others_have_made_is_served(depot: Depot, broker: Broker) -> None:
+    put(broker, "ship", 1, queue="theirs")
+    answer = depot.manage("delayq_worker", "--burst", "--queues", "theirs")
+    assert answer.returncode == 0, answer.stderr
+    assert depot.lines() == ["ship 1 en"]
+
+
+def test_a_worker_that_is_sent_to_a_pull_queue_is_told_why_it_finds_nothing(depot: Depot, broker: Broker) -> None:
+    broker.queue("feed", kind="pull")
+    answer = depot.manage("delayq_worker", "--burst", "--queues", "feed")
+    assert "kind 'pull'" in answer.stderr and "Queue('feed').reserve()" in answer.stderr
 
 
 @pytest.mark.parametrize(

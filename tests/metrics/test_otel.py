@@ -54,7 +54,6 @@ def test_the_deployment_is_measured_in_the_words_of_opentelemetry(
     settled = points(found["delayq.settled"])
     assert settled[("delayq.outcome", "acked"), ("messaging.destination.name", "notes")] == 1
     assert points(found["delayq.jobs"])[("delayq.state", "delayed"), ("messaging.destination.name", "notes")] == 1
-    assert points(found["delayed.queue.events"])[("direction", "dequeue"), ("type", "notes")] == 1
     assert (found["delayq.lag"].unit, found["delayq.redis.memory.used"].unit) == ("s", "By")
     assert isinstance(found["delayq.settled"].data, Sum)
     assert found["delayq.settled"].data.is_monotonic

@@ -1,4 +1,4 @@
-"""Reading the queue through Spark: all columns or a few, all shards or some, with filters handed over or not."""
+"""Reading the queue through Spark: all columns or a few, all shards or some, all ids or some."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +18,8 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, bury, fail
 from django_delayq.pipeline.job_schema import JOBS
-from django_delayq.pipeline.reader import make_reader
+from django_delayq.pipeline.reader import JobsReader
+from django_delayq.pipeline.selection import snapshot
 from tests.support.cluster_box import ClusterBox
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def read(options: dict[str, str]) -> Callable[..., list[dict[str, Any]]]:
     """Reads as Spark does, but in this process: the rows."""
 
     def rows(*names: str, on: dict[str, str] = options, **others: str) -> list[dict[str, Any]]:
-        reader = make_reader(columns_of(*names) if names else JOBS, {**on, **others})
+        reader = JobsReader(columns_of(*names) if names else JOBS, {**on, **others})
         batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
         return pa.Table.from_batches(batches).to_pylist() if batches else []
 
@@ -123,23 +124,51 @@ def test_queues_shards_states_and_bounds_are_kept_to(broker: Broker, read: Calla
     assert ids(bounded) == ["order-1", "order-2"]
 
 
+def test_some_ids_are_looked_up_wherever_they_lie(broker: Broker, read: Callable[..., Any]) -> None:
+    queue = filled(broker).queue("orders")
+    queue.schedule(NewJob("a,b", "work", delay_ms=10**9))
+    everything = read(**ALL)
+    names = {"a,b", "order-1", "mail-1", *(row["id"] for row in everything if row["state"] not in ("waiting",))}
+    wanted = [row for row in everything if row["id"] in names]
+    assert {row["state"] for row in wanted} == {"waiting", "reserved", "gated", "morgue"}
+    idents = json.dumps([*names, "nobody", "order-1"])
+    assert in_order(read(**ALL, ids=idents)) == in_order(wanted)
+    assert in_order(read("id", "due", **ALL, ids=idents)) == in_order([
+        {"id": row["id"], "due": row["due"]} for row in wanted
+    ])  # fmt: skip
+    assert ids(read(queue="mail", ids=" order-1, mail-1")) == ["mail-1"]
+    assert ids(read(ids="order-1,order-2", dueFrom=str(FAR_MS + 2000))) == ["order-2"]
+    assert read(ids="[]") == []
+
+
+def test_of_some_ids_no_other_job_is_read(broker: Broker, options: dict[str, str]) -> None:
+    filled(broker)
+    reader = JobsReader(JOBS, {**options, **ALL, "queue": "orders", "ids": "order-1"})
+    (only,) = reader.partitions()
+    before = broker.client.info("commandstats")
+    assert sum(batch.num_rows for batch in reader.read(only)) == 1
+    after = broker.client.info("commandstats")
+    for scan in ("zscan", "hscan", "zrange", "zrangebyscore"):
+        assert before.get(f"cmdstat_{scan}") == after.get(f"cmdstat_{scan}"), scan
+
+
 def test_small_batches_and_few_tasks_have_the_same_rows(broker: Broker, options: dict[str, str],
                                                          read: Callable[..., Any]) -> None:  # fmt: skip
     filled(broker)
     everything = in_order(read(**ALL))
     for more in ({"fetch": "1"}, {"partitions": "1"}, {"partitions": "3", "fetch": "7"}):
         assert in_order(read(**ALL, **more)) == everything
-    assert [len(make_reader(JOBS, {**options, "partitions": n}).partitions()) for n in ("1", "3", "200")] == [1, 3, 4]
+    assert [len(JobsReader(JOBS, {**options, "partitions": n}).partitions()) for n in ("1", "3", "200")] == [1, 3, 4]
 
 
 def test_batches_are_cut_at_ten_thousand_rows_and_at_large_ones(broker: Broker, options: dict[str, str]) -> None:
     queue = broker.queue("q", shards=1)
     queue.count_many(NewJob(f"j{n}", "work", delay_ms=10**7) for n in range(12_000))
     queue.count_many(NewJob(f"k{n}", "work", delay_ms=10**9, args=b"x" * 900_000) for n in range(12))
-    reader = make_reader(JOBS, {**options, "fetch": "1000"})
+    reader = JobsReader(JOBS, {**options, "fetch": "1000"})
     sizes = [batch.num_rows for partition in reader.partitions() for batch in reader.read(partition)]
     assert sum(sizes) == 12_012 and 10_000 <= sizes[0] <= 11_000 and len(sizes) == 3
-    reader = make_reader(columns_of("id", "due"), options)
+    reader = JobsReader(columns_of("id", "due"), options)
     found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sum(batch.num_rows for batch in found) == len({ident for batch in found for ident in batch[0].to_pylist()})
     assert sum(batch.num_rows for batch in found) == 12_012 and len(found) == 2
@@ -216,45 +245,20 @@ def test_a_view_in_sql_reads_it_too(spark: SparkSession, broker: Broker, options
     spark.catalog.dropTempView("jobs_now")
 
 
-FILTERS: list[Callable[[DataFrame], DataFrame]] = [
-    lambda jobs: jobs.where((F.col("due") >= FAR) & (F.col("due") < FAR + timedelta(seconds=5))),
-    lambda jobs: jobs.where(F.col("due") == FAR),
-    lambda jobs: jobs.where((F.col("due") > FAR) & (F.col("state") == "waiting") & (F.col("priority") == 3)),
-    lambda jobs: jobs.where(F.col("id").isin("order-1", "order-2", "now-1", "now-2", "nobody", "mail-1")),
-    lambda jobs: jobs.where((F.col("id") == "order-7") & (F.col("queue") == "orders")),
-    lambda jobs: jobs.where((F.col("queue") == "orders") & F.col("shard").isin(0, 2) & (F.col("state") != "waiting")),
-    lambda jobs: jobs.where(F.col("state").isin("gated", "morgue") | (F.col("id") == "order-1")),
-    lambda jobs: jobs.where((F.col("state") == "nowhere") | (F.col("queue") == "nobody")),
-    lambda jobs: jobs.where(F.col("queue") == "nobody"),
-    lambda jobs: jobs.where(F.col("due").isNull() | F.col("task").like("shop%")),
-]
-
-
-def test_filters_handed_over_or_not_find_the_same_rows(
-    spark: SparkSession, broker: Broker, options: dict[str, str]
-) -> None:
+def test_a_filtered_count_changes_no_later_one(spark: SparkSession, broker: Broker, options: dict[str, str]) -> None:
     filled(broker)
-    whole = frame(spark, options, **ALL).cache()
-    for place, condition in enumerate(FILTERS):
-        # A load for each: Spark keeps what it planned for the last filters, and reads it again where there are none.
-        pushed = condition(frame(spark, options, **ALL, pushdown="true"))
-        assert as_rows(pushed) == as_rows(condition(whole)), f"filter {place}"
-    whole.unpersist()
+    for jobs in (frame(spark, options, **ALL), snapshot(spark, options, JOBS.fieldNames())):
+        assert jobs.where("id = 'order-1' AND queue = 'orders'").count() == 1
+        assert jobs.count() == 51
+        assert jobs.where("due >= timestamp '2096-10-02T07:06:40Z' AND state = 'waiting'").count() == 41
+        assert jobs.count() == 51
 
 
-def test_what_is_handed_over_is_not_read(spark: SparkSession, broker: Broker, options: dict[str, str]) -> None:
+def test_spark_reads_some_ids_alone(spark: SparkSession, broker: Broker, options: dict[str, str]) -> None:
     filled(broker)
-    jobs = frame(spark, options, **ALL, pushdown="true")
-    assert jobs.where(F.col("id") == "mail-1").rdd.getNumPartitions() == 2  # the shard of the id in each of both queues
-    assert jobs.where((F.col("queue") == "orders") & (F.col("shard") == 1)).rdd.getNumPartitions() == 1
-    # A session that does not allow it refuses the reader, and reads all the same without.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    try:
-        with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
-            frame(spark, options, pushdown="true").count()
-        assert frame(spark, options, queue="mail").where(F.col("id") == "mail-1").count() == 1
-    finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    found = frame(spark, options, **ALL, ids=json.dumps(["mail-1", "order-1"]))
+    assert {(row["queue"], row["id"]) for row in found.collect()} == {("mail", "mail-1"), ("orders", "order-1")}
+    assert found.rdd.getNumPartitions() <= 3, "the homes of two ids in a queue of three shards and in one of one"
 
 
 def test_errors_of_options_reach_the_caller_with_their_text(spark: SparkSession, options: dict[str, str]) -> None:

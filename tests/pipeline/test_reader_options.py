@@ -1,35 +1,20 @@
-"""Options, columns and filters of reading the queue: checked and understood without Spark running."""
+"""Options and columns of reading the queue: checked and understood without Spark running."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import (
     CaseInsensitiveDict,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringStartsWith,
 )
 from pyspark.sql.types import LongType, StructType, TimestampNTZType
 
 from django_delayq.core.errors import Misconfigured
-from django_delayq.pipeline.job_filters import narrowed
 from django_delayq.pipeline.job_options import ReadOptions, Wanted
 from django_delayq.pipeline.job_schema import JOBS, check_schema
 from django_delayq.pipeline.jobs import JobsSource
-from django_delayq.pipeline.reader import JobsPushReader, JobsReader
 
 REDIS = {"redis": "redis://localhost:1/0"}
 T0_MS = 1_700_000_000_000
@@ -43,21 +28,26 @@ def read(**options: str) -> ReadOptions:
 def test_without_options_all_queues_are_read_as_they_wait_and_run() -> None:
     options = read()
     assert options.wanted == Wanted(None, None, ("waiting", "reserved"), None, None, None)
-    assert (options.fetch, options.partitions, options.pushdown, options.missing_is_empty) == (200, 200, False, False)
+    assert (options.fetch, options.partitions, options.missing_is_empty) == (200, 200, False)
 
 
 def test_every_option_is_understood() -> None:
     options = read(queue=" a, b,a ", states="MORGUE, waiting", shards="0,1025", dueFrom="2023-11-14T22:13:20Z",
-                   dueTo=str(T0_MS + 5), fetch="10", partitions="3", pushdown="TRUE",
-                   missingQueue="empty")  # fmt: skip
-    wanted = Wanted(("a", "b"), frozenset({0, 1025}), ("waiting", "morgue"), T0_MS, T0_MS + 5)
-    assert options == ReadOptions(wanted, 10, 3, True, True)
+                   dueTo=str(T0_MS + 5), fetch="10", partitions="3",
+                   missingQueue="empty", ids="a, b,a")  # fmt: skip
+    wanted = Wanted(("a", "b"), frozenset({0, 1025}), ("waiting", "morgue"), T0_MS, T0_MS + 5, ("a", "b"))
+    assert options == ReadOptions(wanted, 10, 3, True)
     assert read(queue="*", states="*").wanted == Wanted(states=("waiting", "reserved", "gated", "morgue"))
 
 
 @pytest.mark.parametrize("text", ["2023-11-14T23:13:20+01:00", "2023-11-14 22:13:20.000Z", str(T0_MS), f" {T0_MS} "])
 def test_a_moment_may_be_written_in_several_ways(text: str) -> None:
     assert read(dueFrom=text).wanted.low == T0_MS
+
+
+def test_an_id_with_a_comma_is_given_as_json() -> None:
+    assert read(ids='["a,b", 7, " x"]').wanted.idents == ("a,b", "7", " x")
+    assert read(ids=" [] ").wanted.idents == ()
 
 
 def test_a_fraction_of_a_millisecond_is_rounded_up() -> None:
@@ -84,7 +74,11 @@ def test_a_fraction_of_a_millisecond_is_rounded_up() -> None:
         ("fetch", "1001", "1 to 1000"),
         ("fetch", "ten", "1 to 1000"),
         ("partitions", "0", "whole number"),
-        ("pushdown", "yes", "true or false"),
+        ("pushdown", "true", "'pushdown' is no option here"),
+        ("ids", " , ", "the option ids is empty; give a JSON list"),
+        ("ids", '["a"', "give a JSON list"),
+        ("ids", '["a", null]', "id must be a str"),
+        ("ids", '["a\\u0000"]', "control characters"),
         ("missingQueue", "ignore", "fail, or empty"),
         ("dueform", "1", "Did you mean 'dueFrom'"),
         ("path", "somewhere", "is no option"),
@@ -101,11 +95,10 @@ def test_bounds_the_wrong_way_round_are_refused() -> None:
 
 
 def test_names_of_options_have_no_large_and_small_letters() -> None:
-    source = JobsSource(CaseInsensitiveDict({**REDIS, "DUEFROM": "5", "Pushdown": "true"}))
+    source = JobsSource(CaseInsensitiveDict({**REDIS, "DUEFROM": "5", "Ids": "a"}))
     assert source.schema() == JOBS
     reader = source.reader(JOBS)
-    assert isinstance(reader, JobsPushReader)
-    assert reader.wanted.low == 5
+    assert (reader.wanted.low, reader.wanted.idents) == (5, ("a",))
 
 
 def test_options_are_checked_before_anything_is_read() -> None:
@@ -113,12 +106,6 @@ def test_options_are_checked_before_anything_is_read() -> None:
         JobsSource({**REDIS, "dueFrom": "?"}).schema()
     with pytest.raises(Misconfigured, match="1 to 1000"):
         JobsSource({**REDIS, "fetch": "?"}).reader(JOBS)
-
-
-def test_without_pushdown_the_reader_does_not_take_filters() -> None:
-    reader = JobsSource({**REDIS}).reader(JOBS)
-    # Spark refuses any reader that overrides it, unless the session allows it.
-    assert type(reader).pushFilters is JobsReader.pushFilters is not JobsPushReader.pushFilters
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -142,67 +129,3 @@ def test_any_columns_may_be_asked_for_in_any_order() -> None:
 def test_a_column_that_no_job_has_is_refused(name: str, kind: Any, text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
         check_schema(StructType().add(name, kind))
-
-
-# -- filters -----------------------------------------------------------------------------------------------------------
-
-DUE, EARLIER = ("due",), timedelta(microseconds=1)
-BERLIN = timezone(timedelta(hours=1))
-
-
-@pytest.mark.parametrize(
-    ("condition", "change"),
-    [
-        (GreaterThanOrEqual(DUE, T0), {"low": T0_MS}),
-        (GreaterThanOrEqual(DUE, T0 + EARLIER), {"low": T0_MS + 1}),
-        (GreaterThan(DUE, T0), {"low": T0_MS + 1}),
-        (GreaterThan(DUE, T0 - EARLIER), {"low": T0_MS}),
-        (LessThan(DUE, T0), {"high": T0_MS}),
-        (LessThan(DUE, T0 + EARLIER), {"high": T0_MS + 1}),
-        (LessThanOrEqual(DUE, T0), {"high": T0_MS + 1}),
-        (LessThanOrEqual(DUE, T0 - EARLIER), {"high": T0_MS}),
-        (EqualTo(DUE, T0.astimezone(BERLIN)), {"low": T0_MS, "high": T0_MS + 1}),
-        (EqualTo(("id",), "a"), {"idents": ("a",)}),
-        (EqualNullSafe(("id",), "a"), {"idents": ("a",)}),
-        (In(("id",), ("a", None, "b", "a")), {"idents": ("a", "b")}),
-        (EqualTo(("state",), "waiting"), {"states": ("waiting",)}),
-        (In(("state",), ("morgue", "nowhere")), {"states": ()}),
-        (EqualTo(("queue",), "q"), {"queues": ("q",)}),
-        (In(("shard",), (1, 2)), {"shards": frozenset({1, 2})}),
-        (IsNotNull(("id",)), {}),
-    ],
-)
-def test_a_filter_narrows_down_what_is_wanted(condition: Filter, change: Mapping[str, Any]) -> None:
-    assert narrowed(Wanted(), condition) == replace(Wanted(), **change)
-
-
-def test_no_due_time_is_equal_to_a_fraction_of_a_millisecond() -> None:
-    found = narrowed(Wanted(), EqualTo(DUE, T0 + EARLIER))
-    assert found is not None and found.low is not None and found.high is not None and found.low >= found.high
-
-
-def test_filters_meet_what_was_wanted_before() -> None:
-    wanted = Wanted(("a", "b"), frozenset({1, 2}), ("waiting",), T0_MS, T0_MS + 10, ("x", "y"))
-    assert narrowed(wanted, GreaterThanOrEqual(DUE, T0 - EARLIER * 5000)) == wanted
-    assert narrowed(wanted, LessThan(DUE, T0 + timedelta(days=1))) == wanted
-    assert narrowed(wanted, In(("queue",), ("b", "c"))) == replace(wanted, queues=("b",))
-    assert narrowed(wanted, EqualTo(("shard",), 3)) == replace(wanted, shards=frozenset())
-    assert narrowed(wanted, EqualTo(("id",), "z")) == replace(wanted, idents=())
-    assert narrowed(wanted, EqualTo(("state",), "morgue")) == replace(wanted, states=())
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        EqualTo(("task",), "work"),
-        StringStartsWith(("id",), "a"),
-        Not(EqualTo(("id",), "a")),
-        IsNotNull(DUE),
-        GreaterThan(("failures",), 1),
-        GreaterThan(DUE, datetime(2023, 11, 14)),
-        EqualTo(("shard",), "1"),
-        EqualTo(("context", "trace"), "x"),
-    ],
-)
-def test_what_the_core_cannot_answer_is_left_to_spark(condition: Filter) -> None:
-    assert narrowed(Wanted(), condition) is None

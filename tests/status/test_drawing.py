@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq.core.counts import Counts
 from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
-from django_delayq.status.drawing import clipped, fitted, flowing, regrouped, server_line, spark
+from django_delayq.status.drawing import clipped, fitted, flowing, regrouped, report, server_line, spark
 from django_delayq.status.screen import LOOKS, Trail, backlog_line, screen
 from django_delayq.status.telling import human_bytes
 
@@ -103,6 +103,17 @@ def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change
         "  #2 1m30s  shop.sync id-2\\n and 2 more  orders",
         "box:2  busy 1/5  lost",
     ]  # fmt: skip
+
+
+def test_jobs_and_workers_in_quarantine_are_named() -> None:
+    queues = tuple(QueueStatus(name, "python", Counts(name, T0, quarantine=number), 1, 0)
+                   for name, number in (("crm", 2), ("mails", 0), ("orders", 1)))  # fmt: skip
+    worker = WorkerStatus("box:3", T0, 0.4, threads=1, running=1, quarantine=True, said={"threads": 1, "running": 1})
+    snapshot = Snapshot(T0, queues, (worker,))
+    line = "quarantine: 2 of crm, 1 of orders wait to run alone in a process, because theirs died under them"
+    assert line in report(snapshot) and line in screen(snapshot, Change(), Trail(), 160)
+    assert "box:3 (quarantine)" in report(snapshot)[-1]
+    assert "box:3  busy 1/1  quarantine  0.4s ago" in screen(snapshot, Change(), Trail(), 160)
 
 
 def test_a_narrow_terminal_keeps_what_matters(drawn: tuple[Snapshot, Change, Trail]) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from django_delayq.connections import DjangoBroker
 from django_delayq.core.broker import Broker
 from django_delayq.status import take
+from tests.app.outbox_stage import Stage, State
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "postgres"])
 
@@ -22,3 +24,16 @@ def test_a_database_that_was_away_is_there_again(delayq: Broker, settings: Any, 
     assert before is not None
     assert broken is None
     assert take(delayq).outbox == before
+
+
+@pytest.mark.django_db
+def test_only_what_was_never_sent_is_said_to_wait_and_since_when(delayq: DjangoBroker) -> None:
+    stage = Stage(delayq)
+    stage.sent("again")
+    stage.table.update(state=State.UNSENT)
+    stage.age(3600)
+    stage.write("new")
+    outbox = take(delayq).outbox
+    assert outbox is not None
+    assert outbox["waiting"] == 2
+    assert outbox["oldest_waiting_seconds"] == pytest.approx(0, abs=60)

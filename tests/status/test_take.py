@@ -81,6 +81,7 @@ def test_workers_are_told_with_what_their_threads_run(seeded: Broker) -> None:
             busy.started_ms, busy.rss_mib) == (
         "host:2", "host", 7, ("orders",), 4, 1, True, False, T0 - 5000, 50)  # fmt: skip
     assert (silent.name, silent.threads, silent.jobs, silent.pid) == ("host:1", 0, (), None)
+    assert not silent.quarantine and worker_status({"name": "q", "seen_ms": T0, "quarantine": True}, T0).quarantine
 
 
 def test_a_worker_is_lost_after_half_a_minute_of_silence() -> None:

@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 MARK = "DELAYQ_TEST_RUN"
-RUN = os.environ.setdefault(MARK, f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+_XDIST_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+# A worker of pytest-xdist has a mark of its own, not its controller's: each accounts for what it started itself.
+RUN = os.environ.get(MARK, "")
+if not RUN.startswith(f"{_XDIST_WORKER}-"):
+    RUN = os.environ[MARK] = f"{_XDIST_WORKER}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 _WATCHDOG = """
 import os, signal, sys

@@ -44,6 +44,7 @@ class TcpProxy:
         self._delay = 0.0
         self._cut = Cut.NONE
         self._cut_countdown = 0
+        self._cuts_left = 0
         self._cut_when: Callable[[bytes], bool] = lambda chunk: True
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
@@ -69,10 +70,10 @@ class TcpProxy:
         """Hold every chunk back for ``seconds`` in each direction."""
         self._set(Mode.DELAY, seconds)
 
-    def cut_after_request(self, nth: int = 1, *, when: Callable[[bytes], bool] | None = None) -> None:
+    def cut_after_request(self, nth: int = 1, *, when: Callable[[bytes], bool] | None = None, times: int = 1) -> None:
         """The ``nth`` request from now (of those for which ``when(bytes)`` is true) is applied by the server, but its
-        answer is dropped and the connection reset. Then all is well again."""
-        self._arm(Cut.AFTER_REQUEST, nth, when)
+        answer is dropped and the connection reset; so are the next ones, ``times`` in all. Then all is well again."""
+        self._arm(Cut.AFTER_REQUEST, nth, when, times)
 
     def cut_before_request(self, nth: int = 1, *, when: Callable[[bytes], bool] | None = None) -> None:
         """The ``nth`` request from now never reaches the server; the connection is reset. Then all is well again."""
@@ -123,9 +124,10 @@ class TcpProxy:
         elif before is Mode.REFUSE:
             self._listen()
 
-    def _arm(self, cut: Cut, nth: int, when: Callable[[bytes], bool] | None) -> None:
+    def _arm(self, cut: Cut, nth: int, when: Callable[[bytes], bool] | None, times: int = 1) -> None:
         with self._changed:
             self._cut, self._cut_countdown, self._cut_when = cut, nth, when or (lambda chunk: True)
+            self._cuts_left = times
 
     def _take_cut(self, chunk: bytes) -> Cut:
         with self._changed:
@@ -134,8 +136,11 @@ class TcpProxy:
             self._cut_countdown -= 1
             if self._cut_countdown > 0:
                 return Cut.NONE
-            cut, self._cut = self._cut, Cut.NONE
+            cut = self._cut
             self.cuts_done += 1
+            self._cuts_left -= 1
+            if not self._cuts_left:
+                self._cut = Cut.NONE
             return cut
 
     def _gate(self) -> None:

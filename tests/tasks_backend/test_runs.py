@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_delayq import get_job, runtime, schedule
+from django_delayq import get_job, schedule, signals
 from django_delayq.backends import DelayQBackend, compat, registration
 from django_delayq.backends.compat import TaskResultStatus
 from django_delayq.backends.errors import Gone, ResultTooLarge
@@ -61,8 +61,8 @@ def test_a_task_runs_and_its_result_has_everything(delayq: Broker, work: Work, h
 def test_jobs_that_are_no_tasks_of_the_framework_pay_nothing_for_the_backend() -> None:
     plain = Task(deeds.noop.func, name="plain")
     for event in ("job_started", "job_succeeded", "job_failed", "job_buried"):
-        assert not runtime.wants(event, plain) and not runtime.wants(event, None)
-        assert runtime.wants(event, registration.known(deeds.noop.func))
+        assert not signals.wants(event, plain) and not signals.wants(event, None)
+        assert signals.wants(event, registration.known(deeds.noop.func))
 
 
 def test_signals_of_the_queue_are_sent_although_the_framework_cannot_be_told(

@@ -127,6 +127,14 @@ def test_the_verbs_of_callers(delayq_fake: Fake) -> None:
     assert (get_job(handle), cancel(handle)) == (None, False)
 
 
+def test_a_stale_handle_does_not_touch_the_next_job_of_its_id(delayq_fake: Fake) -> None:
+    old = schedule(note, "x", id="n", delay=60)
+    run_due(until=timedelta(minutes=2))
+    new = schedule(note, "y", id="n", delay=60)
+    assert (old.cancel(), old.reschedule(delay=1), old.run_now(), old.state()) == (False, False, False, None)
+    assert (new.state(), new.cancel()) == ("delayed", "cancelled")
+
+
 def test_the_door_of_those_who_pull(delayq_fake: Fake) -> None:
     schedule(note, "x", id="1")
     (job,) = Queue("notes").reserve(ttr=30)

@@ -141,6 +141,7 @@ def test_from_a_coroutine(delayq_immediate: Fake, done: list[Any]) -> None:
     assert done == ["x", 1]
 
 
+@pytest.mark.filterwarnings("ignore:schedule.. was called on a running event loop:RuntimeWarning")
 def test_a_coroutine_that_calls_schedule_itself_is_told(delayq_immediate: Fake) -> None:
     async def go() -> None:
         schedule(note, "x")

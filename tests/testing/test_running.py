@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import InvalidJob, get_job, schedule, schedule_many, signals
-from django_delayq.core.errors import DelayQError, JobTimeout
+from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
 from django_delayq.core.job import NewJob
 from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
 
@@ -208,7 +208,7 @@ def test_a_task_that_nobody_knows_is_told(delayq_fake: Fake) -> None:
     delayq_fake.broker.queue("notes").schedule(NewJob("1", "works.gone"))
     with pytest.raises(DelayQError, match=r"works.gone id=1 could not be run: unknown task"):
         run_due()
-    assert_scheduled("works.gone", delay=30)
+    assert_scheduled("works.gone", delay=2)
 
 
 def test_a_paused_queue_is_left_alone_and_so_is_a_pull_queue(delayq_fake: Fake, done: list[Any]) -> None:
@@ -228,6 +228,15 @@ def test_a_lease_that_ran_out_comes_back(delayq_fake: Fake, done: list[Any]) -> 
     assert not run_due(until=10).runs
     run_due(until=10)
     assert done == ["x"]
+
+
+def test_a_lease_that_ran_out_during_the_last_attempt_calls_those_who_listen(
+    delayq_fake: Fake, done: list[Any]
+) -> None:
+    schedule(last)
+    assert delayq_fake.broker.queue("notes").reserve(0, 1, worker="somebody", started=True).jobs
+    run_due(until=20)
+    assert done == [Crashed]
 
 
 def test_many_jobs_run_in_the_order_of_the_calls(delayq_fake: Fake, done: list[Any]) -> None:

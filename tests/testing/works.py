@@ -95,4 +95,4 @@ def last() -> None:
     raise ZeroDivisionError
 
 
-logging.getLogger("django_delayq.worker.telling").addHandler(logging.NullHandler())
+logging.getLogger("django_delayq.worker.notifier").addHandler(logging.NullHandler())

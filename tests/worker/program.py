@@ -1,6 +1,7 @@
 """A worker program without Django: ``python -m tests.worker.program supervise|child|single``.
 
-The environment tells the rest: DQ_URL, DQ_PREFIX, DQ_CONFIG (JSON of WorkerConfig), DQ_PATIENCE, DQ_LEASE.
+The environment tells the rest: DQ_URL, DQ_PREFIX, DQ_CONFIG (JSON of WorkerConfig), DQ_PATIENCE, DQ_LEASE, DQ_IDLE and
+DQ_LISTEN (the events whose ends leave a line in the list "ends").
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.worker import Supervisor, Worker, WorkerConfig, adopt, birth, current_job, leave
+from django_delayq.worker import Hooks, Supervisor, Worker, WorkerConfig, adopt, birth, consumer, current_job, leave
 
 FAST = {"retry_in": lambda n: 0.0}
 
@@ -82,6 +83,18 @@ def always_exit() -> None:
     os._exit(0)
 
 
+def brief(seconds: float) -> None:
+    tell("begun")
+    time.sleep(seconds)
+    tell("ended")
+
+
+def deadly(seconds: float) -> None:
+    tell("begun")
+    time.sleep(seconds)
+    os._exit(1)
+
+
 def stubborn() -> None:
     tell("begun")
     until = time.monotonic() + 60
@@ -92,14 +105,37 @@ def stubborn() -> None:
             continue
 
 
+def exhausted(job: Any, error: BaseException) -> None:
+    """The hook of all tasks here; ``current_job()`` is its job, wherever it is called."""
+    same = current_job()
+    seen = "?" if same is None or same.id != job.id else ",".join([job.task, *job.payloads])
+    make_broker().client.rpush("ends", f"on_exhausted:{job.id}:{type(error).__name__}:{seen}")
+
+
+def notify(event: str, *, job: Any, task: Any, error: Any = None, **details: Any) -> None:
+    """The framework of this program: leaves a line, and may die of it."""
+    client = make_broker().client
+    said = details.get("outcome", details.get("reason"))
+    client.rpush("ends", f"{event}:{job.id}:{said}:{type(error).__name__}")
+    if client.lpop("deadly"):
+        os._exit(9)
+
+
+def hooks() -> Hooks:
+    wanted = os.environ.get("DQ_LISTEN", "").split(",")
+    return Hooks(wants=lambda event, task: event in wanted, notify=notify)
+
+
 def registry() -> Registry:
     made = Registry()
     options: dict[Any, dict[str, Any]] = {
         note: {}, wait: {}, hold: {}, crash_once: {}, always_exit: {}, stubborn: {"timeout": 0.2, "max_attempts": 1},
-        wait_early: {"ack": "early"}, explode: {"merge": True, "batch_size": 10, "crash_limit": 2},
+        brief: {}, deadly: {"crash_limit": 2},
+        wait_early: {"ack": "early"}, explode: {"merge": True, "batch_size": 10, "crash_limit": 1},
     }  # fmt: skip
     for function, special in options.items():
-        made.add(Task(function, name=function.__name__, options=TaskOptions(**{**FAST, **special})))
+        own = {"on_exhausted": exhausted} if os.environ.get("DQ_LISTEN") else {}
+        made.add(Task(function, name=function.__name__, options=TaskOptions(**{**FAST, **own, **special})))
     return made
 
 
@@ -109,14 +145,15 @@ def main(role: str) -> None:
     config = WorkerConfig(**{"queues": ("default",), "threads": 2, **told})
     if role == "supervise":
         command = [sys.executable, "-m", "tests.worker.program", "child"]
-        sys.exit(Supervisor(command, config, make_broker, registry()).run())
+        sys.exit(Supervisor(command, config, make_broker, registry(), hooks=hooks()).run())
     if role == "broken":
         sys.exit(3)
     made = birth() if role == "child" else None
     board = adopt(made) if made else None
     BROKER.append(make_broker())
     patience = float(os.environ.get("DQ_PATIENCE", "5"))
-    leave(Worker(BROKER[0], registry(), config, birth=made, board=board, patience=patience).run())
+    consumer.QUARANTINE_IDLE = float(os.environ.get("DQ_IDLE", "30"))  # type: ignore[misc]
+    leave(Worker(BROKER[0], registry(), config, hooks(), birth=made, board=board, patience=patience).run())
 
 
 if __name__ == "__main__":

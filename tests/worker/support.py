@@ -118,9 +118,9 @@ def run_dry(broker: Broker, registry: Registry, hooks: Hooks | None = None, *, m
     return worker
 
 
-def eventually(condition: Callable[[], Any], what: str = "") -> Any:
+def eventually(condition: Callable[[], Any], what: str = "", *, seconds: float = DEADLINE) -> Any:
     """The first true value of ``condition()``; for facts in Redis, of which no event tells."""
-    until = time.monotonic() + DEADLINE
+    until = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < until, f"never came true: {what or condition}"
         threading.Event().wait(0.01)

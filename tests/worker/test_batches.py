@@ -434,21 +434,6 @@ def test_the_heartbeat_keeps_all_jobs_of_a_long_batch(connection: Any, prefix: s
     assert calls == [["a", "b", "c"]] and started == [{True}] and places(broker) == {}
 
 
-def test_suspects_run_alone_and_one_id_at_a_time(broker: Broker) -> None:
-    calls: list[list[str]] = []
-
-    def work(batch: dict[str, list[Any]]) -> None:
-        calls.append(sorted(batch))
-
-    for ident in ("suspect-1", "suspect-2", "a", "b"):
-        put_payload(broker, "work", ident, ident)
-    queue = broker.queue("default")
-    jobs = queue.reserve(0, 10, worker="another").jobs
-    queue.settle([release(job, suspect=job.id.startswith("suspect")) for job in jobs])
-    run_dry(broker, registry_of(work, merge=True, batch_size=10), threads=2)
-    assert sorted(calls) == [["a", "b"], ["suspect-1"], ["suspect-2"]] and places(broker) == {}
-
-
 def test_batches_that_wait_for_a_slot_are_given_back_at_the_stop(broker: Broker) -> None:
     gate, begun = threading.Event(), threading.Event()
     ran: Counter[str] = Counter()

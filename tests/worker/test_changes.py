@@ -12,7 +12,6 @@ from django_delayq.core.connection import Connection
 from django_delayq.core.errors import Bury
 from django_delayq.core.job import ack, bury, fail, new_key
 from django_delayq.core.shards import Tick
-from django_delayq.core.task import Registry
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.dispatcher import Patrol
 from django_delayq.worker.loop import Loop
@@ -115,6 +114,20 @@ def test_a_worker_notes_how_durable_jobs_ended_and_what_failed(broker: Broker) -
     assert news_of("bury", durable=True) == {"morgue": HERE, "settled": HERE}
 
 
+def test_a_worker_notes_that_a_job_fails_no_more(broker: Broker) -> None:
+    changes, seen = Changes(), []
+
+    def work() -> None:
+        seen.append(heard(changes))
+        if len(seen) == 1:
+            raise ValueError
+
+    put(broker, "work")
+    with working(broker, registry_of(work, retry_in=0.01), config(dispatcher=False), changes=changes):
+        eventually(lambda: len(seen) == 2 and heard(changes))
+    assert seen == [{}, {"failed": HERE}]
+
+
 def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
     changes = Changes()
 
@@ -136,7 +149,7 @@ def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
 def patrolled(connection: Connection, prefix: str) -> tuple[Broker, Patrol, Changes]:
     broker, changes = Broker(connection, prefix=prefix), Changes()
     queue = broker.queue("default")
-    return broker, Patrol(lambda: [queue], Registry(), 15.0, 5.0, Weather(), changes=changes), changes
+    return broker, Patrol(lambda: [queue], 15.0, 5.0, Weather(), changes=changes), changes
 
 
 def look(patrol: Patrol, changes: Changes) -> dict[str, set[tuple[str, int]]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from django_delayq.core.errors import Bury, JobTimeout, Release, Retry
-from django_delayq.core.job import STARTED, Settlement
+from django_delayq.core.job import STARTED, UNRENEWED, Job, Settlement
 from django_delayq.core.retry import MAX_DELAY
 from django_delayq.core.task import Task, TaskOptions
 from django_delayq.worker import decision
@@ -70,8 +71,55 @@ def test_max_attempts_is_exact(max_attempts: int) -> None:
     ],
 )
 def test_a_crash_is_tried_again_at_once_then_later_then_never(crashes: int, failures: int, expected: object) -> None:
-    job = make_job(crashes=crashes, failures=failures)
+    job = make_job(crashes=crashes, own_crashes=crashes, failures=failures)
     assert said(decision.crashed(job, policy(crash_limit=4), "died of signal 9")) == expected
+
+
+@pytest.mark.parametrize("beside", [0, 1, 5])
+def test_a_job_whose_process_died_runs_in_quarantine_next(beside: int) -> None:
+    settlement = decision.crashed(make_job(), policy(), "died of signal 9", beside=beside)
+    assert (settlement.quarantine, settlement.own_crash) == (True, beside == 0)
+
+
+def test_a_crash_beside_other_jobs_never_buries_whatever_the_limits_say() -> None:
+    job = make_job(failures=30, crashes=30, own_crashes=2)
+    settlement = decision.crashed(job, policy(crash_limit=1, max_attempts=1), "died of signal 9", beside=2)
+    assert (settlement.verb, settlement.outcome, settlement.delay_ms) == ("fail", "crashed", 3_600_000)
+    assert json.loads(settlement.error)["message"] == "died of signal 9; 2 other jobs ran in the same process"
+
+
+def test_crashes_beside_others_do_not_count_towards_the_crash_limit() -> None:
+    job = make_job(failures=7, crashes=7, own_crashes=1)
+    assert decision.crashed(job, policy(crash_limit=3), "").verb == "fail"
+    assert decision.crashed(job, policy(crash_limit=2), "").verb == "bury"
+
+
+def test_the_loss_of_a_host_is_counted_but_neither_proves_nor_suspects_anything() -> None:
+    for quarantined in (False, True):
+        job = make_job(flags=STARTED, failures=5, crashes=5, own_crashes=2, quarantined=quarantined)
+        settlement = decision.lost(job, policy(crash_limit=3))
+        assert (settlement.verb, settlement.own_crash, settlement.quarantine) == ("fail", False, quarantined)
+    assert decision.lost(make_job(flags=STARTED, failures=2), policy(max_attempts=3)).outcome == "poison"
+
+
+def test_a_lease_that_a_holder_without_heartbeat_lost_counts_towards_the_crash_limit() -> None:
+    job = make_job(flags=STARTED | UNRENEWED, failures=1, crashes=1, own_crashes=1)
+    assert decision.lost(job, policy(crash_limit=2)).outcome == "poison"
+    settlement = decision.lost(job, policy(crash_limit=3))
+    assert (settlement.verb, settlement.own_crash, settlement.quarantine) == ("fail", True, False)
+
+
+@pytest.mark.parametrize("error", [ValueError(), Retry(), Release(), Release(delay=5)])
+def test_a_run_in_quarantine_that_ends_by_itself_ends_the_suspicion(error: BaseException) -> None:
+    assert not decision.raised(make_job(quarantined=True), policy(), error, 0, 0).quarantine
+
+
+def test_a_job_that_is_given_back_before_it_ran_stays_in_quarantine() -> None:
+    job = make_job(quarantined=True)
+    assert decision.give_back(job, policy()).quarantine
+    assert decision.not_prepared(job, policy(), OSError(), 0.0).quarantine
+    assert decision.unknown_task(job, policy(), 0.0, elsewhere=True, jitter=0.5).quarantine
+    assert decision.lost(job, policy()).quarantine
 
 
 class Declined(ValueError):
@@ -176,7 +224,7 @@ def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None
 def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | None) -> None:
     retried = decision.raised(make_job(), policy(), Retry(delay=delay), 0, 0)
     released = decision.raised(make_job(), policy(), Release(delay=delay), 0, 0)
-    assert (retried.delay_ms, released.delay_ms) == ((10_000, 1_000) if ms is None else (ms, ms))
+    assert (retried.delay_ms, released.delay_ms) == ((10_000, 10_000) if ms is None else (ms, ms))
 
 
 def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
@@ -186,7 +234,7 @@ def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
     def carried(settlement: Settlement) -> tuple[str, str, bool, bool, str]:
         return (settlement.verb, settlement.outcome, settlement.oldest, settlement.inherit, settlement.score_policy)
 
-    job, last = make_job(merged=True), make_job(merged=True, failures=2, crashes=1)
+    job, last = make_job(merged=True), make_job(merged=True, failures=2, crashes=1, own_crashes=1)
     assert carried(decision.raised(job, rules, ValueError(), 0, 0)) == ("fail", "failed", False, True, "max")
     assert carried(decision.raised(last, rules, ValueError(), 0, 0)) == ("bury", "exhausted", True, True, "max")
     assert carried(decision.overran(last, rules, 0, 0)) == ("bury", "exhausted", True, True, "max")
@@ -202,18 +250,60 @@ def test_what_comes_of_a_merged_job_carries_the_policies_of_its_task() -> None:
 def test_a_lost_lease_costs_an_attempt_only_after_a_known_start() -> None:
     quiet, begun = make_job(), make_job(flags=STARTED)
     released, failed = decision.lost(quiet, policy()), decision.lost(begun, policy())
-    assert (released.verb, released.suspect, released.guard) == ("release", True, "expired")
+    assert (released.verb, released.unclear, released.guard) == ("release", True, "expired")
     assert (failed.verb, failed.outcome, failed.guard) == ("fail", "crashed", "expired")
 
 
-def test_an_unknown_task_waits_longer_each_time_and_goes_to_the_morgue_after_a_day() -> None:
-    delays, reserves = [], 1
-    while (settlement := decision.unknown_task(make_job(reserves=reserves))).verb == "release":
+def postponements(settle: Callable[[Job, float], Settlement], hours: int) -> tuple[list[float], Settlement]:
+    """Return the delays of a job that is settled like this whenever it is due, and the last settlement."""
+    job, now_ms, delays = make_job(), 0.0, []
+    while (settlement := settle(job, now_ms)).postpone and now_ms < hours * 3_600_000:
+        if job.postponed_for != settlement.reason:
+            job.postponed_for, job.postponed_at_ms = settlement.reason, int(now_ms)
         delays.append((settlement.delay_ms or 0) / 1000)
-        reserves += 1
-    assert delays[:7] == [30, 60, 120, 240, 480, 600, 600]
-    assert sum(delays) >= 24 * 3600 > sum(delays[:-1])
-    assert said(settlement) == ("bury", "buried", "unknown task", None)
+        now_ms += settlement.delay_ms or 0
+    return delays, settlement
+
+
+def test_an_unknown_task_waits_longer_each_time_and_goes_to_the_morgue_after_a_day() -> None:
+    delays, last = postponements(
+        lambda job, now_ms: decision.unknown_task(job, policy(), now_ms, elsewhere=False, jitter=0.5), 48
+    )
+    assert delays[:9] == [2, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert set(delays[9:]) == {300} and sum(delays) >= 24 * 3600 > sum(delays[:-1])
+    assert said(last) == ("bury", "buried", "unknown task", None)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1.0])
+def test_a_task_that_another_worker_knows_comes_back_soon_but_makes_no_busy_loop(jitter: float) -> None:
+    delays, last = postponements(
+        lambda job, now_ms: decision.unknown_task(job, policy(), now_ms, elsewhere=True, jitter=jitter), 48
+    )
+    assert delays[0] == 1 + jitter and sum(delays[:10]) < 32, "ten older workers in a row cost half a minute"
+    assert last.verb == "release", "it is not buried, because a worker knows it"
+    assert max(delays) == 15 and len(delays) < 48 * 3600 / 15 + 25
+
+
+def test_waiting_for_another_reason_begins_anew() -> None:
+    job = make_job(postponed_for="not prepared: OSError", postponed_at_ms=0)
+    day = 25 * 3_600_000
+    assert decision.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
+    job.postponed_for = "task unknown to this worker"
+    assert decision.unknown_task(job, policy(), day, elsewhere=False, jitter=0).delay_ms == 2_000
+
+
+def test_a_job_whose_surroundings_are_not_prepared_waits_longer_each_time() -> None:
+    delays, last = postponements(
+        lambda job, now_ms: decision.not_prepared(job, policy(), OSError("no database"), now_ms), 1
+    )
+    assert delays[:8] == [1, 1, 2, 4, 8, 16, 32, 60]
+    assert (last.verb, last.reason) == ("release", "not prepared: OSError")
+
+
+def test_a_job_that_was_released_a_thousand_times_is_postponed_like_a_new_one() -> None:
+    job = make_job(reserves=1_000)
+    assert decision.unknown_task(job, policy(), 0, elsewhere=False, jitter=0).delay_ms == 2_000
+    assert decision.not_prepared(job, policy(), OSError(), 0).delay_ms == 1_000
 
 
 def test_a_broken_back_off_falls_back_to_the_default() -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.connection import Connection
 from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import UNCLEAR, Settlement
 from django_delayq.core.task import Registry
 from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.orphans import Orphans
+from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS, LeaseReaper
 from django_delayq.worker.weather import Weather
 
-from .support import eventually, put
+from .support import eventually, put, registry_of
 
 LEASE = 0.03
 HEARTBEAT = 0.01
@@ -38,9 +43,13 @@ def state(broker: Broker, ident: str) -> str:
     return view.state
 
 
-def patrol(broker: Broker, weather: Weather) -> Patrol:
+def work() -> None: ...
+
+
+def patrol(broker: Broker, weather: Weather, registry: Registry | None = None) -> Patrol:
     queue = broker.queue("default")
-    return Patrol(lambda: [queue], Registry(), LEASE, HEARTBEAT, weather)
+    reaper = LeaseReaper(Orphans(registry_of(work) if registry is None else registry))
+    return Patrol(lambda: [queue], LEASE, HEARTBEAT, weather, reaper=reaper)
 
 
 def test_an_expired_lease_is_taken_away(broker: Broker, forgotten: str) -> None:
@@ -59,3 +68,49 @@ def test_the_first_call_that_comes_through_after_an_outage_takes_nothing_away(br
     weather.fine()
     assert weather.lasting() == 0
     eventually(lambda: guard.run() and state(broker, forgotten) == "ready", "the end of the hold")
+
+
+def test_a_lease_of_a_task_that_a_dispatcher_does_not_know_is_left_to_one_that_does(broker: Broker) -> None:
+    queue, idents = broker.queue("default"), [put(broker, name) for name in ("new", "work", "new")]
+    queue.reserve(0, 3, worker="gone", started=True)
+    eventually(lambda: len(queue.expired(0)) == 3, "the end of the leases")
+    old = patrol(broker, Weather())
+    eventually(lambda: old.run() >= 0 and state(broker, idents[1]) == "ready", "the job of the known task")
+    for _ in range(3):
+        old.run()
+    assert [state(broker, ident) for ident in idents] == ["reserved", "ready", "reserved"]
+    newer = patrol(broker, Weather(), registry_of(new, crash_limit=1))
+    eventually(lambda: newer.run() >= 0 and not queue.leases(0), "the jobs of the task that it knows")
+    assert broker.inspector.counts("default").morgue == 2, "by the policy of their own task"
+
+
+def new() -> None: ...
+
+
+def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> None:
+    queue = broker.queue("default")
+    for name in ("here", "gone"):
+        put(broker, "work", id=name)
+        (job,) = queue.reserve(0, 1, worker=name).jobs
+        assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
+    broker.announce("here", {})
+    LeaseReaper(Orphans(registry_of(work))).reap_runs(queue, 0, broker.now_ms())
+    assert len(queue.begun(0)) == 2, "a worker that began a moment ago may not have announced itself"
+    key = queue.shard(0).names["begun"]
+    for field, value in broker.client.hgetall(key).items():
+        broker.client.hset(key, field, struct.pack("<d", broker.now_ms() - SILENT_MS - 1) + value[8:])
+    LeaseReaper(Orphans(registry_of(work))).reap_runs(queue, 0, broker.now_ms())
+    assert [job.id for job in queue.begun(0)] == ["here"]
+
+
+def test_a_lease_of_a_task_that_no_dispatcher_knows_comes_back_uncounted_in_the_end(broker: Broker) -> None:
+    queue, ident = broker.queue("default"), put(broker, "removed")
+    queue.reserve(0, 1, worker="gone", started=True)
+    eventually(lambda: queue.expired(0), "the end of the lease")
+    (lease,) = queue.leases(0)
+    reaper = LeaseReaper(Orphans(registry_of(work)))
+    assert not reaper.reap(queue, 0, lease.deadline_ms + UNKNOWN_TASK_MS - 1)
+    assert state(broker, ident) == "reserved"
+    assert reaper.reap(queue, 0, lease.deadline_ms + UNKNOWN_TASK_MS)
+    view = broker.inspector.get("default", ident)
+    assert view is not None and (view.state, view.job.failures, view.job.flags) == ("ready", 0, UNCLEAR)

@@ -178,7 +178,7 @@ def test_of_a_batch_those_begin_whose_lease_still_stood() -> None:
     ]
     hooks = Hooks(before_job=lambda job: seen.append(len(current_job().jobs)))  # type: ignore[union-attr]
     Execution(registry_of(work, merge=True, batch_size=3, ack="early"), hooks)(BatchRun(members))
-    assert queue.asked == [("ack", ident, False) for ident in "abc"]
+    assert queue.asked == [("ack_early", ident, False) for ident in "abc"]
     assert seen == [3, ({"b": ["b"], "c": ["c"]}, ["b", "c"])]
     assert [fate(member)[0] for member in members] == ["release", "record", "record"]
     assert [member.settlement.outcome for member in members[1:] if member.settlement] == ["succeeded", "failed"]

@@ -86,7 +86,7 @@ def test_undecodable_arguments_bury_only_that_job() -> None:
 
 def test_an_unknown_task_is_given_back() -> None:
     run = execute(lambda: None, job=make_job(task="shop.later"))
-    assert run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("release", 30_000)
+    assert run.settlement and (run.settlement.verb, run.settlement.delay_ms) == ("release", 2_000)
 
 
 def test_a_run_whose_lease_is_over_does_not_start() -> None:

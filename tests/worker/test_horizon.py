@@ -153,3 +153,12 @@ def test_the_pace_believes_slow_runs_sooner_than_fast_ones() -> None:
     assert pace.seconds > 0.3
     pace.at_least(9.0)
     assert pace.seconds == 9.0
+
+
+def test_a_run_that_goes_on_never_makes_the_pace_look_faster() -> None:
+    pace = Pace()
+    pace.measured(10.0, 1)
+    pace.at_least(1.0)
+    assert pace.seconds == 10.0
+    pace.at_least(30.0)
+    assert pace.seconds == 30.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,24 @@ def test_a_run_that_never_reached_its_limit_is_left_alone() -> None:
     warden.arm(run, 60)
     warden.disarm(run)
     assert (run.limited_by, run.should_stop) == (0.0, False)
+
+
+def test_a_limit_strikes_when_it_ends_and_not_with_the_next_look_around() -> None:
+    """The warden sleeps until the nearest limit that it knows, or its beat; a limit that ends sooner wakes it."""
+    beats = threading.Semaphore(0)
+    running: list[Run | None] = [None]
+    warden = Warden(running, None, lambda _: None, lambda: beats.release())
+    warden.start()
+    try:
+        beats.acquire(timeout=5)
+        time.sleep(0.05)  # it looks around once, and then sleeps for a second
+        running[0] = run = make_run()
+        began = time.monotonic()
+        with pytest.raises(JobTimeout):
+            warden.arm(run, 0.1)
+            while time.monotonic() < began + 5:
+                pass
+        assert time.monotonic() - began < 0.5
+        warden.disarm(run)
+    finally:
+        warden.close()

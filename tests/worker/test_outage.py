@@ -22,6 +22,8 @@ from django_delayq.core.faults import Backoff, Fault
 from django_delayq.core.job import NewJob
 from django_delayq.worker import Hooks, Worker
 from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.orphans import Orphans
+from django_delayq.worker.reaper import LeaseReaper
 from django_delayq.worker.weather import Weather
 
 from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
@@ -161,13 +163,13 @@ class BrokenQueue:
         self.holds.append(hold)
         return self.ticks.pop(0)
 
-    def expired(self, shard: int) -> list[Any]:
+    def expired(self, shard: int, *, offset: int = 0) -> list[Any]:
         self.reaped += 1
         return []
 
 
 def patrol_of(queue: BrokenQueue, weather: Weather) -> Patrol:
-    return Patrol(lambda: [queue], registry_of(), 15.0, 5.0, weather)  # type: ignore[list-item]
+    return Patrol(lambda: [queue], 15.0, 5.0, weather, reaper=LeaseReaper(Orphans(registry_of())))  # type: ignore[list-item]
 
 
 def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -212,6 +213,22 @@ def test_missed_ticks_can_be_left_out(tower: Tower) -> None:
     assert tower.picture() == {"waiting": [f"{ID} +{8 * EVERY}"]}
 
 
+def test_a_skipped_tick_is_logged_once_whoever_skips_it_and_however_often_they_start(
+    tower: Tower, caplog: pytest.LogCaptureFixture
+) -> None:
+    tower.started(missed="skip")
+    tower.wait(7 * EVERY + 40_000)
+    with caplog.at_level(logging.INFO, "django_delayq.worker.recurring"):
+        dispatchers = [tower.dispatcher(missed="skip") for _ in range(3)]
+        for dispatcher in (*dispatchers, tower.dispatcher(missed="skip")):
+            dispatcher.run()
+    assert [one.getMessage().endswith("was missed and is skipped") for one in caplog.records] == [True]
+    assert tower.queue.last_tick(ID) is None, "it was not fired"
+    tower.wait(EVERY - 40_000)
+    tower.dispatcher(missed="skip").run()
+    assert tower.picture() == {"waiting": [f"{ID} +{8 * EVERY}"]}
+
+
 def test_a_tick_that_is_a_little_late_is_not_missed(tower: Tower) -> None:
     tower.started(missed="skip")
     tower.wait(EVERY + 9_000)
@@ -243,6 +260,18 @@ def test_ticks_of_a_paused_queue_come_when_it_goes_on(tower: Tower) -> None:
     assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}
 
 
+def test_a_tick_waits_for_room_in_a_full_queue(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.put("other", at=9 * EVERY)
+    tower.broker.limit("default", max_length=1)
+    tower.wait(EVERY)
+    assert dispatcher.run() == pytest.approx(5, abs=0.01)
+    tower.queue.cancel("other")
+    tower.wait(5_000)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{EVERY}"]}
+
+
 # --- trouble
 
 
@@ -260,6 +289,18 @@ def test_a_clock_that_ran_ahead_and_was_put_back_does_not_silence_the_task(tower
     for dispatcher in dispatchers:
         dispatcher.run()
     assert tower.picture() == {"waiting": [f"{ID} +{2 * EVERY}"]}
+
+
+def test_a_clock_that_was_put_back_by_little_more_than_an_hour_does_not_silence_the_task(tower: Tower) -> None:
+    dispatcher = tower.started()
+    tower.wait(40 * EVERY)
+    dispatcher.run()
+    tower.done(*tower.take())
+    tower.wait(-38 * EVERY)
+    dispatcher.run()
+    tower.wait(EVERY)
+    dispatcher.run()
+    assert tower.picture() == {"waiting": [f"{ID} +{3 * EVERY}"]}
 
 
 def test_an_id_that_belongs_to_another_task_is_reported_and_left_alone(
@@ -347,6 +388,22 @@ def test_the_clock_of_redis_is_carried_on_by_our_own(broker: Broker) -> None:
     clock()
     for _ in range(3):
         assert clock() == pytest.approx(broker.now_ms(), abs=50)
+
+
+def test_a_slow_answer_puts_the_clock_wrong_by_half_of_its_time_at_most(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = broker.now_ms
+
+    def slow() -> float:
+        time.sleep(0.3)
+        return now_ms()
+
+    monkeypatch.setattr(broker, "now_ms", slow)
+    began = time.monotonic()
+    told_ms = ServerClock(broker)()
+    took_ms = (time.monotonic() - began) * 1000
+    assert told_ms - now_ms() < 0.75 * took_ms
 
 
 def test_a_dispatcher_alone_fires_too_in_the_time_zone_of_its_project(broker: Broker) -> None:

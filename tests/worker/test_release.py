@@ -33,14 +33,14 @@ def test_what_is_no_priority_is_logged_and_changes_nothing(wrong: object, caplog
     assert "is no priority" in caplog.text
 
 
-@pytest.mark.parametrize(("reserves", "pause"), [(1, 1_000), (3, 4_000), (50, 60_000)])
+@pytest.mark.parametrize("reserves", [1, 50])
 @pytest.mark.parametrize("wrong", ["5", float("nan"), True, [5]])
 def test_a_release_after_what_is_no_delay_is_no_endless_loop(
-    wrong: object, reserves: int, pause: int, caplog: pytest.LogCaptureFixture
+    wrong: object, reserves: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = Release(delay=wrong)  # type: ignore[arg-type]
     settlement = decision.raised(make_job(reserves=reserves), decision.policy_of(None), error, 1, 2)
-    assert (settlement.verb, settlement.delay_ms) == ("release", pause)
+    assert (settlement.verb, settlement.delay_ms) == ("release", 10_000)
     assert "is no delay" in caplog.text
 
 

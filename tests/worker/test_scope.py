@@ -101,6 +101,19 @@ def test_a_worker_of_all_queues_serves_those_that_come_later(
             seen.wait_for(f"b{number}")
 
 
+def test_a_queue_that_nobody_declares_is_served_once_it_is_there_and_never_made(
+    broker: Broker, seen: Seen, registry: Registry, other: Callable[[], Broker]
+) -> None:
+    options = config(heartbeat=0.05, queues=("default", "later"), awaited=frozenset({"later"}))
+    with working(broker, registry, options) as worker:
+        put(other(), "note", id="a")
+        seen.wait_for("a")
+        assert broker.queue_names() == ["default"]
+        put(other(), "note", id="b", queue="later")
+        assert seen.wait_for("b") == ("later", "b", 0)
+        assert [queue.name for queue in worker._scope.queues] == ["default", "later"]
+
+
 def test_t51_a_worker_that_was_told_its_queues_leaves_the_others_alone(
     broker: Broker, seen: Seen, registry: Registry, other: Callable[[], Broker]
 ) -> None:

@@ -54,7 +54,7 @@ def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(bro
     assert not strays
     assert {job.id for job in queue.leases(number)} == {known.id, ended.id, foreign.id}
     (back,) = queue.reserve(number, 10, worker="look").jobs
-    assert (back.id, back.failures, back.crashes, back.suspect) == (unknown.id, 0, 0, False)
+    assert (back.id, back.failures, back.crashes, back.quarantined) == (unknown.id, 0, 0, False)
 
 
 def test_a_shard_that_cannot_be_asked_while_the_worker_stops_is_left_to_the_reaper(broker: Broker) -> None:

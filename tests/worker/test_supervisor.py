@@ -39,6 +39,10 @@ class Program:
         lines = [entry.decode().split(":") for entry in self.client.lrange("trace", 0, -1)]
         return [(word, ident, int(attempt), int(pid)) for word, ident, attempt, pid in lines]
 
+    def ends(self) -> list[str]:
+        """What those who listen to ends were called with, in that order."""
+        return [line.decode() for line in self.client.lrange("ends", 0, -1)]
+
     def await_words(self, word: str, count: int = 1) -> list[tuple[str, str, int, int]]:
         """The first ``count`` entries that say ``word``."""
         return eventually(lambda: len(found := [e for e in self.trace() if e[0] == word]) >= count and found, word)  # type: ignore[no-any-return]
@@ -56,10 +60,19 @@ def program(
 ) -> Callable[..., Program]:
     """``program(role, grace=1, …)``: started."""
 
-    def start(role: str = "supervise", *, patience: float = 5, lease: int = 15_000, **config: Any) -> Program:
+    def start(
+        role: str = "supervise",
+        *,
+        patience: float = 5,
+        lease: int = 15_000,
+        idle: float = 30,
+        listen: str = "",
+        **config: Any,
+    ) -> Program:
         environment = {
             "DQ_URL": redis_url, "DQ_PREFIX": prefix, "DQ_CONFIG": json.dumps(config), "DQ_PATIENCE": str(patience),
-            "DQ_LEASE": str(lease), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1",
+            "DQ_LEASE": str(lease), "DQ_IDLE": str(idle), "DQ_LISTEN": listen, "PYTHONPATH": str(ROOT),
+            "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT)
         return Program(process, redis_client)
@@ -124,7 +137,7 @@ def test_stopping_in_the_middle_of_long_jobs_costs_no_attempt(program: Callable[
     assert time.monotonic() - begin < 2.5
     assert places(broker) == {"ready": 2}
     jobs = broker.queue("default").reserve(0, 10, worker="look").jobs
-    assert [(job.failures, job.crashes, job.suspect) for job in jobs] == [(0, 0, False)] * 2
+    assert [(job.failures, job.crashes, job.quarantined) for job in jobs] == [(0, 0, False)] * 2
 
 
 def test_a_second_signal_ends_it_at_once(program: Callable[..., Program], broker: Broker) -> None:
@@ -174,16 +187,39 @@ def test_draining_finishes_what_has_begun_and_ends(program: Callable[..., Progra
     assert places(broker) == {"ready": 1}
 
 
+def test_a_draining_supervisor_sleeps_while_the_last_child_works(
+    program: Callable[..., Program], broker: Broker
+) -> None:
+    put(broker, "wait", id="a")
+    running = program(threads=1, processes=2, heartbeat=0.2)
+    (busy,) = running.await_words("begun")
+    eventually(lambda: len(broker.workers()) == 2)
+    (idle,) = {int(worker["pid"]) for worker in broker.workers()} - {busy[3]}
+    running.signal(signal.SIGUSR1)
+    eventually(lambda: not alive(idle))
+    before = cpu_seconds(running.process.pid)
+    threading.Event().wait(0.5)
+    assert cpu_seconds(running.process.pid) - before <= 0.05
+    running.client.rpush("release", 1)
+    assert running.wait() == 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_children_end_when_their_supervisor_is_killed(program: Callable[..., Program], broker: Broker) -> None:
     put(broker, "note")
     running = program(grace=1.0)
     (entry,) = running.await_words("ran")
     running.signal(signal.SIGKILL)
     running.wait()
-    eventually(lambda: not _alive(entry[3]))
+    eventually(lambda: not alive(entry[3]))
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
     except FileNotFoundError:

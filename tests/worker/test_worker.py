@@ -15,7 +15,7 @@ import redis
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.errors import QueueUnavailable, Release, Retry
-from django_delayq.core.job import NewJob, new_id, release
+from django_delayq.core.job import NewJob, new_id
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import EXIT_RECYCLE, EXIT_STUCK, Hooks, current_job
 
@@ -424,62 +424,6 @@ def test_an_idle_worker_stops_at_once(broker: Broker) -> None:
         begin = time.monotonic()
         assert worker.stop()
         assert time.monotonic() - begin < 1.5
-
-
-def test_a_suspect_runs_alone(broker: Broker) -> None:
-    gate = threading.Event()
-    log: list[str] = []
-    running: set[str] = set()
-
-    def work() -> None:
-        job = current_job()
-        assert job is not None
-        running.add(job.id)
-        log.append(f"{job.id} with {len(running)}")
-        if job.id == "first":
-            gate.wait(DEADLINE)
-        running.discard(job.id)
-
-    queue = broker.queue("default")
-    put(broker, "work", id="suspect")
-    held = queue.reserve(0, 1, worker="another").jobs
-    queue.settle([release(held[0], suspect=True)])
-    put(broker, "work", id="first")
-    with working(broker, registry_of(work), config(threads=3)) as worker:
-        eventually(lambda: "first with 1" in log)
-        eventually(lambda: worker.consumer and worker.consumer._suspects)
-        put(broker, "work", id="later")
-        gate.set()
-        eventually(lambda: places(broker) == {})
-    assert "suspect with 1" in log and log[0] == "first with 1"
-    assert log.index("suspect with 1") < log.index("later with 1")
-
-
-def test_a_suspect_that_finds_no_quiet_moment_goes_back_uncounted(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from django_delayq.worker import consumer
-
-    monkeypatch.setattr(consumer, "SUSPECT_PATIENCE", 0.1)
-    gate = threading.Event()
-    queue = broker.queue("default")
-    put(broker, "work", id="suspect")
-    queue.settle([release(queue.reserve(0, 1, worker="another").jobs[0], suspect=True)])
-    put(broker, "work", id="long")
-    ran: list[str] = []
-
-    def work() -> None:
-        job = current_job()
-        assert job is not None
-        ran.append(job.id)
-        if job.id == "long":
-            gate.wait(DEADLINE)
-
-    with working(broker, registry_of(work)):
-        eventually(lambda: places(broker) == {"delayed": 1, "reserved": 1})
-        gate.set()
-        eventually(lambda: ran == ["long", "suspect"])
-        eventually(lambda: places(broker) == {})
 
 
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(broker: Broker) -> None:

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
-from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
 from ...conf import conf
-from ...core.inputs import short
+from ...core.inputs import one_line
 from ...pull.hub import hub
 from ...pull.search import Search, Terms
 from .. import brokers, settling
 from ..base import ApiView, Body
 from ..describe import extend_schema
 from ..leases import TTR, AckField, BuryField, FailField, ReleaseField, TouchField
-from ..permissions import may_use
 from ..reserveforms import NAME_BYTES, ReserveForm, ReserveFromManyForm
 from ..shapes import HeldJobsSerializer, ProblemSerializer, SettledSerializer, TouchedSerializer
 from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases
@@ -36,7 +34,8 @@ _HELD: Final = {
 _ONE: Final = {"id": _HELD["id"], "lease": _HELD["lease"]}
 _STALE: Final = (
     "`counted` is false where the lease was lost (it ended, the job was ended before, or it is somebody else's): then "
-    "nothing was changed. After a 503 some may have counted; sent again, these say false."
+    "nothing was changed. After a 503 some may have counted. Sent again with the same Idempotency-Key, these say true "
+    "if all jobs of the request ended in one way, as a single job does; otherwise they may say false."
 )
 
 
@@ -90,6 +89,11 @@ class ReserveFromMany(_Reserving):
 
     names_queues: ClassVar[bool] = True
 
+    def named_queues(self, request: Request) -> tuple[str, ...]:
+        """Return the queues to take jobs of."""
+        names: tuple[str, ...] = self.read(request, ReserveFromManyForm)["queues"]
+        return names
+
     @extend_schema(
         operation_id="reserve_from_many", summary="Take due jobs of several queues", tags=_TAGS,
         request=ReserveFromManyForm,
@@ -104,9 +108,6 @@ class ReserveFromMany(_Reserving):
     def post(self, request: Request) -> Response:
         """Take them."""
         asked = self.read(request, ReserveFromManyForm)
-        for name in asked["queues"]:
-            if not may_use(request, "consume", name):
-                raise PermissionDenied(f"you may not take jobs of {short(name)}")
         return self.take(request, asked["queues"], asked)
 
 
@@ -149,7 +150,8 @@ class _Ending(ApiView):
         """Carries it out."""
         queue = self.queue(name)
         jobs = self.read(request, form)["jobs"]
-        counted = settling.settle(queue, jobs, how, _name_of(request))
+        seed = None if self._kept is None else self._kept.call()
+        counted = settling.settle(queue, jobs, how, _name_of(request), seed)
         return Response({
             "results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]
         })  # fmt: skip
@@ -248,7 +250,7 @@ class Touch(ApiView):
 
 def _name_of(request: Request) -> str:
     """The user's name, as far as it can be stored as that of a holder."""
-    name: str = request.user.get_username()
+    name = one_line(request.user.get_username())
     return name.encode()[:NAME_BYTES].decode(errors="ignore")
 
 

@@ -13,6 +13,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
+from ...conf import mask
 from ...history import csvfile, histograms
 from ...history.forecast import QueueForecast, forecast
 from ...history.models import HourlyStat, PipelineRun
@@ -49,7 +50,7 @@ from ..historyshapes import (
 )
 from ..permissions import allows, may_use
 from ..problems import invalid
-from ..values import mask, moment
+from ..values import moment
 
 if TYPE_CHECKING:
     from rest_framework.request import Request

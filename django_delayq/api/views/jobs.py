@@ -18,7 +18,7 @@ from .. import brokers, converters, values, verbs  # noqa: F401 (the addresses a
 from ..base import ApiView
 from ..describe import extend_schema
 from ..entries import Reader
-from ..listing import JOBS_PARAMETERS, STATES, JobsQuery, Wish
+from ..listing import JOBS_PARAMETERS, STATES, JobsQuery, Wish, most_bytes
 from ..problems import Problem, invalid, job_not_found
 from ..producing import kind_of, produce_many, produce_one
 from ..shapes import JobSerializer, JobsPageSerializer, ProblemSerializer, ProducedManySerializer, ProducedSerializer
@@ -94,7 +94,7 @@ class Jobs(ApiView):
         asked = request.data
         if not isinstance(asked, dict):
             raise invalid('the body is an object: one job, or {"jobs": […]}')
-        reader = Reader(queue, kind_of(queue), None if self._kept is None else self._kept.job_id)
+        reader = Reader(queue, kind_of(queue), self._kept)
         if "jobs" in asked:
             for name in asked.keys() - {"jobs"}:
                 text = "there is no such member beside jobs; what is said of a job is said in its entry"
@@ -119,7 +119,7 @@ class OneJob(ApiView):
         """The live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
         inspector = brokers.broker().inspector
-        view = inspector.get(live.name, ident)
+        view = inspector.get(live.name, ident, most_bytes=most_bytes())
         if view is None:
             raise job_not_found(live.name, id)
         held = view.state != "morgue" and view.job.merged

@@ -10,11 +10,11 @@ from drf_spectacular.utils import OpenApiExample
 from rest_framework.response import Response
 
 from ...core import bulk
-from .. import brokers, values, verbs
+from .. import verbs
 from ..base import ApiView
 from ..describe import extend_schema
-from ..listing import MORGUE, MORGUE_PARAMETERS, MorgueQuery, Wish, newest_first
-from ..problems import Problem
+from ..idempotency import calls
+from ..listing import GRAVES_PARAMETERS, MORGUE, MORGUE_PARAMETERS, GravesQuery, MorgueQuery, Wish, graves_page
 from ..shapes import JobsPageSerializer, ProblemSerializer
 from .asked import Discard, Kick
 from .jobs import ident_of
@@ -44,14 +44,14 @@ class Graves(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @extend_schema(operation_id="get_graves", summary="All records of an id in the morgue", tags=[TAG],
+                   parameters=GRAVES_PARAMETERS,
                    responses={200: JobsPageSerializer, 404: ProblemSerializer})  # fmt: skip
     def get(self, request: Request, queue: str, id: str) -> Response:
-        """Up to 250, the one that was buried last first; `cursor` is always null."""
-        live = self.queue(queue)
-        graves = newest_first(brokers.broker().inspector.graves(live.name, ident_of(id)))
-        if not graves:
-            raise Problem(404, "job_not_found", f"the morgue of queue {live.name!r} has no job {id!r} (any more)")
-        return Response({"jobs": [values.job(view, view.payloads) for view in graves], "cursor": None})
+        """Up to 250, page by page, the one that was buried last first. A page ends with the record by which it holds a
+        MiB, so it may have fewer than `limit`. Arguments are masked, and left out (`cut`) if they are larger than a MiB
+        and than `MAX_ARGS_BYTES` of the settings."""
+        query = self.read_query(request, GravesQuery)
+        return Response(graves_page(self.queue(queue), ident_of(id), query))
 
 
 class KickView(ApiView):
@@ -77,8 +77,10 @@ class KickView(ApiView):
             return Response(verbs.swept(lambda progress: bulk.kick_all(
                 live, delay_ms=delay_ms, per_second=pace, replace=replace, progress=progress)))  # fmt: skip
         wanted = _wanted(asked)
-        outcomes = [live.kick(ident, key=key, delay_ms=delay_ms, replace=replace) or verbs.GONE
-                    for ident, key in wanted]  # fmt: skip
+        outcomes = [
+            live.kick(ident, key=key, delay_ms=delay_ms, replace=replace, request=call) or verbs.GONE
+            for (ident, key), call in zip(wanted, calls(self._kept, len(wanted)), strict=True)
+        ]
         return Response(each([ident for ident, _ in wanted], outcomes))
 
 
@@ -103,7 +105,10 @@ class DiscardView(ApiView):
             before = None if age is None else live.broker.now_ms() - age
             return Response(verbs.swept(lambda progress: bulk.discard_all(live, before_ms=before, progress=progress)))
         wanted = _wanted(asked)
-        outcomes = ["discarded" if live.discard(ident, key=key) else verbs.GONE for ident, key in wanted]
+        outcomes = [
+            "discarded" if live.discard(ident, key=key, request=call) else verbs.GONE
+            for (ident, key), call in zip(wanted, calls(self._kept, len(wanted)), strict=True)
+        ]
         return Response(each([ident for ident, _ in wanted], outcomes))
 
 

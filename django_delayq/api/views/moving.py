@@ -57,7 +57,7 @@ class Cancel(_Verb):
         asked, live = self.read(request, IdsOrAll), self.queue(queue)
         if "all" in asked:
             return Response(verbs.cancel_all(live))
-        return Response(each(asked["ids"], verbs.cancel(live, asked["ids"])))
+        return Response(each(asked["ids"], verbs.cancel(live, asked["ids"], self._kept)))
 
 
 class Reschedule(_Verb):
@@ -71,7 +71,7 @@ class Reschedule(_Verb):
         """`moved`, `not_waiting` (there is no such job, or it runs), or `outbox` while Redis is away."""
         asked, live = self.read(request, IdsWhen), self.queue(queue)
         due_ms, delay_ms = due_of(asked)
-        return Response(each(asked["ids"], verbs.reschedule(live, asked["ids"], due_ms, delay_ms)))
+        return Response(each(asked["ids"], verbs.reschedule(live, asked["ids"], due_ms, delay_ms, self._kept)))
 
 
 class RunNow(_Verb):
@@ -84,7 +84,7 @@ class RunNow(_Verb):
         asked, live = self.read(request, IdsOrAll), self.queue(queue)
         if "all" in asked:
             return Response(verbs.run_all_now(live))
-        return Response(each(asked["ids"], verbs.run_now(live, asked["ids"])))
+        return Response(each(asked["ids"], verbs.run_now(live, asked["ids"], self._kept)))
 
 
 class _Failed(_Verb):

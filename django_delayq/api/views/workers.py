@@ -62,6 +62,7 @@ class WorkerSerializer(Shape):
     threads = serializers.IntegerField()
     running = serializers.IntegerField(help_text="threads that are busy")
     dispatcher = serializers.BooleanField(help_text="it also keeps house")
+    quarantine = serializers.BooleanField(help_text="it runs jobs whose process died under them, one at a time")
     stopping = serializers.BooleanField()
     started = serializers.DateTimeField(allow_null=True)
     rss_mib = serializers.IntegerField(allow_null=True)
@@ -206,7 +207,8 @@ def described(worker: WorkerStatus, ends: Mapping[tuple[str, str], int] | None =
     return {
         "name": worker.name, "host": worker.host, "pid": worker.pid, "queues": list(worker.queues),
         "threads": worker.threads, "running": worker.running, "dispatcher": worker.dispatcher,
-        "stopping": worker.stopping, "started": moment(worker.started_ms), "rss_mib": worker.rss_mib,
+        "quarantine": worker.quarantine, "stopping": worker.stopping,
+        "started": moment(worker.started_ms), "rss_mib": worker.rss_mib,
         "seen": moment(worker.seen_ms), "seconds_ago": seconds(worker.seconds_ago * 1000), "lost": worker.lost,
         "jobs": [{
             "slot": job.slot, "queue": job.queue, "id": job.id, "task": job.task, "started": moment(job.started_ms),

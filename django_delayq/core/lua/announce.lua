@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- A worker says that it lives, and hears what somebody told it. What it was told is said until it says that it is done,
 -- because the reply may get lost. KEYS 1 registry of workers (hash), 2 registry of queues (hash), 3 what workers are
---         told (hash).
+--         told (hash), 4 tasks that workers can run (hash).
 -- ARGV    1 name; 2 what it says of itself, the server's time is put in front; 3 the ids of what it was told and has
---         done, one after the other; '*' = it is new, so whatever was told was told to another one of its name
+--         done, one after the other; '*' = it is new, so whatever was told was told to another one of its name;
+--         4 names of the tasks that it can run, or '': as announced before
 -- Returns now ms, and how often the registry of queues was changed so far; then what it was told and has not done:
 --         '<ms> <number>[ <word>:<id>]...'
 -- Events  none
@@ -11,6 +12,9 @@ local workers, queues, told = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')
 local now_ms = string.format('%.0f', math.floor((time[1] * 1000000 + time[2]) / 1000))
 redis.call('HSET', workers, ARGV[1], now_ms .. ':' .. ARGV[2])
+if ARGV[4] ~= '' then
+  redis.call('HSET', KEYS[4], ARGV[1], ARGV[4])
+end
 local reply = now_ms .. ' ' .. (redis.call('HGET', queues, '') or '0')
 if redis.call('EXISTS', told) == 1 then
   for _, word in ipairs({'stop', 'drain', 'dump'}) do

@@ -4,7 +4,7 @@
 -- ARGV    3 worker; 4 entries (lib/settle); mark OLDEST = only the payload with the lowest score
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
--- include keys clock begin sweep window settled body state due wake bytes payload gate event settle grave
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle grave
 local seen = replay()
 if seen then
   return seen
@@ -34,14 +34,14 @@ return settle_all(ARGV[4], function(e, s)
   if ended then
     return ended
   end
-  if has_mark(e, MARK_CRASH) then
+  if has_mark(e, MARK.CRASH) then
     s.crashes = math.min(s.crashes + 1, 65535)
   end
   if e.outcome ~= 'undecodable' then
     s.failures = math.min(s.failures + 1, 65535)
   end
   local body = redis.call('HGET', BODY, e.id) or ''
-  if has_mark(e, MARK_OLDEST) and #s.taken >= TAKEN then
+  if has_mark(e, MARK.OLDEST) and #s.taken >= TAKEN then
     bury_first_payload(e, s, body)
     if #s.taken > TAKEN and has_payloads(e.id) then
       put_rest(e.id, body, e.gated)

@@ -18,7 +18,7 @@ end
 
 local function classes_of(id)
   local classes = {}
-  for class = 1, 8 do
+  for class = 1, #DUE do
     if redis.call('ZSCORE', DUE[class], id) then
       classes[#classes + 1] = class
     end
@@ -28,7 +28,7 @@ end
 
 local function leave_places(id)
   redis.call('ZREM', LEASE, id)
-  for class = 1, 8 do
+  for class = 1, #DUE do
     redis.call('ZREM', DUE[class], id)
   end
 end

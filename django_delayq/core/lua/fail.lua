@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Counted attempts that failed, timed out or crashed: the jobs wait for their next attempt.
--- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off
+-- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off; mark OWN = nobody else can have caused the crash
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  failed, timeout, crashed; cancelled
--- include keys clock begin sweep window settled body state due wake bytes payload gate event settle
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle
 local seen = replay()
 if seen then
   return seen
@@ -14,10 +14,14 @@ return settle_all(ARGV[4], function(e, s)
     return ended
   end
   s.failures, s.failed_at, s.error = math.min(s.failures + 1, 65535), now_ms, e.error
-  if has_mark(e, MARK_CRASH) then
+  if has_mark(e, MARK.CRASH) then
     s.crashes = math.min(s.crashes + 1, 65535)
   end
-  clear_flag(s, SUSPECT)
+  if has_mark(e, MARK.OWN) then
+    s.own_crashes = math.min(s.own_crashes + 1, 65535)
+  end
+  clear_flag(s, UNCLEAR)
+  clear_flag(s, POSTPONED)
   wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay, 0))))
   redis.call('ZADD', FAILED, score_at(now_ms), e.id)
   redis.call('ZADD', FAILURES, s.failures, e.id)

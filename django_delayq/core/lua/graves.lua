@@ -1,15 +1,15 @@
 #!lua flags=no-writes
 -- Records of the morgue.
--- ARGV    3 graves (id \0 key) one after another, 'I2c0' each; 4 an id: then its graves, and ARGV[3] is empty; 5 the most
---         bytes of arguments that are told of each (lib/cut), or of the data of its payloads; '' or missing = all
--- Returns the names of the tasks and 'I2c0 grave, I4 bytes left out, I4c0 record' for each that is there; of those of
---         ARGV[3] no more than make one MiB, the last of them whole: the others have to be asked for in another call.
+-- ARGV    3 graves (id \0 key) one after another, 'I2c0' each; 4 the most bytes of arguments that are told of each
+--         (lib/cut), or of the data of its payloads; '' or missing = all
+-- Returns the names of the tasks and 'I2c0 grave, I4 bytes left out, I4c0 record' for each that is there; no more than
+--         make one MiB, the last of them whole: the others have to be asked for in another call.
 -- Events  none
 -- include keys clock begin body names grave cut
 local REPLY_BYTES = 1024 * 1024
 -- What is left out was read all the same, and Redis stands still for it.
 local READ_BYTES = 4 * 1024 * 1024
-local most = tonumber(ARGV[5] or '')
+local most = tonumber(ARGV[4] or '')
 
 -- How many bytes the data of framed payloads have (frames.unpack_payload).
 local function size_of(payloads)
@@ -38,21 +38,11 @@ local function cut_record(record)
   return front .. struct.pack('<I4c0', #short, short) .. payloads, without
 end
 
-local graves = {}
-if ARGV[4] ~= '' then
-  graves = redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. ARGV[4] .. '\0', '(' .. ARGV[4] .. '\1', 'LIMIT', 0, 250)
-end
 local frame, at = ARGV[3], 1
-while at <= #frame do
+local records, size, read = {}, 0, 0
+while at <= #frame and size < REPLY_BYTES and read < READ_BYTES do
   local grave
   grave, at = struct.unpack('<I2c0', frame, at)
-  graves[#graves + 1] = grave
-end
-local records, size, read = {}, 0, 0
-for _, grave in ipairs(graves) do
-  if (size >= REPLY_BYTES or read >= READ_BYTES) and ARGV[4] == '' then
-    break
-  end
   local record = redis.call('HGET', GRAVE, grave)
   if record then
     name_task_of(body_of_record(record))

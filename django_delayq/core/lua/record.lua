@@ -1,17 +1,27 @@
 #!lua flags=allow-oom
--- How runs ended whose jobs were acked before they began: nothing but their events.
--- ARGV    3 worker; 4 entries (lib/settle)
--- Returns one '1' for each.
+-- How runs ended whose jobs were acked before they began (ack_early.lua): their events and counters.
+-- ARGV    3 worker; 4 entries (lib/settle); mark EXPIRED = only if no end of the run is stored yet
+-- Returns one '1' or '0' for each.
 -- Events  the outcome of each
--- include keys clock begin sweep window event settle
+-- include keys clock begin sweep window event lease settle
 local seen = replay()
 if seen then
   return seen
 end
-local entries = read_entries(ARGV[4])
-for _, e in ipairs(entries) do
-  emit_entry(e, e.outcome)
+local answers, late = {}, 0
+for i, e in ipairs((read_entries(ARGV[4]))) do
+  local is_open = redis.call('HDEL', BEGUN, struct.pack('<d', e.token) .. e.id) == 1
+  if is_open then
+    count(e.outcome == 'succeeded' and 'acked' or e.outcome, 1)
+  end
+  if is_open or not has_mark(e, MARK.EXPIRED) then
+    emit_entry(e, e.outcome)
+    answers[i] = '1'
+  else
+    answers[i], late = '0', late + 1
+  end
 end
-local reply = string.rep('1', #entries)
+count('late', late)
+local reply = table.concat(answers)
 remember(reply)
 return reply

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
--- ARGV    3 worker; 4 entries (lib/settle); mark SUSPECT = the run may have killed its process; error: a byte with the
---         priority that the job has from now on, or nothing
+-- ARGV    3 worker; 4 entries (lib/settle); mark LOST = a start of it may have gone unrecorded; mark POSTPONED = it
+--         could not begin, for this reason; error: a byte with the priority that the job has from now on, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
--- include keys clock begin sweep window settled body state due wake bytes payload gate event settle
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle
 local seen = replay()
 if seen then
   return seen
@@ -14,8 +14,14 @@ return settle_all(ARGV[4], function(e, s)
   if ended then
     return ended
   end
-  if has_mark(e, MARK_SUSPECT) then
-    set_flag(s, SUSPECT)
+  clear_flag(s, UNCLEAR)
+  if has_mark(e, MARK.LOST) then
+    set_flag(s, UNCLEAR)
+  end
+  if has_mark(e, MARK.POSTPONED) then
+    postpone(e, s)
+  else
+    clear_flag(s, POSTPONED)
   end
   if e.error ~= '' then
     redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', e.error))

@@ -1,14 +1,16 @@
 #!lua flags=allow-oom
 -- Moves the due time of a waiting job, or of what is gated behind a running one.
--- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now, 'now' = to now, but never later than it is
--- Returns moved, taken (a live job of another task), '' (nothing waits under this id) or v (no live job in a closed shard).
+-- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now, 'now' = to now, but never later than it is;
+--         7 keys and 8 digest of the generation that is meant (lib/generation)
+-- Returns moved, taken (a live job of another task), '' (no such job waits) or v (no live job of the id in a closed
+--         shard).
 -- Events  none
--- include keys clock begin sweep window body due wake gate
+-- include keys clock begin sweep window settled body state due wake bytes payload gate generation
 local seen = replay()
 if seen then
   return seen
 end
-local id, task = ARGV[3], ARGV[4]
+local id, task, keys = ARGV[3], ARGV[4], ARGV[7]
 local to_now = ARGV[6] == 'now'
 local ms = tonumber(ARGV[5]) + ((to_now or ARGV[6] == '1') and now_ms or 0)
 
@@ -21,6 +23,10 @@ local function reschedule()
   local body = redis.call('HGET', BODY, id)
   if not body then
     return closing and 'v' or ''
+  end
+  local place = place_of(id, body, keys, ARGV[8])
+  if not place then
+    return ''
   elseif task ~= '' and not is_task_of(body, task) then
     return 'taken'
   elseif not redis.call('ZSCORE', LEASE, id) then
@@ -28,6 +34,8 @@ local function reschedule()
       put_due(body, score_at(ms), id)
     end
     return 'moved'
+  elseif keys ~= '' and place == 'live' then
+    return '' -- it runs; what is gated behind it is another one
   end
   local gated = redis.call('HGET', GATE, id)
   if not gated then

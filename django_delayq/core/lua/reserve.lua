@@ -1,16 +1,18 @@
 #!lua flags=allow-oom
 -- Hands out due jobs, the most urgent class first, each under a lease and one fencing token.
 -- ARGV    3 worker; 4 limit (at most 250); 5 ms that the lease lasts, '' = as usual; 6 '1' = the jobs count as started at
---         once (a holder without a heartbeat); 7 the only id that is wanted, or ''; 8 '1' = that one also before it is due
--- Returns the batch (lib/reserve); sent again, the jobs that the first call handed out and that are still held. Or v: the
---         wanted id is not live in this closed shard.
+--         once (a holder without a heartbeat); 7 the only id that is wanted, or ''; 8 '1' = that one also before it is due;
+--         9 and 10 the first and the last class that is served (lib/keys); missing = all
+-- Returns the batch (lib/reserve); sent again, the jobs that the first call handed out and that are still held, with a new
+--         lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
 -- include keys clock begin sweep window settled body names state due wake bytes payload reserve
+served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or #DUE }
+ttr_ms, is_started = tonumber(ARGV[5]) or lease_ms, ARGV[6] == '1'
 local seen = replay()
 if seen then
   return reserve_again(tonumber(seen))
 end
-ttr_ms, is_started = tonumber(ARGV[5]) or lease_ms, ARGV[6] == '1'
 local batch, token
 if ARGV[7] ~= '' then
   if closing and redis.call('HEXISTS', BODY, ARGV[7]) == 0 then

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
 -- an old layout; and until the epoch ends, the counters, which do not change any more.
--- ARGV    3 '1' = whatever lies there; else only when no job, no grave and no mark does, no call may be sent again any
---         more, and every consumer has read the events; 4 ... names of all consumers that follow this queue
+-- ARGV    3 '1' = whatever lies there; else only when no job, no grave, no mark and no run does, no call may be sent again
+--         any more, and every consumer has read the events; 4 ... names of all consumers that follow this queue
 -- Returns '1', or '0' when it is too early.
 -- Events  none
 -- include keys clock begin sweep window rules position
@@ -17,7 +17,7 @@ end
 
 local function is_empty()
   -- Structures that must not outlive the jobs are looked at too: fsck is to find them, not this script to hide them.
-  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, SETTLED) > 0 then
+  if redis.call('EXISTS', BODY, LEASE, GATE, STATE, ORDER, PAYLOAD, MORGUE, MORGUE_ID, GRAVE, SETTLED, BEGUN) > 0 then
     return false
   end
   local slowest = slowest_cursor(4, true)
@@ -33,7 +33,7 @@ if ARGV[3] ~= '1' and not is_empty() then
 end
 -- Who comes too late to read can tell by this what was missed.
 local last_event = end_of_stream()
-for place = 1, 26 do
+for place = 1, 27 do
   if KEYS[place] ~= META and (KEYS[place] ~= COUNT or ARGV[3] == '1') then
     redis.call('UNLINK', KEYS[place])
   end
@@ -44,7 +44,7 @@ for _, field in ipairs(redis.call('HKEYS', META)) do
     redis.call('HDEL', META, field)
   end
 end
-redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable')
+redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed')
 if last_event ~= '0-0' then
   redis.call('HSET', META, 'last_event', last_event)
 end

@@ -25,6 +25,9 @@ for bit = 0, 7 do
     result = result + flag
   end
 end
+if result % 8 >= CLOSING then
+  redis.call('HSETNX', META, 'closed', text(now_us))
+end
 local limit, graves, ttl = tonumber(ARGV[5]) or max_length, tonumber(ARGV[6]) or morgue_max, tonumber(ARGV[7]) or morgue_ttl
 write_rules(result, limit, graves, ttl)
 if paused_out and result % 4 < 2 and head() then

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Makes waiting jobs of one class due now, the next ones behind those of the call before, and keeps their order. One that
 -- is overdue keeps its place, and so does one that is due sooner than its turn would come.
--- ARGV    3 class, 1 ... 8; 4 place of the last job of the call before, us (0 at first); 5 the last place that is
+-- ARGV    3 class, 1 ... 9; 4 place of the last job of the call before, us (0 at first); 5 the last place that is
 --         looked at, us; 6 most jobs
 -- Returns '<dI4I4' place of the last job that was looked at, how many were looked at, how many of them were moved.
 -- Events  none

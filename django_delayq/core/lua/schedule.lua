@@ -8,11 +8,12 @@
 --           4 = merged: '<c16 digest><B payload policy><I4 max payloads><I4c0 payload record without arrival>' follows,
 --           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
 --         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be put in once
---         for each tick; 6 ms on this clock, or '': a call that comes later changes nothing
+--         for each tick; 6 ms on this clock, or '': a call that comes later changes nothing; 7 '1' = answer keys
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull: the
 --         shard, or a merged job with its payloads),
 --         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was there before),
 --         k(nown: this very durable generation, or payload, was put in before), l(ate: the call came too late).
+--         Behind them, if asked for, the 16 bytes of the key of the generation that each m, i and g has met.
 -- Events  bulk
 -- include keys clock begin sweep window settled body tasks due wake entry
 local function make_policies()
@@ -41,7 +42,14 @@ local function outcome_of(e)
   return tick and was_ticked(e.id) and 'd' or schedule(e)
 end
 
-local before = head()
+-- Broken bodies may end inside their keys.
+local function key_of_met(e)
+  local gated = e.conflict ~= IGNORE and redis.call('HGET', GATE, e.id)
+  local key = key_of(gated and string.sub(gated, 9) or redis.call('HGET', BODY, e.id) or '')
+  return key .. string.rep('\0', 16 - #key)
+end
+
+local before, keys = head(), {}
 local frame, outcomes, at, n, created, refused, idle, fired = ARGV[3], {}, 1, 0, 0, 0, 0, 0
 while at <= #frame do
   local e
@@ -50,6 +58,8 @@ while at <= #frame do
   outcomes[n] = outcome_of(e)
   if outcomes[n] == 'c' then
     created = created + 1
+  elseif ARGV[7] == '1' and string.find('mig', outcomes[n]) then
+    keys[#keys + 1] = key_of_met(e)
   elseif string.find('vkl', outcomes[n]) then
     idle = idle + 1
   elseif outcomes[n] == 'd' then
@@ -61,19 +71,23 @@ while at <= #frame do
     redis.call('HSET', META, 'tick:' .. e.id, text(tick))
   end
 end
-if idle == n then
+count('refused', refused)
+if idle + refused == n then
   -- Not remembered, since nothing was changed. An old shard is asked before each new id goes elsewhere, and its v can only
   -- be the same again; what is known stays known while its sender may send it again, and what is late does not get earlier.
+  -- What was full or paused may have room when a caller sends the same request again.
+  if refused > 0 then
+    keep_clock()
+  end
   return table.concat(outcomes)
 end
 count('created', created)
 count('changed', n - created - refused - idle - fired)
-count('refused', refused)
 if ARGV[4] == '1' then
   redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n, 'created', created)
 end
 wake_if_earlier(before)
 write_marks()
-local reply = table.concat(outcomes)
+local reply = table.concat(outcomes) .. table.concat(keys)
 remember(reply)
 return reply

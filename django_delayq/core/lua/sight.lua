@@ -1,7 +1,8 @@
 #!lua
 -- Remembers since when the schedule of a recurring task is known, so that nobody fires ticks from before that.
--- ARGV    3 id of the task's job; 4 its schedule as text: another text is another schedule, known from now on
--- Returns Unix ms. Ticks up to it want no firing: they were fired, or lie before the schedule was first seen.
+-- ARGV    3 id of the task's job; 4 its schedule as text: another text is another schedule, known from now on;
+--         5 a tick in ms that is skipped with all before it, or '': the next call returns it
+-- Returns Unix ms. Ticks up to it want no firing: they were fired or skipped, or lie before the schedule was first seen.
 -- Events  none
 -- include keys clock begin
 -- Only a clock that ran wrong can have written what lies further ahead than this; it would silence the task until then.
@@ -20,4 +21,8 @@ if is_wrong or schedule ~= ARGV[4] then
   since = now_ms
   redis.call('HSET', META, sight_field, text(since) .. ' ' .. ARGV[4])
 end
-return text(math.max(since, last))
+local done, skipped = math.max(since, last), tonumber(ARGV[5])
+if skipped and skipped > done then
+  redis.call('HSET', META, sight_field, text(skipped) .. ' ' .. ARGV[4])
+end
+return text(done)

@@ -3,8 +3,9 @@
 -- reaper hold after a restart of Redis (another run_id) or when the caller saw an outage; forgets old requests, and
 -- graves that are too many or too old.
 -- ARGV    1 also what the shard is to be called from now on, if it was never looked at; 3 '1' = hold
--- Returns '<dddBB' now us, next due us (-1 none), next deadline ms (-1 none), 1 = leases ran out, 1 = reaper hold;
---         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
+-- Returns '<dddBB' now us, next due us (-1 none; what waits for quarantine left out), next deadline ms (-1 none), 1 = leases
+--         ran out, 1 = reaper hold;
+--         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 begun><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
 --         and the rules of the shard as they are stored, if it has any.
 -- Events  none
 -- include keys clock begin sweep window settled body bytes due wake payload grave
@@ -29,7 +30,11 @@ keep_clock()
 
 -- Nobody has to look again for the sake of work that is paused.
 local next_due = not paused_out and head() or nil
-if next_due and math.floor(next_due / 1000) <= now_ms then
+local function is_due(score)
+  return score and math.floor(score / 1000) <= now_ms
+end
+-- Who is woken by a job in quarantine does not take it, but sees that it is overdue.
+if is_due(next_due) or (not paused_out and is_due(head(QUARANTINE, QUARANTINE))) then
   wake()
 end
 local function newest(index)
@@ -41,5 +46,6 @@ local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local deadline = tonumber(first[2]) or -1
 local ran_out = deadline >= 0 and deadline <= now_ms
 return struct.pack('<dddBB', now_us, next_due or -1, deadline, ran_out and 1 or 0, hold_ms > now_ms and 1 or 0)
-  .. struct.pack('<Bc0Bc0I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', SETTLED))
+  .. struct.pack('<Bc0Bc0I4I4', born and #born or 0, born or '', #run_id, run_id, redis.call('HLEN', SETTLED),
+    redis.call('HLEN', BEGUN))
   .. newest(FAILED) .. newest(MORGUE) .. (meta[6] or '')

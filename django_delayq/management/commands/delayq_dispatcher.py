@@ -35,6 +35,8 @@ class Command(DelayQCommand):
             settings, queues=options["queues"], consumer=False, dispatcher=True, processes=1, grace=1.0
         )
         away = runtime.ensure_server()
+        if not away:
+            runtime.check_queues(config.queues, settings)
         self.stdout.write(
             f"delayq_dispatcher {__version__} (pid {os.getpid()}): queues {', '.join(config.queues)}, "
             f"{runtime.redis_name(settings)}. Ctrl-C stops."

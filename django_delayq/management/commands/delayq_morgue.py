@@ -11,10 +11,20 @@ from django.core.management.base import CommandError
 
 from django_delayq import connections
 from django_delayq.core import bulk
-from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.inspector import JobView
 from django_delayq.core.queue import Queue
-from django_delayq.management.base import DelayQCommand, moment, positive, printable, table
+from django_delayq.management.base import (
+    DelayQCommand,
+    add_show_secrets,
+    call_of,
+    mask_for,
+    moment,
+    payload_of,
+    positive,
+    printable,
+    table,
+)
+from django_delayq.masking import Mask
 
 PAGE = 250
 
@@ -49,18 +59,19 @@ class Command(DelayQCommand):
         parser.add_argument("--replace", action="store_true", help="retry: take the place of a live job of the same id")
         parser.add_argument("--yes", action="store_true", help="discard --all: do not ask")
         parser.add_argument("--json", action="store_true", help="print JSON")
+        add_show_secrets(parser)
 
     def run(self, **options: Any) -> None:
         """Do the one action."""
-        action = options["action"]
+        action, hide = options["action"], mask_for(options)
         queues = self.queues(options["queue"])
         if action == "list":
-            self.print_list(queues, options["ids"], options["limit"] or 50, as_json=options["json"])
+            self.print_list(queues, options["ids"], options["limit"] or 50, hide, as_json=options["json"])
             return
         if action == "show":
             if not options["ids"] or options["all"]:
                 raise CommandError("show needs --id ID (and --queue NAME if several queues have that id)")
-            self.print_jobs(list(_chosen(queues, options["ids"], None)), as_json=options["json"])
+            self.print_jobs(list(_chosen(queues, options["ids"], None)), hide, as_json=options["json"])
             return
         if bool(options["ids"]) == options["all"]:
             raise CommandError(f"{action} needs either --id ID (may be repeated) or --all")
@@ -118,11 +129,11 @@ class Command(DelayQCommand):
             raise CommandError(f"there is no queue {printable(name)!r}. Known queues: {known}")
         return chosen
 
-    def print_list(self, queues: list[Queue], ids: list[str], limit: int, *, as_json: bool) -> None:
+    def print_list(self, queues: list[Queue], ids: list[str], limit: int, hide: Mask, *, as_json: bool) -> None:
         """The jobs that were buried last, newest first."""
         views = [view for _, view in _chosen(queues, ids, limit)]
         if as_json:
-            self.print_json([as_dict(view) for view in views])
+            self.print_json([as_dict(view, hide) for view in views])
             return
         if not views:
             self.stdout.write("The morgue is empty." if not ids else "No such job in the morgue.")
@@ -133,7 +144,7 @@ class Command(DelayQCommand):
                 printable(view.id, 40),
                 printable(view.job.task, 40),
                 view.job.failures,
-                printable(view.reason, 30),
+                printable(hide.text(view.reason), 30),
                 printable(view.error_class or str(view.error.get("class", "")), 30),
                 moment(view.buried_ms),
             )
@@ -142,15 +153,15 @@ class Command(DelayQCommand):
         for line in table(("queue", "id", "task", "failures", "reason", "error", "buried"), rows, left=3):
             self.stdout.write(line)
 
-    def print_jobs(self, found: list[tuple[Queue, JobView]], *, as_json: bool) -> None:
+    def print_jobs(self, found: list[tuple[Queue, JobView]], hide: Mask, *, as_json: bool) -> None:
         """Everything that is known of the jobs."""
         if not found:
             raise CommandError("no such job in the morgue")
         if as_json:
-            self.print_json([as_dict(view, whole=True) for _, view in found])
+            self.print_json([as_dict(view, hide, whole=True) for _, view in found])
             return
         for _, view in found:
-            for name, value in as_dict(view, whole=True).items():
+            for name, value in as_dict(view, hide, whole=True).items():
                 if name == "error":
                     self.stdout.write(f"error     {printable(str(value.get('class', '')))}")
                     self.stdout.write(f"          {printable(str(value.get('message', '')), 2000)}")
@@ -201,8 +212,8 @@ def _all(queue: Queue) -> Iterator[JobView]:
             return
 
 
-def as_dict(view: JobView, *, whole: bool = False) -> dict[str, Any]:
-    """A buried job as plain data; ``whole`` = with its arguments and its last error."""
+def as_dict(view: JobView, hide: Mask, *, whole: bool = False) -> dict[str, Any]:
+    """Return a buried job as plain data, masked; ``whole`` = with its arguments and its last error."""
     job = view.job
     known: dict[str, Any] = {
         "queue": job.queue,
@@ -215,24 +226,12 @@ def as_dict(view: JobView, *, whole: bool = False) -> dict[str, Any]:
         "reserves": job.reserves,
         "crashes": job.crashes,
         "outcome": view.outcome,
-        "reason": view.reason,
+        "reason": hide.text(view.reason),
     }
     if not whole:
         return {**known, "error_class": view.error_class}
-    known |= {"payloads": [_payload(one.data) for one in view.payloads]} if job.merged else _arguments(job.args)
-    return {**known, "options": job.options, "error": {"class": view.error_class, **view.error}}
-
-
-def _arguments(stored: bytes) -> dict[str, Any]:
-    try:
-        args, kwargs = decode_args(stored)
-    except Exception as error:  # stored bytes may be anything; a person wants to see them all the same
-        return {"bytes": stored[:2000].decode(errors="backslashreplace"), "undecodable": str(error)}
-    return {"args": args, "kwargs": kwargs}
-
-
-def _payload(stored: bytes) -> Any:
-    try:
-        return decode(stored)
-    except Exception:
-        return stored[:2000].decode(errors="backslashreplace")
+    known |= {"payloads": [payload_of(one.data, hide) for one in view.payloads]} if job.merged else call_of(job, hide)
+    error = hide.value(view.error)
+    if "traceback" in error:
+        error["traceback"] = hide.traceback(str(view.error["traceback"]))
+    return {**known, "options": hide.value(job.options), "error": {"class": view.error_class, **error}}

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from django_delayq.management.base import DelayQCommand
+from django_delayq.management.base import DelayQCommand, share_options
 from django_delayq.management.pipeline.common import MISSING, STOPPED, is_sparks, told
 from django_delayq.management.pipeline.stopping import Stopped, Stopping
 from django_delayq.pipeline import java
@@ -46,6 +46,7 @@ class Command(DelayQCommand):
                 name, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}."
             )
             module.add_arguments(one)
+        share_options(parser, subcommands.choices.values())
 
     def run(self, **options: Any) -> None:
         """Do the one subcommand; its number, if it is not 0, is the exit code."""

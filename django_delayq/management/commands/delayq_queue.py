@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -12,8 +13,21 @@ from django_delayq import connections
 from django_delayq.conf import conf
 from django_delayq.core import bulk, rules
 from django_delayq.core.inspector import INDEXES, SEARCHED, Counts, JobView
+from django_delayq.core.job import Job
 from django_delayq.core.queue import Queue
-from django_delayq.management.base import DelayQCommand, duration, moment, positive, printable, table
+from django_delayq.management.base import (
+    DelayQCommand,
+    add_show_secrets,
+    call_of,
+    duration,
+    mask_for,
+    moment,
+    positive,
+    printable,
+    share_options,
+    table,
+)
+from django_delayq.masking import Mask
 from django_delayq.outbox.retention import forget_queue
 
 #: action -> what it does, what it asks, and the verb
@@ -54,10 +68,12 @@ class Command(DelayQCommand):
                             help="only there; may be repeated")  # fmt: skip
         search.add_argument("--limit", type=positive(int, "a number of jobs"), default=50,
                             help="at most so many jobs (50 unless told)")  # fmt: skip
+        add_show_secrets(search)
         for name, (text, _, _) in BULK.items():
             self._asking(self._action(actions, name, text))
         delete = self._asking(self._action(actions, "delete", "delete a queue"))
         delete.add_argument("--force", action="store_true", help="also with jobs in it, which are lost")
+        share_options(parser, actions.choices.values())
 
     def _action(self, actions: Any, name: str, text: str, *, named: bool = True) -> ArgumentParser:
         one: ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
@@ -80,7 +96,7 @@ class Command(DelayQCommand):
         if action in ("pause", "resume"):
             self.order(queue, action, options["direction"], as_json=as_json)
         elif action == "search":
-            self.search(queue, options["text"], options["places"] or SEARCHED, options["limit"], as_json=as_json)
+            self.search(queue, options, mask_for(options))
         elif action == "delete":
             self.delete(queue, yes=options["yes"], force=options["force"], as_json=as_json)
         else:
@@ -117,13 +133,14 @@ class Command(DelayQCommand):
         else:
             self.stdout.write(f"{printable(queue.name)} is not paused")
 
-    def search(self, queue: Queue, text: str, places: Sequence[str], limit: int, *, as_json: bool) -> None:
+    def search(self, queue: Queue, options: Mapping[str, Any], hide: Mask) -> None:
         """Print the jobs in which a text stands."""
-        found = queue.broker.inspector.search(queue.name, text, places=places, limit=limit)
-        if as_json:
-            self.print_json([job_as_dict(view) for view in found])
+        places, limit = options["places"] or SEARCHED, options["limit"]
+        found = queue.broker.inspector.search(queue.name, options["text"], places=places, limit=limit)
+        if options["json"]:
+            self.print_json([job_as_dict(view, hide) for view in found])
             return
-        rows = [[cell_of(value) for value in job_as_dict(view).values()] for view in found]
+        rows = [[cell_of(value) for value in job_as_dict(view, hide).values()] for view in found]
         if not rows:
             self.stdout.write("no such job")
             return
@@ -167,13 +184,19 @@ class Command(DelayQCommand):
         return duration(value) if name == "morgue_ttl" else value
 
 
-def job_as_dict(view: JobView) -> dict[str, Any]:
-    """A job that was found, as plain data."""
-    content = view.job.args.decode(errors="replace")
-    if view.job.merged:
-        content = f"{view.payload_count} payloads"
+def job_as_dict(view: JobView, hide: Mask) -> dict[str, Any]:
+    """Return a job that was found as plain data, masked."""
+    content = f"{view.payload_count} payloads" if view.job.merged else _content(view.job, hide)
     values = (view.state, view.id, view.job.task, moment(view.due_ms), view.job.failures, content)
     return dict(zip(JOB_COLUMNS, values, strict=True))
+
+
+def _content(job: Job, hide: Mask) -> str:
+    """Return the arguments in one line, as they are stored."""
+    call = call_of(job, hide)
+    if "bytes" in call:
+        return str(call["bytes"])
+    return json.dumps({"a": call["args"], "k": call["kwargs"]} if call["kwargs"] else call["args"], ensure_ascii=False)
 
 
 def cell_of(value: object) -> object:

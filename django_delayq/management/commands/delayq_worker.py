@@ -35,6 +35,10 @@ class Command(DelayQCommand):
         parser.add_argument("--threads", type=number, metavar="N", help="jobs at the same time in one process (5)")
         parser.add_argument("--processes", type=number, metavar="N", help="processes (1)")
         parser.add_argument(
+            "--quarantine", type=number, metavar="N",
+            help="further processes at most, for jobs whose process died under them, one job each (2)",
+        )  # fmt: skip
+        parser.add_argument(
             "--nodes", type=number, metavar="N",
             help="machines that share the work; each begins with its own shards (splitter by_node)",
         )  # fmt: skip
@@ -68,6 +72,7 @@ class Command(DelayQCommand):
             queues=options["queues"],
             threads=options["threads"],
             processes=options["processes"],
+            quarantine=options["quarantine"],
             nodes=options["nodes"],
             node=options["node"],
             max_jobs=options["max_jobs"],
@@ -80,6 +85,8 @@ class Command(DelayQCommand):
         if told is not None:
             runtime.run_worker(config, told)
         away = runtime.ensure_server()
+        if not away:
+            runtime.check_queues(config.queues, settings)
         self.announce(settings, config, away)
         if options["burst"]:
             runtime.run_worker(config)
@@ -97,7 +104,7 @@ class Command(DelayQCommand):
             self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
         else:
             differing = connections.other_shards(connections.broker())
-            for sentence in (*runtime.unknown_queues(config.queues, settings), *differing):
+            for sentence in (*runtime.pulled_queues(config.queues, settings), *differing):
                 self.stderr.write(self.style.WARNING(f"Note: {sentence}"))
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:

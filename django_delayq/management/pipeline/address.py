@@ -34,8 +34,6 @@ def spoken(settings: Conf) -> str:
         return json.dumps(dict(redis), default=str)
     if isinstance(redis, str) and "://" in redis:
         return redis
-    if redis is None:
-        return _embedded(settings)
     made = connections.make_connection(settings)
     try:
         return json.dumps(of_client(made.client))
@@ -103,12 +101,3 @@ def _access(given: Mapping[str, Any], *, tls: bool | None) -> dict[str, Any]:
         found["ssl"] = True
         found.update({f"ssl_{name}": given[f"ssl_{name}"] for name in _SSL if given.get(f"ssl_{name}") is not None})
     return found
-
-
-def _embedded(settings: Conf) -> str:
-    connection = connections.make_connection(settings)  # says what to do where it cannot be started
-    try:
-        client: Any = connection.client
-        return f"unix://{client.connection_pool.connection_kwargs['path']}"
-    finally:
-        connection.close()

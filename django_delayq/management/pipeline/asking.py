@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
-from django_delayq.management.base import printable, table
+from django_delayq.management.base import mask_for, printable, table
 
 from . import common
 
@@ -44,8 +44,9 @@ def preview(command: common.Desk, selection: Selection, options: Mapping[str, An
     groups = [(printable(group.queue), printable(group.task or "?"), group.state, f"{group.jobs:,}")
               for group in selection.groups]  # fmt: skip
     lines = table(("queue", "task", "state", "jobs"), groups, left=3)
-    names = list(selection.examples[0])
-    lines += ["", *table(names, ([_cell(row[name]) for name in names] for row in selection.examples), left=len(names))]
+    names, hide = list(selection.examples[0]), mask_for(options)
+    rows = [hide.value(row) for row in selection.examples]
+    lines += ["", *table(names, ([_cell(row[name]) for name in names] for row in rows), left=len(names))]
     common.say(command, "\n".join(lines), options)
 
 

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 from django_delayq.conf import conf
 from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured
 from django_delayq.core.times import delay_ms_of, due_of
-from django_delayq.management.base import queue_list
+from django_delayq.management.base import add_show_secrets, queue_list
 
 from . import asking, common, keeping
 
@@ -47,6 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
                         help="jobs of the morgue take the places of live plain jobs of the same ids")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show what would be chosen; nothing is done")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_show_secrets(parser)
     common.add_spark(parser)
 
 

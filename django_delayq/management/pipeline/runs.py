@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 
+from django_delayq.conf import mask
 from django_delayq.history.models import PipelineRun
 from django_delayq.history.records import state_of
 from django_delayq.management.base import duration, positive, printable, table
@@ -55,7 +56,7 @@ def run(command: Any, options: Mapping[str, Any]) -> None:
         command.stdout.write(line)
     for row in rows:
         if row.error:
-            command.stdout.write(f"{row.run_id}: {printable(row.error.splitlines()[0], 200)}")
+            command.stdout.write(f"{row.run_id}: {printable(mask().text(row.error).splitlines()[0], 200)}")
 
 
 def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
         "run_id": row.run_id, "kind": row.kind, "state": state_of(row, now), "queue": row.queue, "task": row.task,
         "started_at": row.started_at.isoformat(), "ended_at": row.ended_at and row.ended_at.isoformat(),
         "seconds": round(_seconds(row, now), 3), "total": row.total, "rows": row.rows, "created": row.created,
-        "known": row.known, "bad": row.bad, "detail": row.detail, "error": row.error,
+        "known": row.known, "bad": row.bad, "detail": mask().value(row.detail), "error": mask().text(row.error),
     }  # fmt: skip
 
 

@@ -33,9 +33,15 @@ def asgi_database(postgres_box: PostgresBox) -> Iterator[PostgresDatabase]:
 
 
 @pytest.fixture(scope="session")
-def asgi_token(asgi_redis: RedisBox, asgi_database: PostgresDatabase) -> str:
-    """Of a user who may consume, produce and view; the database has its tables then."""
+def asgi_tokens(asgi_redis: RedisBox, asgi_database: PostgresDatabase) -> tuple[str, str]:
+    """Of two users who may consume, produce and view; the database has its tables then."""
     return prepared(environment(asgi_redis.url, asgi_database.url))
+
+
+@pytest.fixture(scope="session")
+def asgi_token(asgi_tokens: tuple[str, str]) -> str:
+    """Of the first of them."""
+    return asgi_tokens[0]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Makes the tables of the database, and a user who may consume and produce; prints his token."""
+"""Makes the tables of the database, and two users who may consume and produce; prints their tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ def main() -> None:
     from django_delayq import connections
 
     call_command("migrate", verbosity=0)
-    user = User.objects.create_user("program")
-    user.user_permissions.set(Permission.objects.filter(codename__in=["api_consume", "api_produce", "api_view"]))
     for name in ("feed", "wide"):
         connections.broker().queue(name)
-    print(Token.objects.create(user=user).key)
+    for name in ("program", "other"):
+        user = User.objects.create_user(name)
+        user.user_permissions.set(Permission.objects.filter(codename__in=["api_consume", "api_produce", "api_view"]))
+        print(Token.objects.create(user=user).key)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,13 @@ from tests.settings import MIDDLEWARE as _MIDDLEWARE
 
 #: reserves that may wait at once in this server
 MOST_WAITS = 120
+#: of them those of one user
+MOST_OF_ONE = 110
 
 ROOT_URLCONF = "tests.api.asgi.urls"
 MIDDLEWARE = ["tests.api.asgi.watched.hold_back", *_MIDDLEWARE]
 DELAYQ = {
     **_DELAYQ,
     "QUEUES": {"feed": {"kind": "pull"}, "wide": {"kind": "pull", "shards": 4}},
-    "API": {"max_waiting": MOST_WAITS},
+    "API": {"max_waiting": MOST_WAITS, "max_waiting_per_user": MOST_OF_ONE},
 }

@@ -46,6 +46,11 @@ class Server:
         with closing(self.program()) as program:
             return program.post(verb, body)
 
+    def handlers(self) -> dict[str, str]:
+        """What it does about signals."""
+        with closing(self.program()) as program:
+            return dict(program("GET", "/handlers")[1])
+
     def waits(self) -> dict[str, int]:
         """How many wait there now, and how many of them sleep."""
         with closing(self.program()) as program:
@@ -123,13 +128,14 @@ def environment(redis_url: str, database: str) -> dict[str, str]:
     }
 
 
-def prepared(env: dict[str, str]) -> str:
-    """Makes the database; the token of a user who may consume, produce and view."""
+def prepared(env: dict[str, str]) -> tuple[str, str]:
+    """Makes the database; the tokens of two users who may consume, produce and view."""
     process = processes.spawn([sys.executable, "-m", "tests.api.asgi.prepare"], env=env, stdout=subprocess.PIPE)
     said, _ = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 0
     processes.unwatch(process.pid)
-    return str(said).strip().splitlines()[-1]
+    one, other = str(said).split()[-2:]
+    return one, other
 
 
 @contextmanager
@@ -137,8 +143,7 @@ def running(env: dict[str, str], token: str) -> Iterator[Server]:
     """A server that answers."""
     connection = connect(RedisConfig.parse(env["DELAYQ_TEST_URL"]))
     with socket.create_server(("127.0.0.1", 0), backlog=512) as line:
-        command = [sys.executable, "-m", "uvicorn", "tests.api.asgi.app:application", "--fd", str(line.fileno()),
-                   "--lifespan", "off", "--log-level", "warning"]  # fmt: skip
+        command = [sys.executable, "-m", "tests.api.asgi.serve", "--fd", str(line.fileno())]
         server = Server(line.getsockname()[1], env, token, DjangoBroker(connection, prefix=PREFIX))
         server.process = processes.spawn(command, env=env, pass_fds=[line.fileno()])
     try:

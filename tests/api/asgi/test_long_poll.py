@@ -14,8 +14,8 @@ from tests.support.postgres_box import PostgresDatabase
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
-from .settings import MOST_WAITS
-from .stage import PATIENCE, Server, environment, running, timed
+from .settings import MOST_OF_ONE, MOST_WAITS
+from .stage import PATIENCE, Pending, Server, environment, running, timed
 
 RESERVE = "queues/feed/reserve"
 
@@ -112,14 +112,21 @@ def test_the_key_of_a_wait_that_was_given_up_is_free_again(asgi: Server) -> None
     asgi.broker.client.delete(name)
 
 
-def test_one_wait_too_many_is_answered_at_once(asgi: Server) -> None:
-    pending = [asgi.ask(RESERVE, {"wait": 20}) for _ in range(MOST_WAITS)]
-    asgi.wait_until(sleeping=MOST_WAITS)
-    took, (status, body, headers) = timed(asgi.ask(RESERVE, {"wait": 20}).answer)
-    assert (status, body, headers["Retry-After"]) == (200, {"jobs": []}, "1")
-    assert took < 6
+def test_one_wait_too_many_of_a_user_or_of_all_is_answered_at_once(asgi: Server, asgi_tokens: tuple[str, str]) -> None:
+    pending: list[Pending] = []
+    for token, room in zip(asgi_tokens, (MOST_OF_ONE, MOST_WAITS), strict=True):
+        mine = {"Authorization": f"Token {token}"}
+        pending += [asgi.ask(RESERVE, {"wait": 20}, **mine) for _ in range(room - len(pending))]
+        asgi.wait_until(sleeping=room)
+        took, (status, body, headers) = timed(asgi.ask(RESERVE, {"wait": 20}, **mine).answer)
+        assert (status, body, headers["Retry-After"]) == (200, {"jobs": []}, "1")
+        assert took < 6
     for one in pending:
         one.hang_up()
+    asgi.wait_until(sleeping=0)
+    again = asgi.ask(RESERVE, {"wait": 20})
+    asgi.wait_until(sleeping=1)
+    again.hang_up()
 
 
 def test_who_may_not_is_told_so_at_once(asgi: Server) -> None:
@@ -140,7 +147,17 @@ def mortal(asgi_database: PostgresDatabase, asgi_token: str) -> Iterator[tuple[S
         yield server, box
 
 
-def test_a_server_that_is_told_to_stop_sends_everyone_away(mortal: tuple[Server, RedisBox]) -> None:
+def test_the_servers_handlers_of_signals_stay_as_they_are(asgi: Server) -> None:
+    pending = asgi.ask(RESERVE, {"wait": 20})
+    asgi.wait_until(sleeping=1)
+    handlers = asgi.handlers()
+    assert all("Server.handle_exit" in handler for handler in handlers.values()), handlers
+    pending.hang_up()
+
+
+def test_a_server_whose_project_ends_the_waits_when_it_stops_sends_everyone_away(
+    mortal: tuple[Server, RedisBox],
+) -> None:
     server, _ = mortal
     pending = [server.ask(RESERVE, {"wait": 20}) for _ in range(20)]
     server.wait_until(sleeping=20)

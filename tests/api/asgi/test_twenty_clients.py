@@ -14,6 +14,7 @@ from typing import Any
 from django_delayq.api.leases import read_lease
 from django_delayq.core.job import NewJob
 from tests.support.processes import wait_until
+from tests.support.reaping import reaping
 
 from .stage import PATIENCE, Server
 
@@ -99,7 +100,7 @@ def test_twenty_clients_share_two_thousand_jobs(asgi: Server) -> None:
     jobs = [NewJob(f"n{number}", "raw", b"%d" % number) for number in range(JOBS)]
     assert set(queue.schedule_many(jobs)) == {"created"}
     ledger, finished = Ledger(), threading.Event()
-    with ThreadPoolExecutor(CLIENTS) as team:
+    with reaping(asgi.broker, "wide"), ThreadPoolExecutor(CLIENTS) as team:
         running = [team.submit(client, asgi, ledger, number, finished) for number in range(CLIENTS)]
         began = time.monotonic()
         while not finished.wait(0.2) and time.monotonic() - began < 4 * PATIENCE:

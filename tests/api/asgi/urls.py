@@ -2,6 +2,6 @@
 
 from django.urls import include, path
 
-from .watched import waits
+from .watched import handlers, waits
 
-urlpatterns = [path("delayq/", include("django_delayq.api.urls")), path("waits", waits)]
+urlpatterns = [path("delayq/", include("django_delayq.api.urls")), path("waits", waits), path("handlers", handlers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -16,6 +17,11 @@ async def waits(request: HttpRequest) -> JsonResponse:
     """How many wait, and how many of them sleep."""
     sleeping = sum(waiter.sleeping for waiter in list(hub(brokers.broker())._waiters))
     return JsonResponse({"waiting": len(waiting._waits()._vigils), "sleeping": sleeping})
+
+
+async def handlers(request: HttpRequest) -> JsonResponse:
+    """What the process does about signals."""
+    return JsonResponse({name: repr(signal.getsignal(signal.Signals[name])) for name in ("SIGTERM", "SIGINT")})
 
 
 @async_only_middleware

@@ -1,4 +1,4 @@
--- Ack, shared by ack.lua and ack_reserve.lua: batched, because blank jobs pass here at full speed.
+-- Ack, shared by ack.lua, ack_reserve.lua and ack_early.lua: batched, because blank jobs pass here at full speed.
 -- What leaves at once, each list in one command: jobs with nothing behind them.
 local function new_leaving()
   return { ids = {}, failed = {}, members = {}, fields = {} }
@@ -38,7 +38,8 @@ local function read_acks(frame)
   return tokens, ids, runs, marks
 end
 
-local function ack(frame)
+-- `keep`, if given, is called with the id and the state of each job before it goes; it is counted when its run ends.
+local function ack(frame, keep)
   local tokens, ids, runs, marks = read_acks(frame)
   if #ids == 0 then
     return ''
@@ -50,14 +51,17 @@ local function ack(frame)
     if states[i] then
       token, _, failures = struct.unpack('<ddI2', states[i])
     end
-    if token ~= tokens[i] or done[id] or (marks[i] % 4 >= MARK_EXPIRED and not has_run_out(id)) then
+    if token ~= tokens[i] or done[id] or (marks[i] % 4 >= MARK.EXPIRED and not has_run_out(id)) then
       answers[i] = '0'
     else
       answers[i] = '1'
       done[id] = true
       acked = acked + 1
-      local taken = marks[i] % 2 == MARK_MERGED and read_state(states[i]).taken or ''
-      if marks[i] >= MARK_DURABLE then
+      if keep then
+        keep(id, states[i])
+      end
+      local taken = marks[i] % 2 == MARK.MERGED and read_state(states[i]).taken or ''
+      if marks[i] >= MARK.DURABLE then
         mark_run(id, taken)
       end
       if gates[i] or left_some(taken) then
@@ -71,7 +75,9 @@ local function ack(frame)
   end
   leave(leaving)
   write_marks()
-  count('acked', acked)
+  if not keep then
+    count('acked', acked)
+  end
   count('late', #ids - acked)
   return table.concat(answers)
 end

@@ -4,8 +4,19 @@ local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
+-- The class in which the job waits. The mark of quarantine counts in bodies of our version only (job.pack_body).
 local function class_of(body)
-  return flags_of(body) % 8 + 1
+  local flags = flags_of(body)
+  return math.floor(flags / 32) == 5 and QUARANTINE or flags % 8 + 1
+end
+
+-- The body with or without the mark that its job waits for quarantine.
+local function with_quarantine(body, wanted)
+  local flags = flags_of(body)
+  if math.floor(flags / 32) ~= (wanted and 1 or 5) or body == '' then
+    return body
+  end
+  return string.char(flags + (wanted and 128 or -128)) .. string.sub(body, 2)
 end
 
 local function is_merged(body)

@@ -11,16 +11,20 @@ local function use_class(class)
   end
 end
 
+-- A job came into the class of those that wait for quarantine.
+local has_quarantined = false
+
 local function put_due(body, score, id)
   local class = class_of(body)
   use_class(class)
   redis.call('ZADD', DUE[class], score, id)
+  has_quarantined = has_quarantined or class == QUARANTINE
 end
 
--- The smallest due score of the shard, nil when nothing waits.
-local function head()
+-- The smallest due score of some classes, if none are named of all that do not wait for quarantine; nil when nothing waits.
+local function head(from, to)
   local first
-  for class = 1, 8 do
+  for class = from or 1, to or QUARANTINE - 1 do
     if is_used(class) then
       local score = tonumber(redis.call('ZRANGE', DUE[class], 0, 0, 'WITHSCORES')[2])
       if score and (not first or score < first) then

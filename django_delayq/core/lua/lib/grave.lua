@@ -81,6 +81,9 @@ local function trim_graves(most)
 end
 
 local function dig(id, body, s, e, payloads)
+  if e.outcome ~= 'undecodable' then -- of those the bytes are kept as they are
+    body = with_quarantine(body, false)
+  end
   local grave, buried = grave_of(id, body), score_at(now_ms)
   redis.call('HSET', GRAVE, grave, struct.pack(GRAVE_FORMAT, s.due, tonumber(buried), s.failures, s.reserves,
     s.crashes, #e.outcome, e.outcome, #e.reason, e.reason, #e.error_class, e.error_class, #e.error, e.error,
@@ -94,6 +97,16 @@ local function dig(id, body, s, e, payloads)
   trim_graves(2)
 end
 
+-- Calls `each(grave, buried at us)` for the records of an id, up to 250.
+local function each_grave_of(id, each)
+  for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
+    local buried = redis.call('ZSCORE', MORGUE, grave)
+    if buried then
+      each(grave, buried)
+    end
+  end
+end
+
 -- The grave that a caller means: the named generation, or the youngest of the id.
 local function find_grave(id, key)
   if key ~= '' then
@@ -101,11 +114,10 @@ local function find_grave(id, key)
     return redis.call('HEXISTS', GRAVE, grave) == 1 and grave or nil
   end
   local youngest, latest
-  for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
-    local buried = tonumber(redis.call('ZSCORE', MORGUE, grave))
-    if buried and (not latest or buried > latest) then
-      youngest, latest = grave, buried
+  each_grave_of(id, function(grave, buried)
+    if not latest or tonumber(buried) > latest then
+      youngest, latest = grave, tonumber(buried)
     end
-  end
+  end)
   return youngest
 end

@@ -1,8 +1,11 @@
 -- The keys of one shard, in the order of keys.SHARD_KEYS; every script declares them all (one slot, few and fixed).
-local DUE = { KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8] }
+-- DUE: the priority classes, and behind them the class of those that wait for quarantine, whatever their priority.
+local DUE = { KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[27] }
+local QUARANTINE = 9
 local LEASE, BODY, STATE, GATE = KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local ORDER, PAYLOAD = KEYS[13], KEYS[14]
 local FAILED, FAILURES = KEYS[15], KEYS[16]
 local MORGUE, MORGUE_ID, GRAVE = KEYS[17], KEYS[18], KEYS[19]
 local REPLY, WINDOW = KEYS[20], KEYS[21]
-local COUNT, EVENT, META, TASK, SETTLED, WAKE = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
+local COUNT, EVENT, META, TASK, SETTLED = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local BEGUN, WAKE = KEYS[28], KEYS[29]

@@ -35,7 +35,7 @@ local function make_live(id, body, due, old)
     forget_failures(id)
     if is_merged(body) then
       -- What waits already is not put off.
-      body, due = old, math.min(due, current or due)
+      body, due = with_quarantine(old, false), math.min(due, current or due)
     else
       mark_replaced(old, body)
     end

@@ -109,9 +109,16 @@ local function gate(e, state)
   return 'g'
 end
 
+local function leave_class(e, old, body)
+  if class_of(body) ~= class_of(old) then
+    redis.call('ZREM', DUE[class_of(old)], e.id)
+  end
+end
+
 local function merge_waiting(e, old, current, due)
   local body = with_class_of(old, e.body)
   if body ~= old then
+    leave_class(e, old, body)
     redis.call('HSET', BODY, e.id, body)
   end
   if body ~= old or due ~= current then
@@ -121,27 +128,27 @@ local function merge_waiting(e, old, current, due)
 end
 
 local function replace_waiting(e, old, due)
-  mark_replaced(old, e.body)
+  local body = e.body
+  mark_replaced(old, body)
   if e.marks % (2 * MARK_KEEP_RETRIES) < MARK_KEEP_RETRIES then
     redis.call('HDEL', STATE, e.id)
     forget_failures(e.id)
+  else
+    body = with_quarantine(body, class_of(old) == QUARANTINE)
   end
-  redis.call('HSET', BODY, e.id, e.body)
-  put_due(e.body, text(due), e.id)
+  leave_class(e, old, body)
+  redis.call('HSET', BODY, e.id, body)
+  put_due(body, text(due), e.id)
   return 'r'
 end
 
 local function change_waiting(e, old)
-  local class = class_of(old)
-  local current = tonumber(redis.call('ZSCORE', DUE[class], e.id))
+  local current = tonumber(redis.call('ZSCORE', DUE[class_of(old)], e.id))
   local packed = redis.call('HGET', STATE, e.id)
   local due = choose_due(e, current, due_of(e), packed and read_state(packed))
   local refused = e.record and take_in(e, '')
   if refused then
     return refused
-  end
-  if class_of(e.body) ~= class then
-    redis.call('ZREM', DUE[class], e.id)
   end
   return e.conflict == MERGE and merge_waiting(e, old, current, due) or replace_waiting(e, old, due)
 end

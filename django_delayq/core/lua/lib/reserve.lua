@@ -1,25 +1,41 @@
 -- Hands out due jobs under one fencing token. Answers the frame that queue.py reads:
--- '<d token><d now us><d next due us, -1 = none><I2 n>', the names of the tasks, and for each job
--- '<d due us><I2 failures><I2 reserves><I2 crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
+-- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call hands
+-- out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
+-- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
+-- for a postponed one '<d since ms><Bc0 reason>' (lib/state),
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
 local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
 -- reserve.lua sets others for holders without a heartbeat: a time of their own, and the job counts as started at once.
 local ttr_ms, is_started = lease_ms, false
+-- The first and the last class that this call hands out.
+local served = { 1, #DUE }
 
 local function frame_of_job(id, s, body, payloads)
   name_task_of(body)
-  return struct.pack('<dI2I2I2BdBc0I4c0', s.due, s.failures, s.reserves, s.crashes, s.flags, s.failed_at,
-    #id, id, #body, body) .. payloads
+  if has_flag(s, POSTPONED) then
+    payloads = struct.pack('<dBc0', s.postponed_at, #s.postponed_for, s.postponed_for) .. payloads
+  end
+  return struct.pack('<dI2I2I2I2BdBc0I4c0', s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags,
+    s.failed_at, #id, id, #body, body) .. payloads
 end
 
 local function frame_of_batch(token, next_due, jobs)
-  return struct.pack('<dddI2', token, now_us, next_due or -1, #jobs) .. frame_of_names() .. table.concat(jobs)
+  local quarantined = served[2] < QUARANTINE and not paused_out and head(QUARANTINE, QUARANTINE) or -1
+  return struct.pack('<ddddI2', token, now_us, next_due or -1, quarantined, #jobs) .. frame_of_names()
+    .. table.concat(jobs)
 end
 
--- Larger than every token of this shard, also of those that were lost with a replica, and of all shards of older epochs,
--- which go on handing out theirs, by clocks that may differ: each epoch is 19 hours ahead of the one before.
+-- A moment, so larger than every token of this shard, also than those that were lost. In a closing shard the clock is slow
+-- until it is two seconds behind, so that the tokens of the next epoch are larger than these (epochs.py has the argument).
+local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
+
 local function new_token()
-  last_token = math.max(last_token + 1, now_us + math.floor(shard / 1024) * 2 ^ 36)
+  local moment = now_us
+  if closing then
+    local closed_us = tonumber(redis.call('HGET', META, 'closed')) or now_us
+    moment = math.max(now_us - CLOSING_LAG, math.min(now_us, closed_us + math.floor((now_us - closed_us) * CLOSING_PACE)))
+  end
+  last_token = math.max(last_token + 1, moment)
   return last_token
 end
 
@@ -27,10 +43,15 @@ end
 local function hand_out(id, due, body, packed, token, worker)
   local s = read_state(packed)
   local payloads = ''
-  s.token, s.due, s.worker, s.reserves = token, due, worker, math.min(s.reserves + 1, 65535)
+  s.token, s.worker, s.reserves = token, worker, math.min(s.reserves + 1, 65535)
+  if s.postponed_to ~= due then -- not postponed, or moved since by somebody else
+    s.due = due
+  end
   clear_flag(s, STARTED)
+  clear_flag(s, UNRENEWED)
   if is_started then
     set_flag(s, STARTED)
+    set_flag(s, UNRENEWED)
   end
   if is_merged(body) then
     payloads, s.taken = take_payloads(id)
@@ -39,7 +60,7 @@ local function hand_out(id, due, body, packed, token, worker)
 end
 
 -- The same for a job that was never reserved, written out because nearly all are: one reserve, nothing else.
-local FRESH_COUNTS = struct.pack('<I2I2I2Bd', 0, 1, 0, 0, 0)
+local FRESH_COUNTS = struct.pack('<I2I2I2I2Bd', 0, 1, 0, 0, 0, 0)
 
 local function hand_out_fresh(id, due, body, token, state_end)
   name_task_of(body)
@@ -112,7 +133,7 @@ end
 -- twice as often as the next one, by a lot drawn from the clock, so that none starves.
 local function order_of_classes(token)
   local order = {}
-  for class = 1, 8 do
+  for class = served[1], served[2] do
     if is_used(class) then
       order[#order + 1] = class
     end
@@ -141,7 +162,7 @@ local function reserve_one(id, early, worker)
     lease_jobs(class, { id }, { due }, { body }, token, worker, jobs)
     count('reserved', 1)
   end
-  return frame_of_batch(token, head(), jobs), token
+  return frame_of_batch(token, head(unpack(served)), jobs), token
 end
 
 local function reserve(limit, worker)
@@ -149,7 +170,7 @@ local function reserve(limit, worker)
   if paused_out then
     return frame_of_batch(token, nil, jobs), token
   end
-  local next_due = head()
+  local next_due = head(unpack(served))
   if limit > 0 and is_due(next_due) then
     token = new_token()
     for _, class in ipairs(order_of_classes(token)) do
@@ -158,9 +179,12 @@ local function reserve(limit, worker)
       end
     end
     count('reserved', #jobs)
-    next_due = head()
+    next_due = head(unpack(served))
   end
-  if is_due(next_due) then
+  if served[1] == QUARANTINE then
+    -- The tokens are for those who serve the other classes.
+    return frame_of_batch(token, next_due, jobs), token
+  elseif is_due(next_due) then
     wake_next()
   else
     drop_wake()
@@ -168,17 +192,19 @@ local function reserve(limit, worker)
   return frame_of_batch(token, next_due, jobs), token
 end
 
--- The same batch again for a call that was sent again: what that token still holds.
+-- The same batch again for a call that was sent again: what that token still holds. The lease begins anew, since its holder
+-- knows of it only now.
 local function reserve_again(token)
-  local jobs = {}
+  local jobs, deadline = {}, text(now_ms + ttr_ms)
   if token > 0 then
     for _, id in ipairs(redis.call('ZRANGE', LEASE, 0, -1)) do
       local s = read_state(redis.call('HGET', STATE, id))
       local body = redis.call('HGET', BODY, id)
       if s.token == token and body then
+        redis.call('ZADD', LEASE, 'XX', deadline, id)
         jobs[#jobs + 1] = frame_of_job(id, s, body, is_merged(body) and taken_payloads(id, s.taken) or '')
       end
     end
   end
-  return frame_of_batch(token, head(), jobs)
+  return frame_of_batch(token, head(unpack(served)), jobs)
 end

@@ -2,12 +2,16 @@
 -- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 run>', the run being the texts of its event
 -- 'Bc0 task, key, due, started, ms, attempt' or empty, and for every verb but ack
 -- 'Bc0 outcome, reason, error class, I2c0 error'.
--- Marks: 1 the run is a merged job's; 2 only if the lease is over; 4 the run may have killed its process; 8 it did;
--- 16 bury only the first payload; 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
+-- Marks: 1 the run is a merged job's; 2 only if the lease is over; 4 the job waits for quarantine from now on; 8 its
+-- process died under it (release: the lease was lost, and with it perhaps a start that nobody recorded); 16 bury only the
+-- first payload (fail: the crash surely was the job's own); 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
 -- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2, and 4 = the
--- job's key, or one of its payloads', is durable.
-local MARK_MERGED, MARK_EXPIRED, MARK_SUSPECT, MARK_CRASH, MARK_OLDEST, MARK_INHERIT = 1, 2, 4, 8, 16, 32
-local MARK_DURABLE = 4
+-- job's key, or one of its payloads', is durable. Of a release 16 = the run could not begin: the job is postponed.
+-- One table, since a script has no more than 200 local names.
+local MARK = {
+  MERGED = 1, EXPIRED = 2, QUARANTINE = 4, CRASH = 8, OLDEST = 16, INHERIT = 32,
+  LOST = 8, OWN = 16, POSTPONED = 16, DURABLE = 4,
+}
 local settler = ARGV[3]
 
 local function has_mark(entry, mark)
@@ -35,18 +39,12 @@ local function read_entries(frame)
   return entries, ids
 end
 
--- Whether the lease is over; during a reaper hold none is.
-local function has_run_out(id)
-  local deadline = tonumber(redis.call('ZSCORE', LEASE, id))
-  return deadline and deadline <= now_ms and now_ms >= hold_ms
-end
-
 -- Whether the caller still holds the job, whose state is `packed`; if not, nothing may change.
 local function is_held(e, packed)
   if not packed or struct.unpack('<d', packed) ~= e.token then
     return false
   end
-  return not has_mark(e, MARK_EXPIRED) or has_run_out(e.id)
+  return not has_mark(e, MARK.EXPIRED) or has_run_out(e.id)
 end
 
 -- Takes the entries that are still held out of their leases: their states and what is gated behind them, by id, and
@@ -116,7 +114,7 @@ end
 -- inbox and morgue take it for another job; nobody waits for it, so it is not durable.
 local function put_rest(id, body, gated)
   local key = digest_of_bytes(key_of(body))
-  body = with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2))
+  body = with_quarantine(with_key(body, string.char(string.byte(key) % 128) .. string.sub(key, 2)), false)
   if gated then
     local _, gated_body = read_gate(gated)
     body = with_class_of(body, gated_body)
@@ -163,21 +161,38 @@ local function give_way(e, s)
   end
 end
 
+-- Its run could not begin. What it waits for counts from the first time in a row.
+local function postpone(e, s)
+  if not has_flag(s, POSTPONED) or s.postponed_for ~= e.reason then
+    s.postponed_at, s.postponed_for = now_ms, e.reason
+  end
+  set_flag(s, POSTPONED)
+end
+
 -- The job waits again: same content, united with what was gated behind it, due at `due` or earlier if that is.
 local function wait_again(e, s, due)
-  local body = redis.call('HGET', BODY, e.id) or ''
+  local stored = redis.call('HGET', BODY, e.id) or ''
+  local body = with_quarantine(stored, has_mark(e, MARK.QUARANTINE))
   if e.gated then
     local gated_due, gated_body = read_gate(e.gated)
     return_payloads(e.id, s.taken, score_policy_of(e), e.gated)
-    if not has_mark(e, MARK_INHERIT) then
+    if not has_mark(e, MARK.INHERIT) then
       due = math.min(due, gated_due)
     end
     body = with_class_of(body, gated_body)
-    redis.call('HSET', BODY, e.id, body)
     redis.call('HDEL', GATE, e.id)
   end
-  s.token, s.worker, s.taken, s.due = 0, '', '', 0
+  if body ~= stored then
+    redis.call('HSET', BODY, e.id, body)
+  end
+  s.token, s.worker, s.taken = 0, '', ''
+  if has_flag(s, POSTPONED) then
+    s.postponed_to = due
+  else
+    s.due = 0
+  end
   clear_flag(s, STARTED)
+  clear_flag(s, UNRENEWED)
   redis.call('HSET', STATE, e.id, pack_state(s))
   put_due(body, text(due), e.id)
 end

@@ -1,31 +1,40 @@
 -- The mutable state of an id (job.STATE in Python); a fresh waiting job has none.
--- token, due score, failures, reserves, crashes, flags, failed at (ms), worker, what payloads its run has (lib/payload),
--- error.
-local STATE_FORMAT = '<ddI2I2I2BdBc0I2c0'
-local STATE_SHORTEST = 34
-local STARTED, SUSPECT, STOPPING = 1, 2, 4
+-- token, due score, failures, reserves, crashes, those of them that surely were its own, flags, failed at (ms), worker,
+-- what payloads its run has (lib/payload), error. Of a postponed job, whose run could not begin where it was handed out,
+-- '<dBc0d' stands in front of the error: since when it is postponed for this reason (ms), the reason, the due score that
+-- it has got for that. Its due score in front is the one that it had before, so that the wait counts as lateness.
+local STATE_FORMAT = '<ddI2I2I2I2BdBc0I2c0'
+local STATE_SHORTEST = 36
+local STARTED, UNRENEWED, STOPPING, UNCLEAR, POSTPONED = 1, 2, 4, 8, 16
+
+local function has_flag(s, flag)
+  return math.floor(s.flags / flag) % 2 == 1
+end
 
 local function read_state(packed)
   local s = {}
   if not packed or #packed < STATE_SHORTEST then
-    s.token, s.due, s.failures, s.reserves, s.crashes, s.flags, s.failed_at = 0, 0, 0, 0, 0, 0, 0
+    s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at = 0, 0, 0, 0, 0, 0, 0, 0
     s.worker, s.taken, s.error = '', '', ''
     return s
   end
   local at
-  s.token, s.due, s.failures, s.reserves, s.crashes, s.flags, s.failed_at, s.worker, s.taken, at =
+  s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at, s.worker, s.taken, at =
     struct.unpack(STATE_FORMAT, packed)
+  if has_flag(s, POSTPONED) then
+    s.postponed_at, s.postponed_for, s.postponed_to, at = struct.unpack('<dBc0d', packed, at)
+  end
   s.error = string.sub(packed, at)
   return s
 end
 
-local function pack_state(s)
-  return struct.pack(STATE_FORMAT, s.token, s.due, s.failures, s.reserves, s.crashes, s.flags, s.failed_at,
-    #s.worker, s.worker, #s.taken, s.taken) .. s.error
+local function pack_postponed(s)
+  return struct.pack('<dBc0d', s.postponed_at, #s.postponed_for, s.postponed_for, s.postponed_to)
 end
 
-local function has_flag(s, flag)
-  return math.floor(s.flags / flag) % 2 == 1
+local function pack_state(s)
+  return struct.pack(STATE_FORMAT, s.token, s.due, s.failures, s.reserves, s.crashes, s.own_crashes, s.flags, s.failed_at,
+    #s.worker, s.worker, #s.taken, s.taken) .. (has_flag(s, POSTPONED) and pack_postponed(s) or '') .. s.error
 end
 
 local function set_flag(s, flag)

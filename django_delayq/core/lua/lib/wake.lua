@@ -28,7 +28,7 @@ end
 
 local function wake_if_earlier(before)
   local after = head()
-  if after and (not before or after < before) then
+  if has_quarantined or (after and (not before or after < before)) then
     wake()
   end
 end

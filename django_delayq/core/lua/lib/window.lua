@@ -1,4 +1,5 @@
--- The request window: a call that is sent again after a lost reply gets the first reply again and changes nothing.
+-- The request window: a call that is sent again after a lost reply gets the first reply again and changes nothing, but for
+-- the leases of what it handed out (reserve_again).
 local WINDOW_MS, WINDOW_LENGTH = 120000, 100000
 
 local function replay()

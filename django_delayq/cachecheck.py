@@ -1,0 +1,117 @@
+"""Caches in the Redis database of the jobs, where ``cache.clear()`` deletes all jobs.
+
+``clear()`` of django-redis and of Django's own RedisCache is FLUSHDB, whatever the ``KEY_PREFIX`` is. Places are
+compared as they are written, without asking a server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error
+from redis.connection import parse_url
+
+from .conf import SETTING, Conf
+from .core.errors import Misconfigured
+from .core.redis_config import Address, RedisConfig
+
+#: address and number of a database
+Place: TypeAlias = tuple[str, int]
+
+_SCHEMES: Final = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
+
+
+def shared_caches(config: Conf) -> Iterator[CheckMessage]:
+    """Find the caches whose ``clear()`` would delete the jobs.
+
+    The alias that ``REDIS`` names is there for the jobs, so it is none of them, unless it is the default cache.
+    """
+    jobs = set(_places_of_jobs(config))
+    for alias, cache in settings.CACHES.items():
+        found = sorted(jobs.intersection(_places_of_cache(cache)))
+        if found and (alias != config.redis or alias == "default"):
+            where, number = found[0]
+            yield Error(
+                f"The cache {alias!r} is in the Redis database of the jobs ({where}, database {number}): "
+                f"cache.clear() would delete all jobs, whatever its KEY_PREFIX is.",
+                hint=f"Give the jobs another database number, for example {SETTING} = {{'REDIS': "
+                f"'redis://localhost:6379/1'}}; a Redis Cluster has only one database, so take another server there.",
+                id="delayq.E017",
+            )
+
+
+def _places_of_jobs(config: Conf) -> Iterator[Place]:
+    redis = config.redis
+    if redis is None:
+        from .connections import embedded_directory
+
+        with contextlib.suppress(Misconfigured):  # delayq.E003 says it
+            yield _socket(str(embedded_directory(config) / "redis.sock"), 0)
+    elif isinstance(redis, str) and "://" not in redis:
+        yield from _places_of_cache(settings.CACHES.get(redis, {}))
+    else:
+        with contextlib.suppress(Misconfigured):  # delayq.E002 says it
+            yield from _places_of_config(RedisConfig.parse(redis))
+
+
+def _places_of_config(redis: RedisConfig) -> Iterator[Place]:
+    if redis.path:
+        yield _socket(redis.path, redis.db)
+    elif redis.sentinels:
+        yield from _behind_sentinels(redis.sentinel_master, redis.sentinels, redis.db)
+    else:
+        for address in redis.cluster_nodes or ((redis.host, redis.port),):
+            yield _server(address), redis.db
+
+
+def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
+    given, options = cache.get("LOCATION") or (), cache.get("OPTIONS") or {}
+    for location in re.split("[;,]", given) if isinstance(given, str) else given:
+        url = str(location).strip()
+        if not url.startswith(_SCHEMES):
+            continue
+        try:
+            parts: Mapping[str, Any] = parse_url(url.replace("valkey", "redis", 1))
+        except ValueError:
+            continue  # the cache itself will say it
+        number = int(parts.get("db") or _number_in(options))
+        host = parts.get("host") or "localhost"
+        if parts.get("path"):
+            yield _socket(parts["path"], number)
+        elif options.get("SENTINELS"):
+            yield from _behind_sentinels(host, options["SENTINELS"], number)
+        else:
+            yield _server((host, int(parts.get("port") or 6379))), number
+
+
+def _number_in(options: Mapping[str, Any]) -> int:
+    """Return the database that the options of a cache name; it counts where the URL names none."""
+    pool = options.get("CONNECTION_POOL_KWARGS") or {}
+    with contextlib.suppress(TypeError, ValueError):
+        return int(options.get("db") or pool.get("db") or 0)
+    return 0
+
+
+def _behind_sentinels(master: str, sentinels: Any, number: int) -> Iterator[Place]:
+    for host, port in sentinels:
+        yield f"{master} of the sentinel {_server((host, int(port)))}", number
+
+
+def _socket(path: str, number: int) -> Place:
+    return f"unix:{os.path.realpath(path)}", number
+
+
+def _server(address: Address) -> str:
+    host, port = address
+    name = host.strip("[]").rstrip(".").lower()
+    with contextlib.suppress(ValueError):
+        found = ipaddress.ip_address(name)
+        if found.is_loopback or found.is_unspecified:
+            name = "localhost"
+    return f"{name or 'localhost'}:{port}"

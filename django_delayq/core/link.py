@@ -1,0 +1,268 @@
+"""One connection of the pool: the retries of a call over it, and the deadline that all of them share."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from redis import exceptions as redis_errors
+from redis.retry import Retry
+
+if TYPE_CHECKING:
+
+    class _Base:
+        """Attributes and methods of redis-py's connections."""
+
+        retry: Retry
+        socket_timeout: float | None
+        socket_connect_timeout: float | None
+        _sock: Any
+
+        def __init__(self, **options: Any) -> None: ...
+        def connect(self) -> None: ...
+        def disconnect(self, *args: Any, **options: Any) -> None: ...
+        def send_packed_command(self, command: Any, check_health: bool = True) -> None: ...
+        def read_response(self, *args: Any, **options: Any) -> Any: ...
+        def can_read(self, timeout: float = 0) -> bool: ...
+        def _connect(self) -> Any: ...
+
+else:
+    _Base = object
+
+T = TypeVar("T")
+
+#: errors after which trying again is of no use
+_HOPELESS: Final = (
+    redis_errors.AuthenticationError,
+    redis_errors.AuthorizationError,
+    redis_errors.MaxConnectionsError,
+)
+
+
+def end_of(max_age: float | None) -> float:
+    """Return when (``time.monotonic()``) a connection made now is to be replaced; not all of them at one moment."""
+    return math.inf if max_age is None else time.monotonic() + max_age * random.uniform(0.8, 1.0)
+
+
+class _Thread(threading.local):
+    until: float | None = None
+
+
+_thread: Final = _Thread()
+
+
+@contextmanager
+def within(until: float | None) -> Iterator[None]:
+    """Set the deadline (monotonic) of all that this thread sends in the block; an earlier one stays.
+
+    For calls whose connections redis-py takes: a cluster's client asks several nodes, a Sentinel's pool its Sentinels.
+    """
+    outer = _thread.until
+    _thread.until = until if outer is None else outer if until is None else min(outer, until)
+    try:
+        yield
+    finally:
+        _thread.until = outer
+
+
+def deadline_of_thread() -> float | None:
+    """Return what :func:`within` set for this thread."""
+    return _thread.until
+
+
+class CallRetry(Retry):
+    """Retry policy of one connection. All attempts of a call share one deadline."""
+
+    def __init__(self, policy: Retry, patience: float) -> None:
+        super().__init__(policy._backoff, policy._retries, policy._supported_errors)
+        self._patience = patience
+        #: end (monotonic) of the call under way; None = its patience counts from its first attempt
+        self.until: float | None = None
+        #: True while the connection connects, which is part of an attempt and never retried by itself
+        self.connecting = False
+
+    def call_with_retry(
+        self,
+        do: Callable[[], T],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> T:
+        """Return what ``do`` returns, after as many attempts as the policy and the deadline allow."""
+        if self.connecting:
+            return do()
+        if self.until is None:
+            self.until = time.monotonic() + self._patience
+        failures = 0
+        try:
+            while True:
+                try:
+                    return do()
+                except self._supported_errors as error:
+                    failures += 1
+                    fail(error, failures) if with_failure_count else fail(error)
+                    pause = self._pause(error, failures)
+                    if pause is None or (is_retryable is not None and not is_retryable(error)):
+                        raise
+                time.sleep(pause)
+        finally:
+            self.until = None
+
+    def _pause(self, error: Exception, failures: int) -> float | None:
+        """Return the seconds to wait before the next attempt; None = there is none."""
+        if failures > self._retries or isinstance(error, _HOPELESS):
+            return None
+        pause = self._backoff.compute(failures)
+        return pause if self.until is None or time.monotonic() + pause < self.until else None
+
+
+class Link(_Base):
+    """Mixin for redis-py's connections: connecting is tried once and shares the deadline of the call that needs it.
+
+    It connects when something is sent, so that connecting, the handshake and the command make one attempt.
+
+    Args:
+        patience: seconds in which a call ends, whatever is retried.
+        max_age: seconds after which it should be made anew; None = never.
+    """
+
+    retry: CallRetry
+
+    def __init__(self, *, patience: float = math.inf, max_age: float | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.retry = CallRetry(self.retry, patience)
+        self._max_age = max_age
+        #: True while a caller has it
+        self.in_use = False
+        #: when (monotonic) it is to be made anew
+        self.old_at = math.inf
+        #: True if the socket's time limit may be another one than ``socket_timeout``
+        self._limited = False
+
+    # --- as redis-py's
+
+    def connect(self) -> None:
+        """Connect and shake hands, unless it is connected."""
+        if self._sock is not None:
+            return
+        call = self.retry
+        call.connecting = self._limited = True
+        try:
+            with within(call.until):
+                super().connect()
+        finally:
+            call.connecting = False
+        self.old_at = end_of(self._max_age)
+
+    def _connect(self) -> Any:
+        limits = self.socket_timeout, self.socket_connect_timeout
+        self.socket_timeout, self.socket_connect_timeout = map(self._bounded, limits)
+        try:
+            return super()._connect()
+        finally:
+            self.socket_timeout, self.socket_connect_timeout = limits
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send a packed command; connect first if need be."""
+        if self._sock is None:
+            self.connect()
+        if self._limited:
+            self._limit_socket()
+        super().send_packed_command(command, check_health)
+
+    # --- for packed calls
+
+    def exchange(self, packed: bytes) -> Any:
+        """Send a packed command and return its reply, with retries."""
+
+        def attempt() -> Any:
+            self.send_packed_command([packed])
+            return self.read_response()
+
+        return self.call(attempt)
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Return what ``attempt`` returns, with retries; close the connection if half a reply may be left on it."""
+        try:
+            return self.retry.call_with_retry(attempt, lambda _error: self.disconnect())
+        except redis_errors.ResponseError:
+            raise
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def send_before(self, packed: bytes, until: float) -> None:
+        """Send a packed command, once. It ends at ``until`` (monotonic)."""
+        try:
+            self.limit(until)
+            self.send_packed_command([packed])
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def read_before(self, until: float) -> Any:
+        """Return the reply to what was sent. The wait for it ends at ``until`` (monotonic)."""
+        try:
+            if self._sock is None:
+                raise redis_errors.ConnectionError("the connection was closed before its answer was read")
+            self.limit(until)
+            if self._limited:
+                self._limit_socket()
+            return self.read_response()
+        except redis_errors.ResponseError:
+            raise
+        except BaseException:
+            self.disconnect()
+            raise
+
+    # --- for the pool
+
+    def limit(self, until: float) -> None:
+        """Set the deadline of the call under way."""
+        self.retry.until = until
+        if self.socket_timeout is None or until - time.monotonic() < self.socket_timeout:
+            self._limited = True
+
+    @property
+    def is_open(self) -> bool:
+        """Return True while it is connected, as far as is known here."""
+        return self._sock is not None
+
+    def is_stale(self) -> bool:
+        """Return True if the other end closed the connection, or if something unread is left on it."""
+        try:
+            return self._sock is not None and bool(self.can_read())
+        except (redis_errors.RedisError, OSError):
+            return True
+
+    # ---
+
+    def _limit_socket(self) -> None:
+        seconds = self._bounded(self.socket_timeout)
+        if self._sock is not None:  # closed by another thread
+            self._sock.settimeout(seconds)
+        self._limited = self.retry.connecting or seconds != self.socket_timeout
+
+    def _bounded(self, seconds: float | None) -> float | None:
+        """Return the time limit of a step: its own one, or what is left for the call."""
+        until = self.retry.until
+        if until is None or until == math.inf:
+            return seconds
+        left = until - time.monotonic()
+        if left <= 0:
+            raise redis_errors.TimeoutError("no answer within the time that a call may take")
+        return left if seconds is None else min(seconds, left)
+
+
+@cache
+def link_class(base: type) -> type[Link]:
+    """Return redis-py's class of connections as one of links."""
+    if issubclass(base, Link):
+        return base
+    return cast(type[Link], type(f"{base.__name__}Link", (Link, base), {}))

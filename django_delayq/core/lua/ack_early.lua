@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- Jobs that are done when their run begins: nothing of them stays but what is known of the run, until its end is stored
+-- (record.lua). If its process dies before, somebody else finds it there (begun.lua).
+-- ARGV    3 worker; 4 entries (lib/settle)
+-- Returns one '1' or '0' (the lease was lost) for each.
+-- Events  none
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle acked
+local seen = replay()
+if seen then
+  return seen
+end
+local before = head()
+local reply = ack(ARGV[4], function(id, packed)
+  local s, body = read_state(packed), redis.call('HGET', BODY, id) or ''
+  local payloads = is_merged(body) and taken_payloads(id, s.taken) or ''
+  redis.call('HSET', BEGUN, struct.pack('<d', s.token) .. id,
+    struct.pack('<dI4c0I4c0I4c0', now_ms, #packed, packed, #body, body, #payloads, payloads))
+end)
+wake_if_earlier(before)
+remember(reply)
+return reply

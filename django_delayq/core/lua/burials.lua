@@ -1,0 +1,12 @@
+#!lua flags=no-writes
+-- The names of an id's records in the morgue, up to 250. The records themselves may be large: graves.lua reads them.
+-- ARGV    3 id
+-- Returns each name (id \0 key), and behind it when it was buried (us)
+-- Events  none
+-- include keys clock begin body grave
+local found = {}
+each_grave_of(ARGV[3], function(grave, buried)
+  found[#found + 1] = grave
+  found[#found + 1] = buried
+end)
+return found

@@ -1,0 +1,241 @@
+"""The bounded pool of connections, which plain commands and packed script calls share.
+
+redis-py's own pool raises as soon as all connections are in use, and takes longer to hand one out than packing and
+parsing a call takes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, cast
+from weakref import WeakSet
+
+from redis import exceptions as redis_errors
+from redis.connection import ConnectionPool
+from redis.sentinel import SentinelConnectionPool
+
+from .link import Link, deadline_of_thread, link_class
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a pool and of each call over it.
+
+    Args:
+        connections: connections at a time, idle ones included.
+        patience: seconds in which a call ends: waiting for a connection, connecting and every retry included.
+        max_age: seconds after which a connection is made anew; None = never.
+    """
+
+    connections: int = 100
+    patience: float = math.inf
+    max_age: float | None = None
+
+
+class BoundedPool(ConnectionPool):
+    """Pool that lets a caller wait, in the order of arrival, while all connections are in use.
+
+    A connection that its holder lost without giving it back is forgotten with its last reference, so that it does not
+    count for ever. After a fork the child makes connections of its own.
+    """
+
+    _available_connections: list[Link]
+
+    def __init__(self, *args: Any, limits: Limits, **options: Any) -> None:
+        self.limits = limits
+        super().__init__(*args, **options | {"max_connections": limits.connections})
+        self.connection_class = link_class(self.connection_class)
+
+    def __repr__(self) -> str:
+        # redis-py 6 and 7 print all arguments here, the password among them.
+        return f"<{type(self).__name__}>"
+
+    # --- as redis-py's
+
+    def reset(self) -> None:
+        """Forget all connections: they are another process's."""
+        self._lock = threading.RLock()  # the parent's may have been held when it forked
+        self._waiting: deque[SimpleQueue[Link]] = deque()
+        #: all that there are, in use or not
+        self._links: WeakSet[Link] = WeakSet()
+        super().reset()
+
+    @property
+    def _in_use_connections(self) -> Any:
+        """Connections in use, as redis-py's other methods ask for them."""
+        return {link for link in self._links if link.in_use}
+
+    @_in_use_connections.setter
+    def _in_use_connections(self, connections: Any) -> None:
+        """Do nothing: redis-py empties what it would keep here itself."""
+
+    def make_connection(self) -> Any:
+        """Return a new connection, which connects when it is used."""
+        patience, max_age = self.limits.patience, self.limits.max_age
+        return self.connection_class(**self.connection_kwargs, patience=patience, max_age=max_age)
+
+    def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
+        """Return a connection for a command of redis-py; see :meth:`take`."""
+        link = self.take()
+        if link.is_stale():
+            link.disconnect()
+        return link
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back, for whoever waits longest."""
+        if self.pid != os.getpid():
+            self._checkpid()
+        with self._lock:
+            if not connection.in_use or connection.pid != self.pid:  # given back before, or the parent process's
+                return
+            connection.retry.until = None
+            if self._waiting:
+                self._waiting.popleft().put(connection)
+                return
+            connection.in_use = False
+            if connection.is_open:
+                self._available_connections.append(connection)
+            else:
+                self._available_connections.insert(0, connection)  # those that are open are used first
+
+    # --- for packed calls
+
+    def take(self, until: float | None = None) -> Link:
+        """Return a connection, to be given back by :meth:`release`.
+
+        Args:
+            until: end (monotonic) of the call; None = that of the thread (:func:`.link.within`), or of its patience.
+
+        Raises:
+            MaxConnectionsError: all connections were in use until then.
+        """
+        if self.pid != os.getpid():
+            self._checkpid()
+        with self._lock:
+            link = self._free()
+            if link is None:
+                place: SimpleQueue[Link] = SimpleQueue()
+                self._waiting.append(place)
+        if until is None:
+            until = deadline_of_thread()
+        if link is None:
+            until = time.monotonic() + self.limits.patience if until is None else until
+            link = self._wait(place, until)
+        self._prepare(link, until)
+        return link
+
+    def take_spare(self, until: float) -> Link | None:
+        """Return a connection for a call that ends at ``until``; None = only one is left, or none.
+
+        For callers who may hold several while they wait for another one. The last one is left to those who hold none:
+        otherwise callers could wait for each other in a circle.
+        """
+        if self.pid != os.getpid():
+            self._checkpid()
+        with self._lock:
+            free = len(self._available_connections) + self.max_connections - len(self._links)
+            if self._waiting or free < 2:
+                return None
+            link = self._free()
+        if link is not None:
+            self._prepare(link, until)
+        return link
+
+    def begin(self, packed: bytes, until: float) -> Pending | None:
+        """Send a packed command, once, for a caller who reads the reply later; None = no connection is to spare."""
+        link = self.take_spare(until)
+        if link is None:
+            return None
+        try:
+            link.send_before(packed, until)
+        except BaseException:
+            self.release(link)
+            raise
+        return Pending(link.read_before, partial(self.release, link))
+
+    # ---
+
+    def _free(self) -> Link | None:
+        """Return a connection that nobody uses, or a new one; None = all are in use. Call it under the lock."""
+        if self._available_connections:
+            link = self._available_connections.pop()
+        elif len(self._links) < self.max_connections:
+            link = cast(Link, self.make_connection())
+            self._links.add(link)
+        else:
+            return None
+        link.in_use = True
+        return link
+
+    def _wait(self, place: SimpleQueue[Link], until: float) -> Link:
+        try:
+            return place.get(timeout=None if until == math.inf else max(0.0, until - time.monotonic()))
+        except BaseException as error:
+            with self._lock, suppress(ValueError):
+                self._waiting.remove(place)
+            with suppress(Empty):
+                link = place.get_nowait()  # it came at the last moment
+                if isinstance(error, Empty):
+                    return link
+                self.release(link)
+            if isinstance(error, Empty):
+                raise redis_errors.MaxConnectionsError(
+                    f"Too many connections: all {self.max_connections} of this process were in use; "
+                    f"use fewer threads or raise MAX_CONNECTIONS"
+                ) from None
+            raise
+
+    def _prepare(self, link: Link, until: float | None) -> None:
+        if until is not None:
+            link.limit(until)
+        if self.limits.max_age is not None and time.monotonic() >= link.old_at:
+            link.disconnect()  # it connects again before it sends
+            self._close_old()
+
+    def _close_old(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for idle in self._available_connections:
+                if now >= idle.old_at:
+                    idle.disconnect()
+
+
+class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
+    """The same for the master that Sentinels name."""
+
+    def release(self, connection: Any) -> None:
+        """See :meth:`BoundedPool.release`. A connection to an earlier master is closed."""
+        if self.master_address != (connection.host, connection.port):
+            connection.disconnect()
+        super().release(connection)
+
+
+class Pending:
+    """Command that was sent, and whose reply has to be read, once.
+
+    Args:
+        read: returns the reply, or raises what came instead; gets the end (monotonic) of the wait for it.
+        release: gives the connection back.
+    """
+
+    __slots__ = ("_read", "_release")
+
+    def __init__(self, read: Callable[[float], Any], release: Callable[[], None]) -> None:
+        self._read = read
+        self._release = release
+
+    def reply(self, until: float) -> Any:
+        """Return the reply, or raise what came instead. The wait for it ends at ``until`` (monotonic)."""
+        try:
+            return self._read(until)
+        finally:
+            self._release()

@@ -1,0 +1,38 @@
+"""Request ids. A shard remembers them for a while with its replies (``lua/lib/window.lua``): a call that is sent again
+after a lost reply gets the first reply and changes nothing.
+
+Most are random: they cover what the client library sends again by itself. A caller whose own caller may send the same
+request again, perhaps to another process, derives them from that request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from .job import NewJob
+
+_BYTES: Final = 16
+
+
+def new_request() -> bytes:
+    """Return a random request id."""
+    return os.urandom(_BYTES)
+
+
+def derived_request(*words: bytes) -> bytes:
+    """Return the request id that follows from these words."""
+    digest = hashlib.blake2b(digest_size=_BYTES)
+    for word in words:
+        digest.update(b"%d:" % len(word))
+        digest.update(word)
+    return digest.digest()
+
+
+def request_for(jobs: Sequence[NewJob]) -> bytes:
+    """Return the request id of a call that puts these jobs in: random, unless all of them are repeatable."""
+    if all(job.repeatable for job in jobs):
+        return derived_request(*[job.key if job.payload is None else job.payload.key for job in jobs])
+    return new_request()

@@ -1,0 +1,177 @@
+"""The private folder of an embedded server: data, log, locks, socket, password.
+
+A process that may run as root writes here, and the data hold the arguments of all jobs. So the folder has to belong to
+this user and be closed to all others; nothing of a folder that others could write is trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from django_delayq.core.errors import Misconfigured
+
+MAX_SOCKET_PATH: Final = 107  # bytes: sizeof(sockaddr_un.sun_path) less its final NUL
+
+_LOCK: Final = "server.lock"
+#: what a folder of ours may hold; "history" is the pipeline's, "lost+found" belongs to a volume
+_OURS: Final = frozenset(
+    {
+        "server.lock",
+        "users.lock",
+        "redis.log",
+        "redis.sock",
+        "redis.sock.txt",
+        "access.conf",
+        "appendonly.aof",
+        "appendonlydir",
+        "dump.rdb",
+        "history",
+        "lost+found",
+    }
+)
+_ADVICE: Final = "Set DELAYQ['EMBEDDED_DIR'] to another folder, or DELAYQ['REDIS'] to the URL of a running server."
+_SETTING: Final = "requirepass "
+
+
+def prepare(directory: Path) -> None:
+    """Make the folder and its missing parents with mode 0700, or check the one that is there.
+
+    A folder that others may read is closed to them, if it holds nothing but what this package puts there.
+
+    Raises:
+        Misconfigured: it cannot be made, or is not safe to use; the message says what to do.
+    """
+    try:
+        _make(directory)
+        check(directory)
+    except OSError as error:
+        raise Misconfigured(f"The folder of the embedded Redis cannot be used: {error}. {_ADVICE}") from error
+
+
+def _make(directory: Path) -> None:
+    missing = []
+    for folder in (directory, *directory.parents):
+        if os.path.lexists(folder):
+            break
+        missing.append(folder)
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def check(directory: Path) -> None:
+    """Return if the folder is this user's alone; one that others may read is closed to them.
+
+    Raises:
+        Misconfigured: it is another user's, others could write to it, or it holds other files; it says what to do.
+        OSError: it cannot be looked at.
+    """
+    found = directory.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise Misconfigured(
+            f"{directory}, the folder of the embedded Redis, is a symbolic link. Set DELAYQ['EMBEDDED_DIR'] to the "
+            f"folder that it leads to."
+        )
+    if not stat.S_ISDIR(found.st_mode):
+        raise Misconfigured(f"{directory} is in the place of the embedded Redis's folder and is none. {_ADVICE}")
+    if found.st_uid != os.geteuid():
+        raise Misconfigured(
+            f"{directory}, the folder of the embedded Redis, belongs to another user (uid {found.st_uid}; this process "
+            f"has uid {os.geteuid()}). Run all processes of the project as one user. {_ADVICE}"
+        )
+    if found.st_mode & 0o022:
+        raise Misconfigured(
+            f"Other users may write to {directory}, the folder of the embedded Redis. Make sure that all in it is "
+            f"yours, then close it: chmod 700 {directory}"
+        )
+    if found.st_mode & 0o077:
+        _close(directory)
+
+
+def _close(directory: Path) -> None:
+    names = os.listdir(directory)
+    foreign = [name for name in names if name not in _OURS and not name.startswith("temp-")]
+    if foreign and _LOCK not in names:
+        raise Misconfigured(
+            f"Other users may read {directory}, which would hold the data of the embedded Redis, and it holds other "
+            f"files ({foreign[0]!r}). Use a folder of its own, or close this one: chmod 700 {directory}"
+        )
+    directory.chmod(0o700)
+
+
+def open_lock(directory: Path, name: str) -> int:
+    """Return the descriptor of a lock file.
+
+    Raises:
+        Misconfigured: it cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(directory / name, flags, 0o600)
+    except OSError as error:
+        raise Misconfigured(f"The embedded Redis needs to write {directory / name}: {error}.") from error
+
+
+def server_lock(directory: Path) -> int:
+    """Return the descriptor of the lock that a process holds while it starts or stops the server."""
+    return open_lock(directory, _LOCK)
+
+
+# --- the password
+
+
+def access_file(directory: Path) -> Path:
+    """Return the path of the file with the password, which is also a configuration of the server."""
+    return directory / "access.conf"
+
+
+def password(directory: Path) -> str:
+    """Return the password of the folder's server; empty if it has none."""
+    try:
+        text = access_file(directory).read_text()
+    except OSError:
+        return ""
+    return text.removeprefix(_SETTING).strip()
+
+
+def make_password(directory: Path) -> None:
+    """Give the folder's server a random password, from its next start on; one that it has stays."""
+    if password(directory):
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(access_file(directory), flags, 0o600), "w") as file:
+        file.write(f"{_SETTING}{secrets.token_urlsafe(32)}\n")
+
+
+# --- the socket
+
+
+def socket_path(directory: Path) -> Path:
+    """Return the path of the socket: in the folder, or in a short one under /tmp if that path is too long for one."""
+    plain = directory / "redis.sock"
+    if len(os.fsencode(plain)) <= MAX_SOCKET_PATH:
+        return plain
+    # Derived from the real path, so that every process of the project comes to the same place; /tmp rather than
+    # TMPDIR, which may differ between processes and may be long itself.
+    common = "/tmp"  # noqa: S108 - the folder made in it is checked below
+    root = Path(common if os.access(common, os.W_OK) else tempfile.gettempdir())
+    digest = hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
+    short = root / f"delayq-{os.geteuid()}-{digest}"
+    short.mkdir(mode=0o700, exist_ok=True)
+    found = short.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise Misconfigured(f"{short} is not a private folder of this user. Remove it, or use a shorter project path.")
+    return short / "redis.sock"
+
+
+def note_socket(directory: Path, socket: Path) -> None:
+    """Write down where the socket is, for a person who looks for it in the (checked) folder."""
+    if socket.parent != directory:
+        with contextlib.suppress(OSError):
+            (directory / "redis.sock.txt").write_text(f"{socket}\n")

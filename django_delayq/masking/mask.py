@@ -1,0 +1,216 @@
+"""The mask over values, texts and tracebacks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from .names import SENSITIVE, Names
+from .restoring import MaskError, restored, restored_items
+from .texts import HIDDEN, Texts
+
+#: so much of a value or a text is read, in characters (an item of a list counts as one); the rest is cut off. Forms for
+#: editing take less, so that no form holds a value that was cut
+MOST_CHARACTERS: Final = 250_000
+_DEEPEST: Final = 40
+_FRAME: Final = re.compile(r'(?P<indent>[ |]*+)File "[^"]*+", line \d+')
+_EMPTY: Final[tuple[object, ...]] = ("", [], {})
+
+
+class Mask:
+    """Hides the values of sensitive names.
+
+    Args:
+        words: the sensitive words; see :class:`~django_delayq.masking.names.Names`.
+    """
+
+    def __init__(self, words: Iterable[str] = SENSITIVE) -> None:
+        self._names = Names(words)
+        self._texts = Texts(self._names)
+
+    def hides(self, name: object) -> bool:
+        """Return True if values of this name are hidden."""
+        return name in self._names
+
+    def value(self, value: Any, name: object = None) -> Any:
+        """Return a copy of ``value`` (what JSON can hold) without secrets; ``name`` is its own name."""
+        return _Walk(self).value(value, name)
+
+    def text(self, text: str) -> str:
+        """Return a text without secrets; of one in JSON, with the values of sensitive names hidden."""
+        return _Walk(self).text(text)
+
+    def traceback(self, text: str) -> str:
+        """Return a traceback without secrets; in lines of source code only literals are hidden.
+
+        A line is source if it follows the line of its frame (``File "…", line 5``). Of a long text the end is kept.
+        """
+        if len(text) > MOST_CHARACTERS:
+            end = whole_lines(text[-MOST_CHARACTERS:])
+            text = f"{_cut_note(len(text) - len(end), 'characters').strip()}\n{end}"
+        done: list[str] = []
+        said: list[str] = []
+        source = None
+        for line in text.split("\n"):
+            frame = _FRAME.match(line)
+            if frame is None and (source is None or not line.startswith(source)):
+                said.append(line)
+                source = None
+                continue
+            if said:
+                done.append(self._texts.hide("\n".join(said)))
+                said = []
+            if frame is None:
+                done.append(self._texts.hide_in_source(line))
+                source = None
+            else:
+                done.append(self._texts.hide(line))
+                source = f"{frame['indent']}  "
+        if said:
+            done.append(self._texts.hide("\n".join(said)))
+        return "\n".join(done)
+
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of a call without secrets; ``names`` are those of the positional ones that are known."""
+        walk = _Walk(self)
+        return walk.items(args, 0, names), walk.members(kwargs, 0)
+
+    def restored(self, edited: Any, stored: Any, name: object = None) -> Any:
+        """Return what a person made of ``value(stored)``, with what was hidden put back where it was.
+
+        Raises:
+            MaskError: something hidden was moved to another place, or the value is too long to be edited.
+        """
+        walk = _Walk(self)
+        shown = walk.value(stored, name)
+        walk.check_whole()
+        return restored(edited, stored, shown)
+
+    def restored_arguments(self, edited: list[Any], stored: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
+        """Do the same for the positional arguments of a call; ``names`` as for :meth:`arguments`.
+
+        Raises:
+            MaskError: something hidden was moved to another place, or the arguments are too long to be edited.
+        """
+        walk = _Walk(self)
+        shown = walk.items(stored, 0, names)
+        walk.check_whole()
+        return restored_items(edited, stored, shown)
+
+
+class Unmasked(Mask):
+    """Mask that hides nothing, for a person who asked to see the secrets."""
+
+    def value(self, value: Any, name: object = None) -> Any:
+        """Return the value as it is."""
+        return value
+
+    def text(self, text: str) -> str:
+        """Return the text as it is."""
+        return text
+
+    def traceback(self, text: str) -> str:
+        """Return the traceback as it is."""
+        return text
+
+    def arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments as they are."""
+        return list(args), dict(kwargs)
+
+
+class _Walk:
+    """One way through a value, which ends after :data:`MOST_CHARACTERS`."""
+
+    def __init__(self, mask: Mask) -> None:
+        self._mask = mask
+        self._left = MOST_CHARACTERS
+        self._was_cut = False
+
+    def check_whole(self) -> None:
+        """Raise :class:`MaskError` if the value was too long to be shown whole."""
+        if self._was_cut:
+            raise MaskError("the value is too long to be edited")
+
+    def value(self, value: Any, name: object = None, depth: int = 0) -> Any:
+        """Return the value without secrets."""
+        if self._mask.hides(name):
+            return value if value is None or isinstance(value, bool) or value in _EMPTY else HIDDEN
+        if depth > _DEEPEST:
+            return HIDDEN
+        if isinstance(value, Mapping):
+            return self.members(value, depth)
+        if isinstance(value, (list, tuple)):
+            return self._list(value, depth)
+        return self.text(value, depth) if isinstance(value, str) else value
+
+    def members(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
+        """Return the members of an object without secrets."""
+        other = self._named_elsewhere(value)
+        shown: dict[Any, Any] = {}
+        for place, (key, item) in enumerate(value.items()):
+            self._left -= len(key) + 1 if isinstance(key, str) else 1
+            if self._left < 0:
+                shown["…"] = self._note(len(value) - place, "members")
+                break
+            shown[key] = self.value(item, other if key == "value" and other else key, depth + 1)
+        return shown
+
+    def items(self, values: Sequence[Any], depth: int, names: Sequence[str] = ()) -> list[Any]:
+        """Return the items of a list without secrets; ``names`` are those of the first ones."""
+        shown: list[Any] = []
+        for place, item in enumerate(values):
+            self._left -= 1
+            if self._left < 0:
+                shown.append(self._note(len(values) - place, "items"))
+                break
+            shown.append(self.value(item, names[place] if place < len(names) else None, depth + 1))
+        return shown
+
+    def text(self, text: str, depth: int = 0) -> str:
+        """Return a text without secrets."""
+        room = max(0, self._left)
+        self._left -= len(text)
+        if len(text) > room:
+            return self._mask._texts.hide(text[:room]) + self._note(len(text) - room, "characters")
+        if text[:1] in ("{", "["):
+            try:
+                return json.dumps(_Walk(self._mask).value(json.loads(text), None, depth + 1), ensure_ascii=False)
+            except (ValueError, RecursionError):
+                pass
+        return self._mask._texts.hide(text)
+
+    def _list(self, value: Sequence[Any], depth: int) -> list[Any]:
+        """Return a list without secrets, and without the second half of a pair of a name and a value."""
+        if (
+            len(value) == 2
+            and isinstance(value[0], str)
+            and self._mask.hides(value[0])
+            and not isinstance(value[1], bool)
+        ):
+            return [value[0], self.value(value[1], value[0], depth + 1)]
+        return self.items(value, depth)
+
+    def _named_elsewhere(self, value: Mapping[Any, Any]) -> str:
+        """Return the name in ``{"name": "token", "value": …}``, if it is sensitive."""
+        found = value.get("name", value.get("key"))
+        return found if isinstance(found, str) and "value" in value and self._mask.hides(found) else ""
+
+    def _note(self, number: int, what: str) -> str:
+        self._was_cut = True
+        return _cut_note(number, what)
+
+
+def whole_lines(text: str) -> str:
+    """Return a text whose beginning was cut off without its first line: a secret may have lost its name there."""
+    _, newline, rest = text.partition("\n")
+    return rest if newline else text
+
+
+def _cut_note(number: int, what: str) -> str:
+    return f" [cut: {number:,} more {what}]"

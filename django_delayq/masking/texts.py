@@ -1,0 +1,221 @@
+"""Secrets in free text: found by the name in front of them, by their shape, or by the sentence of a database.
+
+The time grows with the length of the text, whatever stands in it: each pattern begins where it cannot begin twice (a
+lookbehind, a fixed text) and gives nothing back that it has taken (possessive).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator
+from typing import Final, TypeAlias
+
+Spans: TypeAlias = Iterator[tuple[int, int]]
+
+#: what is shown instead
+HIDDEN: Final = "••••••"
+
+_URL_PASSWORD: Final = re.compile(r"://[^\s:/@]*+:(?P<secret>(?:[^\s/@]++@)*[^\s/@]++)@")
+_BEARER: Final = re.compile(r"\b[Bb]earer\s++(?=[A-Za-z_.~+/-]*+\d)(?P<secret>[\w.~+/-]{16,}+=*+)")
+_JWT: Final = re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{8,}+(?:\.[\w-]*+){2,4}+)")
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>(?:[^-]++|-(?!----END))++)")
+#: a text that is there wherever the pattern fits, and the pattern
+_SHAPES: Final = (
+    ("://", _URL_PASSWORD),
+    ("earer", _BEARER),
+    ("eyJ", _JWT),
+    ("PRIVATE KEY-----", _PRIVATE_KEY),
+)
+
+#: ``password=``, ``"password": ``, ``user[password]=``, ``password: str = ``, ``:password => ``
+_ASSIGNED: Final = re.compile(
+    r"""
+    (?<![\w-]) (?P<name>[\w-]++)
+    (?:\\{0,4}+["'])?+ (?:\[\d{0,9}+\])?+ (?:\]|%5D)?+ \s{0,3}+
+    (?: :\s{0,3}+(?:str|bytes|int|SecretStr)(?:\s?\|\s?None)?+\s{0,3}+= | !?={1,3}+>? | :(?!//|:)=? )
+    [^\S\n]*+ (?:\n[^\S\n]++)?+
+    """,
+    re.VERBOSE,
+)
+_SCHEME: Final = re.compile(r"(?:basic|bearer|digest|negotiate|token|apikey|jwt|oauth|hmac)[^\S\n]++", re.IGNORECASE)
+#: ``--password hunter2`` and ``'--password', 'hunter2'``
+_OPTION: Final = re.compile(
+    r"""(?<![\w-])--?(?P<name>[A-Za-z][\w-]*+)(?:[^\S\n]++|["'][^\S\n]{0,3}+,[^\S\n]{0,3}+)(?!["']?-)"""
+)
+#: ``('Authorization', 'Bearer …')``
+_PAIR: Final = re.compile(r"""\(\s{0,3}+b?["'](?P<name>[\w-]++)["'],\s{0,3}+(?=b?["'])""")
+_PAIR_END: Final = re.compile(r"\s{0,3}+\)")
+
+_VALUE: Final = re.compile(
+    r"""
+      [bBfFrRuU]{0,2}+ (?: "{3}(?:[^"]++|"(?!""))*+(?:"{3})?+ | '{3}(?:[^']++|'(?!''))*+(?:'{3})?+ )
+    | [bBfFrRuU]{0,2}+ (?: "(?:[^"\\\n]++|\\.)*+"?+ | '(?:[^'\\\n]++|\\.)*+'?+ )
+    | \\++ (?: "[^"\n]*+"?+ | '[^'\n]*+'?+ )
+    | (?: [^\s"'&,;()\[\]{}]++ | ["'](?=[^\s"'&,;()\[\]{}]) )++
+    """,
+    re.VERBOSE,
+)
+_IN_BRACKETS: Final = re.compile(
+    r"""[^"'()\[\]{}]++ | "(?:[^"\\]++|\\.)*+"?+ | '(?:[^'\\]++|\\.)*+'?+ | [()\[\]{}]""", re.VERBOSE | re.DOTALL
+)
+_LITERAL: Final = re.compile(r"""[bBfFrRuU]{0,2}+["']|\d""")
+_TELLS_NOTHING: Final = frozenset(
+    {"None", "null", "nil", "True", "False", "true", "false", '""', "''", "[]", "{}", "()"}
+)
+_PROSE: Final = "and are as at by can for from has in is may must needs not of on or requires to was with"
+#: what follows an option in a sentence, and is not its value: "--token is required"
+_PROSE_WORDS: Final = frozenset(_PROSE.split())
+
+#: something of this is in every text that holds a secret
+_HINT: Final = re.compile(r"[-=:(]|earer|eyJ|' for key '")
+_COLUMNS_END: Final = ")=("
+_COLUMNS_CHARS: Final = 300
+_COLUMN: Final = re.compile(r"[\w-]++")
+_ROW: Final = "Failing row contains ("
+_ENTRY: Final = "Duplicate entry '"
+_ENTRY_END: Final = "' for key '"
+
+
+class Texts:
+    """Hides secrets in texts.
+
+    Args:
+        names: the names of secrets.
+    """
+
+    def __init__(self, names: Container[str]) -> None:
+        self._names = names
+
+    def hide(self, text: str) -> str:
+        """Return the text without its secrets."""
+        if not _HINT.search(text):
+            return text
+        found = [*_shapes(text), *_rows(text), *self._columns(text), *self._entries(text)]
+        return _cut_out(text, [*found, *self._assigned(text), *self._options(text), *self._pairs(text)])
+
+    def hide_in_source(self, line: str) -> str:
+        """Return a line of Python source without secrets: of ``token=`` a literal is one, a variable is none."""
+        return _cut_out(line, [*_shapes(line), *self._assigned(line, only_literals=True)])
+
+    def _assigned(self, text: str, *, only_literals: bool = False) -> Spans:
+        """Find values behind the names of secrets."""
+        values = _Values(text)
+        end = 0
+        for head in _ASSIGNED.finditer(text):
+            if head.start() < end or head["name"] not in self._names:
+                continue
+            scheme = _SCHEME.match(text, head.end())
+            start = head.end() if scheme is None else scheme.end()
+            if only_literals and not _LITERAL.match(text, start):
+                continue
+            end = values.end_of(start)
+            if text[start:end] not in _TELLS_NOTHING:
+                yield start, end
+
+    def _options(self, text: str) -> Spans:
+        """Find values of options of a command line."""
+        values = _Values(text)
+        end = 0
+        for head in _OPTION.finditer(text):
+            if head.start() >= end and head["name"] in self._names:
+                end = values.end_of(head.end())
+                if text[head.end() : end].lower() not in _PROSE_WORDS:
+                    yield head.end(), end
+
+    def _pairs(self, text: str) -> Spans:
+        """Find the second halves of tuples of a name and a value."""
+        for head in _PAIR.finditer(text):
+            value = _VALUE.match(text, head.end()) if head["name"] in self._names else None
+            if value is not None and _PAIR_END.match(text, value.end()):
+                yield value.span()
+
+    def _columns(self, text: str) -> Spans:
+        """Find values in PostgreSQL's ``Key (token)=(…) already exists``, in any language of the server."""
+        done = 0
+        while (place := text.find(_COLUMNS_END, done)) >= 0:
+            columns = text[max(done, place - _COLUMNS_CHARS) : place]
+            _, key, named = columns.rpartition("Key (")
+            names = _COLUMN.findall(named if key else columns.rpartition("(")[2])
+            done = start = place + len(_COLUMNS_END)
+            if any(name in self._names for name in names):
+                done = _last_bracket(text, start)
+                yield start, done
+
+    def _entries(self, text: str) -> Spans:
+        """Find values in MySQL's ``Duplicate entry '…' for key 'users.token'``."""
+        done = 0
+        while (place := text.find(_ENTRY_END, done)) >= 0:
+            start = text.rfind(_ENTRY, done, place)
+            done = place + len(_ENTRY_END)
+            key = text[done : done + _COLUMNS_CHARS].partition("'")[0]
+            if start >= 0 and any(name in self._names for name in _COLUMN.findall(key)):
+                yield start + len(_ENTRY), place
+
+
+class _Values:
+    """Ends of values in one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._unbalanced = False
+
+    def end_of(self, start: int) -> int:
+        """Return the end of the value that begins at ``start``; ``start`` if there is none.
+
+        A value is a literal, a word, or what stands in brackets, with the word before them: ``SecretStr('…')``.
+        """
+        found = _VALUE.match(self._text, start)
+        end = start if found is None else found.end()
+        return self._end_of_brackets(end) if self._text[end : end + 1] in ("(", "[", "{") else end
+
+    def _end_of_brackets(self, start: int) -> int:
+        """Return the place after the closing bracket; the end of the line if there is none."""
+        depth = 0
+        for part in () if self._unbalanced else _IN_BRACKETS.finditer(self._text, start):
+            depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(part[0], 0)
+            if not depth:
+                return part.end()
+        self._unbalanced = True  # not searched again: each search may take the whole rest of the text
+        return _end_of_line(self._text, start)
+
+
+def _shapes(text: str) -> Spans:
+    """Find what is a secret by its shape, whatever its name."""
+    for needed, pattern in _SHAPES:
+        if needed in text:
+            for found in pattern.finditer(text):
+                yield found.span("secret")
+
+
+def _rows(text: str) -> Spans:
+    """Find PostgreSQL's ``Failing row contains (…)``: values without the names of their columns."""
+    done = 0
+    while (place := text.find(_ROW, done)) >= 0:
+        start = place + len(_ROW)
+        done = _last_bracket(text, start)
+        yield start, done
+
+
+def _last_bracket(text: str, start: int) -> int:
+    """Return the place of the last closing bracket of the line: a value may hold some, too."""
+    end = _end_of_line(text, start)
+    last = text.rfind(")", start, end)
+    return end if last < 0 else last
+
+
+def _end_of_line(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
+
+
+def _cut_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return the text with each of the spans hidden; those that touch or overlap are one."""
+    parts: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start == end or end <= done:
+            continue
+        if start > done or not parts:
+            parts += (text[done:start], HIDDEN)
+        done = end
+    return "".join((*parts, text[done:]))

@@ -1,0 +1,50 @@
+"""Names of columns, compared as Spark does: without regard to case, unless ``spark.sql.caseSensitive`` is true.
+
+All names of ours are in small letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+
+from django_delayq.core.errors import Misconfigured
+from django_delayq.core.inputs import short
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
+
+
+def column_of(frame: DataFrame, name: str) -> str | None:
+    """Return the column of a frame that Spark finds under a name; None = there is none.
+
+    Raises:
+        Misconfigured: there are several.
+    """
+    sensitive = _is_true(frame.sparkSession.conf.get(_CASE_SENSITIVE))
+    found = [one for one in frame.columns if one == name or (not sensitive and one.lower() == name.lower())]
+    if len(found) > 1:
+        raise Misconfigured(f"the input has several columns {short(name)} ({', '.join(found)}); leave all but one out")
+    return found[0] if found else None
+
+
+def fault_of_case(names: Iterable[str]) -> str:
+    """Return what is wrong with names in capital letters, in a task of a session that regards case; else "".
+
+    The worker that plans for a task does not know this setting of the session.
+    """
+    context: Any = TaskContext.get()
+    if context is None or not _is_true(context.getLocalProperty(_CASE_SENSITIVE)):
+        return ""
+    wrong = next((name for name in names if name != name.lower()), None)
+    if wrong is None:
+        return ""
+    return f"there is no column {short(wrong)}; write it {wrong.lower()!r}, because {_CASE_SENSITIVE} is true"
+
+
+def _is_true(value: object) -> bool:
+    return str(value).lower() == "true"

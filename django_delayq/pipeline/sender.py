@@ -1,0 +1,184 @@
+"""One task's way of its rows into the queues: packed by columns, in chunks of a run of each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import WriterCommitMessage
+
+from django_delayq.core import runs
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import InvalidJob
+from django_delayq.core.inputs import check_queue_name
+from django_delayq.core.runframes import Shape
+from django_delayq.core.runlimits import Limits
+from django_delayq.core.runs import Run
+from django_delayq.core.runwriter import RunWriter
+
+from . import cells
+from .cells import Bad
+from .columns import Packer
+from .errors import PipelineError, RunDiffers
+from .quarantine import Quarantine, texts_of
+from .write_options import QUARANTINE, WriteOptions
+
+#: between a run's id and the queue, where rows name their queues
+AT: Final = "@"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(WriterCommitMessage):
+    """What one task did."""
+
+    #: the runs that it wrote to: of one queue each
+    run_ids: tuple[str, ...] = ()
+    rows: int = 0
+    bad: int = 0
+    #: why the input cannot be written. The driver raises it: Spark would try a task that fails again, in vain
+    refused: str = ""
+
+
+class Refused(PipelineError):
+    """The input cannot be written as it is; another try of the task would end the same."""
+
+
+def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, source: Mapping[str, str]) -> Run:
+    """The run of one queue, which is made with the shards and the kind that the options want.
+
+    Raises:
+        RunDiffers: it was begun with something else.
+    """
+    broker.queue(queue, shards=wanted.shards, kind=wanted.kind or "python")
+    try:
+        return runs.open_run(broker, run_id, queue, source=source, chunk=wanted.chunk)
+    except runs.RunDiffers as error:
+        raise RunDiffers(str(error)) from None
+
+
+class Sender:
+    """One task's way of its rows into the queues.
+
+    Args:
+        broker: where to.
+        wanted: how.
+        source: what the run's input was.
+        run_id: of the run.
+        part, attempt: which task this is, and which try of it.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        wanted: WriteOptions,
+        source: Mapping[str, str],
+        run_id: str,
+        part: int = 0,
+        attempt: int = 0,
+    ) -> None:
+        self._broker = broker
+        self._wanted = wanted
+        self._source = source
+        self._run_id = run_id
+        self._quarantine: Quarantine | None = None
+        if wanted.on_error == QUARANTINE and wanted.quarantine:
+            self._quarantine = Quarantine(wanted.quarantine, run_id, part, attempt)
+        self._ways: dict[str, tuple[Packer, RunWriter] | None] = {}
+        self._run_ids: dict[str, str] = {}
+        self._rows = 0
+        self._bad = 0
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        """All of the rows.
+
+        Raises:
+            DelayQError: see :meth:`JobsWriter.write`.
+        """
+        done = False
+        try:
+            for batch in batches:
+                if not self._send_batch(batch):
+                    break
+            for way in self._ways.values():
+                if way is not None:
+                    way[1].finish()
+            done = True
+        finally:
+            if not done:
+                for way in self._ways.values():
+                    if way is not None:
+                        way[1].abandon()
+            if self._quarantine is not None:
+                self._quarantine.close(keep=done)
+        return Sent(tuple(self._run_ids.values()), self._rows, self._bad)
+
+    def _send_batch(self, batch: pa.RecordBatch) -> bool:
+        """Whether there is any use in another batch."""
+        if not batch.num_rows:
+            return True
+        self._rows += batch.num_rows
+        if "queue" not in batch.schema.names:
+            return self._send_to(self._wanted.queue or "", self._run_id, batch)
+        if not cells.is_valid(batch.column("queue")):
+            bad: Bad = {}
+            cells.values(batch.column("queue"), bad)
+            self._refuse(batch, bad)
+            batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
+        texts = batch.column("queue").cast(pa.string())
+        if self._wanted.queue is not None:  # before they are told apart, or such rows would not keep their place
+            texts = pc.fill_null(texts, self._wanted.queue)
+        # One queue after the other; the rows of each keep their order.
+        for said in pc.unique(texts).to_pylist():
+            mine = batch.filter(pc.is_null(texts) if said is None else pc.equal(texts, said))
+            try:
+                queue = check_queue_name(said)
+            except InvalidJob as error:
+                reason = "queue is null, and there is no option queue" if said is None else str(error)
+                self._refuse(mine, dict.fromkeys(range(mine.num_rows), reason))
+            else:
+                self._send_to(queue, f"{self._run_id}{AT}{queue}", mine)
+        return True
+
+    def _send_to(self, queue: str, run_id: str, batch: pa.RecordBatch) -> bool:
+        """Whether the queue's run is still open."""
+        way = self._way(queue, run_id)
+        if way is None:
+            return False
+        packer, writer = way
+        try:
+            packed = packer.pack(batch)
+        except InvalidJob as error:
+            raise Refused(f"queue {queue!r}: {error}") from error
+        if packed.bad:
+            self._refuse(batch, packed.bad)
+        if isinstance(packed.shapes, Shape):
+            writer.add_many(packed.shapes, packed.rows)
+        else:
+            for shape, entry in zip(packed.shapes, packed.rows.entries(), strict=True):
+                writer.add(shape, entry)
+        return True
+
+    def _way(self, queue: str, run_id: str) -> tuple[Packer, RunWriter] | None:
+        """What packs and sends the jobs of a queue; None = its run is over, so everything is in."""
+        if queue not in self._ways:
+            wanted = self._wanted
+            run = open_run(self._broker, run_id, queue, wanted, self._source)
+            self._run_ids[queue] = run.id
+            if run.closed:
+                self._ways[queue] = None
+            else:
+                kind = str(self._broker.queue(queue).layout["kind"])
+                limits = Limits(wanted.rate_limit, wanted.patience, wanted.max_memory)
+                self._ways[queue] = Packer(wanted, run, kind), RunWriter(self._broker, run, limits)
+        return self._ways[queue]
+
+    def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
+        """Puts rows aside, or ends the task because of the first of them."""
+        if self._quarantine is None:
+            row = min(bad)
+            raise Refused(f"the row with id {texts_of(batch, [row])[0]} cannot be written: {bad[row]}")
+        self._quarantine.add(batch, dict(bad))
+        self._bad += len(bad)

@@ -1,0 +1,170 @@
+"""Event notifier: turns the end of a job into the calls that its project asked for, whichever process settles it.
+
+A task may have ``on_exhausted`` and a listener of its own; signals have receivers. All of them are called *before* the
+settlement is stored. A process that dies in between leaves the job held, or its run open, and whoever settles it next
+calls them again: so each end is notified at least once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextvars import copy_context
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final
+
+from django_delayq.core.codec import decode, decode_args
+from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
+from django_delayq.core.job import Job, Settlement
+
+from . import decision
+from .current import running, view_of
+from .eventloop import EventLoop
+from .hooks import Hooks
+from .horizon import Source
+from .pace import Pace
+from .run import Run, trusted
+
+if TYPE_CHECKING:
+    from django_delayq.core.queue import Queue
+    from django_delayq.core.task import Task
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Call the listeners of a job's start and end. What they raise is logged.
+
+    Args:
+        hooks: where a framework listens.
+        loop: runs ``on_exhausted`` if that is a coroutine function.
+    """
+
+    def __init__(self, hooks: Hooks, loop: EventLoop | None = None) -> None:
+        self._hooks = hooks
+        self._loop = loop or EventLoop()
+
+    def is_heard(self, settlement: Settlement, task: Task | None) -> bool:
+        """Return True if anything is called for this end."""
+        event = event_of(settlement)
+        has_hook = task is not None and task.options.on_exhausted is not None
+        return (event is not None and self._hooks.wants(event, task)) or (has_hook and is_exhausted(settlement))
+
+    def notify(self, event: str, run: Run, **details: Any) -> None:
+        """Notify the hooks of one job."""
+        try:
+            self._hooks.notify(event, job=run.job, task=run.task, **details)
+        except Exception:
+            logger.exception("%s: a listener of %s failed", run.job.id, event)
+
+    def ended(self, run: Run, settlement: Settlement, error: BaseException | None) -> None:
+        """Notify all who listen to the end of a job that did not simply succeed."""
+        if error is not None and is_exhausted(settlement):
+            self._exhausted(run, error)
+        event = event_of(settlement)
+        if event is None or not self._hooks.wants(event, run.task):
+            return
+        if event == "job_buried":
+            self.notify(event, run, error=error, reason=settlement.reason)
+        else:
+            retry_in = (settlement.delay_ms or 0) / 1000 if settlement.verb == "fail" else None
+            self.notify(event, run, error=error, outcome=settlement.outcome, retry_in=retry_in)
+
+    def ended_elsewhere(self, queue: Queue, task: Task | None, settlement: Settlement,
+                        error: BaseException | None = None) -> None:  # fmt: skip
+        """Notify of the end of a job that no slot of this process ran. ``current_job()`` is that job meanwhile.
+
+        Args:
+            queue: that of the job.
+            task: None if it is not registered here.
+            settlement: the end.
+            error: the cause; by default what the settlement says of it.
+        """
+        run = _run_of(queue, task, settlement.job)
+        copy_context().run(self._ended_as_current, run, settlement, error or error_of(settlement))
+
+    def _ended_as_current(self, run: Run, settlement: Settlement, error: BaseException) -> None:
+        running.set(run)
+        self.ended(run, settlement, error)
+
+    def failed(self, run: Run, settlement: Settlement, error: BaseException) -> None:
+        """Log that the handler raised, and notify of it."""
+        self._log(run, settlement, error)
+        self.ended(run, settlement, error)
+
+    def _exhausted(self, run: Run, error: BaseException) -> None:
+        """Call the task's own hook, while the job is still held."""
+        hook = run.task.options.on_exhausted if run.task is not None else None
+        if hook is None:
+            return
+        try:
+            result = hook(view_of(run), error)
+            if type(result) is CoroutineType:
+                self._loop.run(result, run)
+        except BaseException:
+            logger.exception("%s: on_exhausted of task %s failed", run.job.id, run.job.task)
+
+    @staticmethod
+    def _log(run: Run, settlement: Settlement, error: BaseException) -> None:
+        """Write a line about a failure. Without the traceback: messages of exceptions may carry arguments."""
+        job = run.job
+        kind = settlement.error_class or "-"
+        if settlement.verb == "bury":
+            logger.error("%s: task %s went to the morgue (%s) after attempt %d: %s",
+                         job.id, job.task, settlement.reason, job.failures + 1, kind)  # fmt: skip
+        elif settlement.verb == "fail":
+            logger.warning("%s: attempt %d of task %s %s (%s); again in %.1f s", job.id, job.failures + 1, job.task,
+                           settlement.outcome, kind, (settlement.delay_ms or 0) / 1000)  # fmt: skip
+        elif settlement.verb == "record":
+            logger.error("%s: task %s %s (%s); it was acked before it began, so it is not tried again", job.id,
+                         job.task, settlement.outcome, kind)  # fmt: skip
+        else:
+            logger.info("%s: task %s gave the job back", job.id, job.task)
+        if logger.isEnabledFor(logging.DEBUG) and not isinstance(error, DelayQError):
+            logger.debug("%s: traceback", job.id, exc_info=error)
+
+
+def event_of(settlement: Settlement) -> str | None:
+    """Return the event of an end that did not simply succeed; None if it is none (given back, expired)."""
+    if settlement.verb == "bury":
+        return "job_buried"
+    if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != "succeeded"):
+        return "job_failed"
+    return None
+
+
+def is_exhausted(settlement: Settlement) -> bool:
+    """Return True if a failure was the last attempt. A job that was acked before it began has one only."""
+    if settlement.verb == "record":
+        return settlement.outcome != "succeeded"
+    return settlement.verb == "bury" and settlement.outcome in ("exhausted", "poison")
+
+
+def error_of(settlement: Settlement) -> BaseException:
+    """Return an exception for an end that no code of the run saw: its process died or was ended."""
+    try:
+        message = json.loads(settlement.error)["message"]
+    except (ValueError, TypeError, KeyError):
+        message = settlement.reason or settlement.outcome
+    return JobTimeout(message) if settlement.error_class == JobTimeout.__name__ else Crashed(message)
+
+
+def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a job's handler; what cannot be decoded is raised."""
+    if job.merged:
+        return [{job.id: [decode(payload.data) for payload in job.payloads]}], {}
+    return decode_args(job.args)
+
+
+def _run_of(queue: Queue, task: Task | None, job: Job) -> Run:
+    """Return a run that stands for one that took place elsewhere."""
+    now = time.monotonic()
+    deadline = now + trusted(queue.broker.lease_ms / 1000)
+    run = Run(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)
+    run.task, run.policy = task, decision.policy_of(task, job)
+    try:
+        run.args, run.kwargs = arguments_of(job)
+    except Exception:
+        logger.info("%s: its arguments cannot be decoded for those who listen to its end", job.id)
+    return run

@@ -1,0 +1,141 @@
+"""Lease reaper: settles jobs whose leases ran out unsettled. Dispatchers only; other processes may lack the tasks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from django_delayq.core.job import Settlement, release
+
+from . import decision
+from .orphans import crashed_early
+from .run import NEVER
+
+if TYPE_CHECKING:
+    from django_delayq.core.job import Job
+    from django_delayq.core.queue import Queue
+
+    from .orphans import Orphans
+
+logger = logging.getLogger(__name__)
+
+#: a lease that ended so long ago is given back by a dispatcher that does not know the task
+UNKNOWN_TASK_MS: Final = 600_000
+#: a worker that was silent for so long is dead
+SILENT_MS: Final = 60_000
+#: seconds between two looks at a shard for runs of dead workers whose jobs were acked before they began
+LOOK_FOR_RUNS: Final = 30.0
+#: ends that wait for their listeners; further ones are found again at the next look
+_MOST_WAITING: Final = 1000
+
+Place = tuple[str, int, str, int]
+
+
+class LeaseReaper:
+    """Settle expired leases by the policies of their tasks. Called by the patrol; also a duty with a thread of its own.
+
+    A job whose task is not registered here is left to a dispatcher that knows its policy. If there is none for ten
+    minutes the job goes back uncounted, so that a worker meets it and it cannot stay reserved for ever.
+
+    The patrol has to be quick, so what somebody listens to is settled in the other thread.
+    """
+
+    #: most of its turns ask nothing
+    silent = True
+
+    def __init__(self, orphans: Orphans) -> None:
+        self._orphans = orphans
+        self._unknown: set[str] = set()
+        self._waiting: dict[Place, tuple[Queue, Settlement]] = {}
+        self._lock = threading.Lock()
+        self._ring: Callable[[], None] = lambda: None
+        self._looked_at: dict[tuple[str, int], float] = {}
+
+    # --- in the patrol's thread
+
+    def reap(self, queue: Queue, shard: int, now_ms: float) -> bool:
+        """Settle expired leases of a shard.
+
+        Returns:
+            True if there may be more of them.
+        """
+        offset = 0
+        while jobs := queue.expired(shard, offset=offset):
+            decided = [self._decide(queue, job, now_ms) for job in jobs]
+            if self._settle(queue, [settlement for settlement in decided if settlement is not None]):
+                return True
+            offset += len(jobs)
+        return False
+
+    def reap_runs(self, queue: Queue, shard: int, now_ms: float) -> None:
+        """Record as crashed what dead workers had begun in a shard after an early ack."""
+        now = time.monotonic()
+        if now - self._looked_at.get((queue.name, shard), -LOOK_FOR_RUNS) < LOOK_FOR_RUNS:
+            return
+        self._looked_at[queue.name, shard] = now
+        alive = {worker["name"] for worker in queue.broker.workers() if now_ms - worker["seen_ms"] < SILENT_MS}
+        lost = [job for job in queue.begun(shard) if job.worker not in alive and now_ms - job.deadline_ms > SILENT_MS]
+        known = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
+        self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in known])
+
+    def _is_ours(self, queue: Queue, job: Job) -> bool:
+        # The jobs of a pull queue need no task, and a body that cannot be read names none.
+        if queue.kind == "pull" or not job.task or job.task in self._orphans.registry:
+            return True
+        if job.task not in self._unknown:
+            self._unknown.add(job.task)
+            logger.warning("%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that "
+                           "knows it", job.id, job.task)  # fmt: skip
+        return False
+
+    def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
+        if self._is_ours(queue, job):
+            return decision.lost(job, decision.policy_of(self._orphans.registry.get(job.task), job))
+        if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS:
+            return release(job, reason="lease ran out and no dispatcher knew the task", unclear=True, guard="expired",
+                           event=True)  # fmt: skip
+        return None
+
+    def _settle(self, queue: Queue, settlements: list[Settlement]) -> bool:
+        """Settle what is not listened to, leave the rest to the other thread. Returns True if any was settled here."""
+        quiet: list[Settlement] = []
+        heard: list[Settlement] = []
+        for one in settlements:
+            (heard if self._orphans.is_heard(one) else quiet).append(one)
+        if heard:
+            with self._lock:
+                for one in heard[: max(0, _MOST_WAITING - len(self._waiting))]:
+                    self._waiting.setdefault((queue.name, one.job.shard, one.job.id, one.job.token), (queue, one))
+            self._ring()
+        if quiet:
+            _log(quiet, queue.settle(quiet))
+        return bool(quiet)
+
+    # --- in the thread of the duty
+
+    def attach(self, ring: Callable[[], None]) -> None:
+        """See :class:`~.loop.Attached`."""
+        self._ring = ring
+
+    def run(self) -> float:
+        """Notify of the ends that wait, and settle them. Returns the seconds until the next turn."""
+        while self._waiting:
+            with self._lock:
+                waiting, self._waiting = list(self._waiting.values()), {}
+            by_queue: dict[Queue, list[Settlement]] = {}
+            for queue, settlement in waiting:
+                by_queue.setdefault(queue, []).append(settlement)
+            for queue, settlements in by_queue.items():  # what is not settled now is found again at a later look
+                _log(settlements, self._orphans.settle(queue, settlements))
+        return NEVER
+
+
+def _log(settlements: list[Settlement], counted: list[bool]) -> None:
+    for settlement, good in zip(settlements, counted, strict=True):
+        job = settlement.job
+        if good:
+            what = "worker %s is gone" if settlement.verb == "record" else "lease of worker %s ran out"
+            logger.warning(f"%s: {what}; %s %s", job.id, job.worker or "?", settlement.verb, settlement.outcome)

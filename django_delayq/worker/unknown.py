@@ -1,0 +1,72 @@
+"""Jobs whose task this process does not know, because it runs an older or a newer release than the caller."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django_delayq.core.job import Settlement
+
+from . import decision
+from .decision import Policy
+from .run import Run
+
+logger: Final = logging.getLogger(__name__)
+
+#: seconds for which an answer of the registry of workers is used again
+ANSWER_SECONDS: Final = 2.0
+#: seconds between two lines of the log about the same task
+LOG_SECONDS: Final = 60.0
+#: tasks that are remembered; names may come from anybody who can schedule
+_MOST_TASKS: Final = 1_000
+
+
+class UnknownTasks:
+    """Settles such jobs, and looks up whether a live worker knows their tasks. Slots call it from their threads.
+
+    Args:
+        known: ``known(queue, task, now_ms)`` is true if a live worker of the queue knows the task.
+    """
+
+    def __init__(self, known: Callable[[str, str, float], bool] = lambda queue, task, now_ms: False) -> None:
+        self._known = known
+        self._lock = threading.Lock()
+        #: (queue, task) → until when the answer counts, and the answer
+        self._answers: dict[tuple[str, str], tuple[float, bool]] = {}
+        self._logged: dict[str, float] = {}
+
+    def settle(self, run: Run, policy: Policy) -> Settlement:
+        """Return what becomes of the job."""
+        job, now_ms = run.job, run.now_ms
+        elsewhere = self._is_known(job.queue, job.task, now_ms)
+        self._log(job.task, elsewhere=elsewhere)
+        return decision.unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())
+
+    def _is_known(self, queue: str, task: str, now_ms: float) -> bool:
+        with self._lock:  # the other slots wait for the same answer
+            until, known = self._answers.get((queue, task), (0.0, False))
+            if time.monotonic() < until:
+                return known
+            try:
+                known = self._known(queue, task, now_ms)
+            except Exception as error:  # the job has to be settled all the same
+                logger.warning("the tasks of the other workers cannot be read: %s", error)
+            if len(self._answers) >= _MOST_TASKS:
+                self._answers.clear()
+            self._answers[queue, task] = time.monotonic() + ANSWER_SECONDS, known
+            return known
+
+    def _log(self, task: str, *, elsewhere: bool) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if now < self._logged.get(task, 0.0):
+                return
+            if len(self._logged) >= _MOST_TASKS:
+                self._logged.clear()
+            self._logged[task] = now + LOG_SECONDS
+        what = "are left to a worker that knows it" if elsewhere else "wait for a worker that knows it"
+        logger.warning("no task named %s in this process; its jobs %s", task, what)

@@ -1,0 +1,102 @@
+"""Rows that have to go or to come are found whatever the counts say, and nothing newer is deleted on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection as database
+
+from django_delayq import connections
+from django_delayq.conf import conf
+from django_delayq.core.broker import Broker
+from django_delayq.mirror import duty
+from django_delayq.mirror.review import SURE, review
+from django_delayq.mirror.rows import FAILED
+from django_delayq.mirror.shadow import Shadow
+from django_delayq.models import FailedJob
+
+from .mirror_stage import Trouble, finish, tables
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def trouble(delayq: Broker) -> Trouble:
+    return Trouble(delayq)
+
+
+def reviewed(trouble: Trouble, *, sure: int = 0) -> list[str]:
+    """The rows of failed jobs after one review."""
+    for _ in review(Shadow(conf().mirror, trouble.queue, 0, FAILED), sure=sure):
+        pass
+    return tables()["failed"]
+
+
+def test_a_full_look_finds_one_row_too_many_beside_one_too_few(trouble: Trouble) -> None:
+    trouble.fail("a", "b", "c")
+    finish(trouble.mirror())
+    FailedJob.objects.filter(job_id="b").update(job_id="nobody")
+    assert reviewed(trouble) == ["a x1", "c x1", "nobody x1"], "the numbers are equal"
+    assert reviewed(trouble, sure=SURE) == ["a x1", "b x1", "c x1"]
+
+
+def test_a_row_that_was_stored_anew_meanwhile_is_not_deleted(trouble: Trouble) -> None:
+    """It had an old score when it was read; another dispatcher has copied the last failure since."""
+    trouble.fail("a", "b", "c")
+    finish(trouble.mirror())
+    trouble.queue.cancel("b")
+    last = FailedJob.objects.get(job_id="c").updated_us + 1_000_000
+
+    def meanwhile(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        if sql.startswith("DELETE") and not done:
+            done.append(sql)
+            FailedJob.objects.filter(job_id="b").update(updated_us=last)
+        return execute(sql, *args)
+
+    done: list[str] = []
+    with database.execute_wrapper(meanwhile):
+        assert "b x1" in reviewed(trouble)
+    assert done
+
+
+def test_a_review_that_broke_off_is_made_again(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble.fail("old")
+    trouble.fail("new")
+    mirror = trouble.mirror()
+    finish(mirror)
+    FailedJob.objects.filter(job_id="old").delete()
+    trouble.note()
+    mirror._next_turn = 0.0
+    for shadow in mirror._shadows.values():
+        shadow.count_at = 0.0
+
+    def broken(shadow: Shadow, **options: Any) -> Iterator[None]:
+        if shadow.place is FAILED:
+            raise ConnectionError("the database went away")
+        return review(shadow, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(duty, "review", broken)
+        with pytest.raises(ConnectionError):
+            mirror.run()
+    assert trouble.copied(mirror)["failed"] == ["new x1", "old x1"]
+
+
+def test_a_job_that_left_the_index_while_it_was_read_is_no_row(trouble: Trouble) -> None:
+    trouble.fail("gone", "replaced", "stays")
+    shadow = Shadow(conf().mirror, trouble.queue, 0, FAILED)
+    entries = shadow.index.between(0, 1 << 53)
+    trouble.queue.cancel("gone")
+    trouble.put("replaced", on_conflict="replace", due_policy="replace")
+    assert [row.job_id for row in shadow.index.rows(entries)] == ["stays"]
+
+
+def test_the_shards_of_a_queue_together_keep_at_least_as_many_rows_as_are_to_be_kept(
+    settings: Any, delayq: Broker
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR": {"max_rows": 5}}
+    trouble = Trouble(connections.broker(), shards=3)
+    trouble.bury(*[f"m{number:02}" for number in range(30)])
+    assert 5 <= len(trouble.copied()["morgue"]) <= 7

@@ -1,0 +1,110 @@
+"""Rows of durable jobs while several processes change them: what is on its way is never lost and never told late."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.db.models.functions import Now
+
+from django_delayq import get_job, schedule
+from django_delayq.connections import DjangoBroker
+from django_delayq.core.errors import QueueFull
+from django_delayq.core.job import NewJob
+from django_delayq.core.queue import Queue
+from django_delayq.models import OutboxJob
+from django_delayq.outbox import rows
+from django_delayq.outbox.swift import Outgoing
+
+from .deeds import note
+from .outbox_stage import Stage, State
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def states() -> list[tuple[str, str]]:
+    return list(OutboxJob.objects.order_by("pk").values_list("job_id", "state"))
+
+
+def claimed(row: OutboxJob, state: str) -> uuid.UUID:
+    """The row in this state, in the hands of whoever has the token."""
+    token = uuid.uuid4()
+    OutboxJob.objects.filter(pk=row.pk).update(claim=token, claimed_until=Now() + timedelta(seconds=60), state=state)
+    return token
+
+
+def test_a_job_that_keeps_the_due_time_of_its_forerunner_is_sent_behind_it(delayq: DjangoBroker) -> None:
+    with transaction.atomic():
+        schedule(note, "x", id="a", delay=60, durable=True)
+        schedule(note, "y", id="a", due_policy="keep", durable=True)
+        assert states() == [("a", "unsent")] * 2
+    job = get_job(note, id="a")
+    assert job is not None
+    assert job.arguments == (["y"], {})
+    assert job.due_ms - delayq.now_ms() == pytest.approx(60_000, abs=5_000)
+
+
+def test_a_row_that_is_on_its_way_is_not_pushed_out(delayq: DjangoBroker) -> None:
+    """Whoever has it in hand may tell Redis of it later, and would replace the newer job by the older one."""
+    stage = Stage(delayq)
+    stage.hold(stage.write("a", queue="default", task=note.name))
+    assert schedule(note, "y", id="a", durable=True).outcome == "outbox"
+    assert states() == [("a", "unsent")] * 2
+    assert get_job(note, id="a") is None
+
+
+def test_a_job_that_was_moved_again_while_redis_was_told_is_told_again(delayq: DjangoBroker) -> None:
+    stage = Stage(delayq)
+    row, first, second = stage.sent("a", due_ms=1_000), uuid.uuid4(), uuid.uuid4()
+    stage.table.update(state=State.MOVED, due_ms=3_000, moved_by=second)
+    rows.told_moved("default", [row.key], first)
+    assert states() == [("a", State.MOVED)]
+    rows.told_moved("default", [row.key], second)
+    assert states() == [("a", State.SENT)]
+
+
+def test_a_row_that_was_moved_on_its_way_and_not_taken_is_to_be_sent(delayq: DjangoBroker) -> None:
+    row = Stage(delayq).write("a")
+    rows.release("default", claimed(row, State.MOVED), [row.key])
+    row.refresh_from_db()
+    assert (row.state, row.claim) == (State.UNSENT, None)
+
+
+def test_after_a_commit_redis_may_be_told_only_while_the_claim_lasts(
+    delayq: DjangoBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[tuple[float, float]] = []
+    send = Queue.schedule_many
+
+    def noted(queue: Queue, news: Any, *, not_after_ms: float) -> Any:
+        (until,) = OutboxJob.objects.values_list("claimed_until", flat=True)
+        assert until is not None
+        deadlines.append((not_after_ms, until.timestamp() * 1000))
+        return send(queue, news, not_after_ms=not_after_ms)
+
+    monkeypatch.setattr(Queue, "schedule_many", noted)
+    assert schedule(note, "x", durable=True).outcome == "created"
+    ((not_after_ms, until_ms),) = deadlines
+    assert not_after_ms < until_ms
+
+
+def test_what_a_full_redis_did_not_take_may_be_told_again_at_once(
+    delayq: DjangoBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise QueueFull("no memory")
+
+    monkeypatch.setattr(Queue, "schedule_many", full)
+    assert schedule(note, "x", id="a", durable=True).outcome == "outbox"
+    row = OutboxJob.objects.get()
+    assert (row.state, row.claim) == (State.UNSENT, None)
+
+
+def test_a_delay_is_shortened_by_the_time_until_it_is_sent_and_by_no_more() -> None:
+    now = time.monotonic()
+    outgoing = Outgoing("q", NewJob("a", "work", delay_ms=60_000), now - 10)
+    assert [outgoing.packed(None, now).delay_ms for _ in range(3)] == [pytest.approx(50_000, abs=1)] * 3

@@ -1,0 +1,114 @@
+"""Jobs that were handed out and released because their run could not begin: what they remember of it, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from django_delayq.core.job import POSTPONED, Job, release
+
+from .stage import T0, Stage
+
+
+def postpone(stage: Stage, job: Job, reason: str = "no database", delay_ms: int = 1_000) -> Job:
+    """Release the job, wait until it is due again, and return it as it is handed out then."""
+    assert stage.settle(release(job, delay_ms=delay_ms, reason=reason, postpone=True)) == [True]
+    stage.wait(delay_ms)
+    return stage.take_one()
+
+
+def remembered(job: Job) -> tuple[str, int, int]:
+    """Reason, since when it counts, and due time of a job in a worker's hands."""
+    return job.postponed_for, job.postponed_at_ms - T0 if job.postponed_at_ms else 0, job.due_ms - T0
+
+
+def test_a_postponed_job_keeps_the_due_time_and_the_moment_at_which_it_was_postponed_first(stage: Stage) -> None:
+    stage.put("a", at=10)
+    stage.wait(500)
+    job = stage.take_one()
+    assert remembered(job) == ("", 0, 10)
+    job = postpone(stage, job)
+    assert remembered(job) == ("no database", 500, 10) and job.flags == POSTPONED
+    job = postpone(stage, job, delay_ms=60_000)
+    assert remembered(job) == ("no database", 500, 10)
+    job = postpone(stage, job, "unknown task")
+    assert remembered(job) == ("unknown task", 61_500, 10), "another reason counts from its own beginning"
+
+
+def test_a_postponed_job_shows_the_time_at_which_it_comes_back_and_why_it_waits(stage: Stage) -> None:
+    stage.put("a", at=0)
+    stage.settle(release(stage.take_one(), delay_ms=2_000, reason="unknown task", postpone=True))
+    view = stage.broker.inspector.get("q", "a")
+    assert view is not None
+    assert (view.state, view.due_ms - T0, view.job.postponed_for, view.job.postponed_at_ms) == (
+        "delayed", 2_000, "unknown task", T0)  # fmt: skip
+
+
+def test_a_postponed_job_that_somebody_moves_is_due_at_the_new_time(stage: Stage) -> None:
+    stage.put("a", at=0)
+    stage.settle(release(stage.take_one(), delay_ms=2_000, reason="unknown task", postpone=True))
+    assert stage.queue.reschedule("a", due_ms=T0 + 5_000)
+    stage.wait(6_000)
+    assert remembered(stage.take_one()) == ("unknown task", 0, 5_000)
+
+
+def test_a_postponed_job_that_is_given_back_unbegun_keeps_its_due_time(stage: Stage) -> None:
+    """A worker that stops gives it back at its old place."""
+    stage.put("a", at=0)
+    job = postpone(stage, stage.take_one())
+    assert stage.released(job)
+    assert stage.picture()["waiting"] == ["a +0"]
+    assert remembered(stage.take_one()) == ("", 0, 0)
+
+
+def fail(stage: Stage, job: Job) -> None:
+    stage.failed(job, error=b'{"message":"no"}')
+
+
+def give_back(stage: Stage, job: Job) -> None:
+    stage.released(job, delay_ms=0)
+
+
+def replace_content(stage: Stage, job: Job) -> None:
+    stage.settle(release(job, delay_ms=0, reason="unknown task", postpone=True))
+    stage.put("a", at=0)
+
+
+@pytest.mark.parametrize("end", [fail, give_back, replace_content])
+def test_a_run_another_release_or_new_content_ends_the_postponement(
+    stage: Stage, end: Callable[[Stage, Job], None]
+) -> None:
+    stage.put("a", at=0)
+    end(stage, postpone(stage, stage.take_one()))
+    job = stage.take_one()
+    assert (job.flags, job.postponed_for, job.postponed_at_ms) == (0, "", 0)
+    view = stage.broker.inspector.get("q", "a")
+    assert view is not None and (view.error.get("message") == "no") == (end is fail)
+
+
+def test_a_postponed_merged_job_comes_back_with_all_its_payloads_and_what_came_meanwhile(stage: Stage) -> None:
+    stage.add("m", b"1", at=0)
+    job = stage.take_one()
+    stage.add("m", b"2", "1", at=90_000)
+    job = postpone(stage, job)
+    assert remembered(job) == ("no database", 0, 0)
+    assert [payload.data for payload in job.payloads] == [b"1", b"2"]
+
+
+def test_a_call_that_is_sent_again_gets_the_same_postponed_jobs(stage: Stage) -> None:
+    stage.put("a", at=0)
+    stage.settle(release(stage.take_one(), delay_ms=0, reason="unknown task", postpone=True))
+    first, again = (stage.batch(request=b"r" * 16).jobs for _ in range(2))
+    assert first == again and remembered(again[0]) == ("unknown task", 0, 0)
+
+
+def test_a_postponed_job_costs_its_neighbours_nothing(stage: Stage) -> None:
+    """The record of a job that was never postponed is as long as before, and that of a fresh one is missing."""
+    stage.put("a", at=0)
+    stage.put("b", at=0)
+    stage.put("fresh", at=90_000)
+    jobs = {job.id: job for job in stage.take(worker="w")}
+    stage.settle(release(jobs["a"], delay_ms=0, reason="x", postpone=True), release(jobs["b"], delay_ms=0))
+    states = stage.broker.client.hgetall(stage.key("state"))
+    assert {ident: len(state) for ident, state in states.items()} == {b"a": 54, b"b": 36}

@@ -1,0 +1,103 @@
+"""Copies of the project, and test runs inside them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .catalogue import ROOT
+
+#: all that the tests read; the virtual environment stays where it is
+PARTS: Final = (
+    "django_delayq",
+    "tests",
+    "example_project",
+    "benchmarks",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+    "Makefile",
+)
+#: made by running the project; compiled modules of the original must not stand in for a changed source
+_MADE: Final = shutil.ignore_patterns("__pycache__", "*.pyc", "*.sqlite3*", ".delayq", "results")
+_NOT_PASSED: Final = re.compile(r"^(FAILED|ERROR) (\S+)", re.MULTILINE)
+#: exit codes of pytest
+PASSED, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a test run ended."""
+
+    code: int | None  #: pytest's exit code; None: it took too long
+    output: str
+
+    @property
+    def failed(self) -> list[str]:
+        """The tests that did not pass."""
+        return [match[2] for match in _NOT_PASSED.finditer(self.output)]
+
+
+@contextlib.contextmanager
+def copied(root: Path = ROOT) -> Iterator[Path]:
+    """A copy of the project, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="dq-fault-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder).resolve()
+        for part in PARTS:
+            source = root / part
+            if source.is_dir():
+                shutil.copytree(source, copy / part, ignore=_MADE)
+            else:
+                shutil.copy2(source, copy / part)
+        yield copy
+
+
+def environment(copy: Path) -> dict[str, str]:
+    """The environment in which this process, and every process that it starts, imports the package from the copy.
+
+    ``PYTHONPATH`` comes before the installed (editable) package, also in processes that start in another folder.
+    """
+    return {**os.environ, "PYTHONPATH": str(copy)}
+
+
+def run_tests(copy: Path, tests: Sequence[str], seconds: float, *, stop_at_first: bool = True) -> Run:
+    """Run these tests in the copy, on the package of the copy."""
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *tests]
+    if stop_at_first:
+        command.append("-x")
+    process = subprocess.Popen(
+        command,
+        cwd=copy,
+        env=environment(copy),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds)
+        return Run(process.returncode, output)
+    except subprocess.TimeoutExpired:
+        return Run(None, _kill(process))
+    except BaseException:
+        _kill(process)
+        raise
+
+
+def _kill(process: subprocess.Popen[str]) -> str:
+    """Kill the run; the watchdog of its tests kills the servers and workers that they started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()[0]

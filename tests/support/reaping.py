@@ -1,0 +1,33 @@
+"""What a dispatcher does about leases that ran out, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django_delayq import signals
+from django_delayq.core.broker import Broker
+from django_delayq.core.task import registry
+from django_delayq.worker import Hooks
+from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.loop import Loop
+from django_delayq.worker.orphans import Orphans
+from django_delayq.worker.reaper import LeaseReaper
+from django_delayq.worker.weather import Weather
+
+
+@contextmanager
+def reaping(broker: Broker, *names: str, hears: bool = False) -> Iterator[None]:
+    """Leases of these queues that run out are taken back, soon after they did; ``hears`` = with Django's signals."""
+    weather, lease = Weather(), broker.lease_ms / 1000
+    hooks = Hooks(wants=signals.wants, notify=signals.notify) if hears else None
+    reaper = LeaseReaper(Orphans(registry, hooks))
+    patrol = Patrol(lambda: [broker.queue(name) for name in names], lease, lease / 3, weather, reaper=reaper, pace=0.05)
+    loops = [Loop("reaper", reaper, weather), Loop("patrol", patrol, weather)]
+    for loop in loops:
+        loop.start()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.close()

@@ -1,0 +1,132 @@
+"""Whatever ends a job, and whichever process settles it: those who listen are called, at least once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from django_delayq.core import events
+from django_delayq.core.broker import Broker
+from django_delayq.core.job import Settlement
+
+from .support import eventually, put, put_payload
+from .test_supervisor import Program, program  # noqa: F401 (a fixture)
+from .test_worker import places
+
+ENDS = "job_failed,job_buried"
+
+
+def outcomes(broker: Broker) -> list[tuple[str, str]]:
+    """(id, outcome) of all events of the queue, in order."""
+    return [(event.id, event.outcome) for event in events.read(broker, "default", 0)]
+
+
+# --- settled by the supervisor
+
+
+def test_a_crash_is_notified_by_the_supervisor(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "crash_once", id="a")
+    running = program(threads=1, listen=ENDS)
+    eventually(lambda: places(broker) == {})
+    assert running.ends() == ["job_failed:a:crashed:Crashed"]
+
+
+def test_poison_and_an_ignored_time_limit_are_exhausted_ends(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "always_exit", id="poison", options=b'{"max_attempts":1}')
+    put(broker, "stubborn", id="stubborn", delay_ms=1000)
+    running = program(threads=1, listen=ENDS, grace=0.5, patience=0.2)
+    eventually(lambda: places(broker) == {"morgue": 2})
+    assert running.ends() == [
+        "on_exhausted:poison:Crashed:always_exit",
+        "job_buried:poison:poison:Crashed",
+        "on_exhausted:stubborn:JobTimeout:stubborn",
+        "job_buried:stubborn:exhausted:JobTimeout",
+    ]
+
+
+def test_of_a_job_that_was_acked_before_its_process_was_killed_there_is_an_end(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put(broker, "wait_early", id="once")
+    running = program(threads=1, listen=ENDS)
+    ((_, _, _, pid),) = running.await_words("begun")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: running.ends() == ["on_exhausted:once:Crashed:wait_early", "job_failed:once:crashed:Crashed"])
+    eventually(lambda: outcomes(broker) == [("once", "crashed")])
+    counters = broker.inspector.counts("default").counters
+    assert (counters.get("acked", 0), counters.get("crashed", 0)) == (0, 1)
+
+
+# --- settled by a dispatcher
+
+
+def lose(broker: Broker, ident: str, task: str = "note", **options: Any) -> None:
+    """A job whose run began under a lease that is over, and whose holder is gone."""
+    put(broker, task, id=ident, options=b'{"max_attempts":1}', **options)
+    (job,) = broker.queue("default").reserve(0, 1, worker="gone", ttr_ms=1, started=True).jobs
+    eventually(lambda: [one.id for one in broker.queue("default").expired(0)].count(job.id))
+
+
+def test_a_lease_that_ran_out_is_notified_by_one_of_several_dispatchers(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    for ident in ("a", "b"):
+        lose(broker, ident)
+    first, _ = (program("single", listen=ENDS, consumer=False) for _ in range(2))
+    eventually(lambda: places(broker) == {"morgue": 2})
+    assert sorted(first.ends()) == [
+        "job_buried:a:poison:Crashed", "job_buried:b:poison:Crashed",
+        "on_exhausted:a:Crashed:note", "on_exhausted:b:Crashed:note",
+    ]  # fmt: skip
+
+
+def test_an_end_whose_dispatcher_died_before_it_was_stored_is_notified_by_the_next_one(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    lose(broker, "a")
+    broker.client.rpush("deadly", 1)
+    first = program("single", listen=ENDS, consumer=False, lease=1000)
+    assert first.wait() == 9
+    assert places(broker) == {"reserved": 1}
+    second = program("single", listen=ENDS, consumer=False, lease=1000)
+    eventually(lambda: places(broker) == {"morgue": 1})
+    assert second.ends() == ["on_exhausted:a:Crashed:note", "job_buried:a:poison:Crashed"] * 2
+
+
+def test_a_lost_merged_job_is_notified_with_its_payloads(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    put_payload(broker, "explode", "a", "fine", options=b'{"max_attempts":1}')
+    broker.queue("default").reserve(0, 1, worker="gone", ttr_ms=1, started=True)
+    running = program("single", listen=ENDS, consumer=False)
+    eventually(lambda: places(broker) == {"morgue": 1})
+    assert running.ends() == ["on_exhausted:a:Crashed:explode,fine", "job_buried:a:poison:Crashed"]
+
+
+def test_what_a_lost_machine_had_begun_after_an_early_ack_is_found_by_a_dispatcher(
+    program: Callable[..., Program],  # noqa: F811
+    broker: Broker,
+) -> None:
+    queue = broker.queue("default")
+    put(broker, "wait_early", id="once")
+    (job,) = queue.reserve(0, 1, worker="gone").jobs
+    assert queue.settle([Settlement(job, "ack_early", event=False)]) == [True]
+    key = queue.shard(0).names["begun"]
+    ((field, value),) = broker.client.hgetall(key).items()
+    broker.client.hset(key, field, bytes(8) + value[8:])  # it began long ago
+    running = program("single", listen=ENDS, consumer=False)
+    eventually(lambda: queue.begun(0) == [])
+    assert outcomes(broker) == [("once", "crashed")]
+    assert running.ends() == ["on_exhausted:once:Crashed:wait_early", "job_failed:once:crashed:Crashed"]

@@ -1,0 +1,43 @@
+"""What the fetch loop takes, and that it finds what nobody pointed it to."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from django_delayq.core import keys
+from django_delayq.core.broker import Broker
+from django_delayq.worker import consumer
+
+from .support import DEADLINE, config, eventually, put, registry_of, working
+
+
+def test_a_worker_takes_no_more_jobs_than_it_is_allowed_to(broker: Broker) -> None:
+    ran: list[int] = []
+
+    def work(number: int) -> None:
+        ran.append(number)
+
+    put(broker, "work", 0)
+    with working(broker, registry_of(work), config(max_jobs=3)) as worker:
+        eventually(lambda: ran)
+        for number in range(1, 6):
+            put(broker, "work", number, id=f"j{number}", delay_ms=200)
+        assert worker.done.wait(DEADLINE)
+    assert len(ran) == 3
+
+
+def test_a_job_whose_wake_token_was_lost_is_found(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = threading.Event()
+
+    def work() -> None:
+        ran.set()
+
+    monkeypatch.setattr(consumer, "SAFETY_CHECK", 0.2)
+    with working(broker, registry_of(work), config(dispatcher=False)) as worker:
+        eventually(lambda: worker._horizon is not None and worker._horizon.resting)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens")
+            put(Broker(broker.connection, prefix=broker.prefix), "work")
+        assert ran.wait(DEADLINE)

@@ -1,0 +1,71 @@
+"""Ends of runs are stored with patience: nothing is given up early, and no run pays for another one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.core.broker import Broker
+from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.job import NewJob, ack, fail
+from django_delayq.worker.horizon import Horizon, Source
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.run import Run
+from django_delayq.worker.settler import Settler
+from django_delayq.worker.weather import Weather
+
+from .support import make_job, make_run
+
+LEASE = 15.0
+
+
+@pytest.fixture
+def settler() -> Settler:
+    return Settler(Horizon([]), Weather(), LEASE)
+
+
+def failing(times: int) -> Callable[[], str]:
+    """A call that Redis answers only after so many tries."""
+    left = iter(range(times))
+
+    def call() -> str:
+        if next(left, None) is not None:
+            raise QueueUnavailable("away")
+        return "answer"
+
+    return call
+
+
+@pytest.mark.parametrize(("seconds_left", "answer"), [([-20.0, 5.0], "answer"), ([-20.0, -16.0], None), ([], "answer")])
+def test_ends_are_sent_again_while_any_of_their_leases_may_be_held(
+    settler: Settler, seconds_left: list[float], answer: str | None
+) -> None:
+    now = time.monotonic()
+    runs = [make_run(make_job(id=f"j{place}"), deadline=now + left) for place, left in enumerate(seconds_left)]
+    assert settler.patiently(failing(2), runs) == answer
+
+
+def test_what_was_given_up_is_remembered_as_ones_own(settler: Settler) -> None:
+    """Else a look for leases that nobody works on would give back a job whose end may be on its way."""
+    settler.halted = True
+    for ident in ("a", "b"):
+        assert settler.patiently(failing(9), [make_run(make_job(id=ident))]) is None
+    assert [ident for _, ident, _ in settler.left] == ["a", "b"]
+
+
+def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> None:
+    queue = broker.queue("default", shards=1)
+    queue.schedule_many(NewJob(ident, "work") for ident in "abc")
+    source = Source(queue, 0, Pace())
+    runs = [Run(job, source, 0.0, time.monotonic() + LEASE, 0.0) for job in queue.reserve(0, 9, worker="w").jobs]
+    unstorable: Any = "soon"
+    runs[0].settlement, runs[2].settlement = ack(runs[0].job, 1, 1), ack(runs[2].job, 1, 1)
+    runs[1].settlement = fail(runs[1].job, 1, 1, delay_ms=unstorable)
+    settler = Settler(Horizon([source]), Weather(), LEASE)
+    settler.add(source, runs)
+    settler.settle_all()
+    assert [job.id for job in queue.held_by("w")] == ["b"]
+    assert settler.settled == 2
