@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from .epochs import Patience
-from .errors import DelayQError
+from .errors import DelayQError, QueueUnavailable
 from .frames import pack_deadline, pack_new
 from .job import NewJob
 from .keys import MAX_SHARDS
 from .ordered import in_order
 from .requests import request_for
+from .scripts import Reply
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -58,7 +60,7 @@ class _Sent(NamedTuple):
     number: int
     entries: list[_Entry]
     ids: set[str]
-    reply: Callable[[], bytes]
+    reply: Reply
 
 
 class ChunkSender:
@@ -102,11 +104,11 @@ class ChunkSender:
                     yield from self._send(number)
                     yield from self._send_moved()
             yield from self._all()
+        except QueueUnavailable:
+            self._drain(until=time.monotonic())  # the time for an answer is over for those behind it, too
+            raise
         finally:
-            # When a call or the caller's iterable broke off: what was sent has happened, the lines must be read empty.
-            while self._on_the_way:
-                with suppress(DelayQError):
-                    self._on_the_way.popleft().reply()
+            self._drain()
 
     def _route(self, entry: _Entry) -> int:
         """The oldest shard in which the id may live, of those that did not send it away."""
@@ -165,6 +167,12 @@ class ChunkSender:
             if not self._moved:
                 return
             yield from self._send_moved()
+
+    def _drain(self, until: float | None = None) -> None:
+        """Read what is under way, after a call or the caller's iterable broke off: connections are given back empty."""
+        while self._on_the_way:
+            with suppress(DelayQError):
+                self._on_the_way.popleft().reply(until)
 
     def _collect(self) -> _Answer:
         number, entries, _, reply = self._on_the_way.popleft()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from .connection import Connection
-from .scripts import Scripts
+from .scripts import Reply, Scripts
 
 #: ``observe(verb, seconds, failed)``: the script's name, how long the caller waited, re-sends and retries included, and
 #: whether an exception came of it. Called in the thread of the call, so it should be short and wait for nothing.
@@ -31,11 +31,11 @@ class ObservedScripts(Scripts):
         began_at = time.perf_counter()
         return self._timed(name, lambda: self._plain.call(name, keys, *args), began_at)
 
-    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """See :meth:`Scripts.begin`; the time ends when the reply was read, which may be later than it came."""
         began_at = time.perf_counter()
         reply = self._plain.begin(name, keys, *args)
-        return lambda: self._timed(name, reply, began_at)
+        return lambda until=None: self._timed(name, lambda: reply(until), began_at)
 
     def _timed(self, name: str, act: Callable[[], Any], began_at: float) -> Any:
         failed = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, cast
 
 from redis import exceptions as redis_errors
@@ -14,7 +13,7 @@ from .faults import REDIS_ERRORS
 from .link import Link
 from .observed import ObservedScripts
 from .pool import BoundedPool, Pending
-from .scripts import Scripts
+from .scripts import Reply, Scripts
 
 
 def in_order(scripts: Scripts, connection: Connection) -> Scripts:
@@ -39,7 +38,7 @@ class _OrderedScripts(Scripts):
         self._behind = behind
         self._heads = behind._heads  # which take longer to make than the rest of a small call
 
-    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """See :meth:`Scripts.begin`."""
         reply = super().begin(name, keys, *args)
         try:
@@ -104,16 +103,16 @@ class _SharedLink:
         self._sent = True
         return Pending(self._read, self._release)
 
-    def watched(self, reply: Callable[[], Any]) -> Callable[[], Any]:
+    def watched(self, reply: Reply) -> Reply:
         """The reply of the call that was begun just now."""
         sent, self._sent = self._sent, False
         if sent:
             return reply
         self._later += 1
 
-        def made() -> Any:
+        def made(until: float | None = None) -> Any:
             self._later -= 1
-            return reply()
+            return reply(until)
 
         return made
 

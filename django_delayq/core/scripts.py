@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from redis import exceptions as redis_errors
 from redis.exceptions import NoScriptError
@@ -98,6 +98,12 @@ def pack_argument(value: Any) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
+class Reply(Protocol):
+    """Waits for the reply to a call that was begun, until a moment (monotonic); without one, as long as a call may."""
+
+    def __call__(self, until: float | None = None) -> Any: ...
+
+
 class Scripts:
     """The scripts of one deployment. Calls are ``scripts.call(name, keys, *args)``."""
 
@@ -116,7 +122,7 @@ class Scripts:
         """
         return self._call(name, keys, args, time.monotonic() + self._connection.patience)
 
-    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Callable[[], Any]:
+    def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """Send a call and return what waits for its reply, which must be called.
 
         Calls to several nodes of a cluster are worked on at the same time.
@@ -129,8 +135,9 @@ class Scripts:
             pending = self._connection.pool(keys[0]).begin(self._command(sha, keys, args), until)
         left = until - time.monotonic()
 
-        def finish() -> Any:
-            until = time.monotonic() + left  # what the caller does meanwhile does not count
+        def finish(until: float | None = None) -> Any:
+            if until is None:
+                until = time.monotonic() + left  # what the caller does meanwhile does not count
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)

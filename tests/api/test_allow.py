@@ -18,7 +18,7 @@ from .routes import Route, all_routes, calls, ids_of
 
 #: bodies of requests that get as far as an answer that is kept
 BODIES = {"reserve-from-many": {"queues": ["mail"]}, "queues": {"name": "mail", "kind": "pull"}}
-STORED = [call for call in calls() if call[0] == "POST" and not call[1].is_grape]
+STORED = [call for call in calls() if call[0] == "POST"]
 KEY = {"Idempotency-Key": "k1"}
 
 
@@ -127,7 +127,6 @@ def test_an_answer_that_is_kept_is_not_given_to_a_user_whom_the_rule_refuses_by_
 
 
 @pytest.mark.usefixtures("mail")
-@pytest.mark.urls("tests.api.grape_urls")
 def test_options_says_which_methods_there_are_and_nothing_else(caller: Callable[..., Caller]) -> None:
     who, stranger = caller(), caller(anonymous=True)
     for route in (route for route in all_routes() if route.name != "metrics"):  # that one has GET only

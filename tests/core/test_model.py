@@ -202,8 +202,8 @@ class Lives(RuleBasedStateMachine):
         return remembered
 
     def _remember(self, script: str, keys: tuple[bytes, ...], args: tuple[Any, ...], reply: Any) -> None:
-        if script == "schedule" and not reply.strip(b"kl"):
-            return  # not remembered, and another answer later
+        if script == "schedule" and not reply.strip(b"klfp"):
+            return  # nothing was changed: not remembered, and perhaps another answer later
         if args[0] and script not in ("leases", "tick", "layout") and reply is not None:
             number = int(keys[0].split(b"}")[0].split(b".")[-1])
             self.calls.append(Call(script, keys, args, number, reply, self.model[number].now_ms))
@@ -443,7 +443,7 @@ class Lives(RuleBasedStateMachine):
         if gated:
             ident = next((name for name, live in self.lives().items() if live.gate), ident)
         expected = self.shard(ident).cancel(ident, task)
-        assert self.asked("cancel", ident, task) == expected
+        assert self.asked("cancel", ident, task, "", "", "") == expected
 
     @act(
         lambda self: self.lives(),
@@ -456,7 +456,7 @@ class Lives(RuleBasedStateMachine):
         due_ms, delay_ms = (None, delay) if due is None else (START_US // 1000 + due, None)
         expected = self.shard(ident).reschedule(ident, task, due_ms, delay_ms)
         ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
-        assert self.asked("reschedule", ident, task, ms, relative) == expected
+        assert self.asked("reschedule", ident, task, ms, relative, "", "") == expected
 
     @act(lambda self: self.graves(), grave=st.integers(0, 3), named=st.booleans(), delay=delays,
          replacing=st.booleans(), onto_live=st.booleans())  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 
 import pytest
 
@@ -11,7 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.chunks import IN_FLIGHT
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob
-from django_delayq.core.scripts import Scripts
+from django_delayq.core.scripts import Reply, Scripts
 
 from .stage import LEASE, Stage
 from .world import unchanged
@@ -243,12 +243,12 @@ def test_one_bulk_event_tells_of_a_chunk(stage: Stage) -> None:
 def test_every_reply_under_way_is_read_although_the_first_call_failed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection whose reply nobody reads would be lost to the pool."""
-    read: list[int] = []
+    """A connection whose reply nobody reads would be lost to the pool. Only the first is waited for."""
+    read: list[float | None] = []
 
-    def begin(*_: object) -> Callable[[], bytes]:
-        def reply() -> bytes:
-            read.append(1)
+    def begin(*_: object) -> Reply:
+        def reply(until: float | None = None) -> bytes:
+            read.append(until)
             raise QueueUnavailable("gone")
 
         return reply
@@ -258,6 +258,8 @@ def test_every_reply_under_way_is_read_although_the_first_call_failed(
         with pytest.raises(QueueUnavailable, match="gone"):
             stage.queue.count_many(NewJob(f"j{n}", "work") for n in range(1000))
     assert len(read) == IN_FLIGHT + 1
+    assert read[0] is None
+    assert all(until is not None and until <= time.monotonic() for until in read[1:])
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 1), (8, 8), (70, 60)])

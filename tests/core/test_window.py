@@ -6,7 +6,7 @@ import os
 import struct
 
 from .stage import T0, Stage
-from .world import unchanged
+from .world import raw
 
 #: replies that a shard remembers at most
 CAP = 100_000
@@ -63,6 +63,11 @@ def test_a_call_that_is_sent_again_within_two_minutes_is_known_however_many_came
     fill(stage, CAP - 1000)
     stage.wait(119_000)
     call_often(stage, 64)
-    with unchanged(stage.broker):
-        assert stage.queue.reserve(0, 1, worker="w", request=b"r" * 16).jobs == job.jobs
+    before = raw(stage.broker)
+    assert stage.queue.reserve(0, 1, worker="w", request=b"r" * 16).jobs == job.jobs
+    lease = stage.key("lease").decode()
+    assert before.pop(lease) == [(b"a", T0 + 15_000)]
+    after = raw(stage.broker)
+    assert after.pop(lease) == [(b"a", T0 + 134_000)], "the lease begins anew: its holder has just heard of it"
+    assert after == before
     assert job.jobs[0].due_ms == T0
