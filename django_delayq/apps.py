@@ -20,14 +20,11 @@ class DelayQConfig(AppConfig):
 
     def ready(self) -> None:
         """Register checks and the types that jobs may carry, import the task modules of all installed apps."""
-        from . import (
-            checks,  # noqa: F401  # registers itself
-            codectypes,
-            tasks_setting,
-        )
-        from .conf import conf_or_defaults
+        from . import tasks_setting
+        from .settings import codec_types
+        from .settings.conf import conf_or_defaults
 
-        codectypes.install_quietly()
+        codec_types.install_quietly()
         from .repair import orders  # noqa: F401  # the task that carries orders out
 
         tasks_setting.prepare(autodiscover(conf_or_defaults().tasks_module))

@@ -15,7 +15,6 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import Error as DatabaseError
 
 from . import hygiene
-from .conf import Conf, conf
 from .core.faults import Backoff
 from .inbox import remembering
 from .mirror import Mirror
@@ -25,6 +24,7 @@ from .outbox.marks import Marks
 from .outbox.reconciler import Reconciler
 from .outbox.relay import Relay
 from .outbox.retention import Retention
+from .settings.conf import Conf, conf
 
 if TYPE_CHECKING:
     from .connections import DjangoBroker

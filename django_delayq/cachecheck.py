@@ -17,9 +17,9 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error
 from redis.connection import parse_url
 
-from .conf import SETTING, Conf
 from .core.errors import Misconfigured
 from .core.redis_config import Address, RedisConfig
+from .settings.conf import SETTING, Conf
 
 #: address and number of a database
 Place: TypeAlias = tuple[str, int]

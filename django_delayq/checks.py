@@ -17,17 +17,18 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db import connections as databases
 from django.utils.module_loading import import_string
 
-from . import codectypes, contextlinks, tasks_setting
+from . import tasks_setting
 from .cachecheck import shared_caches
-from .conf import SETTING, Conf, conf
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
 from .inbox import remembering
-from .loading import load_function, load_plain_function
 from .outbox.door import declared
 from .repair.orders import QUEUE as SYSTEM_QUEUE
-from .sections import SPLITTERS
+from .settings import codec_types, context_links
+from .settings.conf import SETTING, Conf, conf
+from .settings.loading import load_function, load_plain_function
+from .settings.sections import SPLITTERS
 
 _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
@@ -219,7 +220,7 @@ def _middleware(config: Conf) -> Iterator[CheckMessage]:
 def _named(config: Conf) -> Iterator[CheckMessage]:
     """What else the settings name by dotted paths."""
     for name, path in config.context.items():
-        yield from _loads(contextlinks.link, name, path, ident="delayq.E008")
+        yield from _loads(context_links.link, name, path, ident="delayq.E008")
     for path in config.schedule_middleware:
         yield from _loads(load_function, f"{SETTING}['SCHEDULE_MIDDLEWARE']", path, ident="delayq.E009")
     for name, path in config.hooks.paths().items():
@@ -233,7 +234,7 @@ def _named(config: Conf) -> Iterator[CheckMessage]:
     if config.api.allow is not None:
         yield from _loads(load_plain_function, f"{SETTING}['API']['allow']", config.api.allow, ident="delayq.E016")
     if config.codec_types:
-        yield from _loads(codectypes.install, config, ident="delayq.E011")
+        yield from _loads(codec_types.install, config, ident="delayq.E011")
 
 
 def _loads(load: Callable[..., object], *args: object, ident: str) -> Iterator[CheckMessage]:

@@ -10,12 +10,12 @@ from typing import Any, Final
 from django.conf import settings as django_settings
 
 from . import signals
-from .conf import SETTING, Conf, check_installed, conf
 from .core.broker import Broker
 from .core.connection import Connection, RedisConfig, connect
 from .core.errors import Misconfigured
 from .core.queue import Queue
 from .core.task import registry, short, suggest
+from .settings.conf import SETTING, Conf, check_installed, conf
 
 #: seconds that a request of the site waits for one answer of Redis. A script takes milliseconds; a Redis that writes
 #: its log to a slow disk may stand still for a second.

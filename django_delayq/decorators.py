@@ -11,10 +11,10 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
 
-from .conf import conf_or_defaults
 from .core import task as core
 from .core.errors import InvalidJob, Misconfigured
 from .core.inputs import check_queue_name, short
+from .settings.conf import conf_or_defaults
 
 if TYPE_CHECKING:
     from .scheduling import JobHandle

@@ -17,8 +17,8 @@ from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from .conf import mask
 from .core.inputs import CONTROL
+from .settings.conf import mask
 from .worker.current import current_job
 
 PACKAGE: Final = "django_delayq"

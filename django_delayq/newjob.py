@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from .conf import conf
 from .core import codec
 from .core.errors import InvalidJob
 from .core.inputs import check_id, short, suggest
@@ -13,6 +12,7 @@ from .core.job import NewJob, new_id
 from .core.task import Task
 from .intercept import Chain, Scheduling, chain
 from .joboptions import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, queue_of
+from .settings.conf import conf
 
 _NONE: Final[Mapping[str, Any]] = {}
 

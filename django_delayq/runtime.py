@@ -13,15 +13,16 @@ from django.conf import settings as django_settings
 from django.db import connections as databases
 from django.utils.autoreload import get_child_arguments
 
-from . import bookkeeping, codectypes, connections, contextlinks, hygiene, signals, tasks_setting
-from .conf import SETTING, Conf, conf
+from . import bookkeeping, connections, hygiene, signals, tasks_setting
 from .core.connection import RedisConfig
 from .core.errors import Misconfigured, QueueUnavailable
 from .core.inputs import suggest
 from .core.job import Job
 from .core.task import registry
-from .loading import load_function
-from .sections import SPLITTERS
+from .settings import codec_types, context_links
+from .settings.conf import SETTING, Conf, conf
+from .settings.loading import load_function
+from .settings.sections import SPLITTERS
 from .worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
 
 logger: Final = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def make_hooks(settings: Conf) -> Hooks:
         Misconfigured: a path of ``HOOKS``, ``CONTEXT`` or ``CODEC_TYPES`` cannot be imported, or is not what it
             should be.
     """
-    codectypes.install(settings)
+    codec_types.install(settings)
     own = load_hooks(settings)
     init = own.pop("worker_init", None)
 
@@ -75,13 +76,13 @@ def _begin(init: Callable[[], object], path: str) -> None:
 
 
 def _before_job(settings: Conf) -> Callable[[Job], None]:
-    links = contextlinks.links(settings)
+    links = context_links.links(settings)
     if not links:
         return hygiene.before_job
 
     def before_job(job: Job) -> None:
         hygiene.before_job(job)
-        contextlinks.restore(job, links)  # each run has a contextvars.Context of its own, so nothing has to be undone
+        context_links.restore(job, links)  # each run has a contextvars.Context of its own, so nothing has to be undone
 
     return before_job
 

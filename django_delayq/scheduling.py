@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import connections
-from .conf import check_installed
 from .core.errors import InvalidJob
 from .core.inputs import short
 from .core.job import NewJob, new_key
@@ -28,6 +27,7 @@ from .newjob import NewJobs, explicit
 from .outbox import door, verbs
 from .outbox.due import NOW, DueTime
 from .sending import send, send_many, send_many_durable
+from .settings.conf import check_installed
 from .targets import find_job, find_task
 from .transactions import ON_COMMIT, OnCommit
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 
-from ..conf import conf_or_defaults
 from ..models import (
     BulkAction,
     Dashboard,
@@ -27,6 +26,7 @@ from ..models import (
     PipelineRun,
     QueueEntry,
 )
+from ..settings.conf import conf_or_defaults
 from .bulk import BulkActionAdmin
 from .dashboard import DashboardAdmin
 from .failed import FailedJobAdmin

@@ -21,8 +21,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from .. import repair
-from ..conf import conf
 from ..core.errors import DelayQError
+from ..settings.conf import conf
 from .base import ReadOnlyAdmin
 from .filters import lookups_of
 from .forms import DelayForm

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..conf import conf
+from ..settings.conf import conf
 from . import shown
 from .base import fields_of
 from .deeds import BURY, DISCARD, RETRY_IN, RETRY_NOW

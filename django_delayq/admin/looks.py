@@ -10,10 +10,10 @@ from typing import Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from ..conf import conf
 from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
 from ..core.task import registry
 from ..core.views import JobView
+from ..settings.conf import conf
 from . import shown
 from .browse import MOST_BYTES
 from .words import When, duration, moment

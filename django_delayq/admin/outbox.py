@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from ..conf import conf
 from ..core import packed
+from ..settings.conf import conf
 from . import shown
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter, distinct_values

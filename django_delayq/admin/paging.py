@@ -13,7 +13,7 @@ from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from ..conf import conf
+from ..settings.conf import conf
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -20,9 +20,9 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ..conf import mask
 from ..core.job import Payload
 from ..core.task import registry
+from ..settings.conf import mask
 
 __all__ = [
     "ago", "argument_names", "badge", "brief", "call_rows", "call_table", "error_line", "exact", "from_ms", "in_words",

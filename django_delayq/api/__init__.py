@@ -8,5 +8,5 @@
     values       moments, jobs and leases as JSON has them
     idempotency  answers that are given again to the same Idempotency-Key
 
-Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.sections.ApiConf`).
+Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.sections.ApiConf`).
 """

@@ -15,10 +15,10 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from ..conf import SETTING, conf
 from ..core.inputs import short
 from ..core.queue import Queue
-from ..loading import load
+from ..settings.conf import SETTING, conf
+from ..settings.loading import load
 from . import brokers, idempotency, problems
 from .parsing import LimitedJSONParser, check_head
 from .permissions import ActionThrottle, MayDo, may_use

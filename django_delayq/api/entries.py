@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ..conf import conf
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, short, suggest
 from ..core.job import NewJob, new_id
@@ -25,6 +24,7 @@ from ..newjob import NewJobs
 from ..outbox import door
 from ..pull.held import RAW
 from ..scheduling import COLLECTED
+from ..settings.conf import conf
 from ..targets import find_task
 from .fields import moment_of
 from .problems import Problem

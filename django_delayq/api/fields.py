@@ -13,10 +13,10 @@ from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from ..conf import conf
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, short
 from ..core.times import delay_ms_of
+from ..settings.conf import conf
 from .parsing import too_many
 
 #: wrong entries of a list that are told

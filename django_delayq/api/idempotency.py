@@ -38,10 +38,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpResponse
 
-from ..conf import conf
 from ..core.errors import DelayQError
 from ..core.job import id_from, not_durable
 from ..core.scripts import clear_errors
+from ..settings.conf import conf
 from . import brokers
 from .afterwards import afterwards
 from .permissions import identity_of

@@ -10,12 +10,12 @@ from typing import Any, Final
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
-from ..conf import conf
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_int, short
 from ..core.paging import unpack_cursor
 from ..core.queue import Queue
 from ..core.views import JobView
+from ..settings.conf import conf
 from . import brokers, values
 from .base import Body
 from .fields import moment_of, number_of

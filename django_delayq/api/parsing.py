@@ -16,8 +16,8 @@ from django.http.request import UnreadablePostError
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 
-from ..conf import conf
 from ..core.inputs import short
+from ..settings.conf import conf
 from .problems import Problem
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rest_framework.permissions import BasePermission
 from rest_framework.throttling import ScopedRateThrottle
 
-from ..conf import SETTING, conf
-from ..loading import load_function
+from ..settings.conf import SETTING, conf
+from ..settings.loading import load_function
 
 if TYPE_CHECKING:
     from rest_framework.request import Request

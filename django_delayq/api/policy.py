@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .. import connections
-from ..conf import conf
 from ..connections import DjangoBroker
 from ..core import layout as layouts
 from ..core import rules
@@ -14,7 +13,8 @@ from ..core.counts import Counts
 from ..core.keys import MAX_SHARDS
 from ..core.layout import Layout
 from ..core.queue import Queue
-from ..sections import QueueConf
+from ..settings.conf import conf
+from ..settings.sections import QueueConf
 from .problems import Problem
 
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 
-from ..conf import conf
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
 from ..core.queue import Queue
 from ..core.requests import request_for
@@ -24,6 +23,7 @@ from ..core.task import registry
 from ..models import InboxEntry
 from ..outbox import door, rows, swift
 from ..outbox.swift import OUTBOX, Outgoing, Result
+from ..settings.conf import conf
 from ..signals import emit, job_scheduled
 from . import brokers, problems
 from .entries import Asked, Reader

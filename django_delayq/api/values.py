@@ -10,13 +10,13 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from ..conf import mask
 from ..core import codec
 from ..core.job import Job, Payload, Undecodable
 from ..core.task import registry
 from ..core.views import JobView
 from ..masking import HIDDEN, Mask
 from ..pull.held import RAW
+from ..settings.conf import mask
 
 #: payloads of one job that are shown
 MOST_PAYLOADS: Final = 50

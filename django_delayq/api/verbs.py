@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..conf import conf
 from ..core import bulk
 from ..core.queue import Queue
 from ..core.sweep import Progress
 from ..outbox import door, rows, verbs
 from ..outbox.due import NOW, DueTime
+from ..settings.conf import conf
 from ..signals import emit, job_cancelled
 from ..sweeping import Sweep
 from . import idempotency

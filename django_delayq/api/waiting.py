@@ -24,11 +24,11 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from rest_framework.response import Response
 
-from ..conf import conf
 from ..core.errors import DelayQError
 from ..pull.held import HeldJob, give_back
 from ..pull.search import Search
 from ..pull.vigil import Vigil, give_back_soon, in_thread
+from ..settings.conf import conf
 from . import problems
 from .held import shown
 from .idempotency import Kept

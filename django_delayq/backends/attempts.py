@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.utils import timezone
 
-from django_delayq import connections
-from django_delayq.core.errors import DelayQError, QueueUnavailable
-from django_delayq.core.faults import Backoff, classify
-from django_delayq.core.job import Job
-from django_delayq.core.results import READY, RUNNING, SUCCESSFUL, Record, Results
-from django_delayq.signals import emit
-from django_delayq.worker.current import running
-
+from .. import connections
+from ..core.errors import DelayQError, QueueUnavailable
+from ..core.faults import Backoff, classify
+from ..core.job import Job
+from ..core.results import READY, RUNNING, SUCCESSFUL, Record, Results
+from ..signals import emit
+from ..worker.current import running
 from . import records
 from .compat import TaskContext, TaskResultStatus, normalize_json, task_finished, task_started
 from .errors import ResultTooLarge

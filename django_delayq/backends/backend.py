@@ -13,14 +13,13 @@ from django.core.checks import CheckMessage
 from django.db import transaction
 from django.utils import timezone
 
-from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_queue_name
-from django_delayq.core.results import READY, Record
-from django_delayq.outbox import door, swift
-from django_delayq.scheduling import schedule_call
-from django_delayq.signals import emit
-from django_delayq.transactions import ON_COMMIT, in_transaction
-
+from ..core.errors import DelayQError, InvalidJob, Misconfigured
+from ..core.inputs import check_queue_name
+from ..core.results import READY, Record
+from ..outbox import door, swift
+from ..scheduling import schedule_call
+from ..signals import emit
+from ..transactions import ON_COMMIT, in_transaction
 from . import lookup, options, records
 from .compat import BaseTaskBackend, InvalidTask, InvalidTaskBackend, task_backends, task_enqueued
 from .registration import adopt, known, priority_class, register
@@ -28,8 +27,7 @@ from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_o
 from .task import DelayQTask, like
 
 if TYPE_CHECKING:
-    from django_delayq.handle import JobHandle
-
+    from ..handle import JobHandle
     from .stored import AnyResult
     from .task import AnyTask
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 
-from django_delayq.conf import SETTING, conf_or_defaults
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inputs import check_queue_name, short, suggest
-
+from ..core.errors import InvalidJob
+from ..core.inputs import check_queue_name, short, suggest
+from ..settings.conf import SETTING, conf_or_defaults
 from .options import problems
 from .registration import known_names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_delayq.core.errors import Crashed, DelayQError
+from ..core.errors import Crashed, DelayQError
 
 __all__ = ["Crashed", "Gone", "ResultTooLarge", "UnknownTask"]
 

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from django_delayq.core.errors import DelayQError
-from django_delayq.core.job import Job
-from django_delayq.core.results import FAILED, READY, SUCCESSFUL
-from django_delayq.outbox import swift
-from django_delayq.signals import job_cancelled
-
+from ..core.errors import DelayQError
+from ..core.job import Job
+from ..core.results import FAILED, READY, SUCCESSFUL
+from ..outbox import swift
+from ..signals import job_cancelled
 from . import attempts, records
 from .backend import home
 from .errors import Gone

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
 
-from django_delayq import connections
-from django_delayq.conf import conf
-from django_delayq.core.packed import unpack_job
-from django_delayq.core.results import FAILED, READY, RUNNING, Record
-from django_delayq.core.views import JobView
-from django_delayq.outbox import door, rows
-
+from .. import connections
+from ..core.packed import unpack_job
+from ..core.results import FAILED, READY, RUNNING, Record
+from ..core.views import JobView
+from ..outbox import door, rows
+from ..settings.conf import conf
 from . import records
 from .compat import TaskError, TaskResultDoesNotExist
 from .errors import Gone
@@ -31,8 +30,7 @@ from .stored import (
 )
 
 if TYPE_CHECKING:
-    from django_delayq.models import OutboxJob
-
+    from ..models import OutboxJob
     from .stored import AnyResult
 
 _GONE: Final = raised_nowhere(Gone, "it was cancelled, discarded or deleted, or it expired, before a run could end")

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from django.db import connections as databases
 
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_queue_name, check_task_name, short, suggest
-from django_delayq.core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
-from django_delayq.values import whole
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_queue_name, check_task_name, short, suggest
+from ..core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
+from ..settings.values import whole
 
 #: how a task of Django's framework is tried: once, unless it says otherwise
 MAX_ATTEMPTS: Final = 1

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from django_delayq.core.connection import Connection
-from django_delayq.core.results import RUNNING, LostErrors, Record, Results
+from ..core.connection import Connection
+from ..core.results import RUNNING, LostErrors, Record, Results
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.job import Job
+    from ..core.broker import Broker
+    from ..core.job import Job
 
 _stand_ins: Final[WeakKeyDictionary[Broker, MemoryResults]] = WeakKeyDictionary()
 

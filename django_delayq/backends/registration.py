@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from django.apps import apps
 
-from django_delayq.core import task as core
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.job import PRIORITIES
-from django_delayq.decorators import task_name
-
+from ..core import task as core
+from ..core.errors import Misconfigured
+from ..core.job import PRIORITIES
+from ..decorators import task_name
 from .compat import InvalidTask, Task
 from .options import build
 from .task import AnyTask

@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from django_delayq.core import errors as core_errors
-from django_delayq.core.codec import decode_args
-from django_delayq.core.job import Job, NewJob, Undecodable, new_id
-from django_delayq.core.results import LostErrors, Record
-from django_delayq.core.task import registry
-
+from ..core import errors as core_errors
+from ..core.codec import decode_args
+from ..core.job import Job, NewJob, Undecodable, new_id
+from ..core.results import LostErrors, Record
+from ..core.task import registry
 from . import errors
 from .compat import TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .registration import FrameworkTask

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from django_delayq.core.errors import Misconfigured
+from ..core.errors import Misconfigured
 
 SERVER_NAMES = ("redis-server", "valkey-server")
 

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from django_delayq.core.errors import Misconfigured
+from ..core.errors import Misconfigured
 
 MAX_SOCKET_PATH: Final = 107  # bytes: sizeof(sockaddr_un.sun_path) less its final NUL
 

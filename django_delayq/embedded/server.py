@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from django_delayq.core.errors import Misconfigured
-
+from ..core.errors import Misconfigured
 from . import folder
 from .binaries import find_binary, server_version
 from .probe import ask, listens, try_lock, wait_for

@@ -7,8 +7,7 @@ import contextlib
 import os
 import threading
 
-from django_delayq.core.errors import Misconfigured
-
+from ..core.errors import Misconfigured
 from .server import EmbeddedRedis
 
 _shared: dict[tuple[int, str], EmbeddedRedis] = {}

@@ -15,12 +15,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from django_delayq.conf import mask
-from django_delayq.core.codec import decode, decode_args
-from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
-from django_delayq.core.job import Job
-from django_delayq.core.task import check_queue_name, registry
-from django_delayq.masking import Mask, Unmasked
+from ..core.codec import decode, decode_args
+from ..core.errors import DelayQError, InvalidJob, Misconfigured, QueueUnavailable
+from ..core.job import Job
+from ..core.task import check_queue_name, registry
+from ..masking import Mask, Unmasked
+from ..settings.conf import mask
 
 
 class DelayQCommand(BaseCommand):

@@ -13,15 +13,14 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from django_delayq.conf import conf
-from django_delayq.connections import other_shards
-from django_delayq.core.broker import OLDEST_SERVER, Broker
-from django_delayq.core.errors import DelayQError, Misconfigured
-from django_delayq.core.scripts import NAMES, server_version
-from django_delayq.core.task import registry
-from django_delayq.outbox.stock import stock
-from django_delayq.status import LOST_AFTER
-
+from ..connections import other_shards
+from ..core.broker import OLDEST_SERVER, Broker
+from ..core.errors import DelayQError, Misconfigured
+from ..core.scripts import NAMES, server_version
+from ..core.task import registry
+from ..outbox.stock import stock
+from ..settings.conf import conf
+from ..status import LOST_AFTER
 from .base import printable
 
 Level = Literal["OK", "WARN", "ERROR"]

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
-from ..conf import SETTING, conf
+from ..settings.conf import SETTING, conf
 from .collector import Collector
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from django.db.models import Count
 
-from ..conf import Conf
+from ..settings.conf import Conf
 from .review import SURE, review
 from .rows import FAILED, MORGUE, PLACES
 from .shadow import AT_ONCE, Shadow, cursors_of, table

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .. import connections
-from ..conf import conf
+from ..settings.conf import conf
 from .duty import delete_rows
 from .review import review
 from .rows import FAILED, MORGUE

@@ -12,7 +12,7 @@ from django.db import router, transaction
 from ..core.chunks import CHUNK
 from ..core.queue import Queue
 from ..models import MirrorCursor
-from ..sections import MirrorConf
+from ..settings.sections import MirrorConf
 from .index import Index
 from .rows import LAST_SCORE, Entry, Place, Row, score_of, store, unique_fields
 

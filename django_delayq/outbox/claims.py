@@ -19,13 +19,12 @@ from django.db import connections, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
 from django.db.models.functions import Now
 
-from django_delayq.models import OutboxJob
-
+from ..models import OutboxJob
 from .due import RowDue, delay_age
 from .rows import ahead, free, table
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
+    from ..core.broker import Broker
 
 #: seconds that a relay's claim lasts
 CLAIM: Final = 5.0

@@ -8,11 +8,11 @@ from typing import Any, Final
 from django.conf import settings as django_settings
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from ..conf import SETTING, Conf, conf
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import short
 from ..core.job import NewJob, made_durable, new_key
 from ..core.task import Task, registry
+from ..settings.conf import SETTING, Conf, conf
 from ..transactions import in_transaction
 from . import rows
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from django_delayq.core.frames import pack_id
+from ..core.frames import pack_id
 
 if TYPE_CHECKING:
-    from django_delayq.connections import DjangoBroker
-    from django_delayq.core.queue import Queue
+    from ..connections import DjangoBroker
+    from ..core.queue import Queue
 
 
 class Named(Protocol):

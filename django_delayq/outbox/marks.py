@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from django.db.models.functions import Now
 
-from django_delayq.core.settled import MOST_MARKS, Mark
-from django_delayq.models import OutboxJob
-
+from ..core.settled import MOST_MARKS, Mark
+from ..models import OutboxJob
 from .claims import Outbox
 from .rows import free
 
 if TYPE_CHECKING:
-    from django_delayq.connections import DjangoBroker
-    from django_delayq.core.queue import Queue
-    from django_delayq.worker.changes import Changes
+    from ..connections import DjangoBroker
+    from ..core.queue import Queue
+    from ..worker.changes import Changes
 
 State = OutboxJob.State
 

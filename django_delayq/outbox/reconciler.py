@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from django.db.models import DateTimeField, Q, QuerySet, Value
 from django.db.models.functions import Greatest, Now
 
-from django_delayq.conf import Conf
-from django_delayq.models import OutboxJob
-
+from ..models import OutboxJob
+from ..settings.conf import Conf
 from .claims import Outbox
 from .living import Living
 from .records import digest_of
 from .rows import ahead, free
 
 if TYPE_CHECKING:
-    from django_delayq.connections import DjangoBroker
-    from django_delayq.worker.changes import Changes
+    from ..connections import DjangoBroker
+    from ..worker.changes import Changes
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 State = OutboxJob.State

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django_delayq.core.frames import digest
-from django_delayq.core.job import Generation
-from django_delayq.core.packed import unpack_job
+from ..core.frames import digest
+from ..core.job import Generation
+from ..core.packed import unpack_job
 
 if TYPE_CHECKING:
-    from django_delayq.core.job import NewJob
-    from django_delayq.models import OutboxJob
+    from ..core.job import NewJob
+    from ..models import OutboxJob
 
 
 def job_of(row: OutboxJob, due_ms: int) -> NewJob:

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import transaction
 from django.db.models.functions import Now
 
-from django_delayq.conf import Conf
-from django_delayq.core.errors import DelayQError, IdTaken
-from django_delayq.core.task import registry
-from django_delayq.models import OutboxJob
-from django_delayq.signals import emit, job_cancelled, job_not_sent, job_scheduled
-from django_delayq.transactions import not_sent
-
+from ..core.errors import DelayQError, IdTaken
+from ..core.task import registry
+from ..models import OutboxJob
+from ..settings.conf import Conf
+from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
+from ..transactions import not_sent
 from .claims import Hand, Outbox
 from .rows import ahead
 from .telling import FREE, GONE, Teller, Verdict
 
 if TYPE_CHECKING:
-    from django_delayq.connections import DjangoBroker
+    from ..connections import DjangoBroker
 
 logger: Final = logging.getLogger("django_delayq.outbox")
 State = OutboxJob.State

@@ -9,9 +9,8 @@ from typing import Any, Final
 from django.db.models import QuerySet
 from django.db.models.functions import Coalesce
 
-from django_delayq.conf import Conf
-from django_delayq.models import InboxEntry, OutboxJob
-
+from ..models import InboxEntry, OutboxJob
+from ..settings.conf import Conf
 from .rows import ahead, table
 from .stock import is_there
 

@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq.conf import Conf
-from django_delayq.core.errors import IdTaken, InvalidJob, QueueFull
-from django_delayq.core.faults import Fault, classify
-from django_delayq.core.job import Generation, is_durable
-from django_delayq.models import OutboxJob
-
+from ..core.errors import IdTaken, InvalidJob, QueueFull
+from ..core.faults import Fault, classify
+from ..core.job import Generation, is_durable
+from ..models import OutboxJob
+from ..settings.conf import Conf
 from .records import digest_of, generation_of, job_of
 from .rows import table
 
 if TYPE_CHECKING:
-    from django_delayq.connections import DjangoBroker
-    from django_delayq.core.job import NewJob
-    from django_delayq.core.queue import Queue
-
+    from ..connections import DjangoBroker
+    from ..core.job import NewJob
+    from ..core.queue import Queue
     from .claims import Hand
 
 State = OutboxJob.State

@@ -13,11 +13,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from django_delayq.core import runs
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import DelayQError, Misconfigured
-from django_delayq.core.runs import CHUNK, Run
-
+from ..core import runs
+from ..core.broker import Broker
+from ..core.errors import DelayQError, Misconfigured
+from ..core.runs import CHUNK, Run
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user

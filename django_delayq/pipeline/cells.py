@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_delayq.core import codec
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inputs import short
+from ..core import codec
+from ..core.errors import InvalidJob
+from ..core.inputs import short
 
 #: number of the row -> what is wrong with it; the first finding stands
 Bad: TypeAlias = dict[int, str]
@@ -86,7 +86,7 @@ def _mend_struct(value: dict[str, Any], menders: dict[str, Callable[[Any], Any]]
 
 
 def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
-    """The canonical JSON of each value, as :func:`~.codec.encode` has it; a text array without nulls."""
+    """The canonical JSON of each value, as :func:`~..codec.encode` has it; a text array without nulls."""
     kind = array.type
     if pa.types.is_null(kind):
         return pa.array(["null"] * len(array), _TEXT)

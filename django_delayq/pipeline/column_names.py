@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short
+from ..core.errors import Misconfigured
+from ..core.inputs import short
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

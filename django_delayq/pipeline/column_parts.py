@@ -11,12 +11,11 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_delayq.core import codec
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inputs import check_choice, check_id, check_int, short
-from django_delayq.core.job import PRIORITIES
-from django_delayq.core.options import CONFLICTS
-
+from ..core import codec
+from ..core.errors import InvalidJob
+from ..core.inputs import check_choice, check_id, check_int, short
+from ..core.job import PRIORITIES
+from ..core.options import CONFLICTS
 from . import cells
 from .cells import Bad
 
@@ -55,7 +54,7 @@ def _note_nulls(array: pa.Array, bad: Bad) -> None:
 
 
 def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) -> list[bytes]:
-    """As :func:`~.codec.encode_args` has them."""
+    """As :func:`~..codec.encode_args` has them."""
     if kwargs is None or pa.types.is_null(kwargs.type):
         return [b""] * n if args is None else _positional(args, bad).cast(BYTES).to_pylist()
     if pa.types.is_struct(kwargs.type):

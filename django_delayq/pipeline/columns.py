@@ -13,13 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inputs import check_task_name
-from django_delayq.core.job import NewJob, Payload, pack_body
-from django_delayq.core.runframes import Entry, Rows, Shape, entry_of, with_keys
-from django_delayq.core.runs import Run
-from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
-
+from ..core.errors import InvalidJob
+from ..core.inputs import check_task_name
+from ..core.job import NewJob, Payload, pack_body
+from ..core.runframes import Entry, Rows, Shape, entry_of, with_keys
+from ..core.runs import Run
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
 from . import cells
 from . import column_parts as parts
 from .cells import Bad

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq.core import layout as layouts
-from django_delayq.core.broker import Broker
-from django_delayq.core.keys import number_of
-from django_delayq.core.runframes import KEY_BYTES
-from django_delayq.core.runlimits import memory_of
-from django_delayq.core.runs import Run
-from django_delayq.core.scripts import clear_errors
-
+from ..core import layout as layouts
+from ..core.broker import Broker
+from ..core.keys import number_of
+from ..core.runframes import KEY_BYTES
+from ..core.runlimits import memory_of
+from ..core.runs import Run
+from ..core.scripts import clear_errors
 from .columns import Packer
 from .write_options import NOW, WriteOptions
 

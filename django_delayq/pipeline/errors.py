@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_delayq.core.errors import DelayQError
+from ..core.errors import DelayQError
 
 
 class PipelineError(DelayQError):

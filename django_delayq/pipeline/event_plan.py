@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_queue_name, short
-from django_delayq.core.keys import MAX_SHARDS
-from django_delayq.core.streams import BEGINNING, Place, Stream, before, have, parts, streams
+from ..core.broker import Broker
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_queue_name, short
+from ..core.keys import MAX_SHARDS
+from ..core.streams import BEGINNING, Place, Stream, before, have, parts, streams
 
 Offsets: TypeAlias = dict[str, dict[str, str]]
 Positions: TypeAlias = dict[Place, str]

@@ -13,12 +13,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_queue_name, short
-from django_delayq.core.streams import BEGINNING, Entry, before, begin
-
+from ..core import events
+from ..core.broker import Broker
+from ..core.errors import DelayQError, InvalidJob, Misconfigured
+from ..core.inputs import check_queue_name, short
+from ..core.streams import BEGINNING, Entry, before, begin
 from . import event_plan as plan
 from .column_names import fault_of_case
 from .errors import EventsLost

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from django_delayq.core.streams import Entry
+from ..core.streams import Entry
 
 _INT64: Final = pa.int64()
 _TEXT: Final = pa.string()

@@ -18,11 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from django_delayq.core import events
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.streams import BEGINNING, Place, Stream, begin, latest, streams
-
+from ..core import events
+from ..core.broker import Broker
+from ..core.errors import QueueUnavailable
+from ..core.streams import BEGINNING, Place, Stream, begin, latest, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report

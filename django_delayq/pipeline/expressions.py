@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 from string import Formatter
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short, suggest
-from django_delayq.core.times import delay_ms_of
-
+from ..core.errors import Misconfigured
+from ..core.inputs import short, suggest
+from ..core.times import delay_ms_of
 from .column_names import column_of
 
 if TYPE_CHECKING:

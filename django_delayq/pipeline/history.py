@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from django_delayq.core.broker import Broker
+    from ..core.broker import Broker
 
 log = logging.getLogger(__name__)
 
@@ -255,8 +255,7 @@ class History:
         offsets = read_offsets(self._lake, self.options.consumer)
         if self._source is not None or not offsets:
             return
-        from django_delayq.core.errors import QueueUnavailable
-
+        from ..core.errors import QueueUnavailable
         from .events import commit
 
         try:

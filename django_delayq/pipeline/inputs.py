@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short, suggest
-
+from ..core.errors import Misconfigured
+from ..core.inputs import short, suggest
 from .errors import PipelineError
 
 if TYPE_CHECKING:

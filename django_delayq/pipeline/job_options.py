@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from django_delayq.core.columns import PLACES
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_id, check_queue_name, short
-from django_delayq.core.task import suggest
-
+from ..core.columns import PLACES
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_id, check_queue_name, short
+from ..core.task import suggest
 from .redis_door import check_names
 
 #: beside those of :mod:`.redis_door`

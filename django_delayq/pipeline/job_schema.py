@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from django_delayq.core.columns import Columns, Entries, Part, default_of
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.task import suggest
+from ..core.columns import Columns, Entries, Part, default_of
+from ..core.errors import Misconfigured
+from ..core.task import suggest
 
 
 def _columns(*columns: tuple[str, DataType, bool]) -> StructType:

@@ -190,9 +190,8 @@ def events_source(options: HistoryOptions) -> Source:
 
 def warn_of_lost_root(options: HistoryOptions) -> None:
     """A checkpoint begins: says so, if there was another one that has read part of the events, which are gone."""
-    from django_delayq.core.errors import DelayQError
-    from django_delayq.core.streams import parts
-
+    from ..core.errors import DelayQError
+    from ..core.streams import parts
     from .events import read_before
 
     try:

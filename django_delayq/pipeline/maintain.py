@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.bulk import discard_many, kick_many
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.mend import retry_failed
-from django_delayq.core.named import cancel_named, move_named
-from django_delayq.core.queue import Queue
-from django_delayq.core.task import check_choice
-
+from ..core.bulk import discard_many, kick_many
+from ..core.errors import InvalidJob
+from ..core.mend import retry_failed
+from ..core.named import cancel_named, move_named
+from ..core.queue import Queue
+from ..core.task import check_choice
 from .errors import PipelineError
 from .redis_door import open_broker
 from .selection import Home, Names, Selection, act_on, select

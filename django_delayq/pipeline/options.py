@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from django_delayq.core.inputs import short
-
+from ..core.inputs import short
 from .errors import PipelineError
 from .quality import EXPECTATIONS, Expectation
 

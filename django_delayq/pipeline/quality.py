@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pyspark.sql import functions as F
 
-from django_delayq.core.inputs import short
-
+from ..core.inputs import short
 from .errors import PipelineError
 from .transforms import BURIED, COUNTED
 

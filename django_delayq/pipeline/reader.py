@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from django_delayq.core.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import suggest
-
+from ..core.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import suggest
 from .column_names import fault_of_case
 from .job_options import ReadOptions, Wanted
 from .job_schema import OF_PART, ArrowRows, check_schema
@@ -26,8 +25,8 @@ from .redis_door import open_broker
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.queue import Queue
+    from ..core.broker import Broker
+    from ..core.queue import Queue
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
 
-from django_delayq.core import runs
-from django_delayq.core.errors import DelayQError
-from django_delayq.core.inputs import CONTROL
-from django_delayq.core.named import cancel_named
-from django_delayq.core.times import MAX_DUE_MS, TEN_YEARS_MS
-
+from ..core import runs
+from ..core.errors import DelayQError
+from ..core.inputs import CONTROL
+from ..core.named import cancel_named
+from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import aside
 from .bulk import BulkOptions, Watch, bulk
 from .errors import PipelineError

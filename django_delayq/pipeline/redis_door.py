@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from django_delayq.core.broker import Broker
-from django_delayq.core.connection import connect
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.redis_config import RedisConfig
-from django_delayq.core.task import suggest
+from ..core.broker import Broker
+from ..core.connection import connect
+from ..core.errors import Misconfigured
+from ..core.redis_config import RedisConfig
+from ..core.task import suggest
 
 #: what every data source takes
 OPTIONS: Final = ("redis", "redisEnv", "prefix")

@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from django_delayq.core import runs
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inputs import check_queue_name
-from django_delayq.core.runframes import Shape
-from django_delayq.core.runlimits import Limits
-from django_delayq.core.runs import Run
-from django_delayq.core.runwriter import RunWriter
-
+from ..core import runs
+from ..core.broker import Broker
+from ..core.errors import InvalidJob
+from ..core.inputs import check_queue_name
+from ..core.runframes import Shape
+from ..core.runlimits import Limits
+from ..core.runs import Run
+from ..core.runwriter import RunWriter
 from . import cells
 from .cells import Bad
 from .columns import Packer

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from django_delayq.core import events
-
+from ..core import events
 from .lake import EVENTS_TABLE, Lake, folder_of
 from .landing import read_offsets
 from .tables import Table
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
+    from ..core.broker import Broker
 
 
 @dataclass(frozen=True, slots=True)

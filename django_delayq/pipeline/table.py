@@ -22,10 +22,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short
-from django_delayq.core.task import suggest
-
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.task import suggest
 from .errors import PipelineError
 from .table_columns import Column, array_of, schema_of
 from .table_copy import copied

@@ -23,8 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from django_delayq.core.inputs import short
-
+from ..core.inputs import short
 from .errors import PipelineError
 
 #: what Django calls a field's kind -> ours

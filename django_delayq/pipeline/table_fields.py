@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 from typing import Any, Final
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short
-from django_delayq.core.task import suggest
-
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.task import suggest
 from .table_columns import Column, column_of
 
 _COMPARED: Final = frozenset({"exact", "lt", "lte", "gt", "gte", "in", "range"})

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short
-from django_delayq.core.task import suggest
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.task import suggest
 
 NAMES: Final = ("model", "filter", "columns", "using", "partitions", "fetch", "method")
 METHODS: Final = ("auto", "orm", "copy")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from string import Formatter
 
-from django_delayq.core.errors import Misconfigured
-from django_delayq.core.inputs import short
+from ..core.errors import Misconfigured
+from ..core.inputs import short
 
 
 def names_in(template: str) -> list[str]:

@@ -31,12 +31,12 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from django_delayq.core import codec
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_choice, check_queue_name, check_task_name, short, suggest
-from django_delayq.core.job import DEFAULT_PRIORITY, PRIORITIES
-from django_delayq.core.keys import MAX_SHARDS
-from django_delayq.core.options import (
+from ..core import codec
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_choice, check_queue_name, check_task_name, short, suggest
+from ..core.job import DEFAULT_PRIORITY, PRIORITIES
+from ..core.keys import MAX_SHARDS
+from ..core.options import (
     CONFLICTS,
     DEFAULT_MAX_PAYLOADS,
     DUE_POLICIES,
@@ -44,8 +44,7 @@ from django_delayq.core.options import (
     PAYLOAD_POLICIES,
     SCORE_POLICIES,
 )
-from django_delayq.core.runs import CHUNK, MOST_ID
-
+from ..core.runs import CHUNK, MOST_ID
 from .errors import PipelineError
 from .redis_door import check_names
 

@@ -28,12 +28,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from django_delayq.core import runs
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import DelayQError
-from django_delayq.core.runlimits import memory_of
-from django_delayq.core.runwriter import RunClosed
-
+from ..core import runs
+from ..core.broker import Broker
+from ..core.errors import DelayQError
+from ..core.runlimits import memory_of
+from ..core.runwriter import RunClosed
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_door import open_broker

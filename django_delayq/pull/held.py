@@ -11,13 +11,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ..conf import conf
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
 from ..core.job import PRIORITIES, Job, Settlement, Undecodable, ack
 from ..core.task import registry
 from ..core.times import delay_ms_of
+from ..settings.conf import conf
 from ..worker import decision
 from . import ends, figures
 

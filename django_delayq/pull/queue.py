@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from .. import connections
-from ..conf import SETTING, check_installed, conf
 from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.frames import generation_of
@@ -22,6 +21,7 @@ from ..core.times import delay_ms_of
 from ..handle import JobHandle
 from ..joboptions import JOB_OPTIONS, Rare, due, due_ms_here
 from ..outbox import swift
+from ..settings.conf import SETTING, check_installed, conf
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, What, in_transaction, now_or_on_commit
 from ..worker.run import NEVER

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace as replace_rows
 from datetime import timedelta
 
-from ..conf import conf
 from ..core import bulk
 from ..core.errors import InvalidJob
 from ..core.mend import Named, end_failed, retry_failed
@@ -16,6 +15,7 @@ from ..core.times import delay_ms_of
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Row, is_readable, member_of
 from ..mirror.shadow import Shadow
+from ..settings.conf import conf
 
 _RETRIED = {"kicked": "retried"}
 

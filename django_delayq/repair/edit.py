@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from ..conf import conf
 from ..core import codec
 from ..core import layout as layouts
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
@@ -31,6 +30,7 @@ from ..merged import score_text
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Entry, Row, member_of
 from ..outbox import rows as outbox
+from ..settings.conf import conf
 from .actions import delay_ms_of_action
 
 #: of a job with more, no worker has all in its hands, so neither has who edits

@@ -16,12 +16,12 @@ from django.db import router, transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
-from ..conf import conf
 from ..core.errors import InvalidJob, Release
 from ..decorators import task
 from ..mirror.rows import PLACES, Model, Row, place_of
 from ..models import NAME_LENGTH, BulkAction
 from ..scheduling import schedule
+from ..settings.conf import conf
 from ..worker.current import CurrentJob, current_job
 from . import actions
 from .actions import delay_ms_of_action

@@ -134,8 +134,8 @@ def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStat
 def _outbox() -> Any:
     from django.db import connections
 
-    from ..conf import conf
     from ..outbox.stock import stock
+    from ..settings.conf import conf
 
     aliases = conf().outbox.databases
     for connection in (connections[alias] for alias in aliases if alias in connections):

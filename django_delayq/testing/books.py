@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from django.db import DatabaseError
 
-from ..conf import conf
 from ..core.errors import QueueUnavailable
+from ..settings.conf import conf
 from ..worker import Changes
 
 if TYPE_CHECKING:

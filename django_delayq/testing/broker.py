@@ -9,7 +9,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ..conf import Conf, conf
 from ..connections import DjangoBroker
 from ..core import layout as layouts
 from ..core import workers
@@ -19,6 +18,7 @@ from ..core.queue import Queue
 from ..core.timings import Figures, Level
 from ..core.wake import Hints, Waker
 from ..core.workers import Heard, Told
+from ..settings.conf import Conf, conf
 from .inspector import MemoryInspector
 from .queue import MemoryQueue
 from .shard import Shard

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 from asgiref.sync import sync_to_async
 
 from .. import connections
-from ..conf import conf
 from ..core.task import Task
 from ..outbox import door
+from ..settings.conf import conf
 from ..targets import find_task
 from . import books
 from .asserting import Expectation, check_not_scheduled, check_scheduled

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import async_to_sync
 
-from .. import contextlinks, runtime
-from ..conf import Conf, conf
+from .. import runtime
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
 from ..core.layout import PAUSED_OUT
 from ..core.task import registry
+from ..settings import context_links
+from ..settings.conf import Conf, conf
 from ..worker import Hooks, decision
 from ..worker.batch import Batcher
 from ..worker.eventloop import EventLoop
@@ -277,10 +278,10 @@ class Runner:
 
     @staticmethod
     def _hooks(settings: Conf) -> Hooks:
-        links, guard = contextlinks.links(settings), Guard()
+        links, guard = context_links.links(settings), Guard()
 
         def before_job(job: Job) -> None:
-            contextlinks.restore(job, links)
+            context_links.restore(job, links)
             guard.enter()
 
         hooks = runtime.make_hooks(settings)

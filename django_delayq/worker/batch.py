@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from .run import BatchRun, Run
 
 if TYPE_CHECKING:
-    from django_delayq.core.job import Job
-    from django_delayq.core.task import Registry, Task
+    from ..core.job import Job
+    from ..core.task import Registry, Task
 
 
 class Batcher:

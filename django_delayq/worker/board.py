@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from .run import NEVER, Run
 
 if TYPE_CHECKING:
-    from django_delayq.core.job import Job
+    from ..core.job import Job
 
 IDLE: Final = 0
 RUNNING: Final = 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from .board import Board
 
 if TYPE_CHECKING:
-    from django_delayq.core.shards import Which
+    from ..core.shards import Which
 
 VARIABLE: Final = "DELAYQ_CHILD"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from django_delayq.core.errors import Misconfigured
+from ..core.errors import Misconfigured
 
 #: orders a process's (queue, shard) pairs; called with them, the worker's name and its index. It must keep them all.
 Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]

@@ -12,9 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.faults import Backoff
-from django_delayq.core.job import UNCLEAR, Job
-
+from ..core.faults import Backoff
+from ..core.job import UNCLEAR, Job
 from . import decision
 from .batch import Batcher
 from .changes import Changes
@@ -29,10 +28,9 @@ from .waker import WakeThread
 from .weather import Weather
 
 if TYPE_CHECKING:
-    from django_delayq.core.shards import Batch, Which
-    from django_delayq.core.tally import Tally
-    from django_delayq.core.task import Registry
-
+    from ..core.shards import Batch, Which
+    from ..core.tally import Tally
+    from ..core.task import Registry
     from .board import Board
 
 logger = logging.getLogger(__name__)

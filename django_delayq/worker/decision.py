@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from django_delayq.core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
-from django_delayq.core.job import PRIORITIES, STARTED, UNRENEWED, Job, Settlement, bury, fail, release
-from django_delayq.core.retry import Policy as Backoff
-from django_delayq.core.retry import clamp, default_backoff, safe_delay
-from django_delayq.core.retry import policy_of as backoff_of
-from django_delayq.core.task import Task, TaskOptions
-
+from ..core.errors import Bury, JobTimeout, Misconfigured, PartialFailure, Release, Retry
+from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job, Settlement, bury, fail, release
+from ..core.retry import Policy as Backoff
+from ..core.retry import clamp, default_backoff, safe_delay
+from ..core.retry import policy_of as backoff_of
+from ..core.task import Task, TaskOptions
 from .record import class_of, error_record, name_of, record_of, text_of
 
 logger: Final = logging.getLogger(__name__)

@@ -12,17 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from django_delayq.core import layout as layouts
-
+from ..core import layout as layouts
 from .changes import Changes, What
 from .run import NEVER
 from .weather import Weather
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.queue import Queue
-    from django_delayq.core.shards import Tick
-
+    from ..core.broker import Broker
+    from ..core.queue import Queue
+    from ..core.shards import Tick
     from .reaper import LeaseReaper
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from django_delayq.core.job import Settlement
-
+from ..core.job import Settlement
 from . import decision
 from .decision import Policy
 from .run import NEVER, Run

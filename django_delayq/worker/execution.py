@@ -17,10 +17,9 @@ from time import monotonic
 from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
-from django_delayq.core.errors import JobTimeout, PartialFailure, Verdict
-from django_delayq.core.job import Settlement, ack
-from django_delayq.core.task import Registry, Task
-
+from ..core.errors import JobTimeout, PartialFailure, Verdict
+from ..core.job import Settlement, ack
+from ..core.task import Registry, Task
 from . import decision
 from .board import Board
 from .current import running, view_of

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from django_delayq.core.tally import PACE
-
+from ..core.tally import PACE
 from .run import NEVER
 
 if TYPE_CHECKING:
-    from django_delayq.core.tally import Tally
+    from ..core.tally import Tally
 
 
 class Reporter:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .run import Run, trusted
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-
+    from ..core.broker import Broker
     from .consumer import Consumer
     from .slots import Slots
     from .words import Words

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django_delayq.core.job import Job
-from django_delayq.core.task import Task
-
+from ..core.job import Job
+from ..core.task import Task
 from .record import Formatter
 
 

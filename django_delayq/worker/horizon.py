@@ -16,8 +16,7 @@ from .pace import Pace
 from .run import NEVER
 
 if TYPE_CHECKING:
-    from django_delayq.core.queue import Queue
-
+    from ..core.queue import Queue
     from .config import WorkerConfig
 
 _FIRST_DOUBT: Final = 0.02

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from django_delayq.core.errors import JobTimeout
-
+from ..core.errors import JobTimeout
 from .board import Board
 from .run import NEVER, Run
 

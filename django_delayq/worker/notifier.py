@@ -14,10 +14,9 @@ from contextvars import copy_context
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq.core.codec import decode, decode_args
-from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
-from django_delayq.core.job import Job, Settlement
-
+from ..core.codec import decode, decode_args
+from ..core.errors import Crashed, DelayQError, JobTimeout
+from ..core.job import Job, Settlement
 from . import decision
 from .current import running, view_of
 from .eventloop import EventLoop
@@ -27,8 +26,8 @@ from .pace import Pace
 from .run import Run, trusted
 
 if TYPE_CHECKING:
-    from django_delayq.core.queue import Queue
-    from django_delayq.core.task import Task
+    from ..core.queue import Queue
+    from ..core.task import Task
 
 logger: Final = logging.getLogger(__name__)
 

@@ -14,16 +14,15 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.job import Settlement
-
+from ..core.job import Settlement
 from .hooks import Hooks
 from .notifier import Notifier
 from .record import record_of
 
 if TYPE_CHECKING:
-    from django_delayq.core.job import Job
-    from django_delayq.core.queue import Queue
-    from django_delayq.core.task import Registry
+    from ..core.job import Job
+    from ..core.queue import Queue
+    from ..core.task import Registry
 
 logger: Final = logging.getLogger(__name__)
 

@@ -8,16 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.job import Settlement, release
-
+from ..core.job import Settlement, release
 from . import decision
 from .orphans import crashed_early
 from .run import NEVER
 
 if TYPE_CHECKING:
-    from django_delayq.core.job import Job
-    from django_delayq.core.queue import Queue
-
+    from ..core.job import Job
+    from ..core.queue import Queue
     from .orphans import Orphans
 
 logger = logging.getLogger(__name__)

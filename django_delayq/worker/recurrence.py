@@ -17,10 +17,10 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from django_delayq.core.errors import InvalidJob, Misconfigured
-from django_delayq.core.inputs import check_id, short
-from django_delayq.core.options import TaskOptions, seconds_of
-from django_delayq.core.task import Task
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_id, short
+from ..core.options import TaskOptions, seconds_of
+from ..core.task import Task
 
 #: a tick may be fired late by a tenth of the time to the next one, at most by so much, and still be in time
 LONGEST_GRACE_MS: Final = 60_000

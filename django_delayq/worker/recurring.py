@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.faults import Fault, classify
-from django_delayq.core.job import NewJob
-from django_delayq.core.options import seconds_of
-from django_delayq.core.task import Registry, Task
-
+from ..core.faults import Fault, classify
+from ..core.job import NewJob
+from ..core.options import seconds_of
+from ..core.task import Registry, Task
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.queue import Queue
+    from ..core.broker import Broker
+    from ..core.queue import Queue
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from django_delayq.core.job import Job, Settlement
-    from django_delayq.core.queue import Queue
-    from django_delayq.core.task import Task
-
+    from ..core.job import Job, Settlement
+    from ..core.queue import Queue
+    from ..core.task import Task
     from .decision import Policy
     from .horizon import Source
 

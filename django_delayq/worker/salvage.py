@@ -7,16 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from django_delayq.core.job import Job, Settlement
-from django_delayq.core.task import Registry
-
+from ..core.job import Job, Settlement
+from ..core.task import Registry
 from . import decision
 from .board import Mark, place_of
 from .run import NEVER
 
 if TYPE_CHECKING:
-    from django_delayq.core.queue import Queue
-
+    from ..core.queue import Queue
     from .orphans import Orphans
 
 logger = logging.getLogger(__name__)

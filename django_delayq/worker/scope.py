@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inputs import check_queue_name
-
+from ..core.errors import InvalidJob
+from ..core.inputs import check_queue_name
 from .config import WorkerConfig
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.queue import Queue
+    from ..core.broker import Broker
+    from ..core.queue import Queue
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from django_delayq.core.faults import Backoff, Fault
-from django_delayq.core.frames import waits_for_end
-from django_delayq.core.job import DURABLE, Settlement
-
+from ..core.faults import Backoff, Fault
+from ..core.frames import waits_for_end
+from ..core.job import DURABLE, Settlement
 from .changes import Changes
 from .horizon import Horizon, Source
 from .run import NEVER, Run

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from . import decision
 
 if TYPE_CHECKING:
-    from django_delayq.core.task import Registry
-
+    from ..core.task import Registry
     from .horizon import Horizon, Source
     from .settler import Settler
 

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.faults import Backoff
-from django_delayq.core.task import Registry
-
+from ..core.faults import Backoff
+from ..core.task import Registry
 from .board import Board, Mark
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, Birth, new_name
 from .config import WorkerConfig
@@ -29,7 +28,7 @@ from .salvage import salvage
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
+    from ..core.broker import Broker
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from django_delayq.core.job import Settlement
-
+from ..core.job import Settlement
 from . import decision
 from .decision import Policy
 from .run import Run

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from django_delayq.core.faults import Backoff
-
+from ..core.faults import Backoff
 from .horizon import Horizon
 from .weather import Weather
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.wake import Waker
+    from ..core.broker import Broker
+    from ..core.wake import Waker
 
 logger = logging.getLogger(__name__)
 

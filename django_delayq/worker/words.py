@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from .shutdown import log_stacks
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.workers import Heard
+    from ..core.broker import Broker
+    from ..core.workers import Heard
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from django_delayq.core.faults import Backoff
-from django_delayq.core.task import Registry
-
+from ..core.faults import Backoff
+from ..core.task import Registry
 from .board import Board
 from .changes import Changes
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan, new_name, served_by
@@ -43,8 +42,8 @@ from .weather import Weather
 from .words import Words
 
 if TYPE_CHECKING:
-    from django_delayq.core.broker import Broker
-    from django_delayq.core.queue import Queue
+    from ..core.broker import Broker
+    from ..core.queue import Queue
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Permission
 from django.core import checks
 
-from django_delayq.conf import SETTING
+from django_delayq.settings.conf import SETTING
 
 from .conftest import ROOT, Caller
 from .routes import Route, all_routes, calls, ids_of

@@ -16,7 +16,7 @@ from django_delayq import models
 from django_delayq.api.documented import CODES
 from django_delayq.api.openapi import document
 from django_delayq.client import Client, HeldJob
-from django_delayq.sections import ApiConf
+from django_delayq.settings.sections import ApiConf
 
 from .conftest import ALL, Caller
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
 from django_delayq.core.job import Job, NewJob, bury, fail, new_key
 from django_delayq.core.queue import Queue
 from django_delayq.mirror import Mirror
 from django_delayq.models import FailedJob, MorgueJob
+from django_delayq.settings.conf import conf
 from django_delayq.worker.changes import Changes
 
 ERROR = json.dumps({"class": "shop.GatewayDown", "message": "no answer", "traceback": "line 1"}).encode()

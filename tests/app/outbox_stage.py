@@ -10,7 +10,6 @@ from typing import Any
 from django.db.models import F
 from django.db.models.functions import Now
 
-from django_delayq.conf import Conf, conf
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.job import NewJob, Payload, ack, bury, new_id, new_key
@@ -20,6 +19,7 @@ from django_delayq.outbox.claims import Outbox
 from django_delayq.outbox.marks import Marks, places
 from django_delayq.outbox.reconciler import Reconciler
 from django_delayq.outbox.relay import Relay
+from django_delayq.settings.conf import Conf, conf
 from django_delayq.worker import Changes
 
 QUEUE = "orders"

@@ -14,10 +14,11 @@ import django
 
 django.setup()
 
-from django_delayq import conf, connections  # noqa: E402
+from django_delayq import connections  # noqa: E402
 from django_delayq.outbox.claims import Hand, Outbox  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
 from django_delayq.outbox.telling import Teller, Verdict  # noqa: E402
+from django_delayq.settings import conf
 
 
 def die() -> None:

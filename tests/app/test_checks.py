@@ -10,9 +10,9 @@ from django.core.checks import run_checks
 from django.db import connections as databases
 
 from django_delayq import exactly_once, runtime, task
-from django_delayq.conf import conf
 from django_delayq.core.task import registry
 from django_delayq.outbox import door
+from django_delayq.settings.conf import conf
 
 URL = "redis://localhost:6379/0"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
@@ -60,16 +60,21 @@ def test_a_good_setting_has_no_findings(settings: Any) -> None:
         ({"REDIS": "jobs"}, {"default": LOCMEM}, "delayq.E004", "no alias in CACHES"),
         ({"REDIS": "jobs"}, {"jobs": LOCMEM}, "delayq.E004", "not django-redis"),
         ({"REDIS": URL, "MIDDLEWARE": ["no.such.thing"]}, {}, "delayq.E005", "no.such.thing"),
-        ({"REDIS": URL, "MIDDLEWARE": ["django_delayq.conf.SETTING"]}, {}, "delayq.E005", "not callable"),
+        ({"REDIS": URL, "MIDDLEWARE": ["django_delayq.settings.conf.SETTING"]}, {}, "delayq.E005", "not callable"),
         ({"REDIS": URL, "CONTEXT": {"t": "no.such.thing"}}, {}, "delayq.E008", "no.such.thing cannot be imported"),
         (
-            {"REDIS": URL, "CONTEXT": {"t": "django_delayq.conf.SETTING"}},
+            {"REDIS": URL, "CONTEXT": {"t": "django_delayq.settings.conf.SETTING"}},
             {},
             "delayq.E008",
             "no contextvars.ContextVar",
         ),
         ({"REDIS": URL, "SCHEDULE_MIDDLEWARE": ["no.such"]}, {}, "delayq.E009", "no.such cannot be imported"),
-        ({"REDIS": URL, "HOOKS": {"last_words": "django_delayq.conf.SETTING"}}, {}, "delayq.E010", "not callable"),
+        (
+            {"REDIS": URL, "HOOKS": {"last_words": "django_delayq.settings.conf.SETTING"}},
+            {},
+            "delayq.E010",
+            "not callable",
+        ),
         ({"REDIS": URL, "WORKER": {"splitter": "no.such"}}, {}, "delayq.E012", "no.such cannot be imported"),
         ({"REDIS": URL, "API": {"allow": "no.such"}}, {}, "delayq.E016", "no.such cannot be imported"),
         ({"REDIS": URL, "API": {"authentication": ["os.sep"]}}, {}, "delayq.E016", "os.sep is not callable"),

@@ -10,11 +10,11 @@ import pytest
 from django.core.checks import run_checks
 
 from django_delayq import InvalidJob, get_job, runtime, schedule, task
-from django_delayq.conf import conf, load
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import ValueType, decode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
+from django_delayq.settings.conf import conf, load
 from django_delayq.worker import Worker
 
 HERE = "tests.app.test_codec_types"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from django_delayq import connections
-from django_delayq.conf import Conf, conf, load
 from django_delayq.core.errors import Misconfigured
 from django_delayq.runtime import make_config
+from django_delayq.settings.conf import Conf, conf, load
 
 
 def test_an_empty_dict_means_the_defaults() -> None:

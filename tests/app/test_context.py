@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import InvalidJob, contextlinks, current_job, get_job, logs, runtime, schedule, schedule_many
-from django_delayq.conf import conf
+from django_delayq import InvalidJob, current_job, get_job, logs, runtime, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.decorators import MergedTask
 from django_delayq.masking import HIDDEN
+from django_delayq.settings import context_links
+from django_delayq.settings.conf import conf
 from django_delayq.worker import Worker
 
 from .deeds import note, sync
@@ -176,7 +177,7 @@ def test_of_a_batch_the_first_jobs_context_is_set(linked: Broker) -> None:
 
 
 def test_nothing_is_looked_up_when_nothing_is_configured(delayq: Broker) -> None:
-    assert (contextlinks.links(), contextlinks.collect()) == ({}, {})
+    assert (context_links.links(), context_links.collect()) == ({}, {})
 
 
 @pytest.mark.parametrize(

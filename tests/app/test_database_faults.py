@@ -13,9 +13,9 @@ from django.contrib.auth.models import Group
 from django.db import OperationalError, connections, transaction
 
 from django_delayq import LeakedTransaction, Release, exactly_once, hygiene, runtime
-from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.models import InboxEntry
+from django_delayq.settings.conf import conf
 from django_delayq.worker import Hooks
 from django_delayq.worker.run import Run
 from tests.support.postgres_box import PostgresBox, PostgresDatabase

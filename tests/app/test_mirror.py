@@ -12,7 +12,6 @@ import pytest
 from django.db import connection as database
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.conf import load
 from django_delayq.core import layout as layouts
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
@@ -20,6 +19,7 @@ from django_delayq.core.job import NewJob, Payload, ack, new_key
 from django_delayq.mirror import duty, rebuild
 from django_delayq.mirror import shadow as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
+from django_delayq.settings.conf import load
 from django_delayq.worker.changes import Changes
 
 from .mirror_stage import Trouble, finish, tables

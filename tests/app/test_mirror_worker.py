@@ -9,11 +9,11 @@ import pytest
 from django.db import connections as databases
 
 from django_delayq import runtime, schedule, task
-from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.repair import retry
+from django_delayq.settings.conf import conf
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)

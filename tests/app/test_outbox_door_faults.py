@@ -10,12 +10,12 @@ import pytest
 from django.db import transaction
 
 from django_delayq import QueueUnavailable, connections, reschedule, schedule, schedule_many, transactions
-from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueuePaused
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows, swift
 from django_delayq.outbox.breaker import FIRST, LONGEST, Breaker
+from django_delayq.settings.conf import conf
 from django_delayq.worker.current import running
 from django_delayq.worker.run import Run
 from tests.support.redis_box import RedisBox

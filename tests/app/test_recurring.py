@@ -12,11 +12,11 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import task
-from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
 from django_delayq.runtime import make_config, make_worker
+from django_delayq.settings.conf import conf
 from tests.worker.support import eventually
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from django_delayq import Bury, Queue, cancel, connections, runtime, schedule, signals
-from django_delayq.conf import conf
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.retry import fixed
 from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.settings.conf import conf
 from django_delayq.worker import Worker
 
 from .deeds import note

@@ -18,7 +18,6 @@ import redis
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_delayq.conf import conf
 from django_delayq.connections import DjangoBroker
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
@@ -27,6 +26,7 @@ from django_delayq.history.models import PipelineRun
 from django_delayq.management.commands.delayq_pipeline import SUBCOMMANDS
 from django_delayq.management.pipeline import address, common
 from django_delayq.pipeline.redis_door import config_of
+from django_delayq.settings.conf import conf
 
 if TYPE_CHECKING:
     from .conftest import Depot

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from django_delayq import connections, runtime
-from django_delayq.conf import conf
+from django_delayq.settings.conf import conf
 
 from . import deeds
 

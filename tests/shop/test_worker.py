@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from django_delayq import connections, get_job, run_now, runtime
-from django_delayq.conf import conf
+from django_delayq.settings.conf import conf
 
 if TYPE_CHECKING:
     from shop.models import Order, Product

@@ -59,7 +59,7 @@ def heard() -> Iterator[list[tuple[str, Any, str]]]:
 def work(delayq: Any, transactional_db: None) -> Callable[..., Any]:
     """``work()``: a worker of this process does everything that is ready, in all queues of the tests."""
     from django_delayq import runtime
-    from django_delayq.conf import conf
+    from django_delayq.settings.conf import conf
 
     def run(**changes: Any) -> Any:
         chosen = {"queues": ("default", "queue_1", "mail"), "threads": 2, "burst": True, "dispatcher": False, **changes}

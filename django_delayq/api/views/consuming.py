@@ -9,10 +9,10 @@ from django.urls import URLPattern, path
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.response import Response
 
-from ...conf import conf
 from ...core.inputs import one_line
 from ...pull.hub import hub
 from ...pull.search import Search, Terms
+from ...settings.conf import conf
 from .. import brokers, settling
 from ..base import ApiView, Body
 from ..describe import extend_schema

@@ -18,9 +18,9 @@ from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
 from ... import connections
-from ...conf import conf
 from ...core.errors import DelayQError, QueueUnavailable
 from ...core.scripts import clear_errors
+from ...settings.conf import conf
 from ..base import outside_transactions
 
 logger: Final = logging.getLogger("django_delayq.api")

@@ -13,7 +13,6 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
-from ...conf import mask
 from ...history import csvfile, histograms
 from ...history.forecast import QueueForecast, forecast
 from ...history.models import HourlyStat, PipelineRun
@@ -22,6 +21,7 @@ from ...history.paging import page
 from ...history.records import DIED, SILENT, state_of
 from ...history.rows import FIELDS
 from ...history.series import COUNTS, Summary, Tally, summary
+from ...settings.conf import mask
 from .. import brokers
 from ..base import ApiView
 from ..describe import extend_schema

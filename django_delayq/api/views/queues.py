@@ -10,9 +10,9 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse, PolymorphicPr
 from rest_framework.response import Response
 
 from ... import connections
-from ...conf import conf
 from ...core.queue import Queue
 from ...outbox.retention import forget_queue
+from ...settings.conf import conf
 from .. import brokers, policy
 from ..base import ApiView
 from ..describe import extend_schema

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections
-from django_delayq.management.base import DelayQCommand, positive
-from django_delayq.management.diagnosis import answers
+from ... import connections
+from ..base import DelayQCommand, positive
+from ..diagnosis import answers
 
 
 class Command(DelayQCommand):

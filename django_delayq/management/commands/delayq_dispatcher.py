@@ -6,9 +6,9 @@ import os
 from argparse import ArgumentParser
 from typing import Any
 
-from django_delayq import __version__, logs, runtime
-from django_delayq.conf import conf
-from django_delayq.management.base import DelayQCommand, queue_list
+from ... import __version__, logs, runtime
+from ...settings.conf import conf
+from ..base import DelayQCommand, queue_list
 
 
 class Command(DelayQCommand):

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections
-from django_delayq.core.fsck import check
-from django_delayq.management.base import DelayQCommand, printable, queue_list
+from ... import connections
+from ...core.fsck import check
+from ..base import DelayQCommand, printable, queue_list
 
 
 class Command(DelayQCommand):

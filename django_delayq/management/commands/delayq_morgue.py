@@ -9,22 +9,12 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections
-from django_delayq.core import bulk
-from django_delayq.core.inspector import JobView
-from django_delayq.core.queue import Queue
-from django_delayq.management.base import (
-    DelayQCommand,
-    add_show_secrets,
-    call_of,
-    mask_for,
-    moment,
-    payload_of,
-    positive,
-    printable,
-    table,
-)
-from django_delayq.masking import Mask
+from ... import connections
+from ...core import bulk
+from ...core.inspector import JobView
+from ...core.queue import Queue
+from ...masking import Mask
+from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, moment, payload_of, positive, printable, table
 
 PAGE = 250
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from django_delayq.management.base import DelayQCommand, share_options
-from django_delayq.management.pipeline.common import MISSING, STOPPED, is_sparks, told
-from django_delayq.management.pipeline.stopping import Stopped, Stopping
-from django_delayq.pipeline import java
-from django_delayq.pipeline.errors import SparkMissing
-from django_delayq.pipeline.session import check, running
+from ...pipeline import java
+from ...pipeline.errors import SparkMissing
+from ...pipeline.session import check, running
+from ..base import DelayQCommand, share_options
+from ..pipeline.common import MISSING, STOPPED, is_sparks, told
+from ..pipeline.stopping import Stopped, Stopping
 
 #: each is a module of django_delayq.management.pipeline
 SUBCOMMANDS: Final = (

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections
-from django_delayq.conf import conf
-from django_delayq.core import bulk, rules
-from django_delayq.core.inspector import INDEXES, SEARCHED, Counts, JobView
-from django_delayq.core.job import Job
-from django_delayq.core.queue import Queue
-from django_delayq.management.base import (
+from ... import connections
+from ...core import bulk, rules
+from ...core.inspector import INDEXES, SEARCHED, Counts, JobView
+from ...core.job import Job
+from ...core.queue import Queue
+from ...masking import Mask
+from ...outbox.retention import forget_queue
+from ...settings.conf import conf
+from ..base import (
     DelayQCommand,
     add_show_secrets,
     call_of,
@@ -27,8 +29,6 @@ from django_delayq.management.base import (
     share_options,
     table,
 )
-from django_delayq.masking import Mask
-from django_delayq.outbox.retention import forget_queue
 
 #: action -> what it does, what it asks, and the verb
 BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {

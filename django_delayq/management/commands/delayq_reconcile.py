@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections
-from django_delayq.conf import conf
-from django_delayq.connections import DjangoBroker
-from django_delayq.management.base import DelayQCommand, printable
-from django_delayq.mirror import rebuild
-from django_delayq.models import OutboxJob
-from django_delayq.outbox.claims import Outbox
-from django_delayq.outbox.marks import Marks, places
-from django_delayq.outbox.reconciler import Reconciler, Row, read
-from django_delayq.outbox.relay import Relay
-from django_delayq.outbox.rows import free
-from django_delayq.worker import Changes
+from ... import connections
+from ...connections import DjangoBroker
+from ...mirror import rebuild
+from ...models import OutboxJob
+from ...outbox.claims import Outbox
+from ...outbox.marks import Marks, places
+from ...outbox.reconciler import Reconciler, Row, read
+from ...outbox.relay import Relay
+from ...outbox.rows import free
+from ...settings.conf import conf
+from ...worker import Changes
+from ..base import DelayQCommand, printable
 
 State = OutboxJob.State
 #: rows that are looked at together

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections
-from django_delayq.core.epochs import Progress
-from django_delayq.core.inputs import check_queue_name
-from django_delayq.management.base import DelayQCommand, positive, table
+from ... import connections
+from ...core.epochs import Progress
+from ...core.inputs import check_queue_name
+from ..base import DelayQCommand, positive, table
 
 #: seconds between two looks of --wait
 LOOK: Final = 0.5

@@ -10,14 +10,14 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-from django_delayq import connections
-from django_delayq.core.broker import Broker
-from django_delayq.core.errors import QueueUnavailable
-from django_delayq.management.base import DelayQCommand, positive
-from django_delayq.status import Change, Snapshot, compare, take
-from django_delayq.status.drawing import report
-from django_delayq.status.screen import HORIZON, Trail, screen
-from django_delayq.status.telling import as_json
+from ... import connections
+from ...core.broker import Broker
+from ...core.errors import QueueUnavailable
+from ...status import Change, Snapshot, compare, take
+from ...status.drawing import report
+from ...status.screen import HORIZON, Trail, screen
+from ...status.telling import as_json
+from ..base import DelayQCommand, positive
 
 
 class Command(DelayQCommand):

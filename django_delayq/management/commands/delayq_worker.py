@@ -12,10 +12,10 @@ from typing import Any
 
 from django.utils import autoreload
 
-from django_delayq import __version__, connections, logs, runtime
-from django_delayq.conf import Conf, conf
-from django_delayq.management.base import DelayQCommand, positive, queue_list
-from django_delayq.worker import WorkerConfig, birth
+from ... import __version__, connections, logs, runtime
+from ...settings.conf import Conf, conf
+from ...worker import WorkerConfig, birth
+from ..base import DelayQCommand, positive, queue_list
 
 NAME = "delayq_worker"
 

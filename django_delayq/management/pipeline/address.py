@@ -10,10 +10,10 @@ from redis.cluster import RedisCluster
 from redis.connection import SSLConnection
 from redis.sentinel import SentinelConnectionPool
 
-from django_delayq import connections
-from django_delayq.conf import SETTING, Conf
-from django_delayq.core.errors import Misconfigured
-from django_delayq.pipeline.redis_door import config_of
+from ... import connections
+from ...core.errors import Misconfigured
+from ...pipeline.redis_door import config_of
+from ...settings.conf import SETTING, Conf
 
 #: the environment variable of Spark's workers that holds it
 ENV: Final = "DELAYQ_PIPELINE_REDIS"

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
-from django_delayq.management.base import mask_for, printable, table
-
+from ..base import mask_for, printable, table
 from . import common
 
 if TYPE_CHECKING:
-    from django_delayq.pipeline.selection import Selection
+    from ...pipeline.selection import Selection
 
 
 def check(options: Mapping[str, Any]) -> None:

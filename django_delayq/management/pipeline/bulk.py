@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.management.base import CommandError
 from django.db import connections
 
-from django_delayq import connections as ours
-from django_delayq.conf import conf
-from django_delayq.core import runs
-from django_delayq.core.errors import DelayQError
-from django_delayq.core.inputs import check_queue_name
-from django_delayq.history.records import Record
-from django_delayq.management.base import moment, positive, table
-from django_delayq.pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
-
+from ... import connections as ours
+from ...core import runs
+from ...core.errors import DelayQError
+from ...core.inputs import check_queue_name
+from ...history.records import Record
+from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
+from ...settings.conf import conf
+from ..base import moment, positive, table
 from . import common, keeping, making
 from .stopping import Stopped
 
 if TYPE_CHECKING:
-    from django_delayq.pipeline.bulk import BulkOptions, BulkResult
-    from django_delayq.pipeline.dry_run import DryRun
-    from django_delayq.pipeline.inputs import Files, Table
+    from ...pipeline.bulk import BulkOptions, BulkResult
+    from ...pipeline.dry_run import DryRun
+    from ...pipeline.inputs import Files, Table
 
 HELP: Final = "schedule a job for each row of files or of a model, in a run that can be gone on with"
 
@@ -82,7 +81,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
     if options["dry_run"]:
         with common.session(command, options, "delayq bulk dry run") as spark:
             _attach(spark, options)
-            from django_delayq.pipeline.bulk import rehearse
+            from ...pipeline.bulk import rehearse
 
             _show(command, rehearse(spark, source, wanted, storm_above=options["storm"]), options)
         return None
@@ -110,14 +109,14 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
 
 def _attach(spark: Any, options: Mapping[str, Any]) -> None:
     if options["model"]:
-        from django_delayq.pipeline.table import attach
+        from ...pipeline.table import attach
 
         attach(spark)
 
 
 def _write(command: common.Desk, spark: Any, source: Files | Table, wanted: BulkOptions, options: Mapping[str, Any],
            kept: Record) -> BulkResult:  # fmt: skip
-    from django_delayq.pipeline.bulk import bulk, rehearse
+    from ...pipeline.bulk import bulk, rehearse
 
     _attach(spark, options)
     # What exists is gone on with: it was looked at when it began.
@@ -160,7 +159,7 @@ def _in_its_thread(watch: Callable[[Mapping[str, int], int | None], None]) -> Ca
 
 
 def _source(options: Mapping[str, Any]) -> Files | Table:
-    from django_delayq.pipeline.inputs import Files, Table
+    from ...pipeline.inputs import Files, Table
 
     if bool(options["model"]) == bool(options["paths"]):
         raise CommandError("which rows? Give paths of files, or --model app.Model: one of the two", returncode=2)
@@ -180,8 +179,7 @@ def _format(options: Mapping[str, Any]) -> str:
 
 def _wanted(options: Mapping[str, Any]) -> BulkOptions:
     """The options of the bulk write: those of the command line over those of the task and of the settings."""
-    from django_delayq.pipeline.bulk import BulkOptions
-
+    from ...pipeline.bulk import BulkOptions
     from .address import ENV
 
     settings = conf()

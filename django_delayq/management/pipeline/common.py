@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from django.conf import settings as django_settings
 
-from django_delayq.conf import Conf, conf
-from django_delayq.history.records import Record, record
-from django_delayq.pipeline.errors import PipelineError
-from django_delayq.pipeline.progress import Progress, Screen
-from django_delayq.pipeline.session import SessionOptions, opened
-
+from ...history.records import Record, record
+from ...pipeline.errors import PipelineError
+from ...pipeline.progress import Progress, Screen
+from ...pipeline.session import SessionOptions, opened
+from ...settings.conf import Conf, conf
 from . import address
 from .stopping import Stopped, Stopping
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from . import common
 
 if TYPE_CHECKING:
-    from django_delayq.history.records import Record
-    from django_delayq.pipeline.days_done import DaysDone, OnDays
+    from ...history.records import Record
+    from ...pipeline.days_done import DaysDone, OnDays
 
 
 @contextlib.contextmanager

@@ -22,18 +22,17 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import Error as DatabaseError
 from redis.exceptions import RedisError
 
-from django_delayq import connections as ours
-from django_delayq.conf import SETTING, Conf, conf
-from django_delayq.core import events, streams
-from django_delayq.core.errors import DelayQError
-from django_delayq.core.runlimits import memory_of
-from django_delayq.core.scripts import server_version
-from django_delayq.management.base import duration
-from django_delayq.management.diagnosis import Finding
-from django_delayq.pipeline import java
-from django_delayq.pipeline.errors import SparkMissing
-from django_delayq.pipeline.session import check
-
+from ... import connections as ours
+from ...core import events, streams
+from ...core.errors import DelayQError
+from ...core.runlimits import memory_of
+from ...core.scripts import server_version
+from ...pipeline import java
+from ...pipeline.errors import SparkMissing
+from ...pipeline.session import check
+from ...settings.conf import SETTING, Conf, conf
+from ..base import duration
+from ..diagnosis import Finding
 from . import common
 from .address import check_reach, spoken
 

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.management.base import CommandError
 
-from django_delayq.conf import conf
-from django_delayq.core.errors import DelayQError, InvalidJob, Misconfigured
-from django_delayq.core.times import delay_ms_of, due_of
-from django_delayq.management.base import add_show_secrets, queue_list
-
+from ...core.errors import DelayQError, InvalidJob, Misconfigured
+from ...core.times import delay_ms_of, due_of
+from ...settings.conf import conf
+from ..base import add_show_secrets, queue_list
 from . import asking, common, keeping
 
 if TYPE_CHECKING:
-    from django_delayq.pipeline.maintain import MaintainOptions
-    from django_delayq.pipeline.selection import Selection
+    from ...pipeline.maintain import MaintainOptions
+    from ...pipeline.selection import Selection
 
 HELP: Final = "retry, cancel, discard or reschedule the jobs that a condition of SQL chooses"
 _VERBS: Final = {
@@ -53,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def seconds(text: str) -> float:
     """An argparse type: a time like 90s or 2h30m, in seconds."""
-    from django_delayq.pipeline.expressions import seconds as read
+    from ...pipeline.expressions import seconds as read
 
     try:
         return read(text.removeprefix("+"))
@@ -63,7 +62,7 @@ def seconds(text: str) -> float:
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
     """Choose, show, ask, do; each job only if it is still what was shown."""
-    from django_delayq.pipeline.maintain import FOR, carry_out
+    from ...pipeline.maintain import FOR, carry_out
 
     wanted = _wanted(options)
     if not options["dry_run"]:
@@ -105,7 +104,7 @@ def choose(command: common.Desk, spark: Any, wanted: MaintainOptions) -> Selecti
     Raises:
         Stopped: somebody wanted an end meanwhile.
     """
-    from django_delayq.pipeline.maintain import choose as look
+    from ...pipeline.maintain import choose as look
 
     try:
         return look(spark, wanted)
@@ -121,7 +120,7 @@ def groups(selection: Selection) -> list[dict[str, Any]]:
 
 
 def _wanted(options: Mapping[str, Any]) -> MaintainOptions:
-    from django_delayq.pipeline.maintain import MaintainOptions
+    from ...pipeline.maintain import MaintainOptions
 
     due_ms = delay_ms = None
     try:

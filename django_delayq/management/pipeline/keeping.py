@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
-from django_delayq import connections as ours
-from django_delayq.conf import conf
-from django_delayq.core import events
-from django_delayq.history.rows import replace_days
-from django_delayq.management.base import positive, queue_list
-
+from ... import connections as ours
+from ...core import events
+from ...history.rows import replace_days
+from ...settings.conf import conf
+from ..base import positive, queue_list
 from . import address, common
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-    from django_delayq.pipeline.history import History, Summary
+    from ...pipeline.history import History, Summary
 
 
 def add_reading(parser: ArgumentParser) -> None:
@@ -50,8 +49,8 @@ def new_run(kind: str) -> str:
 
 def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
     """The driver of the history, as settings and command line have it."""
-    from django_delayq.pipeline.history import History
-    from django_delayq.pipeline.options import HistoryOptions
+    from ...pipeline.history import History
+    from ...pipeline.options import HistoryOptions
 
     settings = conf()
     wanted = settings.pipeline

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_delayq import connections as ours
-from django_delayq.conf import conf
-from django_delayq.core.task import Task, registry, suggest
+from ... import connections as ours
+from ...core.task import Task, registry, suggest
+from ...settings.conf import conf
 
 
 def names(text: str) -> tuple[str, ...]:

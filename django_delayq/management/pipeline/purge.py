@@ -9,18 +9,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq import connections as ours
-from django_delayq.conf import conf
-from django_delayq.core import runs
-from django_delayq.history.retention import forget_hours
-
+from ... import connections as ours
+from ...core import runs
+from ...history.retention import forget_hours
+from ...settings.conf import conf
 from . import common, keeping
 from .day_bar import following_days
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from django_delayq.pipeline.history import History
+    from ...pipeline.history import History
 
 HELP: Final = "take away the days, and forget the bulk writes, that are older than DELAYQ['PIPELINE'] says"
 _TABLES: Final = ("events", "attempts", "hours")
@@ -78,7 +77,7 @@ def _old_runs(days: float | None) -> int:
 
 
 def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, Any]:
-    from django_delayq.pipeline.purging import horizon
+    from ...pipeline.purging import horizon
 
     now = datetime.now(UTC)
     days: dict[str, list[str]] = {name: [] for name in _TABLES}

@@ -13,20 +13,19 @@ from django.core.management.base import CommandError
 from django.db import connections, router
 from django.db.models.functions import Now
 
-from django_delayq import connections as ours
-from django_delayq.conf import conf
-from django_delayq.core.errors import DelayQError
-from django_delayq.core.inputs import check_queue_name, short
-from django_delayq.history.records import Record
-from django_delayq.management.base import positive
-
+from ... import connections as ours
+from ...core.errors import DelayQError
+from ...core.inputs import check_queue_name, short
+from ...history.records import Record
+from ...settings.conf import conf
+from ..base import positive
 from . import asking, common, keeping, making
 from .address import ENV
 from .jobs import groups, seconds
 
 if TYPE_CHECKING:
-    from django_delayq.pipeline.reconcile import Found, ReconcileOptions, Reconciliation
-    from django_delayq.pipeline.selection import Selection
+    from ...pipeline.reconcile import Found, ReconcileOptions, Reconciliation
+    from ...pipeline.selection import Selection
 
 HELP: Final = "compare a table with the queue: put back the jobs that rows need and that are missing"
 
@@ -68,8 +67,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
     """Compare, put back, and say what came of it."""
-    from django_delayq.pipeline.reconcile import Reconciliation
-    from django_delayq.pipeline.table import attach
+    from ...pipeline.reconcile import Reconciliation
+    from ...pipeline.table import attach
 
     wanted = _wanted(options)
     if options["cancel_orphans"] and not options["dry_run"]:
@@ -178,10 +177,10 @@ def _told(found: Found) -> dict[str, Any]:
 
 def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
     """The options of the comparison, checked as far as they can be without Spark."""
-    from django_delayq.pipeline.bulk import BulkOptions
-    from django_delayq.pipeline.reconcile import ReconcileOptions
-    from django_delayq.pipeline.table import Table
-    from django_delayq.pipeline.table_options import TableOptions, parse_filter
+    from ...pipeline.bulk import BulkOptions
+    from ...pipeline.reconcile import ReconcileOptions
+    from ...pipeline.table import Table
+    from ...pipeline.table_options import TableOptions, parse_filter
 
     settings, task = conf(), making.known_task(options["task"], payload=options["payload"])
     queue = options["queue"] or task.options.queue

@@ -6,8 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django_delayq.pipeline.progress import following
-
+from ...pipeline.progress import following
 from . import common, keeping
 from .stopping import Stopped
 

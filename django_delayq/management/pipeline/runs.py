@@ -9,11 +9,10 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from django_delayq.conf import mask
-from django_delayq.history.models import PipelineRun
-from django_delayq.history.records import state_of
-from django_delayq.management.base import duration, positive, printable, table
-
+from ...history.models import PipelineRun
+from ...history.records import state_of
+from ...settings.conf import mask
+from ..base import duration, positive, printable, table
 from . import common
 
 HELP: Final = "list the pipeline's runs, the latest first"

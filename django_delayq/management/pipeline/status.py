@@ -8,14 +8,13 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from django_delayq import connections as ours
-from django_delayq.conf import conf
-from django_delayq.core import events
-from django_delayq.history.models import PipelineRun
-from django_delayq.management.base import duration, table
-from django_delayq.pipeline.files import Files, files_at
-from django_delayq.status.telling import human_bytes
-
+from ... import connections as ours
+from ...core import events
+from ...history.models import PipelineRun
+from ...pipeline.files import Files, files_at
+from ...settings.conf import conf
+from ...status.telling import human_bytes
+from ..base import duration, table
 from . import common
 from .runs import as_json
 

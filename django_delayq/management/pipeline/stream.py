@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from django_delayq.management.base import duration, positive
-
+from ..base import duration, positive
 from . import common, keeping
 
 if TYPE_CHECKING:
-    from django_delayq.pipeline.history import Summary
+    from ...pipeline.history import Summary
 
 HELP: Final = "keep the history up to date until SIGTERM or Ctrl-C, which end it in order (the second one at once)"
 

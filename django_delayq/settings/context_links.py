@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.job import Job
 from .conf import SETTING, Conf, conf
-from .core.errors import Misconfigured
-from .core.inputs import short
-from .core.job import Job
 from .loading import load
 
 Links = Mapping[str, ContextVar[Any]]

@@ -13,10 +13,10 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .core.errors import Misconfigured
-from .core.inputs import short, suggest
-from .core.options import TaskOptions
-from .masking import Mask
+from ..core.errors import Misconfigured
+from ..core.inputs import short, suggest
+from ..core.options import TaskOptions
+from ..masking import Mask
 from .sections import (
     AdminConf,
     ApiConf,
@@ -177,12 +177,12 @@ def _forget(*, setting: str, **_: object) -> None:
     global _conf
     if setting in (SETTING, "CACHES"):
         _conf = None
-        from .connections import close_broker
+        from ..connections import close_broker
 
         close_broker()
 
 
-setting_changed.connect(_forget, dispatch_uid="django_delayq.conf")
+setting_changed.connect(_forget, dispatch_uid="django_delayq.settings.conf")
 
 
 # --- readers: one per key, each raising Misconfigured with the path of what is wrong

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .core.errors import InvalidJob, Misconfigured
-from .core.inputs import check_queue_name, short, suggest
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_queue_name, short, suggest
 
 
 def strings(name: str, value: object) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.module_loading import import_string
 
-from .core.errors import Misconfigured
+from ..core.errors import Misconfigured
 
 
 def load(where: str, path: str) -> Any:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from django.core.signals import setting_changed
 
+from ..core import codec_types
+from ..core.codec_types import ValueType
+from ..core.errors import Misconfigured
+from ..core.inputs import short
 from .conf import SETTING, Conf, conf_or_defaults
-from .core import codec_types
-from .core.codec_types import ValueType
-from .core.errors import Misconfigured
-from .core.inputs import short
 from .loading import load
 
 logger: Final = logging.getLogger(__name__)
@@ -68,4 +68,4 @@ def _changed(*, setting: str, **_: Any) -> None:
         install_quietly()
 
 
-setting_changed.connect(_changed, dispatch_uid="django_delayq.codectypes")
+setting_changed.connect(_changed, dispatch_uid="django_delayq.settings.codec_types")

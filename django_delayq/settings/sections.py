@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from .core.errors import Misconfigured
-from .core.inputs import short
-from .core.keys import MAX_SHARDS
-from .masking import SENSITIVE
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.keys import MAX_SHARDS
+from ..masking import SENSITIVE
 from .values import choice, dotted_path, flag, number, queue_name, strings, whole
 
 SPLITTERS: Final = ("default", "rendezvous", "by_node")
