@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
     from .core import retry
     from .core.errors import (
         Bury,
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
         Release,
         Retry,
     )
-    from .decorators import task
     from .inbox import exactly_once
     from .pull import Queue
-    from .scheduling import cancel, get_job, reschedule, run_now, schedule, schedule_many
-    from .triggers import cancel_on, schedule_on
+    from .scheduling.aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
+    from .scheduling.decorators import task
+    from .scheduling.triggers import cancel_on, schedule_on
+    from .scheduling.verbs import cancel, get_job, reschedule, run_now, schedule, schedule_many
     from .worker.current import current_job
 
 __version__: Final = "0.1.0"
@@ -67,21 +67,21 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "task": "decorators",
-    "schedule": "scheduling",
-    "schedule_many": "scheduling",
-    "cancel": "scheduling",
-    "reschedule": "scheduling",
-    "run_now": "scheduling",
-    "get_job": "scheduling",
-    "aschedule": "aio",
-    "aschedule_many": "aio",
-    "acancel": "aio",
-    "areschedule": "aio",
-    "arun_now": "aio",
-    "aget_job": "aio",
-    "schedule_on": "triggers",
-    "cancel_on": "triggers",
+    "task": "scheduling.decorators",
+    "schedule": "scheduling.verbs",
+    "schedule_many": "scheduling.verbs",
+    "cancel": "scheduling.verbs",
+    "reschedule": "scheduling.verbs",
+    "run_now": "scheduling.verbs",
+    "get_job": "scheduling.verbs",
+    "aschedule": "scheduling.aio",
+    "aschedule_many": "scheduling.aio",
+    "acancel": "scheduling.aio",
+    "areschedule": "scheduling.aio",
+    "arun_now": "scheduling.aio",
+    "aget_job": "scheduling.aio",
+    "schedule_on": "scheduling.triggers",
+    "cancel_on": "scheduling.triggers",
     "exactly_once": "inbox",
     "current_job": "worker.current",
     "Queue": "pull",

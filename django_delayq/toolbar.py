@@ -23,11 +23,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from . import scheduling
 from .core.errors import InvalidJob
 from .core.scripts import Scripts
-from .handle import JobHandle
-from .outbox import verbs
+from .outbox import verbs as outbox_verbs
+from .scheduling import verbs
+from .scheduling.handle import JobHandle
 from .transactions import in_transaction
 
 __all__ = ["JobsPanel"]
@@ -53,8 +53,8 @@ class JobsPanel(Panel):
     @classmethod
     def ready(cls) -> None:
         """Wrap the verbs, once."""
-        if not getattr(scheduling, "_watched_by_toolbar", False):
-            scheduling._watched_by_toolbar = True  # type: ignore[attr-defined]
+        if not getattr(verbs, "_watched_by_toolbar", False):
+            verbs._watched_by_toolbar = True  # type: ignore[attr-defined]
             _wrap_verbs()
 
     @property
@@ -242,8 +242,8 @@ def _wrap_verbs() -> None:
         return Call(verb, _name_of(job.task), job.queue, job.id, job.using)
 
     patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
-        (scheduling, "_schedule", schedule), (scheduling, "send_many", many),
-        (scheduling, "send_many_durable", many), (verbs, "cancel", cancel), (verbs, "move", move),
+        (verbs, "_schedule", schedule), (verbs, "send_many", many),
+        (verbs, "send_many_durable", many), (outbox_verbs, "cancel", cancel), (outbox_verbs, "move", move),
     )  # fmt: skip
     for module, name, describe in patches:
         setattr(module, name, _watched(getattr(module, name), describe))

@@ -16,16 +16,16 @@ from ..core.errors import InvalidJob
 from ..core.inputs import check_id, short, suggest
 from ..core.job import NewJob, new_id
 from ..core.task import Task, registry
-from ..handle import JobHandle
-from ..intercept import Chain, Scheduling, chain
-from ..joboptions import JOB_OPTIONS, Rare, check_option_names, due, due_ms_here
-from ..merged import MergedJobs
-from ..newjob import NewJobs
 from ..outbox import door
 from ..pull.held import RAW
-from ..scheduling import COLLECTED
+from ..scheduling.handle import JobHandle
+from ..scheduling.merged import MergedJobs
+from ..scheduling.middleware import Chain, Scheduling, chain
+from ..scheduling.options import JOB_OPTIONS, Rare, check_option_names, due, due_ms_here
+from ..scheduling.records import NewJobs
+from ..scheduling.targets import find_task
+from ..scheduling.verbs import COLLECTED
 from ..settings.conf import conf
-from ..targets import find_task
 from .fields import moment_of
 from .problems import Problem
 

@@ -17,7 +17,7 @@ from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
 from ..core.results import READY, Record
 from ..outbox import door, swift
-from ..scheduling import schedule_call
+from ..scheduling.verbs import schedule_call
 from ..signals import emit
 from ..transactions import ON_COMMIT, in_transaction
 from . import lookup, options, records
@@ -27,7 +27,7 @@ from .stored import CONTEXT, Facts, Head, change, new_result_id, plain, result_o
 from .task import DelayQTask, like
 
 if TYPE_CHECKING:
-    from ..handle import JobHandle
+    from ..scheduling.handle import JobHandle
     from .stored import AnyResult
     from .task import AnyTask
 

@@ -34,13 +34,13 @@ except ImportError as error:
 
 from .. import __version__
 from ..core.errors import PartialFailure, Verdict
-from ..handle import JobHandle
+from ..scheduling.handle import JobHandle
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from ..core.job import Job
-    from ..intercept import Chain, Scheduling
+    from ..scheduling.middleware import Chain, Scheduling
     from ..worker.middleware import Call
     from ..worker.run import Run
 

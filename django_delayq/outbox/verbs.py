@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError
 from ..core.errors import DelayQError, IdTaken, QueueUnavailable
 from ..core.job import Generation
 from ..core.task import Task
-from ..handle import JobHandle, Left
+from ..scheduling.handle import JobHandle, Left
 from ..signals import emit, job_cancelled
 from ..transactions import OnCommit, What, in_transaction, now_or_on_commit
 from . import door, rows, swift

@@ -18,9 +18,9 @@ from ..core.inputs import check_holder, check_id, check_int, check_queue_name, s
 from ..core.job import NewJob, new_id, new_key
 from ..core.task import Task
 from ..core.times import delay_ms_of
-from ..handle import JobHandle
-from ..joboptions import JOB_OPTIONS, Rare, due, due_ms_here
 from ..outbox import swift
+from ..scheduling.handle import JobHandle
+from ..scheduling.options import JOB_OPTIONS, Rare, due, due_ms_here
 from ..settings.conf import SETTING, check_installed, conf
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, What, in_transaction, now_or_on_commit

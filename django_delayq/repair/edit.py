@@ -26,10 +26,10 @@ from ..core.job import Job, NewJob, Payload, ack, is_durable, new_key, release
 from ..core.queue import Queue
 from ..core.task import Task, registry
 from ..core.views import JobView
-from ..merged import score_text
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Entry, Row, member_of
 from ..outbox import rows as outbox
+from ..scheduling.merged import score_text
 from ..settings.conf import conf
 from .actions import delay_ms_of_action
 

@@ -17,10 +17,10 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from ..core.errors import InvalidJob, Release
-from ..decorators import task
 from ..mirror.rows import PLACES, Model, Row, place_of
 from ..models import NAME_LENGTH, BulkAction
-from ..scheduling import schedule
+from ..scheduling.decorators import task
+from ..scheduling.verbs import schedule
 from ..settings.conf import conf
 from ..worker.current import CurrentJob, current_job
 from . import actions

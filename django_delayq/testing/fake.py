@@ -18,8 +18,8 @@ from asgiref.sync import sync_to_async
 from .. import connections
 from ..core.task import Task
 from ..outbox import door
+from ..scheduling.targets import find_task
 from ..settings.conf import conf
-from ..targets import find_task
 from . import books
 from .asserting import Expectation, check_not_scheduled, check_scheduled
 from .broker import MemoryBroker

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.task import Task
-from ..scheduling import find_task
+from ..scheduling.verbs import find_task
 
 if TYPE_CHECKING:
     from ..worker.run import Run

@@ -14,7 +14,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
 from ..core.job import Job, Undecodable
 from ..core.task import Task, registry
-from ..scheduling import find_task
+from ..scheduling.verbs import find_task
 from .payloads import ordered
 from .state import Content, Due, Grave, Item, Live, ms_of
 from .times import datetime_of

@@ -18,7 +18,7 @@ from django_delayq import connections  # noqa: E402
 from django_delayq.outbox.claims import Hand, Outbox  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
 from django_delayq.outbox.telling import Teller, Verdict  # noqa: E402
-from django_delayq.settings import conf
+from django_delayq.settings import conf  # noqa: E402
 
 
 def die() -> None:

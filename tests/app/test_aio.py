@@ -21,7 +21,6 @@ from django_delayq import (
     InvalidJob,
     acancel,
     aget_job,
-    aio,
     areschedule,
     arun_now,
     aschedule,
@@ -32,10 +31,10 @@ from django_delayq import (
     run_now,
     schedule,
     schedule_many,
-    scheduling,
 )
 from django_delayq.core.broker import Broker
-from django_delayq.handle import JobHandle
+from django_delayq.scheduling.verbs import aio, verbs
+from django_delayq.scheduling.verbs.handle import JobHandle
 
 from .deeds import keyed, note, rest, sync
 
@@ -103,7 +102,7 @@ def test_the_loop_goes_on_while_redis_is_asked(monkeypatch: pytest.MonkeyPatch) 
         assert answered.wait(10)
         return "done"
 
-    monkeypatch.setattr(scheduling, "cancel", slow)
+    monkeypatch.setattr(verbs, "cancel", slow)
 
     async def live() -> object:
         waiting = asyncio.ensure_future(acancel("x"))
@@ -153,7 +152,7 @@ def test_the_context_of_the_coroutine_travels_with_the_job() -> None:
 
 def test_each_verb_takes_what_its_namesake_takes() -> None:
     for name in aio.__all__:
-        own, other = getattr(django_delayq, name), getattr(scheduling, name[1:])
+        own, other = getattr(django_delayq, name), getattr(verbs, name[1:])
         assert inspect.iscoroutinefunction(own)
         assert inspect.signature(own) == inspect.signature(other), name
 
@@ -164,7 +163,7 @@ def test_each_verb_takes_what_its_namesake_takes() -> None:
 @pytest.fixture
 def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
     """No warning of this process was given yet."""
-    monkeypatch.setattr(scheduling, "_warned_of_event_loop", False)
+    monkeypatch.setattr(verbs, "_warned_of_event_loop", False)
 
 
 VERBS: dict[str, Any] = {
@@ -212,4 +211,4 @@ def test_the_verbs_for_coroutines_and_calls_outside_of_any_loop_warn_of_nothing(
 
     asyncio.run(polite())
     schedule(note, "x")
-    assert not scheduling._warned_of_event_loop
+    assert not verbs._warned_of_event_loop

@@ -16,10 +16,10 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.runframes import Entry, Rows, Shape, entry_of, with_keys
 from django_delayq.core.runs import Run
 from django_delayq.core.task import Task
-from django_delayq.merged import MergedJobs
-from django_delayq.newjob import NewJobs
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
+from django_delayq.scheduling.verbs.merged import MergedJobs
+from django_delayq.scheduling.verbs.records import NewJobs
 
 OPENED = int(time.time() * 1000)
 RUN = Run("a run", "q", ((0, 4),), OPENED)

@@ -16,7 +16,7 @@ from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework.response import Response
 
 from ...core import bulk
-from ...joboptions import due
+from ...scheduling.options import due
 from .. import verbs
 from ..base import ApiView
 from ..describe import extend_schema

@@ -11,13 +11,13 @@ from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import AppRegistryNotReady
 
-from .core import task as core
-from .core.errors import InvalidJob, Misconfigured
-from .core.inputs import check_queue_name, short
-from .settings.conf import conf_or_defaults
+from ..core import task as core
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import check_queue_name, short
+from ..settings.conf import conf_or_defaults
 
 if TYPE_CHECKING:
-    from .scheduling import JobHandle
+    from .verbs import JobHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +34,7 @@ class Task(core.Task, Generic[P, R]):
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Schedule a run with these arguments as soon as a worker is free. All arguments go to the function."""
-        from .scheduling import schedule_call
+        from .verbs import schedule_call
 
         return schedule_call(self, args, kwargs, {})
 
@@ -48,7 +48,7 @@ class Task(core.Task, Generic[P, R]):
         Raises:
             TypeError: unknown option. InvalidJob: one that plain tasks do not have.
         """
-        from .joboptions import check_option_names
+        from .options import check_option_names
 
         check_option_names(options, self)
         return Using(self, options)
@@ -79,7 +79,7 @@ class MergedTask(core.Task, Generic[R]):
         Raises:
             TypeError: unknown option. InvalidJob: one that merged tasks do not have.
         """
-        from .joboptions import check_option_names
+        from .options import check_option_names
 
         check_option_names(options, self)
         return MergedUsing(self, options)
@@ -96,7 +96,7 @@ class Using(Generic[P]):
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Schedule a run with these arguments. All arguments go to the function."""
-        from .scheduling import schedule_call
+        from .verbs import schedule_call
 
         return schedule_call(self._task, args, kwargs, self._options)
 
@@ -118,7 +118,7 @@ class MergedUsing:
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
         """Add a payload to what waits under ``id``."""
-        from .scheduling import schedule_call
+        from .verbs import schedule_call
 
         options = {**self._options, "id": id, "payload": payload}
         if score is not None:
@@ -163,7 +163,7 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
         kind: type[core.Task] = MergedTask if chosen.merge else Task
         made = kind(func, name=called, options=chosen)
         if chosen.recurring:
-            from .worker.recurrence import check_recurring
+            from ..worker.recurrence import check_recurring
 
             try:
                 check_recurring(made)

@@ -11,14 +11,14 @@ from typing import Any, Final
 from django.conf import settings
 from django.utils import timezone
 
-from .core.errors import InvalidJob
-from .core.inputs import check_choice, check_int, check_queue_name, short, suggest
-from .core.job import PRIORITIES, NewJob
-from .core.options import CONFLICTS, DUE_POLICIES, backoff_of
-from .core.task import Task
-from .core.times import delay_ms_of, due_of
-from .settings import context_links
-from .settings.conf import conf
+from ..core.errors import InvalidJob
+from ..core.inputs import check_choice, check_int, check_queue_name, short, suggest
+from ..core.job import PRIORITIES, NewJob
+from ..core.options import CONFLICTS, DUE_POLICIES, backoff_of
+from ..core.task import Task
+from ..core.times import delay_ms_of, due_of
+from ..settings import context_links
+from ..settings.conf import conf
 
 #: options of one job
 JOB_OPTIONS: Final = (

@@ -14,26 +14,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from . import connections
-from .core.errors import InvalidJob
-from .core.inputs import short
-from .core.job import NewJob, new_key
-from .core.task import Task
+from .. import connections
+from ..core.errors import InvalidJob
+from ..core.inputs import short
+from ..core.job import NewJob, new_key
+from ..core.task import Task
+from ..outbox import door, verbs
+from ..outbox.due import NOW, DueTime
+from ..settings.conf import check_installed
+from ..transactions import ON_COMMIT, OnCommit
 from .handle import Delay, JobHandle, Left
-from .intercept import Scheduling, chain
-from .joboptions import OPTIONS, check_option_names, due, due_ms_here
 from .merged import MergedJobs
-from .newjob import NewJobs, explicit
-from .outbox import door, verbs
-from .outbox.due import NOW, DueTime
+from .middleware import Scheduling, chain
+from .options import OPTIONS, check_option_names, due, due_ms_here
+from .records import NewJobs, explicit
 from .sending import send, send_many, send_many_durable
-from .settings.conf import check_installed
 from .targets import find_job, find_task
-from .transactions import ON_COMMIT, OnCommit
 
 if TYPE_CHECKING:
-    from .connections import DjangoBroker
-    from .core.inspector import JobView
+    from ..connections import DjangoBroker
+    from ..core.inspector import JobView
 
 __all__ = [
     "JobHandle",

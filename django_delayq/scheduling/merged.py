@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from .core import codec
-from .core.errors import InvalidJob
-from .core.inputs import check_id, short, suggest
-from .core.job import NewJob, Payload, new_key
-from .core.task import Task
-from .joboptions import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, due
-from .newjob import NewJobs
+from ..core import codec
+from ..core.errors import InvalidJob
+from ..core.inputs import check_id, short, suggest
+from ..core.job import NewJob, Payload, new_key
+from ..core.task import Task
+from .options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, due
+from .records import NewJobs
 
 #: what most entries have; anything else is looked at apart
 _PLAIN: Final = frozenset(("id", "payload", "score", "delay", "at", "queue", "durable", "using_db"))

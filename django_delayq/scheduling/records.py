@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from .core import codec
-from .core.errors import InvalidJob
-from .core.inputs import check_id, short, suggest
-from .core.job import NewJob, new_id
-from .core.task import Task
-from .intercept import Chain, Scheduling, chain
-from .joboptions import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, queue_of
-from .settings.conf import conf
+from ..core import codec
+from ..core.errors import InvalidJob
+from ..core.inputs import check_id, short, suggest
+from ..core.job import NewJob, new_id
+from ..core.task import Task
+from ..settings.conf import conf
+from .middleware import Chain, Scheduling, chain
+from .options import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, queue_of
 
 _NONE: Final[Mapping[str, Any]] = {}
 

@@ -10,11 +10,11 @@ from django.apps import apps
 from django.db.models import Model
 from django.dispatch import Signal
 
-from .core.errors import InvalidJob, Misconfigured
-from .core.inputs import short
-from .core.task import Task
-from .joboptions import check_option_names
-from .scheduling import cancel, find_task, schedule_call
+from ..core.errors import InvalidJob, Misconfigured
+from ..core.inputs import short
+from ..core.task import Task
+from .options import check_option_names
+from .verbs import cancel, find_task, schedule_call
 
 __all__ = ["Trigger", "cancel_on", "schedule_on"]
 

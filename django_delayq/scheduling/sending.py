@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from . import connections
-from .core.frames import generation_of
-from .core.job import NewJob
-from .core.task import Task
+from .. import connections
+from ..core.frames import generation_of
+from ..core.job import NewJob
+from ..core.task import Task
+from ..outbox import door, rows, swift
+from ..outbox.swift import OUTBOX, Outgoing
+from ..signals import emit, job_scheduled
+from ..transactions import ON_COMMIT, Late, What, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
-from .outbox import door, rows, swift
-from .outbox.swift import OUTBOX, Outgoing
-from .signals import emit, job_scheduled
-from .transactions import ON_COMMIT, Late, What, in_transaction, log_refused, now_or_on_commit
 
 #: jobs of schedule_many that are checked, then sent, together
 CHUNK: Final = 5_000

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from .core.errors import Misconfigured
-from .core.inputs import short
-from .core.task import Task
-from .settings.conf import SETTING, Conf, conf
-from .settings.loading import load_function
+from ..core.errors import Misconfigured
+from ..core.inputs import short
+from ..core.task import Task
+from ..settings.conf import SETTING, Conf, conf
+from ..settings.loading import load_function
 
 
 class Scheduling:

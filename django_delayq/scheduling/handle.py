@@ -8,9 +8,9 @@ from typing import Literal
 from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS
 
-from .core.job import Generation
-from .core.task import Task
-from .transactions import OnCommit
+from ..core.job import Generation
+from ..core.task import Task
+from ..transactions import OnCommit
 
 #: Redis is away; the database has it, and the relay will tell Redis
 Left = Literal["outbox"]
@@ -85,7 +85,7 @@ class JobHandle:
 
     def state(self) -> str | None:
         """Return delayed, ready, reserved, gated or morgue; None when Redis does not have the job (any more)."""
-        from .scheduling import get_job
+        from .verbs import get_job
 
         view = get_job(self)
         return None if view is None else view.state
@@ -96,7 +96,7 @@ class JobHandle:
 
     def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
         """See :func:`django_delayq.cancel`."""
-        from .scheduling import cancel
+        from .verbs import cancel
 
         return cancel(self)
 
@@ -106,7 +106,7 @@ class JobHandle:
 
     def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit | Left:
         """See :func:`django_delayq.reschedule`."""
-        from .scheduling import reschedule
+        from .verbs import reschedule
 
         return reschedule(self, delay=delay, at=at)
 
@@ -118,7 +118,7 @@ class JobHandle:
 
     def run_now(self) -> bool | OnCommit | Left:
         """See :func:`django_delayq.run_now`."""
-        from .scheduling import run_now
+        from .verbs import run_now
 
         return run_now(self)
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
-from . import scheduling
-from .core.task import Task
+from ..core.task import Task
+from ..transactions import OnCommit
+from . import verbs
 from .handle import Delay, JobHandle, Left
-from .transactions import OnCommit
 
 if TYPE_CHECKING:
-    from .core.inspector import JobView
+    from ..core.inspector import JobView
 
 __all__ = ["acancel", "aget_job", "areschedule", "arun_now", "aschedule", "aschedule_many"]
 
@@ -29,12 +29,12 @@ async def aschedule(
     **named: Any,
 ) -> JobHandle:  # fmt: skip
     """See :func:`django_delayq.schedule`."""
-    return await sync_to_async(scheduling.schedule)(task, *arguments, args=args, kwargs=kwargs, **named)
+    return await sync_to_async(verbs.schedule)(task, *arguments, args=args, kwargs=kwargs, **named)
 
 
 async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
     """See :func:`django_delayq.schedule_many`; ``jobs`` is read in the other thread."""
-    return await sync_to_async(scheduling.schedule_many)(task, jobs, **options)
+    return await sync_to_async(verbs.schedule_many)(task, jobs, **options)
 
 
 async def acancel(
@@ -42,7 +42,7 @@ async def acancel(
     queue: str | None = None, using_db: str | None = None,
 ) -> Literal["cancelled", "stopping", False] | OnCommit | Left:  # fmt: skip
     """See :func:`django_delayq.cancel`."""
-    return await sync_to_async(scheduling.cancel)(target, id, task=task, queue=queue, using_db=using_db)
+    return await sync_to_async(verbs.cancel)(target, id, task=task, queue=queue, using_db=using_db)
 
 
 async def areschedule(
@@ -51,7 +51,7 @@ async def areschedule(
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:  # fmt: skip
     """See :func:`django_delayq.reschedule`."""
-    return await sync_to_async(scheduling.reschedule)(
+    return await sync_to_async(verbs.reschedule)(
         target, id, delay=delay, at=at, task=task, queue=queue, using_db=using_db
     )
 
@@ -61,7 +61,7 @@ async def arun_now(
     queue: str | None = None, using_db: str | None = None,
 ) -> bool | OnCommit | Left:  # fmt: skip
     """See :func:`django_delayq.run_now`."""
-    return await sync_to_async(scheduling.run_now)(target, id, task=task, queue=queue, using_db=using_db)
+    return await sync_to_async(verbs.run_now)(target, id, task=task, queue=queue, using_db=using_db)
 
 
 async def aget_job(
@@ -69,4 +69,4 @@ async def aget_job(
     queue: str | None = None,
 ) -> JobView | None:  # fmt: skip
     """See :func:`django_delayq.get_job`."""
-    return await sync_to_async(scheduling.get_job)(target, id, task=task, queue=queue)
+    return await sync_to_async(verbs.get_job)(target, id, task=task, queue=queue)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .core.errors import InvalidJob
-from .core.inputs import check_id, check_queue_name, short, suggest
-from .core.task import Task, registry
+from ..core.errors import InvalidJob
+from ..core.inputs import check_id, check_queue_name, short, suggest
+from ..core.task import Task, registry
+from ..outbox.verbs import Target
+from ..settings.conf import check_installed, conf
 from .handle import JobHandle
-from .outbox.verbs import Target
-from .settings.conf import check_installed, conf
 
 
 def find_task(task: Task | str) -> Task:
