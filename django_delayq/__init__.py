@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Release,
         Retry,
     )
-    from .inbox import exactly_once
+    from .outbox.inbox import exactly_once
     from .pull import Queue
     from .scheduling.aio import acancel, aget_job, areschedule, arun_now, aschedule, aschedule_many
     from .scheduling.decorators import task
@@ -82,7 +82,7 @@ _HOME: Final = {
     "aget_job": "scheduling.aio",
     "schedule_on": "scheduling.triggers",
     "cancel_on": "scheduling.triggers",
-    "exactly_once": "inbox",
+    "exactly_once": "outbox.inbox",
     "current_job": "worker.current",
     "Queue": "pull",
     "retry": "core",  # the module of back-off presets: retry.steps(10, 60, 300)

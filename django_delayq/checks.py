@@ -17,13 +17,13 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db import connections as databases
 from django.utils.module_loading import import_string
 
-from . import tasks_setting
+from .backends import tasks_setting
 from .cachecheck import shared_caches
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
-from .inbox import remembering
 from .outbox.door import declared
+from .outbox.inbox import remembering
 from .repair.orders import QUEUE as SYSTEM_QUEUE
 from .settings import codec_types, context_links
 from .settings.conf import SETTING, Conf, conf

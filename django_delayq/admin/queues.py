@@ -22,7 +22,7 @@ from ..core.keys import MAX_SHARDS
 from ..core.queue import Queue
 from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
-from ..sweeping import Sweep
+from ..repair.sweeping import Sweep
 from .queue_looks import QueueLook, workers_of
 from .redis_pages import RedisPages
 from .words import moment

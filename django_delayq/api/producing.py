@@ -1,7 +1,8 @@
 """How the jobs of a request get to Redis, and what is answered.
 
 As :mod:`django_delayq.scheduling.sending` does it, but for the transaction: a request of the API is never inside one,
-and its answer says what has happened. Durable jobs get their rows first; if Redis is away then, they are left to the relay.
+and its answer says what has happened. Durable jobs get their rows first; if Redis is away then, they are left to the
+relay.
 """
 
 from __future__ import annotations

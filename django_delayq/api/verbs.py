@@ -16,9 +16,9 @@ from ..core.queue import Queue
 from ..core.sweep import Progress
 from ..outbox import door, rows, verbs
 from ..outbox.due import NOW, DueTime
+from ..repair.sweeping import Sweep
 from ..settings.conf import conf
 from ..signals import emit, job_cancelled
-from ..sweeping import Sweep
 from . import idempotency
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from .broker import Broker
     from .queue import Queue
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("django_delayq.core.epochs")
 
 #: seconds after which a caller no longer waits for somebody else's change but finishes it
 PATIENCE: Final = 0.5

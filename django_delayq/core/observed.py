@@ -14,7 +14,7 @@ from .scripts import Reply, Scripts
 #: whether an exception came of it. Called in the thread of the call, so it should be short and wait for nothing.
 Observer: TypeAlias = Callable[[str, float, bool], object]
 
-logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger("django_delayq.core.observed")
 
 
 class ObservedScripts(Scripts):

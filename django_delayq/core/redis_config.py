@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from .errors import Misconfigured
 from .task import suggest
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("django_delayq.core.redis_config")
 
 Address = tuple[str, int]
 

@@ -19,7 +19,7 @@ from ..core.inputs import short
 from .conf import SETTING, Conf, conf_or_defaults
 from .loading import load
 
-logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger("django_delayq.codectypes")
 
 #: those that the settings named
 _installed: Final[list[ValueType]] = []

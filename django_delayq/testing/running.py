@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import async_to_sync
 
-from .. import runtime
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
 from ..core.layout import PAUSED_OUT
 from ..core.task import registry
+from ..runtime import wiring
 from ..settings import context_links
 from ..settings.conf import Conf, conf
 from ..worker import Hooks, decision
@@ -113,7 +113,7 @@ class _Execution(Execution):
     """The worker's execution, that also tells what came out of a call."""
 
     def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
-        super().__init__(registry, hooks, runtime.make_middlewares(settings), loop=_CallersLoop())
+        super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
         self.notifier = self._teller
         self._faults = faults
         self._inner = self._call
@@ -284,7 +284,7 @@ class Runner:
             context_links.restore(job, links)
             guard.enter()
 
-        hooks = runtime.make_hooks(settings)
+        hooks = wiring.make_hooks(settings)
         return replace(hooks, before_job=before_job, after_job=lambda _: guard.leave())
 
 

@@ -9,9 +9,10 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections as databases
 
-from django_delayq import exactly_once, runtime, task
+from django_delayq import exactly_once, task
 from django_delayq.core.task import registry
 from django_delayq.outbox import door
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf
 
 URL = "redis://localhost:6379/0"
@@ -97,7 +98,7 @@ def test_queues_that_a_backend_of_djangos_tasks_lists_are_known(settings: Any) -
     settings.DELAYQ = {"REDIS": URL, "WORKER": {"queues": ["of-tasks-only", "delayq"]}}
     settings.TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayQBackend", "QUEUES": ["of-tasks-only"]}}
     assert "delayq.W002" not in dict(found())
-    runtime.check_queues(("of-tasks-only",), conf())
+    wiring.check_queues(("of-tasks-only",), conf())
     settings.TASKS = {"default": {"BACKEND": "shop.Backend", "QUEUES": ["of-tasks-only"]}}
     assert "delayq.W002" in dict(found())
 
@@ -197,7 +198,7 @@ def test_passwords_that_nobody_can_listen_to_are_fine(settings: Any, redis: Any)
 )
 def test_a_worker_names_its_redis_without_the_password(settings: Any, redis: Any, name: str) -> None:
     settings.DELAYQ = {"REDIS": redis}
-    assert runtime.redis_name(conf()) == name
+    assert wiring.redis_name(conf()) == name
 
 
 def test_durable_jobs_that_are_switched_off(settings: Any, durable: None) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 
-from django_delayq import InvalidJob, get_job, runtime, schedule, task
+from django_delayq import InvalidJob, get_job, schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import ValueType, decode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf, load
 from django_delayq.worker import Worker
 
@@ -63,8 +64,8 @@ def test_a_handler_gets_the_projects_own_types_as_they_were(pay: Any) -> None:
     from django_delayq import connections
 
     schedule(pay, FIVE, tip={"also": [FIVE]})
-    config = runtime.make_config(conf(), queues=("default",), threads=1, burst=True, dispatcher=False)
-    worker = Worker(connections.broker(), registry, config, runtime.make_hooks(conf()))
+    config = wiring.make_config(conf(), queues=("default",), threads=1, burst=True, dispatcher=False)
+    worker = Worker(connections.broker(), registry, config, wiring.make_hooks(conf()))
     worker.start()
     assert worker.done.wait(10)
     assert worker.stop()
@@ -102,7 +103,7 @@ def test_a_wrong_path_is_told_by_a_check_and_stops_a_worker(settings: Any, paths
     (finding,) = run_checks(tags=["delayq"])
     assert finding.id == "delayq.E011"
     with pytest.raises(Misconfigured, match=message):
-        runtime.make_hooks(conf())
+        wiring.make_hooks(conf())
 
 
 @pytest.mark.parametrize("value", ["shop.money", ["money"], [5]])

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import InvalidJob, current_job, get_job, logs, runtime, schedule, schedule_many
+from django_delayq import InvalidJob, current_job, get_job, logs, schedule, schedule_many
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.masking import HIDDEN
+from django_delayq.runtime.wiring import wiring
 from django_delayq.scheduling.verbs.decorators import MergedTask
 from django_delayq.settings import context_links
 from django_delayq.settings.conf import conf
@@ -65,8 +66,8 @@ def linked(delayq: Broker, settings: Any) -> Iterator[Broker]:
 
 def work_off(broker: Broker, names: Registry, queues: tuple[str, ...] = ("default",)) -> Worker:
     """Run everything that is ready in a worker of this process."""
-    config = runtime.make_config(conf(), queues=queues, threads=1, burst=True)
-    worker = Worker(broker, names, config, runtime.make_hooks(conf()))
+    config = wiring.make_config(conf(), queues=queues, threads=1, burst=True)
+    worker = Worker(broker, names, config, wiring.make_hooks(conf()))
     worker.start()
     assert worker.done.wait(20)
     assert worker.stop(5)
@@ -307,7 +308,7 @@ def test_a_worker_calls_the_projects_hooks(delayq: Broker, settings: Any) -> Non
     view = get_job("f", queue="default")
     assert view is not None
     assert (said, json.loads(view.job.error)["message"]) == (["init", "job"], "formatted secret")
-    hooks = runtime.make_hooks(conf())
+    hooks = wiring.make_hooks(conf())
     assert hooks.last_words is last_words
 
 
@@ -327,8 +328,8 @@ def test_the_last_words_are_said_when_jobs_still_run_at_the_end(delayq: Broker, 
     with_hooks(settings, last_words="last_words")
     one = Task(endless, name="endless")
     schedule(one)
-    hooks = runtime.make_hooks(conf())
-    config = runtime.make_config(conf(), queues=("default",), threads=1, dispatcher=False)
+    hooks = wiring.make_hooks(conf())
+    config = wiring.make_config(conf(), queues=("default",), threads=1, dispatcher=False)
     worker = Worker(connections.broker(), registered(one), config, hooks)
     worker.start()
     try:
@@ -344,7 +345,7 @@ def test_the_last_words_are_said_when_jobs_still_run_at_the_end(delayq: Broker, 
 
 def test_an_init_that_fails_says_so(delayq: Broker, settings: Any) -> None:
     with_hooks(settings, worker_init="broken_init")
-    hooks = runtime.make_hooks(conf())
+    hooks = wiring.make_hooks(conf())
     try:
         with pytest.raises(Misconfigured, match=r"worker_init'\]: .*broken_init failed.*ZeroDivisionError: no tracer"):
             hooks.process_start()
@@ -356,7 +357,7 @@ def test_an_init_that_fails_says_so(delayq: Broker, settings: Any) -> None:
 def test_a_wrong_hook_is_told_before_anything_starts(delayq: Broker, settings: Any, name: str, text: str) -> None:
     with_hooks(settings, last_words=name)
     with pytest.raises(Misconfigured, match=rf"DELAYQ\['HOOKS'\]\['last_words'\]: .* {text}"):
-        runtime.make_hooks(conf())
+        wiring.make_hooks(conf())
 
 
 def test_a_worker_process_whose_init_fails_ends_with_a_clear_message(
@@ -380,13 +381,13 @@ def test_a_worker_process_whose_init_fails_ends_with_a_clear_message(
 
 
 def test_nodes_of_the_command_line_choose_the_splitter(delayq: Broker, settings: Any) -> None:
-    plain = runtime.make_config(conf())
+    plain = wiring.make_config(conf())
     assert (plain.splitter, plain.nodes, plain.node) == ("default", 1, 0)
-    told = runtime.make_config(conf(), nodes=3, node=2)
+    told = wiring.make_config(conf(), nodes=3, node=2)
     assert (told.splitter, told.nodes, told.node) == ("by_node", 3, 2)
     settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"splitter": "by_node", "nodes": 2, "node": 1}}
-    assert (runtime.make_config(conf()).splitter, runtime.make_config(conf()).node) == ("by_node", 1)
+    assert (wiring.make_config(conf()).splitter, wiring.make_config(conf()).node) == ("by_node", 1)
     with pytest.raises(Misconfigured, match="node 2 of 2 nodes: they are counted from 0"):
-        runtime.make_config(conf(), node=2)
+        wiring.make_config(conf(), node=2)
     with pytest.raises(CommandError, match="node 5 of 3 nodes"):
         call_command("delayq_worker", "--nodes=3", "--node=5", "--burst")

@@ -12,9 +12,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connections, transaction
 
-from django_delayq import LeakedTransaction, Release, exactly_once, hygiene, runtime
+from django_delayq import LeakedTransaction, Release, exactly_once, hygiene
 from django_delayq.core.broker import Broker
 from django_delayq.models import InboxEntry
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Hooks
 from django_delayq.worker.run import Run
@@ -34,7 +35,7 @@ def database(postgres_alias: str) -> PostgresDatabase:
 @pytest.fixture
 def hooks(database: PostgresDatabase) -> Iterator[Hooks]:
     """Those of a real worker; its connections are gone after the test."""
-    yield runtime.make_hooks(conf())
+    yield wiring.make_hooks(conf())
     hygiene.uninstall()
     connections["postgres"].close()  # of the test itself
     eventually(lambda: database.sessions() == [], "the end of all sessions")

@@ -13,10 +13,11 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, connections, transaction
 from django.db.models.functions import Now
 
-from django_delayq import PartialFailure, current_job, exactly_once, inbox, task
+from django_delayq import PartialFailure, current_job, exactly_once, task
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import Job, new_key
 from django_delayq.models import InboxEntry, OutboxJob
+from django_delayq.outbox import inbox
 from django_delayq.worker.run import Run
 from tests.worker.support import execute, execute_batch, make_job, payloads_of
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.db import connections as databases
 
-from django_delayq import runtime, schedule, task
+from django_delayq import schedule, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
 from django_delayq.models import FailedJob, MorgueJob
 from django_delayq.repair import retry
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf
 from tests.support.processes import wait_until
 
@@ -25,7 +26,7 @@ def worker(delayq: Broker) -> Iterator[Callable[[], None]]:
     made = []
 
     def start() -> None:
-        made.append(runtime.make_worker(runtime.make_config(conf(), queues=("mills",), threads=1)))
+        made.append(wiring.make_worker(wiring.make_config(conf(), queues=("mills",), threads=1)))
         made[0].start()
 
     yield start

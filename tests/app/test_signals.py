@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq import Bury, Queue, cancel, connections, runtime, schedule, signals
+from django_delayq import Bury, Queue, cancel, connections, schedule, signals
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.retry import fixed
 from django_delayq.core.task import Registry, Task, TaskOptions
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Worker
 
@@ -78,8 +79,8 @@ def test_a_run_is_told_from_start_to_end(delayq: Broker, heard: list[tuple[str, 
         names.add(one)
         schedule(one, id=one.name)
     heard.clear()
-    hooks = runtime.make_hooks(conf())
-    config = runtime.make_config(conf(), queues=("default",), threads=1, burst=True)
+    hooks = wiring.make_hooks(conf())
+    config = wiring.make_config(conf(), queues=("default",), threads=1, burst=True)
     worker = Worker(delayq, names, config, hooks)
     worker.start()
     assert worker.done.wait(20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from django_delayq.core.sweep import Progress
-from django_delayq.sweeping import Sweep
+from django_delayq.repair.sweeping import Sweep
 
 
 def chunks(n: int) -> Callable[[Progress], dict[str, int]]:

@@ -130,7 +130,7 @@ def test_outside_of_requests_nobody_is_told(site: Client) -> None:
 
 def test_the_package_does_not_import_the_toolbar() -> None:
     program = (
-        "import sys, django; django.setup(); import django_delayq.admin, django_delayq.runtime; "
+        "import sys, django; django.setup(); import django_delayq.admin, django_delayq.runtime.wiring; "
         "print('debug_toolbar' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from django_delayq import connections, runtime
+from django_delayq import connections
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf
 
 from . import deeds
@@ -30,8 +31,8 @@ def work_off(delayq: Any) -> Callable[..., None]:
 
     def run(*queues: str) -> None:
         wanted = queues or ("notes", "united")
-        config = runtime.make_config(conf(), queues=wanted, threads=2, burst=True, dispatcher=False)
-        worker = runtime.make_worker(config)
+        config = wiring.make_config(conf(), queues=wanted, threads=2, burst=True, dispatcher=False)
+        worker = wiring.make_worker(config)
         worker.start()
         assert worker.done.wait(20), "the worker did not run dry"
         assert worker.stop(5)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.test import Client
 
-from django_delayq import connections, get_job, run_now, runtime
+from django_delayq import connections, get_job, run_now
+from django_delayq.runtime.wiring import wiring
 from django_delayq.settings.conf import conf
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def work_off(shop: None, delayq: Any, settings: Any) -> Iterator[Callable[[], No
     settings.DELAYQ = {**settings.DELAYQ, "CONTEXT": {"request": "shop.tracing.request_id"}}
 
     def work() -> None:
-        worker = runtime.make_worker(runtime.make_config(conf(), threads=2, burst=True))
+        worker = wiring.make_worker(wiring.make_config(conf(), threads=2, burst=True))
         worker.start()
         assert worker.done.wait(20)
         assert worker.stop(5)

@@ -58,12 +58,12 @@ def heard() -> Iterator[list[tuple[str, Any, str]]]:
 @pytest.fixture
 def work(delayq: Any, transactional_db: None) -> Callable[..., Any]:
     """``work()``: a worker of this process does everything that is ready, in all queues of the tests."""
-    from django_delayq import runtime
+    from django_delayq.runtime.wiring import wiring
     from django_delayq.settings.conf import conf
 
     def run(**changes: Any) -> Any:
         chosen = {"queues": ("default", "queue_1", "mail"), "threads": 2, "burst": True, "dispatcher": False, **changes}
-        worker = runtime.make_worker(runtime.make_config(conf(), **chosen))
+        worker = wiring.make_worker(wiring.make_config(conf(), **chosen))
         worker.start()
         assert worker.done.wait(20), "the worker did not run dry"
         assert worker.stop(5)

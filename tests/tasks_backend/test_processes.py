@@ -122,7 +122,9 @@ LOADED = f"print([name for name in ({WORLD!r}, 'django_tasks', 'django_delayq.ba
 
 
 def test_a_project_without_the_setting_does_not_load_the_framework(manage_env: dict[str, str]) -> None:
-    code = "from django.core.checks import run_checks; import django_delayq, django_delayq.runtime; run_checks()\n"
+    code = (
+        "from django.core.checks import run_checks; import django_delayq, django_delayq.runtime.wiring; run_checks()\n"
+    )
     assert fresh("tests.settings", code + LOADED, manage_env) == "[]"
 
 

@@ -6,7 +6,8 @@ import os
 from argparse import ArgumentParser
 from typing import Any
 
-from ... import __version__, logs, runtime
+from ... import __version__, logs
+from ...runtime import wiring
 from ...settings.conf import conf
 from ..base import DelayQCommand, queue_list
 
@@ -31,17 +32,17 @@ class Command(DelayQCommand):
         """Work until told to stop."""
         logs.configure(options["log_format"], options["verbosity"])
         settings = conf()
-        config = runtime.make_config(
+        config = wiring.make_config(
             settings, queues=options["queues"], consumer=False, dispatcher=True, processes=1, grace=1.0
         )
-        away = runtime.ensure_server()
+        away = wiring.ensure_server()
         if not away:
-            runtime.check_queues(config.queues, settings)
+            wiring.check_queues(config.queues, settings)
         self.stdout.write(
             f"delayq_dispatcher {__version__} (pid {os.getpid()}): queues {', '.join(config.queues)}, "
-            f"{runtime.redis_name(settings)}. Ctrl-C stops."
+            f"{wiring.redis_name(settings)}. Ctrl-C stops."
         )
         self.stdout.flush()
         if away:
             self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
-        runtime.run_worker(config)
+        wiring.run_worker(config)

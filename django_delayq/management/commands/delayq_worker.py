@@ -12,7 +12,8 @@ from typing import Any
 
 from django.utils import autoreload
 
-from ... import __version__, connections, logs, runtime
+from ... import __version__, connections, logs
+from ...runtime import wiring
 from ...settings.conf import Conf, conf
 from ...worker import WorkerConfig, birth
 from ..base import DelayQCommand, positive, queue_list
@@ -67,7 +68,7 @@ class Command(DelayQCommand):
         logs.configure(options["log_format"], options["verbosity"])
         told = birth()
         settings = conf()
-        config = runtime.make_config(
+        config = wiring.make_config(
             settings,
             queues=options["queues"],
             threads=options["threads"],
@@ -83,13 +84,13 @@ class Command(DelayQCommand):
             index=told.index if told is not None else None,
         )
         if told is not None:
-            runtime.run_worker(config, told)
-        away = runtime.ensure_server()
+            wiring.run_worker(config, told)
+        away = wiring.ensure_server()
         if not away:
-            runtime.check_queues(config.queues, settings)
+            wiring.check_queues(config.queues, settings)
         self.announce(settings, config, away)
         if options["burst"]:
-            runtime.run_worker(config)
+            wiring.run_worker(config)
         self.supervise(config, options)
 
     def announce(self, settings: Conf, config: WorkerConfig, away: str) -> None:
@@ -97,24 +98,24 @@ class Command(DelayQCommand):
         many = f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads"
         self.stdout.write(
             f"delayq_worker {__version__} (pid {os.getpid()}): {many}, queues {', '.join(config.queues)}, "
-            f"{runtime.redis_name(settings)}{'' if config.dispatcher else ', no dispatcher'}. Ctrl-C stops."
+            f"{wiring.redis_name(settings)}{'' if config.dispatcher else ', no dispatcher'}. Ctrl-C stops."
         )
         self.stdout.flush()
         if away:
             self.stderr.write(self.style.WARNING(f"Redis cannot be used now, waiting for it: {away}"))
         else:
             differing = connections.other_shards(connections.broker())
-            for sentence in (*runtime.pulled_queues(config.queues, settings), *differing):
+            for sentence in (*wiring.pulled_queues(config.queues, settings), *differing):
                 self.stderr.write(self.style.WARNING(f"Note: {sentence}"))
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
         """Keep the children running until told to stop."""
-        command = runtime.child_command(NAME, options, config)
+        command = wiring.child_command(NAME, options, config)
         reload_on: frozenset[int] = frozenset()
         if options["reload"]:
             reload_on = frozenset({int(signal.SIGHUP)})
             self.watch_code()
-        code = runtime.make_supervisor(config, command, reload_on=reload_on).run()
+        code = wiring.make_supervisor(config, command, reload_on=reload_on).run()
         if code:
             sys.exit(code)
 

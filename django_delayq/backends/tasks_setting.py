@@ -14,7 +14,7 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
-_PATH: Final = f"{__package__}.backends."
+_PATH: Final = f"{__package__}."
 _BACKPORT: Final = "django_tasks"
 _NATIVE: Final = django.VERSION >= (6, 0)
 
@@ -44,11 +44,11 @@ def prepare(modules: Iterable[str]) -> None:
     """
     if wanted():
         try:
-            from . import backends  # noqa: F401  # with it, Django's check of TASKS
+            from .. import backends  # noqa: F401  # with it, Django's check of TASKS
         except ImportError:
             return  # delayq.E044 says it
     if f"{_PATH}backend" in sys.modules:
-        from .backends.backend import adopt_tasks
+        from .backend import adopt_tasks
 
         adopt_tasks(modules)
 

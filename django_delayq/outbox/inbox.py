@@ -23,11 +23,11 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.utils import OperationalError
 
-from .core import task as core
-from .core.errors import Misconfigured, PartialFailure, Release
-from .core.inputs import short
-from .core.job import Job, is_durable
-from .worker.current import running
+from ..core import task as core
+from ..core.errors import Misconfigured, PartialFailure, Release
+from ..core.inputs import short
+from ..core.job import Job, is_durable
+from ..worker.current import running
 
 logger: Final = logging.getLogger("django_delayq.inbox")
 
@@ -195,7 +195,7 @@ def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
     Raises:
         IntegrityError: the effects of one of them are there.
     """
-    from .models import InboxEntry
+    from ..models import InboxEntry
 
     rows = [
         InboxEntry(key=uuid.UUID(bytes=key), queue=job.queue, job_id=job.id, task=job.task)
@@ -206,14 +206,14 @@ def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
 
 
 def _leave(keys: Iterable[bytes], alias: str) -> None:
-    from .models import InboxEntry
+    from ..models import InboxEntry
 
     InboxEntry.objects.using(alias).filter(pk__in=[uuid.UUID(bytes=key) for key in keys]).delete()
 
 
 def _done(keys: list[bytes], alias: str) -> set[bytes]:
     """Those whose effects are in the database."""
-    from .models import InboxEntry
+    from ..models import InboxEntry
 
     wanted = [uuid.UUID(bytes=key) for key in keys]
     found: set[bytes] = set()
@@ -224,7 +224,7 @@ def _done(keys: list[bytes], alias: str) -> set[bytes]:
 
 
 def _forget_durable(keys: Iterable[bytes], alias: str) -> None:
-    from .models import OutboxJob
+    from ..models import OutboxJob
 
     durable = [uuid.UUID(bytes=key) for key in keys if is_durable(key)]
     for start in range(0, len(durable), 250):

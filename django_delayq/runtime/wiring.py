@@ -13,19 +13,21 @@ from django.conf import settings as django_settings
 from django.db import connections as databases
 from django.utils.autoreload import get_child_arguments
 
-from . import bookkeeping, connections, hygiene, signals, tasks_setting
-from .core.connection import RedisConfig
-from .core.errors import Misconfigured, QueueUnavailable
-from .core.inputs import suggest
-from .core.job import Job
-from .core.task import registry
-from .settings import codec_types, context_links
-from .settings.conf import SETTING, Conf, conf
-from .settings.loading import load_function
-from .settings.sections import SPLITTERS
-from .worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
+from .. import connections, hygiene, signals
+from ..backends import tasks_setting
+from ..core.connection import RedisConfig
+from ..core.errors import Misconfigured, QueueUnavailable
+from ..core.inputs import suggest
+from ..core.job import Job
+from ..core.task import registry
+from ..settings import codec_types, context_links
+from ..settings.conf import SETTING, Conf, conf
+from ..settings.loading import load_function
+from ..settings.sections import SPLITTERS
+from ..worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
+from . import bookkeeping
 
-logger: Final = logging.getLogger(__name__)
+logger: Final = logging.getLogger("django_delayq.runtime")
 
 
 def make_hooks(settings: Conf) -> Hooks:
@@ -208,10 +210,10 @@ def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
     """Work until told to stop, then end this process, past threads of jobs that do not end."""
     code = make_worker(config, told).run()
     # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and spans wait in batches.
-    embedded = sys.modules.get(f"{__package__}.embedded")
+    embedded = sys.modules.get("django_delayq.embedded")
     if embedded is not None:
         embedded.release_all()
-    tracing = sys.modules.get(f"{__package__}.metrics.tracing")
+    tracing = sys.modules.get("django_delayq.metrics.tracing")
     if tracing is not None:
         tracing.flush()
     leave(code)

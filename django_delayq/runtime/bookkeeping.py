@@ -14,23 +14,23 @@ from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import Error as DatabaseError
 
-from . import hygiene
-from .core.faults import Backoff
-from .inbox import remembering
-from .mirror import Mirror
-from .outbox.claims import Outbox
-from .outbox.door import declared
-from .outbox.marks import Marks
-from .outbox.reconciler import Reconciler
-from .outbox.relay import Relay
-from .outbox.retention import Retention
-from .settings.conf import Conf, conf
+from .. import hygiene
+from ..core.faults import Backoff
+from ..mirror import Mirror
+from ..outbox.claims import Outbox
+from ..outbox.door import declared
+from ..outbox.inbox import remembering
+from ..outbox.marks import Marks
+from ..outbox.reconciler import Reconciler
+from ..outbox.relay import Relay
+from ..outbox.retention import Retention
+from ..settings.conf import Conf, conf
 
 if TYPE_CHECKING:
-    from .connections import DjangoBroker
-    from .core.queue import Queue
-    from .worker.changes import Changes
-    from .worker.loop import Duty
+    from ..connections import DjangoBroker
+    from ..core.queue import Queue
+    from ..worker.changes import Changes
+    from ..worker.loop import Duty
 
 logger: Final = logging.getLogger("django_delayq.bookkeeping")
 
