@@ -119,7 +119,7 @@ def _fill(broker: Broker, jobs: int) -> None:
 @contextlib.contextmanager
 def _broker(server: Server) -> Iterator[Broker]:
     from django_delayq.core.broker import Broker
-    from django_delayq.core.connection import RedisConfig, connect
+    from django_delayq.core.redis.connection import RedisConfig, connect
 
     connection = connect(RedisConfig.parse(server.url))
     try:

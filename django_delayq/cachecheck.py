@@ -18,7 +18,7 @@ from django.core.checks import CheckMessage, Error
 from redis.connection import parse_url
 
 from .core.errors import Misconfigured
-from .core.redis_config import Address, RedisConfig
+from .core.redis.config import Address, RedisConfig
 from .settings.conf import SETTING, Conf
 
 #: address and number of a database

@@ -109,7 +109,7 @@ def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -
 
 
 def _passwords(config: Conf) -> Iterator[CheckMessage]:
-    from .core.connection import RedisConfig
+    from .core.redis.connection import RedisConfig
 
     if config.redis is None or (isinstance(config.redis, str) and "://" not in config.redis):
         return
@@ -134,7 +134,7 @@ def _redis(config: Conf) -> Iterator[CheckMessage]:
     elif isinstance(redis, str) and "://" not in redis:
         yield from _cache(redis)
     else:
-        from .core.connection import RedisConfig
+        from .core.redis.connection import RedisConfig
 
         try:
             RedisConfig.parse(redis)

@@ -11,9 +11,9 @@ from django.conf import settings as django_settings
 
 from . import signals
 from .core.broker import Broker
-from .core.connection import Connection, RedisConfig, connect
 from .core.errors import Misconfigured
 from .core.queue import Queue
+from .core.redis.connection import Connection, RedisConfig, connect
 from .core.task import registry, short, suggest
 from .settings.conf import SETTING, Conf, check_installed, conf
 

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from .core.errors import InvalidJob
-from .core.scripts import Scripts
+from .core.redis.scripts import Scripts
 from .outbox import verbs as outbox_verbs
 from .scheduling import verbs
 from .scheduling.handle import JobHandle

@@ -3,7 +3,7 @@
     redis_box        the run's Redis (session); do not kill it, take your own: redis_factory(aof="always")
     redis_url        its URL, emptied for this test
     prefix           a key prefix of this test's own
-    connection       django_delayq.core.connection.Connection to it
+    connection       django_delayq.core.redis.connection.Connection to it
     broker           django_delayq.core.broker.Broker; after the test the invariants of every queue are asserted
     redis_setting    what the setting REDIS says of it: redis_url, or the dict of a cluster
     cluster_box, cluster_connection, cluster_broker      the same on a Redis Cluster of three masters
@@ -43,7 +43,7 @@ from .support.tcp_proxy import TcpProxy
 
 if TYPE_CHECKING:
     from django_delayq.core.broker import Broker
-    from django_delayq.core.connection import Connection
+    from django_delayq.core.redis.connection import Connection
 
     from .support.postgres_box import PostgresBox, PostgresDatabase
 
@@ -152,7 +152,7 @@ def proxy_factory() -> Iterator[Callable[[tuple[str, int] | str], TcpProxy]]:
 
 
 def _opened(setting: object) -> Iterator[Connection]:
-    from django_delayq.core.connection import RedisConfig, connect
+    from django_delayq.core.redis.connection import RedisConfig, connect
 
     opened = connect(RedisConfig.parse(setting))
     yield opened

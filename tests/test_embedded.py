@@ -19,8 +19,8 @@ import pytest
 import redis
 
 from django_delayq import embedded
-from django_delayq.core.connection import RedisConfig
 from django_delayq.core.errors import Misconfigured
+from django_delayq.core.redis.connection import RedisConfig
 from django_delayq.embedded import MAX_SOCKET_PATH, EmbeddedRedis
 
 from .support.processes import alive, wait_until

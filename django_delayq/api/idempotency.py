@@ -40,7 +40,7 @@ from django.http import HttpResponse
 
 from ..core.errors import DelayQError
 from ..core.job import id_from, not_durable
-from ..core.scripts import clear_errors
+from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
 from .afterwards import afterwards

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from ..core.errors import Bury, Release
 from ..core.frames import pack_id
-from ..core.gather import gather
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.queue import Queue
+from ..core.redis.gather import gather
 from ..core.task import registry
 from ..core.views import unpack_views
 from ..pull import ends, figures

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from .. import connections
 from ..core.errors import DelayQError, QueueUnavailable
-from ..core.faults import Backoff, classify
 from ..core.job import Job
+from ..core.redis.faults import Backoff, classify
 from ..core.results import READY, RUNNING, SUCCESSFUL, Record, Results
 from ..signals import emit
 from ..worker.current import running

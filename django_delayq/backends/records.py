@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from ..core.connection import Connection
+from ..core.redis.connection import Connection
 from ..core.results import RUNNING, LostErrors, Record, Results
 
 if TYPE_CHECKING:

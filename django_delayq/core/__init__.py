@@ -13,7 +13,6 @@
 """
 
 from .broker import Broker
-from .connection import Connection, RedisConfig, connect
 from .errors import (
     Bury,
     DelayQError,
@@ -31,6 +30,7 @@ from .errors import (
 from .inspector import Counts, Inspector, JobView, Page
 from .job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_id, release
 from .queue import Queue
+from .redis.connection import Connection, RedisConfig, connect
 from .shards import Batch, Tick
 from .task import Registry, Task, TaskOptions, registry
 

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from . import figures, rules, workers
 from . import layout as layouts
-from .connection import Connection
 from .epochs import Epochs
 from .errors import InvalidJob, Misconfigured
 from .frames import BrokenJob
 from .inspector import Inspector
 from .keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
 from .layout import Layout
-from .observed import ObservedScripts, Observer
 from .queue import Queue
-from .scripts import Scripts, clear_errors, server_version
+from .redis.connection import Connection
+from .redis.observed import ObservedScripts, Observer
+from .redis.scripts import Scripts, clear_errors, server_version
 from .tally import Tally
 from .timings import Figures
 from .wake import Waker, make_waker
@@ -35,7 +35,7 @@ class Broker:
     """The door to the core. Safe to share between threads; make one per process.
 
     Args:
-        connection: see :func:`django_delayq.core.connection.connect`.
+        connection: see :func:`django_delayq.core.redis.connection.connect`.
         prefix: put before every key; deployments with different prefixes do not see each other.
         lease_ms: how long a reserved job stays its holder's without a heartbeat.
         event_cap: entries kept in each shard's event stream.

@@ -13,9 +13,9 @@ from .errors import DelayQError, QueueUnavailable
 from .frames import pack_deadline, pack_new
 from .job import NewJob
 from .keys import MAX_SHARDS
-from .ordered import in_order
+from .redis.ordered import in_order
+from .redis.scripts import Reply
 from .requests import request_for
-from .scripts import Reply
 
 if TYPE_CHECKING:
     from .queue import Queue
@@ -66,9 +66,9 @@ class _Sent(NamedTuple):
 class ChunkSender:
     """One call for any number of jobs. What a closed shard sends away goes on to the next epoch's, in its order.
 
-    Where a shard gets several chunks they go over one line to a node, so that none overtakes another (:mod:`.ordered`).
-    Those that have an id in common wait for each other besides: the first may have to be sent again when the second has
-    been done.
+    Where a shard gets several chunks they go over one line to a node, so that none overtakes another
+    (:mod:`.redis.ordered`). Those that have an id in common wait for each other besides: the first may have to be sent
+    again when the second has been done.
 
     Args:
         keys: fill in ``NewJob.joined``.

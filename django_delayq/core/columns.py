@@ -31,7 +31,7 @@ from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
 from .keys import DUE_KEYS, SHARD_KEYS
 from .paging import Range
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker

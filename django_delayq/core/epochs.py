@@ -64,7 +64,7 @@ from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
 from .inspector import Counts
 from .keys import MAX_SHARDS, number_of
 from .layout import CLOSING, Layout
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker

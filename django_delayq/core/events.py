@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .errors import InvalidJob
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 from .streams import BEGINNING, Place, Stream, chunks, entries, parts, streams
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from .errors import DelayQError
 from .keys import figures_keys
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 from .tally import CARRIER
 from .timings import MOST_FIELDS, Figures, from_fields, level_field, speaks_of, to_fields
 

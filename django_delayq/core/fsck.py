@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
 from .keys import DUE_KEYS, Shard, number_of
+from .redis.scripts import clear_errors
 from .rehome import live_in_older
-from .scripts import clear_errors
 from .settled import is_mark
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .frames import pack_id
-from .gather import Call, gather
+from .redis.gather import Call, gather
 from .views import unpack_views
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
 from .frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
 from .job import MAX_ID_BYTES, Generation, NewJob
 from .keys import MAX_SHARDS, number_of
+from .redis.scripts import clear_errors
 from .requests import new_request, request_for
-from .scripts import clear_errors
 from .shards import Batch, Shards
 
 _OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoScriptError
 
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .errors import DelayQError, InvalidJob, QueueFull
-from .faults import REDIS_ERRORS
 from .inputs import check_int, short
 from .keys import pace_key
-from .scripts import clear_errors
+from .redis.faults import REDIS_ERRORS
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker

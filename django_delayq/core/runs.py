@@ -36,7 +36,7 @@ from . import layout as layouts
 from .errors import InvalidJob
 from .inputs import check_int, short
 from .keys import number_of, runs_key
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker

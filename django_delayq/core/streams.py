@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from redis.exceptions import ResponseError
 
 from .errors import InvalidJob
-from .faults import REDIS_ERRORS
 from .layout import ENDED
-from .scripts import clear_errors, pack_argument, raise_clear
+from .redis.faults import REDIS_ERRORS
+from .redis.scripts import clear_errors, pack_argument, raise_clear
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .connection import Connection
 from .keys import wake_key
-from .link import end_of
-from .scripts import clear_errors
+from .redis.connection import Connection
+from .redis.link import end_of
+from .redis.scripts import clear_errors
 
 Hints = list[tuple[str, int]]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
 from .keys import dump_key, tasks_key, told_key, workers_key
-from .scripts import clear_errors
+from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from ..connections import other_shards
 from ..core.broker import OLDEST_SERVER, Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.scripts import NAMES, server_version
+from ..core.redis.scripts import NAMES, server_version
 from ..core.task import registry
 from ..outbox.stock import stock
 from ..settings.conf import conf

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from .. import connections
 from ..core.errors import DelayQError
-from ..core.faults import REDIS_ERRORS
+from ..core.redis.faults import REDIS_ERRORS
 from ..core.timings import Figures, Histogram
 from ..status import QueueStatus, RedisStatus, Snapshot, WorkerStatus, take
 from . import names

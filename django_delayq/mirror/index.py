@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 
 from ..core.chunks import CHUNK
 from ..core.keys import SHARD_KEYS
-from ..core.scripts import clear_errors
+from ..core.redis.scripts import clear_errors
 from ..core.views import JobView
 from .rows import MORGUE, Entry, Place, Row, broken_row, is_readable, row_of, score_of
 

@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import IdTaken, InvalidJob, QueueFull
-from ..core.faults import Fault, classify
 from ..core.job import Generation, is_durable
+from ..core.redis.faults import Fault, classify
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .records import digest_of, generation_of, job_of

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ..core import layout as layouts
 from ..core.broker import Broker
 from ..core.keys import number_of
+from ..core.redis.scripts import clear_errors
 from ..core.runframes import KEY_BYTES
 from ..core.runlimits import memory_of
 from ..core.runs import Run
-from ..core.scripts import clear_errors
 from .columns import Packer
 from .write_options import NOW, WriteOptions
 

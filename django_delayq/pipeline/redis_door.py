@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from ..core.broker import Broker
-from ..core.connection import connect
 from ..core.errors import Misconfigured
-from ..core.redis_config import RedisConfig
+from ..core.redis.config import RedisConfig
+from ..core.redis.connection import connect
 from ..core.task import suggest
 
 #: what every data source takes

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import connections
-from ..core.faults import Backoff
 from ..core.keys import wake_key
-from ..core.scripts import clear_errors
+from ..core.redis.faults import Backoff
+from ..core.redis.scripts import clear_errors
 from ..worker.weather import Weather
 
 if TYPE_CHECKING:

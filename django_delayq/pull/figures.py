@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from ..core.faults import Backoff, Fault, classify
+from ..core.redis.faults import Backoff, Fault, classify
 from ..core.tally import PACE, Tally
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
-from ..core.faults import Backoff
+from ..core.redis.faults import Backoff
 from .held import HeldJob
 from .hub import Hub, Place, Question, Step
 from .waiter import ThreadWaiter, Waiter

@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import Error as DatabaseError
 
 from .. import hygiene
-from ..core.faults import Backoff
+from ..core.redis.faults import Backoff
 from ..mirror import Mirror
 from ..outbox.claims import Outbox
 from ..outbox.door import declared

@@ -15,10 +15,10 @@ from django.utils.autoreload import get_child_arguments
 
 from .. import connections, hygiene, signals
 from ..backends import tasks_setting
-from ..core.connection import RedisConfig
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..core.inputs import suggest
 from ..core.job import Job
+from ..core.redis.connection import RedisConfig
 from ..core.task import registry
 from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf

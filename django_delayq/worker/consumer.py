@@ -12,8 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ..core.faults import Backoff
 from ..core.job import UNCLEAR, Job
+from ..core.redis.faults import Backoff
 from . import decision
 from .batch import Batcher
 from .changes import Changes

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from ..core.faults import Backoff
+from ..core.redis.faults import Backoff
 from .weather import Weather
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from ..core.faults import Fault, classify
 from ..core.job import NewJob
 from ..core.options import seconds_of
+from ..core.redis.faults import Fault, classify
 from ..core.task import Registry, Task
 from .recurrence import Recurrence, check_recurring, grace_ms, tick_id
 

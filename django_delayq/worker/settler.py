@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from ..core.faults import Backoff, Fault
 from ..core.frames import waits_for_end
 from ..core.job import DURABLE, Settlement
+from ..core.redis.faults import Backoff, Fault
 from .changes import Changes
 from .horizon import Horizon, Source
 from .run import NEVER, Run

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..core.faults import Backoff
+from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from .board import Board, Mark
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, Birth, new_name

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..core.faults import Backoff
+from ..core.redis.faults import Backoff
 from .horizon import Horizon
 from .weather import Weather
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ..core.faults import Fault, classify
+from ..core.redis.faults import Fault, classify
 
 logger = logging.getLogger(__name__)
 

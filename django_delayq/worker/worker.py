@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.faults import Backoff
+from ..core.redis.faults import Backoff
 from ..core.task import Registry
 from .board import Board
 from .changes import Changes

@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.faults import Fault
+from django_delayq.core.redis.faults import Fault
 from django_delayq.core.timings import Figures
 from django_delayq.pull import figures
 from tests.support.processes import wait_until

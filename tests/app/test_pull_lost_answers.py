@@ -13,8 +13,8 @@ import pytest
 
 from django_delayq import Queue, connections
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.pull import HeldJob
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox

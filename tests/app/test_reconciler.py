@@ -142,7 +142,7 @@ def test_rows_are_asked_about_at_the_start_after_a_loss_and_then_seldom(
 def test_an_idle_reconciler_asks_the_database_once_and_redis_never(
     stage: Stage, django_assert_num_queries: Any
 ) -> None:
-    from django_delayq.core.connection import RedisConfig, connect
+    from django_delayq.core.redis.connection import RedisConfig, connect
 
     nowhere = DjangoBroker(connect(RedisConfig.parse("redis://127.0.0.1:1/0")))
     reconciler = Stage(nowhere).reconciler()

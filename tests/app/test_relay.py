@@ -12,8 +12,8 @@ from django.db import connection
 
 from django_delayq import signals
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry
 from django_delayq.outbox import relay as module
 from django_delayq.outbox.relay import BUSY, IDLE, PAUSES

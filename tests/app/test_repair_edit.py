@@ -16,7 +16,7 @@ from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.inspector import JobView
 from django_delayq.core.job import NewJob, Payload, ack, is_durable, new_key
 from django_delayq.core.queue import Queue
-from django_delayq.core.scripts import Scripts
+from django_delayq.core.redis.scripts import Scripts
 from django_delayq.models import FailedJob, MorgueJob, OutboxJob
 from django_delayq.repair import retry_edited
 

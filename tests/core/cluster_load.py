@@ -13,8 +13,8 @@ from pathlib import Path
 
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.acceptance.world import Mill
 from tests.support.cluster_box import ClusterBox
 from tests.support.processes import wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core import epochs, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection
+from django_delayq.core.redis.connection import Connection
 
 from .epochs_stage import take_all
 from .stage import LEASE, Stage

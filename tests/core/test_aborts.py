@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from django_delayq.core import bulk, fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, Job, NewJob, Settlement, ack, bury, fail, is_durable, release
-from django_delayq.core.scripts import compose
+from django_delayq.core.redis.scripts import compose
 
 from .stage import Stage
 from .world import read_world

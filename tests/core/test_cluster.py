@@ -24,9 +24,9 @@ from django_delayq.core.job import (
     release,
 )
 from django_delayq.core.queue import Queue
+from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
 from django_delayq.core.runwriter import Limits, RunWriter, write_all
-from django_delayq.core.scripts import NAMES
 from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import connection as connection_module
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, ack, new_id
 from django_delayq.core.queue import Queue
+from django_delayq.core.redis import connection as connection_module
+from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.cluster_box import ClusterBox, Move, refusals
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox

@@ -16,9 +16,9 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from django_delayq.core.connection import Connection, RedisConfig, connect
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
-from django_delayq.core.faults import Fault, classify
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.faults import Fault, classify
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until

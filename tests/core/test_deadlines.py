@@ -13,9 +13,9 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection, RedisConfig, connect
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 
 from ..support.cluster_box import ClusterBox
 from ..support.processes import wait_until

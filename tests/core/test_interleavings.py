@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.redis.connection import Connection
 
 from .model import ModelShard
 from .world import read_world

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection, RedisConfig, connect
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, ack
-from django_delayq.core.scripts import Scripts
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.scripts import Scripts
 
 Seen = list[tuple[str, float, bool]]
 

@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection, RedisConfig, connect
 from django_delayq.core.errors import QueueUnavailable
-from django_delayq.core.faults import Fault, classify
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
+from django_delayq.core.redis.faults import Fault, classify
 
 from ..support.cluster_box import ClusterBox
 from ..support.redis_box import RedisBox

@@ -10,8 +10,8 @@ import pytest
 
 from django_delayq.core import runs
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.runframes import entry_of, with_keys
 from django_delayq.core.runwriter import RunWriter
 from tests.support.redis_box import RedisBox

@@ -11,7 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.chunks import IN_FLIGHT
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob
-from django_delayq.core.scripts import Reply, Scripts
+from django_delayq.core.redis.scripts import Reply, Scripts
 
 from .stage import LEASE, Stage
 from .world import unchanged

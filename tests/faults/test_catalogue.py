@@ -22,7 +22,7 @@ FAULT = Fault(
 LOOK = """
 import sys
 import django_delayq
-from django_delayq.core.scripts import compose
+from django_delayq.core.redis.scripts import compose
 print(django_delayq.__file__, "120000, 7" in compose("ack"))
 """
 

@@ -21,7 +21,7 @@ from django.test import override_settings
 from django_delayq.connections import DjangoBroker
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.redis_config import RedisConfig
+from django_delayq.core.redis.config import RedisConfig
 from django_delayq.history.models import PipelineRun
 from django_delayq.management.commands.delayq_pipeline import SUBCOMMANDS
 from django_delayq.management.pipeline import address, common

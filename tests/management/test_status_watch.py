@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.processes import wait_until
 
 from .conftest import Depot

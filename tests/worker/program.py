@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, Supervisor, Worker, WorkerConfig, adopt, birth, consumer, current_job, leave
 

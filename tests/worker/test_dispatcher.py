@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import UNCLEAR, Settlement
+from django_delayq.core.redis.connection import Connection
 from django_delayq.core.task import Registry
 from django_delayq.worker.dispatcher import Patrol
 from django_delayq.worker.orphans import Orphans

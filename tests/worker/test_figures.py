@@ -12,8 +12,8 @@ import pytest
 from django_delayq.core import tally
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.timings import BUCKETS_MS, Figures
 from django_delayq.worker.figures import Reporter
 from django_delayq.worker.loop import Loop

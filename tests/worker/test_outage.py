@@ -16,10 +16,10 @@ from redis.exceptions import AuthenticationError
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode_args
-from django_delayq.core.connection import RedisConfig, connect
 from django_delayq.core.errors import Misconfigured, QueueFull, QueueUnavailable
-from django_delayq.core.faults import Backoff, Fault
 from django_delayq.core.job import NewJob
+from django_delayq.core.redis.connection import RedisConfig, connect
+from django_delayq.core.redis.faults import Backoff, Fault
 from django_delayq.worker import Hooks, Worker
 from django_delayq.worker.dispatcher import Patrol
 from django_delayq.worker.orphans import Orphans

@@ -13,8 +13,8 @@ import pytest
 
 from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.connection import Connection, RedisConfig, connect
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
+from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job
 from django_delayq.worker.loop import Loop

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from ... import connections
 from ...core.errors import DelayQError, QueueUnavailable
-from ...core.scripts import clear_errors
+from ...core.redis.scripts import clear_errors
 from ...settings.conf import conf
 from ..base import outside_transactions
 

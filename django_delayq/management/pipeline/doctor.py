@@ -25,8 +25,8 @@ from redis.exceptions import RedisError
 from ... import connections as ours
 from ...core import events, streams
 from ...core.errors import DelayQError
+from ...core.redis.scripts import server_version
 from ...core.runlimits import memory_of
-from ...core.scripts import server_version
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check

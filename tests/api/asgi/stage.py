@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq.connections import DjangoBroker
-from django_delayq.core.connection import RedisConfig, connect
+from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support import processes
 from tests.support.processes import wait_until
 

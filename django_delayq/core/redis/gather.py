@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoScriptError, ResponseError
 
+from ..keys import Shard
 from .faults import REDIS_ERRORS
-from .keys import Shard
 from .pool import BoundedPool
 from .scripts import clear_errors, pack_argument, raise_clear
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 #: the shard, and what the script is given besides
 Call = tuple[Shard, tuple[Any, ...]]

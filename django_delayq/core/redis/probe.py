@@ -13,9 +13,9 @@ import redis
 from redis import exceptions as redis_errors
 from redis.connection import ConnectionPool, SSLConnection
 
-from .errors import Misconfigured, QueueUnavailable
+from ..errors import Misconfigured, QueueUnavailable
+from .config import logger
 from .faults import REDIS_ERRORS, Fault, classify
-from .redis_config import logger
 
 OLDEST: Final = (6, 2)
 

@@ -18,8 +18,8 @@ from typing import Any, Final, NoReturn, Protocol
 from redis import exceptions as redis_errors
 from redis.exceptions import NoScriptError
 
+from ..errors import Misconfigured, QueueFull, QueueUnavailable
 from .connection import Connection
-from .errors import Misconfigured, QueueFull, QueueUnavailable
 from .faults import REDIS_ERRORS, Fault, classify
 
 NAMES: Final = (

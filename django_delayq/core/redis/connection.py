@@ -15,10 +15,10 @@ from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from . import probe
+from .config import RedisConfig
 from .link import within
 from .pool import BoundedPool
-from .redis_config import RedisConfig
-from .redis_sources import Source, source_of, source_of_client
+from .sources import Source, source_of, source_of_client
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 

@@ -24,10 +24,10 @@ from redis.connection import ConnectionPool, SSLConnection, UnixDomainSocketConn
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from .errors import Misconfigured
+from ..errors import Misconfigured
+from .config import LONGEST_PAUSE, Address, RedisConfig, logger
 from .link import within
 from .pool import BoundedPool, BoundedSentinelPool, Limits
-from .redis_config import LONGEST_PAUSE, Address, RedisConfig, logger
 
 try:
     from redis.backoff import ExponentialWithJitterBackoff

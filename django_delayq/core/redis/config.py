@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from .errors import Misconfigured
-from .task import suggest
+from ..errors import Misconfigured
+from ..task import suggest
 
 logger = logging.getLogger("django_delayq.core.redis_config")
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from redis import exceptions as redis_errors
 
-from .errors import Misconfigured, QueueFull, QueueUnavailable
+from ..errors import Misconfigured, QueueFull, QueueUnavailable
 
 
 class Fault(StrEnum):
