@@ -22,8 +22,8 @@ from django.dispatch import Signal
 from .core.job import Undecodable
 
 if TYPE_CHECKING:
-    from .core.frames import BrokenJob
     from .core.job import Job
+    from .core.records.frames import BrokenJob
     from .core.task import Task
 
 #: after Redis took a job. Arguments: ``id``, ``queue``, ``outcome`` (created, merged, replaced, ignored, gated),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..core.keys import MAX_SHARDS
+from ..core.records.keys import MAX_SHARDS
 from ..core.timings import BUCKETS_MS
 from ..status.change import united
 from .dashboard_looks import SPANS, Look, running

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from ..core import packed
+from ..core.records import packed
 from ..settings.conf import conf
 from . import shown
 from .base import ReadOnlyAdmin, fields_of

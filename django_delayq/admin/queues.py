@@ -18,8 +18,8 @@ from django.utils.translation import gettext_lazy, ngettext
 from .. import connections
 from ..core import bulk
 from ..core.inputs import short
-from ..core.keys import MAX_SHARDS
 from ..core.queue import Queue
+from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
 from ..models import QueueEntry
 from ..repair.sweeping import Sweep

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from .. import connections
 from ..connections import DjangoBroker
-from ..core import layout as layouts
 from ..core import rules
 from ..core.counts import Counts
-from ..core.keys import MAX_SHARDS
-from ..core.layout import Layout
 from ..core.queue import Queue
+from ..core.records import layout as layouts
+from ..core.records.keys import MAX_SHARDS
+from ..core.records.layout import Layout
 from ..settings.conf import conf
 from ..settings.sections import QueueConf
 from .problems import Problem

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
-from ..core.keys import MAX_SHARDS
+from ..core.records.keys import MAX_SHARDS
 from ..core.rules import DIRECTIONS
 from .base import Body
 from .shapes import Shape

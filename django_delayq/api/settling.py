@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..core.errors import Bury, Release
-from ..core.frames import pack_id
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.queue import Queue
+from ..core.records.frames import pack_id
 from ..core.redis.gather import gather
 from ..core.task import registry
 from ..core.views import unpack_views

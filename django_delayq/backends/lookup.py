@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from django.conf import settings
 
 from .. import connections
-from ..core.packed import unpack_job
+from ..core.records.packed import unpack_job
 from ..core.results import FAILED, READY, RUNNING, Record
 from ..core.views import JobView
 from ..outbox import door, rows

@@ -8,14 +8,14 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from . import figures, rules, workers
-from . import layout as layouts
 from .epochs import Epochs
 from .errors import InvalidJob, Misconfigured
-from .frames import BrokenJob
 from .inspector import Inspector
-from .keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
-from .layout import Layout
 from .queue import Queue
+from .records import layout as layouts
+from .records.frames import BrokenJob
+from .records.keys import MAX_SHARDS, Shard, make_shard, queues_key, wake_key
+from .records.layout import Layout
 from .redis.connection import Connection
 from .redis.observed import ObservedScripts, Observer
 from .redis.scripts import Scripts, clear_errors, server_version

@@ -21,9 +21,9 @@ from zlib import crc32
 
 from .chunks import CHUNK
 from .errors import InvalidJob
-from .frames import bad_id
 from .job import MAX_ID_BYTES
-from .keys import DUE_KEYS, number_of
+from .records.frames import bad_id
+from .records.keys import DUE_KEYS, number_of
 from .rehome import live_in_older
 from .sweep import Act, Progress, last_score, look_at, sweep, told
 

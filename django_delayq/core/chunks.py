@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from .epochs import Patience
 from .errors import DelayQError, QueueUnavailable
-from .frames import pack_deadline, pack_new
 from .job import NewJob
-from .keys import MAX_SHARDS
+from .records.frames import pack_deadline, pack_new
+from .records.keys import MAX_SHARDS
 from .redis.ordered import in_order
 from .redis.scripts import Reply
 from .requests import request_for

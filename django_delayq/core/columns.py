@@ -14,7 +14,10 @@ from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Final
 
 from .chunks import CHUNK
-from .column_values import (
+from .errors import InvalidJob
+from .job import MAX_ID_BYTES, PRIORITIES
+from .paging import Range
+from .records.column_values import (
     NAMES,
     Columns,
     Part,
@@ -27,10 +30,7 @@ from .column_values import (
     text_of,
     unpack_reply,
 )
-from .errors import InvalidJob
-from .job import MAX_ID_BYTES, PRIORITIES
-from .keys import DUE_KEYS, SHARD_KEYS
-from .paging import Range
+from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Changing the number of shards, and deleting a queue, while everybody goes on working.
 
-A queue's shards belong to an *epoch*. Its layout (:mod:`.layout`) names the present epoch, in which new ids are put,
+A queue's shards belong to an *epoch*. Its layout (:mod:`.records.layout`) names the present epoch, in which new ids are put,
 and the old ones, in which what lives goes on until it is done. Why no id ever lives in two epochs:
 
 1. A shard becomes *closing* before the next epoch is published, and stays so for ever; when nothing is left of it, a
@@ -59,11 +59,11 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from . import events
-from . import layout as layouts
 from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
 from .inspector import Counts
-from .keys import MAX_SHARDS, number_of
-from .layout import CLOSING, Layout
+from .records import layout as layouts
+from .records.keys import MAX_SHARDS, number_of
+from .records.layout import CLOSING, Layout
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .errors import DelayQError
-from .keys import figures_keys
+from .records.keys import figures_keys
 from .redis.scripts import clear_errors
 from .tally import CARRIER
 from .timings import MOST_FIELDS, Figures, from_fields, level_field, speaks_of, to_fields

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .keys import DUE_KEYS, Shard, number_of
+from .records.keys import DUE_KEYS, Shard, number_of
 from .redis.scripts import clear_errors
 from .rehome import live_in_older
 from .settled import is_mark

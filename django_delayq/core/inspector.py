@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from .counts import Counts, check_horizon
 from .errors import InvalidJob
-from .frames import unpack_payload
 from .job import Generation, Payload
-from .keys import SHARD_KEYS
 from .leases import Lease, leases
 from .paging import INDEXES, Bound, Entry, Range, pack_cursor, unpack_cursor
+from .records.frames import unpack_payload
+from .records.keys import SHARD_KEYS
 from .redis.gather import gather
 from .redis.scripts import clear_errors
 from .views import JobView, framed, unpack_graves, unpack_views

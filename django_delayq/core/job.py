@@ -74,7 +74,7 @@ class Generation:
 
     Attributes:
         keys: of the generation; of a merged job also of the payload, which goes with it from run to run.
-        digest: of the payload's bytes (:func:`.frames.digest`); b"" for a plain job.
+        digest: of the payload's bytes (:func:`.records.frames.digest`); b"" for a plain job.
     """
 
     keys: tuple[bytes, ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .frames import pack_id
+from .records.frames import pack_id
 from .redis.gather import Call, gather
 from .views import unpack_views
 

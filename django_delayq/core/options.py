@@ -23,7 +23,7 @@ from .inputs import (
     suggest,
 )
 from .job import DEFAULT_PRIORITY, PRIORITIES
-from .keys import MAX_SHARDS
+from .records.keys import MAX_SHARDS
 from .retry import Policy, default_backoff
 
 CONFLICTS: Final = ("merge", "replace", "ignore", "error")

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from .errors import InvalidJob
 from .inputs import short
-from .keys import DUE_KEYS
+from .records.keys import DUE_KEYS
 
 #: place -> by -> the indexes that hold it
 INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {

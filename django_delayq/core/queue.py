@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
 
-from . import layout as layouts
 from . import rehome
 from .chunks import CHUNK, MOVED, ChunkSender
 from .epochs import Patience
 from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
-from .frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
 from .job import MAX_ID_BYTES, Generation, NewJob
-from .keys import MAX_SHARDS, number_of
+from .records import layout as layouts
+from .records.frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
+from .records.keys import MAX_SHARDS, number_of
 from .redis.scripts import clear_errors
 from .requests import new_request, request_for
 from .shards import Batch, Shards
@@ -167,7 +167,7 @@ class Queue(Shards):
 
         Args:
             pairs: id and key of each. Where an id may have many payloads it is cheaper with a third element: the
-                payload's digest (:func:`.frames.digest`).
+                payload's digest (:func:`.records.frames.digest`).
 
         Raises:
             InvalidJob: an id or a key that cannot be one.

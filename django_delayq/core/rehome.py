@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from .frames import take_u8, take_u16, take_u32, unpack_names
-from .keys import MAX_SHARDS, number_of
+from .records.frames import take_u8, take_u16, take_u32, unpack_names
+from .records.keys import MAX_SHARDS, number_of
 
 if TYPE_CHECKING:
     from .queue import Queue

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from . import layout as layouts
 from .errors import InvalidJob
-from .keys import number_of
-from .layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, WEIGHTED, Layout
+from .records import layout as layouts
+from .records.keys import number_of
+from .records.layout import CLOSING, ENDED, PAUSED_IN, PAUSED_OUT, WEIGHTED, Layout
 
 if TYPE_CHECKING:
     from .broker import Broker

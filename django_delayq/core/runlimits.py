@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import DelayQError, InvalidJob, QueueFull
 from .inputs import check_int, short
-from .keys import pace_key
+from .records.keys import pace_key
 from .redis.faults import REDIS_ERRORS
 from .redis.scripts import clear_errors
 

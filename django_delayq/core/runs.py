@@ -32,10 +32,10 @@ from functools import lru_cache
 from math import lcm
 from typing import TYPE_CHECKING, Any, Final
 
-from . import layout as layouts
 from .errors import InvalidJob
 from .inputs import check_int, short
-from .keys import number_of, runs_key
+from .records import layout as layouts
+from .records.keys import number_of, runs_key
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from .chunks import CHUNK_BYTES, IN_FLIGHT
 from .epochs import Patience
 from .errors import DelayQError, QueueFull, QueuePaused
 from .job import NewJob
-from .keys import MAX_SHARDS, number_of
+from .records.keys import MAX_SHARDS, number_of
+from .records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from .redis.ordered import in_order
 from .redis.scripts import clear_errors
-from .runframes import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from .runlimits import Brakes, Limits, RunStopped, Wait
 from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_run
 

@@ -10,10 +10,11 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from . import layout as layouts
 from . import rules
 from .chunks import CHUNK
-from .frames import (
+from .job import Job, Settlement, bury, expire
+from .records import layout as layouts
+from .records.frames import (
     BrokenJob,
     pack_settlement,
     pack_take_over,
@@ -23,9 +24,8 @@ from .frames import (
     unpack_begun,
     unpack_leases,
 )
-from .job import Job, Settlement, bury, expire
-from .keys import Shard, number_of
-from .layout import Layout
+from .records.keys import Shard, number_of
+from .records.layout import Layout
 from .requests import derived_request, new_request
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 

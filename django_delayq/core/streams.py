@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from redis.exceptions import ResponseError
 
 from .errors import InvalidJob
-from .layout import ENDED
+from .records.layout import ENDED
 from .redis.faults import REDIS_ERRORS
 from .redis.scripts import clear_errors, pack_argument, raise_clear
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .chunks import CHUNK
-from .keys import SHARD_KEYS
+from .records.keys import SHARD_KEYS
 
 if TYPE_CHECKING:
     from .queue import Queue

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from .errors import InvalidJob, Misconfigured
 from .inputs import check_choice, check_id, check_int, check_queue_name, check_seconds, check_task_name, short, suggest
-from .keys import MAX_SHARDS
 from .options import (
     ACKS,
     CONFLICTS,
@@ -22,6 +21,7 @@ from .options import (
     SCORE_POLICIES,
     TaskOptions,
 )
+from .records.keys import MAX_SHARDS
 
 # Whoever speaks of tasks finds here what belongs to them, the checks of names and options included.
 __all__ = [

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .keys import wake_key
+from .records.keys import wake_key
 from .redis.connection import Connection
 from .redis.link import end_of
 from .redis.scripts import clear_errors

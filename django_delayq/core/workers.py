@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidJob
-from .keys import dump_key, tasks_key, told_key, workers_key
+from .records.keys import dump_key, tasks_key, told_key, workers_key
 from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from ..core.frames import pack_id
+from ..core.records.frames import pack_id
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..core.frames import digest
 from ..core.job import Generation
-from ..core.packed import unpack_job
+from ..core.records.frames import digest
+from ..core.records.packed import unpack_job
 
 if TYPE_CHECKING:
     from ..core.job import NewJob

@@ -21,8 +21,8 @@ from django.db import DatabaseError
 
 from .. import connections
 from ..core.errors import DelayQError, Misconfigured, QueueFull, QueuePaused, QueueUnavailable
-from ..core.frames import generation_of
 from ..core.job import NewJob
+from ..core.records.frames import generation_of
 from ..worker.current import running
 from . import rows
 from .breaker import Breaker

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import NewJob, Payload, pack_body
-from ..core.runframes import Entry, Rows, Shape, entry_of, with_keys
+from ..core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
 from ..core.runs import Run
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
 from . import cells

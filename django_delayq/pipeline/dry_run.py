@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core import layout as layouts
 from ..core.broker import Broker
-from ..core.keys import number_of
+from ..core.records import layout as layouts
+from ..core.records.keys import number_of
+from ..core.records.run_frames import KEY_BYTES
 from ..core.redis.scripts import clear_errors
-from ..core.runframes import KEY_BYTES
 from ..core.runlimits import memory_of
 from ..core.runs import Run
 from .columns import Packer

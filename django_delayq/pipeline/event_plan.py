@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from ..core.broker import Broker
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, short
-from ..core.keys import MAX_SHARDS
+from ..core.records.keys import MAX_SHARDS
 from ..core.streams import BEGINNING, Place, Stream, before, have, parts, streams
 
 Offsets: TypeAlias = dict[str, dict[str, str]]

@@ -14,7 +14,7 @@ from ..core import runs
 from ..core.broker import Broker
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
-from ..core.runframes import Shape
+from ..core.records.run_frames import Shape
 from ..core.runlimits import Limits
 from ..core.runs import Run
 from ..core.runwriter import RunWriter

@@ -35,7 +35,6 @@ from ..core import codec
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_choice, check_queue_name, check_task_name, short, suggest
 from ..core.job import DEFAULT_PRIORITY, PRIORITIES
-from ..core.keys import MAX_SHARDS
 from ..core.options import (
     CONFLICTS,
     DEFAULT_MAX_PAYLOADS,
@@ -44,6 +43,7 @@ from ..core.options import (
     PAYLOAD_POLICIES,
     SCORE_POLICIES,
 )
+from ..core.records.keys import MAX_SHARDS
 from ..core.runs import CHUNK, MOST_ID
 from .errors import PipelineError
 from .redis_door import check_names

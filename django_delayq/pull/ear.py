@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from .. import connections
-from ..core.keys import wake_key
+from ..core.records.keys import wake_key
 from ..core.redis.faults import Backoff
 from ..core.redis.scripts import clear_errors
 from ..worker.weather import Weather

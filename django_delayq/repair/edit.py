@@ -20,10 +20,10 @@ from typing import Any, Final
 from django.db import transaction
 
 from ..core import codec
-from ..core import layout as layouts
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, Payload, ack, is_durable, new_key, release
 from ..core.queue import Queue
+from ..core.records import layout as layouts
 from ..core.task import Task, registry
 from ..core.views import JobView
 from ..mirror.refresh import Group, grouped, refresh

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final
 
 from .. import connections
-from ..core.frames import generation_of
 from ..core.job import NewJob
+from ..core.records.frames import generation_of
 from ..core.task import Task
 from ..outbox import door, rows, swift
 from ..outbox.swift import OUTBOX, Outgoing

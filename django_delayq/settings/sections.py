@@ -9,7 +9,7 @@ from typing import Final
 
 from ..core.errors import Misconfigured
 from ..core.inputs import short
-from ..core.keys import MAX_SHARDS
+from ..core.records.keys import MAX_SHARDS
 from ..masking import SENSITIVE
 from .values import choice, dotted_path, flag, number, queue_name, strings, whole
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..connections import DjangoBroker
-from ..core import layout as layouts
 from ..core import workers
 from ..core.errors import DelayQError, InvalidJob, QueueNotEmpty, QueueUnavailable
-from ..core.layout import Layout
 from ..core.queue import Queue
+from ..core.records import layout as layouts
+from ..core.records.layout import Layout
 from ..core.timings import Figures, Level
 from ..core.wake import Hints, Waker
 from ..core.workers import Heard, Told

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from ..core.chunks import CHUNK
-from ..core.frames import take_u8
+from ..core.records.frames import take_u8
 from . import indexes, operators
 from .inspector import stats
 from .shard import Shard

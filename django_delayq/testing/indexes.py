@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from ..core.keys import DUE_KEYS, SHARD_KEYS
+from ..core.records.keys import DUE_KEYS, SHARD_KEYS
 from .shard import Shard
 from .state import ms_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..core.job import NewJob
-from ..core.layout import PAUSED_IN
+from ..core.records.layout import PAUSED_IN
 from . import payloads
 from .shard import Shard
 from .state import PER_MS, Content, Due, Gate, Item, Live, ms_of

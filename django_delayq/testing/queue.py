@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..core import queue as core
 from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob
-from ..core.frames import pack_new
 from ..core.job import Job, NewJob, Settlement, expire
-from ..core.layout import PAUSED_OUT
+from ..core.records.frames import pack_new
+from ..core.records.layout import PAUSED_OUT
 from ..core.settled import MOST_MARKS, Mark
 from ..core.shards import Batch, Tick, Which
 from . import intake, operators, settling

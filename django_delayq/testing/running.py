@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
-from ..core.layout import PAUSED_OUT
+from ..core.records.layout import PAUSED_OUT
 from ..core.task import registry
 from ..runtime import wiring
 from ..settings import context_links

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import PRIORITIES, STARTED, UNRENEWED, Job, is_durable
-from ..core.layout import CLOSING, PAUSED_OUT, WEIGHTED
+from ..core.records.layout import CLOSING, PAUSED_OUT, WEIGHTED
 from ..core.settled import End
 from ..core.shards import Which
 from .payloads import TAKE_BYTES, ordered, take

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ..core import layout as layouts
+from ..core.records import layout as layouts
 from .changes import Changes, What
 from .run import NEVER
 from .weather import Weather

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from ..core.frames import waits_for_end
 from ..core.job import DURABLE, Settlement
+from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .changes import Changes
 from .horizon import Horizon, Source

@@ -11,9 +11,9 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.core.frames import pack_new
 from django_delayq.core.job import NewJob
-from django_delayq.core.keys import wake_key
+from django_delayq.core.records.frames import pack_new
+from django_delayq.core.records.keys import wake_key
 from tests.support.processes import alive
 
 from .conftest import MakeMill

@@ -9,7 +9,7 @@ from django_delayq.core import job
 from django_delayq.core.broker import Broker
 from django_delayq.core.inspector import JobView
 from django_delayq.core.job import Job
-from django_delayq.core.keys import figures_keys
+from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.task import Task
 from django_delayq.scheduling.verbs.merged import MergedJobs
 from django_delayq.scheduling.verbs.records import NewJobs

@@ -12,10 +12,10 @@ import pytest
 from django.db import connection as database
 from django.test.utils import CaptureQueriesContext
 
-from django_delayq.core import layout as layouts
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, ack, new_key
+from django_delayq.core.records import layout as layouts
 from django_delayq.mirror import duty, rebuild
 from django_delayq.mirror import shadow as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob

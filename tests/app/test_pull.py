@@ -30,7 +30,7 @@ from django_delayq import (
 )
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.keys import wake_key
+from django_delayq.core.records.keys import wake_key
 from django_delayq.core.task import Task, registry
 from django_delayq.pull import HeldJob
 from django_delayq.pull.hub import Question, hub

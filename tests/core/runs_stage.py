@@ -11,7 +11,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.epochs import Epochs
 from django_delayq.core.job import Job, NewJob, Payload, ack
 from django_delayq.core.queue import Queue
-from django_delayq.core.runframes import entry_of, with_keys
+from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import Limits, RunWriter, Written, write_all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import bulk
-from django_delayq.core.keys import MAX_SHARDS
+from django_delayq.core.records.keys import MAX_SHARDS
 
 from .epochs_stage import Killed, epoch_of, kill_after, other, reshard, take_all
 from .stage import Stage

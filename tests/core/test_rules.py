@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, layout, rules
+from django_delayq.core import bulk, rules
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused, QueueUnavailable
 from django_delayq.core.job import NewJob, ack, release
 from django_delayq.core.queue import Queue
+from django_delayq.core.records import layout
 
 from .stage import LEASE, Stage
 from .world import read_world, unchanged

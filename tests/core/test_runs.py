@@ -10,8 +10,8 @@ import pytest
 from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, InvalidJob
-from django_delayq.core.keys import runs_key
-from django_delayq.core.runframes import entry_of, with_keys
+from django_delayq.core.records.keys import runs_key
+from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.runs import RunDiffers
 from django_delayq.core.runwriter import RunClosed, RunWriter, write_all
 

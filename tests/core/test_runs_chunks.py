@@ -13,7 +13,7 @@ from django_delayq.core import events, runs, runwriter
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.runframes import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
+from django_delayq.core.records.run_frames import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
 from django_delayq.core.runwriter import RunWriter
 
 from .runs_stage import FAR, live, merged_row, row, rows, write

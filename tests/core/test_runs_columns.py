@@ -15,7 +15,7 @@ from django_delayq.core import runs, runwriter
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.runframes import Rows, Shape, entry_of, with_keys
+from django_delayq.core.records.run_frames import Rows, Shape, entry_of, with_keys
 from django_delayq.core.runwriter import RunWriter
 
 from .runs_stage import counted, ledgers, merged_row, row, rows, write

@@ -11,9 +11,9 @@ from django_delayq.core import fsck, runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import ack
-from django_delayq.core.keys import MAX_SHARDS
+from django_delayq.core.records.keys import MAX_SHARDS
+from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.runframes import entry_of, with_keys
 from django_delayq.core.runwriter import RunClosed, RunWriter
 
 from .epochs_stage import epoch_of, other, take_all

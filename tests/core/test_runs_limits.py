@@ -13,7 +13,7 @@ from django_delayq.core import events, runlimits, runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.job import ack
-from django_delayq.core.keys import pace_key
+from django_delayq.core.records.keys import pace_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.runlimits import Limits, RunStopped
 from django_delayq.core.runs import Run

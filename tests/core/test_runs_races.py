@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core import runs
 from django_delayq.core.broker import Broker
-from django_delayq.core.keys import runs_key
+from django_delayq.core.records.keys import runs_key
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.runs import Run
 from django_delayq.core.runwriter import RunClosed, RunWriter, write_all

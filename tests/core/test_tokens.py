@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, ack, release
-from django_delayq.core.keys import number_of
+from django_delayq.core.records.keys import number_of
 
 from .epochs_stage import epoch_of, other, reshard, take_all
 from .stage import Stage

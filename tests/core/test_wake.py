@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.keys import wake_key
+from django_delayq.core.records.keys import wake_key
 from django_delayq.core.wake import Waker
 
 from .stage import Stage

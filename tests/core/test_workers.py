@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.keys import workers_key
+from django_delayq.core.records.keys import workers_key
 
 
 def stored(broker: Broker, said: bytes) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from django_delayq.core import keys
 from django_delayq.core.broker import Broker
+from django_delayq.core.records import keys
 from django_delayq.worker import consumer
 
 from .support import DEADLINE, config, eventually, put, registry_of, working

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
-from django_delayq.core.keys import MAX_SHARDS
+from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.task import Registry
 from django_delayq.worker import current_job, dispatcher
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from ..keys import Shard
+from ..records.keys import Shard
 from .faults import REDIS_ERRORS
 from .pool import BoundedPool
 from .scripts import clear_errors, pack_argument, raise_clear

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .errors import InvalidJob
-from .job import (
+from ..errors import InvalidJob
+from ..job import (
     DEFAULT_PRIORITY,
     DURABLE,
     MAX_ID_BYTES,

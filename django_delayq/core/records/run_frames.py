@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from .errors import InvalidJob
+from ..errors import InvalidJob
+from ..inputs import check_choice, check_int, check_task_name
+from ..job import MAX_ID_BYTES, NewJob
+from ..runs import CHUNK, key_of
 from .frames import CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
-from .inputs import check_choice, check_int, check_task_name
-from .job import MAX_ID_BYTES, NewJob
-from .runs import CHUNK, key_of
 
 _HEAD: Final = struct.Struct("<BBBBBB")
 _U8: Final = struct.Struct("<B")
@@ -50,7 +50,7 @@ class Shape:
     def of(cls, task: str, *, on_conflict: str = "ignore", due_policy: str = "replace", score_policy: str = "min",
            reset_retries: bool = True, flags: int, merged: bool = False, score_is_now: bool = False,
            keyed: bool = True) -> Shape:  # fmt: skip
-        """As a :class:`~.job.NewJob` says it; ``flags`` is the first byte of the bodies (:func:`~.job.pack_body`).
+        """As a :class:`~..job.NewJob` says it; ``flags`` is the first byte of the bodies (:func:`~..job.pack_body`).
 
         Raises:
             InvalidJob: what cannot be, or payloads are to be merged and there is none.

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from .job import NewJob, Payload, Undecodable
+from ..job import NewJob, Payload, Undecodable
 
 VERSION: Final = 1
 _MAY_BE_OVERLOOKED: Final = 128

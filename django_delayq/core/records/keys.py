@@ -8,7 +8,7 @@ name        type     content
 =========== ======== ==========================================================================================
 due.0 … 7   zset     waiting ids of one priority class -> due, µs (ms · 1000 + place of arrival)
 lease       zset     reserved ids -> end of the lease, ms
-body        hash     live id -> body (:func:`~.job.pack_body`)
+body        hash     live id -> body (:func:`~..job.pack_body`)
 state       hash     id -> what changed since it was scheduled (``lua/lib/state.lua``); a fresh job has none
 gate        hash     running id -> due and body of what was scheduled meanwhile
 order       zset     payloads of merged jobs by (id, score, arrival), all with score 0
@@ -23,10 +23,10 @@ window      list     request ids by age
 count       hash     counters
 event       stream   finished attempts, capped
 meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks, birth,
-                     how far consumers have read the events (:mod:`.events`)
+                     how far consumers have read the events (:mod:`..events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
 settled     hash     durable key -> mark: how its generation ended (``lua/lib/settled.lua``), until somebody took it
-quarantine  zset     like due, of the jobs of all classes whose next run is in quarantine (:mod:`~.job`)
+quarantine  zset     like due, of the jobs of all classes whose next run is in quarantine (:mod:`~..job`)
 begun       hash     (token, id) of a job that was acked before its run began -> begin, state, body, payloads
                      (``lua/ack_early.lua``), until the end of the run is stored
 =========== ======== ==========================================================================================
@@ -34,14 +34,14 @@ begun       hash     (token, id) of a job that was acked before its run began ->
 Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
 ``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:tasks`` (hash: worker -> names of the tasks
 that it can run), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
-somebody told it and it has not done yet, see :mod:`.workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
-see :mod:`.timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms),
+somebody told it and it has not done yet, see :mod:`..workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
+see :mod:`..timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms),
 ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write ->
-its record, see :mod:`.runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each
+its record, see :mod:`..runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each
 shard that an open bulk write writes to, in the same slot, lies its ledger: ``<stem>run:<run>:<opened ms>`` (hash).
 
 What expires, and no job needs: the ledger of a closed run (a day later), ``{<prefix>}:pace:<run>`` (string: when its
-next job is in time), ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see :mod:`.results`),
+next job is in time), ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see :mod:`..results`),
 ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``) and ``<prefix>:answer:<hash>`` (string: what the
 HTTP API answered to an Idempotency-Key).
 """
@@ -52,7 +52,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from .job import PRIORITIES
+from ..job import PRIORITIES
 
 MAX_SHARDS: Final = 1024
 SHARD_KEYS: Final = (

@@ -1,0 +1,5 @@
+"""The bytes: Redis keys (:mod:`.keys`, the data model on one page), frames of calls, packed jobs, layouts of queues.
+
+Pure functions without a connection. Imported by ``core``, and by ``pipeline``, ``testing`` and ``outbox`` for what they
+pack or read themselves.
+"""
