@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from django_delayq.core.broker import Broker
 from django_delayq.core.records.run_frames import Rows, Shape
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.runs import Run, open_run
-from django_delayq.core.runwriter import RunWriter
+from django_delayq.core.sending.run_writer import RunWriter
+from django_delayq.core.sending.runs import Run, open_run
 
 QUEUE = "sms"
 SHARDS = 4

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_int, one_line, short, suggest
 from ..core.job import PRIORITIES, Job
+from ..core.sending.chunks import CHUNK
 from ..core.times import delay_ms_of
 from ..settings.conf import conf
 from .fields import MOST_ERRORS

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob
 from ..core.inputs import check_holder, check_int, short
+from ..core.sending.chunks import CHUNK
 from .base import Body
 from .leases import LONGEST_TTR, TTR, read_ttr
 

@@ -19,12 +19,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from .chunks import CHUNK
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES
 from .records.frames import bad_id
 from .records.keys import DUE_KEYS, number_of
 from .rehome import live_in_older
+from .sending.chunks import CHUNK
 from .sweep import Act, Progress, last_score, look_at, sweep, told
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Final
 
-from .chunks import CHUNK
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES, PRIORITIES
 from .paging import Range
@@ -32,6 +31,7 @@ from .records.column_values import (
 )
 from .records.keys import DUE_KEYS, SHARD_KEYS
 from .redis.scripts import clear_errors
+from .sending.chunks import CHUNK
 
 if TYPE_CHECKING:
     from .broker import Broker

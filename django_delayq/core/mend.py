@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .chunks import CHUNK
 from .redis.scripts import clear_errors
+from .sending.chunks import CHUNK
 
 if TYPE_CHECKING:
     from .queue import Queue

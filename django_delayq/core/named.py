@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .chunks import CHUNK
 from .errors import InvalidJob
+from .sending.chunks import CHUNK
 from .times import MAX_DUE_MS
 
 if TYPE_CHECKING:

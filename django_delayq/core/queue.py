@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 from zlib import crc32
 
 from . import rehome
-from .chunks import CHUNK, MOVED, ChunkSender
 from .epochs import Patience
 from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
 from .job import MAX_ID_BYTES, Generation, NewJob
@@ -22,6 +21,7 @@ from .records.frames import bad_id, pack_deadline, pack_generation, pack_known, 
 from .records.keys import MAX_SHARDS, number_of
 from .redis.scripts import clear_errors
 from .requests import new_request, request_for
+from .sending.chunks import CHUNK, MOVED, ChunkSender
 from .shards import Batch, Shards
 
 _OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from . import rules
-from .chunks import CHUNK
 from .job import Job, Settlement, bury, expire
 from .records import layout as layouts
 from .records.frames import (
@@ -27,6 +26,7 @@ from .records.frames import (
 from .records.keys import Shard, number_of
 from .records.layout import Layout
 from .requests import derived_request, new_request
+from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .chunks import CHUNK
 from .records.keys import SHARD_KEYS
+from .sending.chunks import CHUNK
 
 if TYPE_CHECKING:
     from .queue import Queue

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .. import connections
-from ..core.chunks import CHUNK
 from ..core.queue import Queue
+from ..core.sending.chunks import CHUNK
 from .index import Index
 from .rows import Entry, Place, Row, member_of, place_of, store
 from .shadow import AT_ONCE, database_of, table

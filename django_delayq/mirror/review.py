@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ..core.chunks import CHUNK
+from ..core.sending.chunks import CHUNK
 from .rows import Entry, store
 from .shadow import AT_ONCE, Scope, Shadow
 

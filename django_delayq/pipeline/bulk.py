@@ -13,10 +13,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ..core import runs
 from ..core.broker import Broker
 from ..core.errors import DelayQError, Misconfigured
-from ..core.runs import CHUNK, Run
+from ..core.sending import runs
+from ..core.sending.runs import CHUNK, Run
 from .errors import PipelineError, RunDiffers
 from .expressions import jobs, names_in
 from .inputs import PART_BYTES, PART_NAMES, Files, Table, contents, in_order, in_parts, least_parts, without_user

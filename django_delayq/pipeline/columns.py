@@ -17,7 +17,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import check_task_name
 from ..core.job import NewJob, Payload, pack_body
 from ..core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
-from ..core.runs import Run
+from ..core.sending.runs import Run
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS, delay_ms_of
 from . import cells
 from . import column_parts as parts

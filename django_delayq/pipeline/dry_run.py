@@ -11,8 +11,8 @@ from ..core.records import layout as layouts
 from ..core.records.keys import number_of
 from ..core.records.run_frames import KEY_BYTES
 from ..core.redis.scripts import clear_errors
-from ..core.runlimits import memory_of
-from ..core.runs import Run
+from ..core.sending.run_limits import memory_of
+from ..core.sending.runs import Run
 from .columns import Packer
 from .write_options import NOW, WriteOptions
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
 
-from ..core import runs
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
 from ..core.named import cancel_named
+from ..core.sending import runs
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import aside
 from .bulk import BulkOptions, Watch, bulk

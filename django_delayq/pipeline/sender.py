@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ..core import runs
 from ..core.broker import Broker
 from ..core.errors import InvalidJob
 from ..core.inputs import check_queue_name
 from ..core.records.run_frames import Shape
-from ..core.runlimits import Limits
-from ..core.runs import Run
-from ..core.runwriter import RunWriter
+from ..core.sending import runs
+from ..core.sending.run_limits import Limits
+from ..core.sending.run_writer import RunWriter
+from ..core.sending.runs import Run
 from . import cells
 from .cells import Bad
 from .columns import Packer

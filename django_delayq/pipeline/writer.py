@@ -4,7 +4,7 @@ Columns: ``id`` (required), ``due`` or ``due_ms`` (without them all jobs are due
 ``payload`` and ``score``, and for each row that says so ``priority``, ``context``, ``on_conflict``, ``task``,
 ``queue``, ``max_attempts``, ``expires``, ``timeout``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
 
-Each write is a *run* (:mod:`django_delayq.core.runs`): a chunk that is in is never written again, whatever became of
+Each write is a *run* (:mod:`django_delayq.core.sending.runs`): a chunk that is in is never written again, whatever became of
 its jobs, so tasks may be tried again, run twice, or be gone on with under the same ``runId`` after a crash. That takes
 the same rows in the same order: files give them, and so does what was sorted by id within its partitions. What came to
 what is counted by Redis, in the script that writes; the messages of tasks are not added up.
@@ -28,11 +28,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ..core import runs
 from ..core.broker import Broker
 from ..core.errors import DelayQError
-from ..core.runlimits import memory_of
-from ..core.runwriter import RunClosed
+from ..core.sending import runs
+from ..core.sending.run_limits import memory_of
+from ..core.sending.run_writer import RunClosed
 from .column_names import fault_of_case
 from .errors import PipelineError, RunDiffers
 from .redis_door import open_broker

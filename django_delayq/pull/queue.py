@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from .. import connections
-from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob, QueueUnavailable
 from ..core.inputs import check_holder, check_id, check_int, check_queue_name, short, suggest
 from ..core.job import NewJob, new_id, new_key
 from ..core.records.frames import generation_of
+from ..core.sending.chunks import CHUNK
 from ..core.task import Task
 from ..core.times import delay_ms_of
 from ..outbox import swift

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from ..core.chunks import CHUNK
 from ..core.records.frames import take_u8
+from ..core.sending.chunks import CHUNK
 from . import indexes, operators
 from .inspector import stats
 from .shard import Shard

@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core import queue as core
-from ..core.chunks import CHUNK
 from ..core.errors import InvalidJob
 from ..core.job import Job, NewJob, Settlement, expire
 from ..core.records.frames import pack_new
 from ..core.records.layout import PAUSED_OUT
+from ..core.sending.chunks import CHUNK
 from ..core.settled import MOST_MARKS, Mark
 from ..core.shards import Batch, Tick, Which
 from . import intake, operators, settling

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.epochs import Epochs
 from django_delayq.core.job import Job, NewJob, Payload, ack
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.run_frames import entry_of, with_keys
-from django_delayq.core.runs import Run
-from django_delayq.core.runwriter import Limits, RunWriter, Written, write_all
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import Limits, RunWriter, Written, write_all
+from django_delayq.core.sending.runs import Run
 
 from .epochs_stage import take_all
 from .stage import Stage

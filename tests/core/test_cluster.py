@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, columns, events, fsck, mend, named, runs
+from django_delayq.core import bulk, columns, events, fsck, mend, named
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import (
     Generation,
@@ -26,7 +26,8 @@ from django_delayq.core.job import (
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results
-from django_delayq.core.runwriter import Limits, RunWriter, write_all
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import Limits, RunWriter, write_all
 from django_delayq.core.timings import Figures
 from django_delayq.core.wake import ChannelWaker, Waker
 from tests.support.cluster_box import ClusterBox

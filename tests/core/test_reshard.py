@@ -11,12 +11,12 @@ import pytest
 
 from django_delayq.core import bulk, epochs, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.chunks import ChunkSender
 from django_delayq.core.errors import DelayQError, IdTaken, InvalidJob, QueuePaused
 from django_delayq.core.job import Job, NewJob, Payload, ack, bury, fail, new_key, release
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
 from django_delayq.core.records.layout import CLOSING, is_pending
+from django_delayq.core.sending.chunks import ChunkSender
 from django_delayq.worker.dispatcher import Caretaker
 from tests.support.cluster_box import ClusterBox
 

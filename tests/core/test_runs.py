@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, InvalidJob
 from django_delayq.core.records.keys import runs_key
 from django_delayq.core.records.run_frames import entry_of, with_keys
-from django_delayq.core.runs import RunDiffers
-from django_delayq.core.runwriter import RunClosed, RunWriter, write_all
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import RunClosed, RunWriter, write_all
+from django_delayq.core.sending.runs import RunDiffers
 
 from .epochs_stage import Killed, kill_after, other
 from .runs_stage import counted, ledgers, live, open_ledgers, row, rows, write

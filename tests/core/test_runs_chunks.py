@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import events, runs, runwriter
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
 from django_delayq.core.records.run_frames import NO_CODE, Frame, Rows, Shape, entry_of, with_keys
-from django_delayq.core.runwriter import RunWriter
+from django_delayq.core.sending import run_writer, runs
+from django_delayq.core.sending.run_writer import RunWriter
 
 from .runs_stage import FAR, live, merged_row, row, rows, write
 from .world import unchanged
@@ -98,7 +99,7 @@ def test_large_jobs_make_smaller_chunks(broker: Broker) -> None:
 
 
 def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runwriter, "MOST_WAITING", 20_000)
+    monkeypatch.setattr(run_writer, "MOST_WAITING", 20_000)
     broker.queue("q", shards=64)
     run = runs.open_run(broker, "a", "q")
     writer = RunWriter(broker, run)
@@ -113,7 +114,7 @@ def test_what_waits_for_its_chunk_is_bounded(broker: Broker, monkeypatch: pytest
 
 
 def test_the_shapes_side_by_side_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runwriter, "MOST_SHAPES", 5)
+    monkeypatch.setattr(run_writer, "MOST_SHAPES", 5)
     run = runs.open_run(broker, "a", "q")
     news = [NewJob(f"r{number}", f"task{number % 17}", due_ms=FAR, delay_ms=None) for number in range(200)]
     writer = RunWriter(broker, run)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_delayq.core import runs, runwriter
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
 from django_delayq.core.records.run_frames import Rows, Shape, entry_of, with_keys
-from django_delayq.core.runwriter import RunWriter
+from django_delayq.core.sending import run_writer, runs
+from django_delayq.core.sending.run_writer import RunWriter
 
 from .runs_stage import counted, ledgers, merged_row, row, rows, write
 
@@ -75,7 +75,7 @@ def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
     queue = broker.queue("q")
     broker.limit("q", max_length=30)
     run = runs.open_run(broker, "a", "q")
-    with pytest.raises(runwriter.QueueFull):
+    with pytest.raises(run_writer.QueueFull):
         write(broker, run, rows(50))
     some = keys(broker)
     assert 0 < len(some) < 50
@@ -108,8 +108,8 @@ SOME = st.builds(
 def test_columns_make_the_chunks_that_rows_make(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, news: list[NewJob], cuts: list[int], chunk: int, shards: int
 ) -> None:
-    monkeypatch.setattr(runwriter, "CHUNK_BYTES", 1000)
-    monkeypatch.setattr(runwriter, "MOST_WAITING", 4000)
+    monkeypatch.setattr(run_writer, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(run_writer, "MOST_WAITING", 4000)
     name = f"q{next(_names)}"
     broker.queue(name, shards=shards)
     run = runs.open_run(broker, name, name, chunk=chunk)

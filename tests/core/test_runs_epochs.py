@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import fsck, runs
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import ack
 from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.runwriter import RunClosed, RunWriter
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import RunClosed, RunWriter
 
 from .epochs_stage import epoch_of, other, take_all
 from .runs_stage import (

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import NewJob, Payload, ack, bury, fail
 from django_delayq.core.records.run_frames import with_keys
+from django_delayq.core.sending import runs
 
 from .runs_stage import counted, write
 from .stage import T0, Stage

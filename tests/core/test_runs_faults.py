@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core import fsck, runs
+from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.runwriter import Limits, RunWriter
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import Limits, RunWriter
 from tests.support.cluster_box import ClusterBox
 from tests.support.redis_box import RedisBox
 

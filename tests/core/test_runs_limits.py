@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import events, runlimits, runs
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
 from django_delayq.core.job import ack
 from django_delayq.core.records.keys import pace_key
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.runlimits import Limits, RunStopped
-from django_delayq.core.runs import Run
+from django_delayq.core.sending import run_limits, runs
+from django_delayq.core.sending.run_limits import Limits, RunStopped
+from django_delayq.core.sending.runs import Run
 from tests.support.redis_box import RedisBox
 
 from .epochs_stage import other, take_all
@@ -324,9 +325,9 @@ def test_a_wait_gets_longer_and_comes_to_an_end(monkeypatch: pytest.MonkeyPatch)
         pauses.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(runlimits, "rest", rest)
+    monkeypatch.setattr(run_limits, "rest", rest)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    wait = runlimits.Wait(10, lambda: False)
+    wait = run_limits.Wait(10, lambda: False)
     with pytest.raises(ZeroDivisionError):
         while True:
             wait.rest(ZeroDivisionError())

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.records.keys import runs_key
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.core.runs import Run
-from django_delayq.core.runwriter import RunClosed, RunWriter, write_all
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import RunClosed, RunWriter, write_all
+from django_delayq.core.sending.runs import Run
 
 from .epochs_stage import other
 from .runs_stage import counted, ledgers, live, open_ledgers, rows, write

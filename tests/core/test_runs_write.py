@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import events, runs
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, fail, new_key
 from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.scripts import Scripts
-from django_delayq.core.runwriter import RunWriter
+from django_delayq.core.sending import runs
+from django_delayq.core.sending.run_writer import RunWriter
 from tests.support.redis_box import RedisBox
 from tests.support.tcp_proxy import TcpProxy
 

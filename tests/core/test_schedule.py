@@ -8,10 +8,10 @@ import pytest
 
 from django_delayq.core import events, fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.chunks import IN_FLIGHT
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob
 from django_delayq.core.redis.scripts import Reply, Scripts
+from django_delayq.core.sending.chunks import IN_FLIGHT
 
 from .stage import LEASE, Stage
 from .world import unchanged

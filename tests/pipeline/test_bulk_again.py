@@ -14,9 +14,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq import task as make_task
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
+from django_delayq.core.sending import runs
 from django_delayq.history.models import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
+from django_delayq.core.sending import runs
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.inputs import Files
 from django_delayq.pipeline.sender import Sender

@@ -14,7 +14,7 @@ from django_delayq import task as make_task
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
 from django_delayq.core.records.run_frames import Entry, Rows, Shape, entry_of, with_keys
-from django_delayq.core.runs import Run
+from django_delayq.core.sending.runs import Run
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from django_delayq.core import events, runs
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
+from django_delayq.core.sending import runs
 from django_delayq.pipeline.history import History, HistoryOptions
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox

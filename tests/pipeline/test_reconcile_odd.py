@@ -15,9 +15,9 @@ from django.utils import timezone
 from pyspark.sql import SparkSession
 
 from django_delayq.connections import DjangoBroker
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
+from django_delayq.core.sending import runs
 from django_delayq.management.pipeline import reconcile as subcommand
 from django_delayq.models import OutboxJob
 from django_delayq.pipeline.reconcile import DEAD, ReconcileOptions, Reconciliation

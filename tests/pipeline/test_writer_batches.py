@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
+from django_delayq.core.sending import runs
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.write_options import WriteOptions
 from django_delayq.pipeline.writer import JobsStreamWriter

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_delayq.core import runs
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
+from django_delayq.core.sending import runs
 from django_delayq.pipeline.bulk import BulkOptions, bulk
 from django_delayq.pipeline.errors import PipelineError
 

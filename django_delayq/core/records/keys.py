@@ -37,7 +37,7 @@ that it can run), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
 somebody told it and it has not done yet, see :mod:`..workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
 see :mod:`..timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms),
 ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write ->
-its record, see :mod:`..runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each
+its record, see :mod:`..sending.runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each
 shard that an open bulk write writes to, in the same slot, lies its ledger: ``<stem>run:<run>:<opened ms>`` (hash).
 
 What expires, and no job needs: the ledger of a closed run (a day later), ``{<prefix>}:pace:<run>`` (string: when its

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from ..errors import InvalidJob
 from ..inputs import check_choice, check_int, check_task_name
 from ..job import MAX_ID_BYTES, NewJob
-from ..runs import CHUNK, key_of
+from ..sending.runs import CHUNK, key_of
 from .frames import CONFLICT, DUE_POLICY, SCORE_POLICY, bad_id, pack_new
 
 _HEAD: Final = struct.Struct("<BBBBBB")

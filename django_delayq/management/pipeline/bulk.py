@@ -12,9 +12,9 @@ from django.core.management.base import CommandError
 from django.db import connections
 
 from ... import connections as ours
-from ...core import runs
 from ...core.errors import DelayQError
 from ...core.inputs import check_queue_name
+from ...core.sending import runs
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf

@@ -26,7 +26,7 @@ from ... import connections as ours
 from ...core import events, streams
 from ...core.errors import DelayQError
 from ...core.redis.scripts import server_version
-from ...core.runlimits import memory_of
+from ...core.sending.run_limits import memory_of
 from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ... import connections as ours
-from ...core import runs
+from ...core.sending import runs
 from ...history.retention import forget_hours
 from ...settings.conf import conf
 from . import common, keeping

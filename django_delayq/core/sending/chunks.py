@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from .epochs import Patience
-from .errors import DelayQError, QueueUnavailable
-from .job import NewJob
-from .records.frames import pack_deadline, pack_new
-from .records.keys import MAX_SHARDS
-from .redis.ordered import in_order
-from .redis.scripts import Reply
-from .requests import request_for
+from ..epochs import Patience
+from ..errors import DelayQError, QueueUnavailable
+from ..job import NewJob
+from ..records.frames import pack_deadline, pack_new
+from ..records.keys import MAX_SHARDS
+from ..redis.ordered import in_order
+from ..redis.scripts import Reply
+from ..requests import request_for
 
 if TYPE_CHECKING:
-    from .queue import Queue
+    from ..queue import Queue
 
 CHUNK: Final = 250
 CHUNK_BYTES: Final = 1 << 20
@@ -67,7 +67,7 @@ class ChunkSender:
     """One call for any number of jobs. What a closed shard sends away goes on to the next epoch's, in its order.
 
     Where a shard gets several chunks they go over one line to a node, so that none overtakes another
-    (:mod:`.redis.ordered`). Those that have an id in common wait for each other besides: the first may have to be sent
+    (:mod:`..redis.ordered`). Those that have an id in common wait for each other besides: the first may have to be sent
     again when the second has been done.
 
     Args:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import DelayQError, InvalidJob, QueueFull
-from .inputs import check_int, short
-from .records.keys import pace_key
-from .redis.faults import REDIS_ERRORS
-from .redis.scripts import clear_errors
+from ..errors import DelayQError, InvalidJob, QueueFull
+from ..inputs import check_int, short
+from ..records.keys import pace_key
+from ..redis.faults import REDIS_ERRORS
+from ..redis.scripts import clear_errors
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
     from .runs import Run
 
 

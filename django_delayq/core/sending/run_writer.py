@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from ..epochs import Patience
+from ..errors import DelayQError, QueueFull, QueuePaused
+from ..job import NewJob
+from ..records.keys import MAX_SHARDS, number_of
+from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
+from ..redis.ordered import in_order
+from ..redis.scripts import clear_errors
 from .chunks import CHUNK_BYTES, IN_FLIGHT
-from .epochs import Patience
-from .errors import DelayQError, QueueFull, QueuePaused
-from .job import NewJob
-from .records.keys import MAX_SHARDS, number_of
-from .records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
-from .redis.ordered import in_order
-from .redis.scripts import clear_errors
-from .runlimits import Brakes, Limits, RunStopped, Wait
+from .run_limits import Brakes, Limits, RunStopped, Wait
 from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_run
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 __all__ = ["Entry", "Limits", "Rows", "RunClosed", "RunStopped", "RunWriter", "Shape", "Written", "entry_of",
            "write_all"]  # fmt: skip
