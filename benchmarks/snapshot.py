@@ -63,7 +63,7 @@ def _report(title: str, rates: dict[str, list[float]]) -> Report:
 
 
 def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, Callable[[int], None]]:
-    from django_delayq.core.columns import Part, read_columns, read_replies
+    from django_delayq.core.operations.columns import Part, read_columns, read_replies
 
     queue = broker.queue(QUEUE)
     parts = [Part(QUEUE, number, "waiting") for number in queue.numbers]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
-from ..core.inspector import INDEXES, SEARCHED, Counts
+from ..core.operations.inspector import INDEXES, SEARCHED, Counts
 from .needle import GaveUp, Needle
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.views import JobView
+    from ..core.operations.views import JobView
 
 __all__ = ["LATEST_FIRST", "PATIENCE", "PLACES", "USUAL_LIMIT", "Listing", "Wish", "browse", "count_at", "look_for"]
 

@@ -18,7 +18,7 @@ from .. import repair
 from ..core import codec
 from ..core.errors import DelayQError, InvalidJob
 from ..core.job import Payload, Undecodable
-from ..core.views import JobView
+from ..core.operations.views import JobView
 from ..repair.edit import MOST_PAYLOADS
 from . import shown
 from .deeds import DeedsMixin, told

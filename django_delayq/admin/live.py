@@ -23,7 +23,7 @@ import django_delayq
 from .. import connections
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..core.views import JobView
+from ..core.operations.views import JobView
 from ..models import LiveJob
 from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, Listing, Wish, browse, count_at, look_for
 from .looks import JobLook, payload_look

@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
+from ..core.operations.views import JobView
 from ..core.task import registry
-from ..core.views import JobView
 from ..settings.conf import conf
 from . import shown
 from .browse import MOST_BYTES

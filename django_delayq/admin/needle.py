@@ -11,7 +11,7 @@ from . import shown
 
 if TYPE_CHECKING:
     from ..core.job import Job
-    from ..core.views import JobView
+    from ..core.operations.views import JobView
 
 __all__ = ["GaveUp", "Needle"]
 

@@ -14,7 +14,7 @@ from .words import When, duration, moment
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.inspector import Counts
+    from ..core.operations.inspector import Counts
     from ..core.queue import Queue
 
 __all__ = ["QueueLook", "WorkerLook", "workers_of"]

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from ..connections import broker
 from ..core.errors import DelayQError
 from ..core.job import Payload
-from ..core.views import JobView
+from ..core.operations.views import JobView
 from . import shown
 
 if TYPE_CHECKING:

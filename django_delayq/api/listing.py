@@ -12,9 +12,9 @@ from rest_framework import serializers
 
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, check_int, short
-from ..core.paging import unpack_cursor
+from ..core.operations.paging import unpack_cursor
+from ..core.operations.views import JobView
 from ..core.queue import Queue
-from ..core.views import JobView
 from ..settings.conf import conf
 from . import brokers, values
 from .base import Body

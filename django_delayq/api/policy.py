@@ -8,7 +8,7 @@ from typing import Any, Final
 from .. import connections
 from ..connections import DjangoBroker
 from ..core import rules
-from ..core.counts import Counts
+from ..core.operations.counts import Counts
 from ..core.queue import Queue
 from ..core.records import layout as layouts
 from ..core.records.keys import MAX_SHARDS

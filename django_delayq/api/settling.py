@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
+from ..core.operations.views import unpack_views
 from ..core.queue import Queue
 from ..core.records.frames import pack_id
 from ..core.redis.gather import gather
 from ..core.task import registry
-from ..core.views import unpack_views
 from ..pull import ends, figures
 from ..worker import decision
 from ..worker.record import name_of, record_of

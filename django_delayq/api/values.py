@@ -12,8 +12,8 @@ from uuid import UUID
 
 from ..core import codec
 from ..core.job import Job, Payload, Undecodable
+from ..core.operations.views import JobView
 from ..core.task import registry
-from ..core.views import JobView
 from ..masking import HIDDEN, Mask
 from ..pull.held import RAW
 from ..settings.conf import mask

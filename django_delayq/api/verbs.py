@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core import bulk
+from ..core.operations.sweep import Progress
 from ..core.queue import Queue
-from ..core.sweep import Progress
 from ..outbox import door, rows, verbs
 from ..outbox.due import NOW, DueTime
 from ..repair.sweeping import Sweep

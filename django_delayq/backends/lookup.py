@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from django.conf import settings
 
 from .. import connections
+from ..core.operations.views import JobView
 from ..core.records.packed import unpack_job
 from ..core.results import FAILED, READY, RUNNING, Record
-from ..core.views import JobView
 from ..outbox import door, rows
 from ..settings.conf import conf
 from . import records

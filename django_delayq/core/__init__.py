@@ -27,8 +27,8 @@ from .errors import (
     Retry,
     Verdict,
 )
-from .inspector import Counts, Inspector, JobView, Page
 from .job import Job, NewJob, Payload, Settlement, ack, bury, fail, new_id, release
+from .operations.inspector import Counts, Inspector, JobView, Page
 from .queue import Queue
 from .redis.connection import Connection, RedisConfig, connect
 from .shards import Batch, Tick

@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
 from . import figures, rules, workers
-from .epochs import Epochs
 from .errors import InvalidJob, Misconfigured
-from .inspector import Inspector
+from .operations.inspector import Inspector
+from .operations.resharding import Epochs
 from .queue import Queue
 from .records import layout as layouts
 from .records.frames import BrokenJob
@@ -222,7 +222,7 @@ class Broker:
         return layout
 
     def reshard(self, name: str, shards: int) -> Layout:
-        """Changes a queue's number of shards while everybody goes on working (:mod:`.epochs`); returns its layout.
+        """Changes a queue's number of shards while everybody goes on working (:mod:`.operations.resharding`); returns its layout.
 
         Raises:
             InvalidJob: there is no such queue, or the number is not 1 … 1024.

@@ -21,11 +21,11 @@ from zlib import crc32
 
 from .errors import InvalidJob
 from .job import MAX_ID_BYTES
+from .operations.rehome import live_in_older
+from .operations.sweep import Act, Progress, last_score, look_at, sweep, told
 from .records.frames import bad_id
 from .records.keys import DUE_KEYS, number_of
-from .rehome import live_in_older
 from .sending.chunks import CHUNK
-from .sweep import Act, Progress, last_score, look_at, sweep, told
 
 if TYPE_CHECKING:
     from .queue import Queue

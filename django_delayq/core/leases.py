@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .operations.views import unpack_views
 from .records.frames import pack_id
 from .redis.gather import Call, gather
-from .views import unpack_views
 
 if TYPE_CHECKING:
     from .broker import Broker

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
 
-from . import rehome
-from .epochs import Patience
 from .errors import DelayQError, IdTaken, InvalidJob, QueueFull, QueuePaused
 from .job import MAX_ID_BYTES, Generation, NewJob
+from .operations import rehome
+from .operations.resharding import Patience
 from .records import layout as layouts
 from .records.frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
 from .records.keys import MAX_SHARDS, number_of
@@ -225,7 +225,7 @@ class Queue(Shards):
 
     def visit(self, ident: str, ask: Callable[[int], T | None], *, create: bool = False,
                fresh: bool = False) -> T | None:  # fmt: skip
-        """Asks the shards in which an id may live, the oldest first, until one knows (:mod:`.epochs` tells why).
+        """Asks the shards in which an id may live, the oldest first, until one knows (:mod:`.operations.resharding` tells why).
 
         Args:
             ask: called with the number of a shard; None means that the shard is closed and the id not live in it.

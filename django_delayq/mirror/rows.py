@@ -14,7 +14,7 @@ from django.db import connections
 from django.utils import timezone
 
 from ..core.job import MAX_ID_BYTES
-from ..core.views import JobView
+from ..core.operations.views import JobView
 from ..models import NAME_LENGTH, FailedJob, MorgueJob
 
 Model: TypeAlias = type[FailedJob] | type[MorgueJob]

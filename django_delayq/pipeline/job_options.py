@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from ..core.columns import PLACES
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_id, check_queue_name, short
+from ..core.operations.columns import PLACES
 from ..core.task import suggest
 from .redis_door import check_names
 

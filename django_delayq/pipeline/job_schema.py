@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from ..core.columns import Columns, Entries, Part, default_of
 from ..core.errors import Misconfigured
+from ..core.operations.columns import Columns, Entries, Part, default_of
 from ..core.task import suggest
 
 

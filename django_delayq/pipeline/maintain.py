@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.bulk import discard_many, kick_many
 from ..core.errors import InvalidJob
-from ..core.mend import retry_failed
-from ..core.named import cancel_named, move_named
+from ..core.operations.mend import retry_failed
+from ..core.operations.named import cancel_named, move_named
 from ..core.queue import Queue
 from ..core.task import check_choice
 from .errors import PipelineError

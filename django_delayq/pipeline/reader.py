@@ -1,7 +1,7 @@
 """Reading the queue as it is now: a snapshot by shards, in batches of Arrow.
 
 It is not one moment's picture. A job that stays where it is meanwhile is there exactly once; one that moves may be
-there twice, or not at all (:mod:`django_delayq.core.columns`).
+there twice, or not at all (:mod:`django_delayq.core.operations.columns`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ..core.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import suggest
+from ..core.operations.columns import INDEXED, PAGE, Columns, Entries, Part, read_columns, read_entries
 from .column_names import fault_of_case
 from .job_options import ReadOptions, Wanted
 from .job_schema import OF_PART, ArrowRows, check_schema

@@ -23,7 +23,7 @@ from pyspark.sql import Observation
 
 from ..core.errors import DelayQError
 from ..core.inputs import CONTROL
-from ..core.named import cancel_named
+from ..core.operations.named import cancel_named
 from ..core.sending import runs
 from ..core.times import MAX_DUE_MS, TEN_YEARS_MS
 from . import aside

@@ -30,7 +30,7 @@ from .hub import hub
 from .search import Search, Terms
 
 if TYPE_CHECKING:
-    from ..core.inspector import Counts, JobView
+    from ..core.operations.inspector import Counts, JobView
 
 Wait = float | timedelta | None
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from ..core import bulk
 from ..core.errors import InvalidJob
-from ..core.mend import Named, end_failed, retry_failed
+from ..core.operations.mend import Named, end_failed, retry_failed
 from ..core.queue import Queue
 from ..core.times import delay_ms_of
 from ..mirror.refresh import Group, grouped, refresh

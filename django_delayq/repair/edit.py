@@ -22,10 +22,10 @@ from django.db import transaction
 from ..core import codec
 from ..core.errors import IdTaken, InvalidJob, QueueFull, QueuePaused
 from ..core.job import Job, NewJob, Payload, ack, is_durable, new_key, release
+from ..core.operations.views import JobView
 from ..core.queue import Queue
 from ..core.records import layout as layouts
 from ..core.task import Task, registry
-from ..core.views import JobView
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Entry, Row, member_of
 from ..outbox import rows as outbox

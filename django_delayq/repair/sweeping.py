@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..core.sweep import Progress
+from ..core.operations.sweep import Progress
 
 __all__ = ["Sweep"]
 

@@ -19,7 +19,7 @@ from . import verbs
 from .handle import Delay, JobHandle, Left
 
 if TYPE_CHECKING:
-    from ..core.inspector import JobView
+    from ..core.operations.inspector import JobView
 
 __all__ = ["acancel", "aget_job", "areschedule", "arun_now", "aschedule", "aschedule_many"]
 

@@ -33,7 +33,7 @@ from .targets import find_job, find_task
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
-    from ..core.inspector import JobView
+    from ..core.operations.inspector import JobView
 
 __all__ = [
     "JobHandle",

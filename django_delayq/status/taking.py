@@ -10,7 +10,7 @@ from .snapshot import QueueStatus, RedisStatus, RunningJob, Snapshot, WorkerStat
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
-    from ..core.inspector import Counts
+    from ..core.operations.inspector import Counts
     from ..core.queue import Queue
 
 #: of the whole numbers that JSON has for everybody

@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core.inspector import Inspector
 from ..core.job import PRIORITIES, Job, Payload
-from ..core.paging import Entry, Range
-from ..core.views import JobView
+from ..core.operations.inspector import Inspector
+from ..core.operations.paging import Entry, Range
+from ..core.operations.views import JobView
 from . import indexes
 from .payloads import ordered
 from .shard import Shard

@@ -122,7 +122,7 @@ def _buried(shard: Shard, ident: str, grave: Grave) -> ScheduledJob:
 
 def _job(shard: Shard, ident: str, content: Content, due: Due, items: list[Item], state: str, failures: int = 0,
          error: bytes = b"", reason: str = "") -> ScheduledJob:  # fmt: skip
-    from ..core.views import JobView
+    from ..core.operations.views import JobView
 
     job = Job(shard.queue, shard.number, ident, content.task, content.key, content.args, content.options,
               content.priority, due.ms, error=error)  # fmt: skip

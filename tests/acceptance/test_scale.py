@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import redis.connection
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
-from django_delayq.core.inspector import JobView
 from django_delayq.core.job import NewJob, bury
+from django_delayq.core.operations import fsck
+from django_delayq.core.operations.inspector import JobView
 from tests.support.redis_box import RedisBox
 
 from .conftest import MakeMill

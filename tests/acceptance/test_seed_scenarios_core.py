@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import IdTaken, InvalidJob
 from django_delayq.core.job import Job, NewJob, Payload, Undecodable, ack, fail, new_key, release
+from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.times import due_of
 from django_delayq.worker.decision import Policy, raised

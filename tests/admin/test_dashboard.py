@@ -19,8 +19,8 @@ from django_delayq.admin.dashboard_data import MOST_QUEUES, level
 from django_delayq.admin.dashboard_looks import LOOKS, Look
 from django_delayq.admin.dashboard_words import warnings_of
 from django_delayq.core.broker import Broker
-from django_delayq.core.counts import Counts
 from django_delayq.core.job import NewJob
+from django_delayq.core.operations.counts import Counts
 from django_delayq.core.records.layout import encode, new_layout
 from django_delayq.core.records.packed import pack_job
 from django_delayq.core.rules import orders_of

@@ -7,8 +7,8 @@ from typing import Any
 from django_delayq import task
 from django_delayq.core import job
 from django_delayq.core.broker import Broker
-from django_delayq.core.inspector import JobView
 from django_delayq.core.job import Job
+from django_delayq.core.operations.inspector import JobView
 from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.task import Task
 from django_delayq.scheduling.verbs.merged import MergedJobs

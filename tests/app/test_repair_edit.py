@@ -13,8 +13,8 @@ from django_delayq import schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode, decode_args
 from django_delayq.core.errors import InvalidJob, QueueFull, QueuePaused
-from django_delayq.core.inspector import JobView
 from django_delayq.core.job import NewJob, Payload, ack, is_durable, new_key
+from django_delayq.core.operations.inspector import JobView
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import Scripts
 from django_delayq.models import FailedJob, MorgueJob, OutboxJob

@@ -25,7 +25,7 @@ from django_delayq import (
 )
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import decode_args
-from django_delayq.core.inspector import JobView
+from django_delayq.core.operations.inspector import JobView
 
 from .deeds import clash, keyed, note, rest
 

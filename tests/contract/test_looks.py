@@ -9,7 +9,7 @@ import pytest
 from django_delayq.core import bulk
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import Undecodable
-from django_delayq.core.views import JobView
+from django_delayq.core.operations.views import JobView
 
 from .stand import T0, Make, Stand
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.core import epochs, fsck
 from django_delayq.core.broker import Broker
+from django_delayq.core.operations import fsck, resharding
 from django_delayq.core.redis.connection import Connection
 
 from .epochs_stage import take_all
@@ -32,7 +32,7 @@ def stage(clocked: Broker) -> Stage:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers finish what somebody else left half done almost at once."""
-    monkeypatch.setattr(epochs, "PATIENCE", 0.01)
+    monkeypatch.setattr(resharding, "PATIENCE", 0.01)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.epochs import Epochs
 from django_delayq.core.job import Job, NewJob, Payload, ack
+from django_delayq.core.operations.resharding import Epochs
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.sending import runs

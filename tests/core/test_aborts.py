@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from django_delayq.core import bulk, fsck
+from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Generation, Job, NewJob, Settlement, ack, bury, fail, is_durable, release
+from django_delayq.core.operations import fsck
 from django_delayq.core.redis.scripts import compose
 
 from .stage import Stage

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_delayq.core import bulk, events, fsck
+from django_delayq.core import bulk, events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, Settlement, ack, bury, fail, new_key
+from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.redis_box import RedisBox

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, columns, events, fsck, mend, named
+from django_delayq.core import bulk, events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import (
     Generation,
@@ -23,6 +23,7 @@ from django_delayq.core.job import (
     new_key,
     release,
 )
+from django_delayq.core.operations import columns, fsck, mend, named
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.scripts import NAMES
 from django_delayq.core.results import Record, Results

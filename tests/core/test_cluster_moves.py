@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, ack, new_id
+from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis import connection as connection_module
 from django_delayq.core.redis.connection import RedisConfig, connect

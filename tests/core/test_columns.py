@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.columns import INDEXED, NAMES, PLACES, Columns, Entries, Part, read_columns, read_entries
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob
-from django_delayq.core.views import JobView
+from django_delayq.core.operations.columns import (
+    INDEXED,
+    NAMES,
+    PLACES,
+    Columns,
+    Entries,
+    Part,
+    read_columns,
+    read_entries,
+)
+from django_delayq.core.operations.views import JobView
 
 from .stage import LEASE, T0, Stage
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_delayq.core import events, fsck, streams
+from django_delayq.core import events, streams
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob, ack
+from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
 from django_delayq.core.redis.connection import RedisConfig, connect
 from tests.support.redis_box import RedisBox

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_delayq.core.inspector import JobView
+from django_delayq.core.operations.inspector import JobView
 
 from .stage import Stage
 

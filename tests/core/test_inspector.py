@@ -9,8 +9,8 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inspector import JobView, Lease
 from django_delayq.core.job import NewJob
+from django_delayq.core.operations.inspector import JobView, Lease
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

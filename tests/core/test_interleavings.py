@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, Payload, Settlement, ack, bury, fail, release
+from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection
 
 from .model import ModelShard

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core import bulk
-from django_delayq.core.epochs import Epochs
 from django_delayq.core.errors import QueueNotEmpty
+from django_delayq.core.operations.resharding import Epochs
 from django_delayq.core.queue import Queue
 
 from .epochs_stage import clocks, reshard

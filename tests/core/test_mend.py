@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.core.job import new_key
-from django_delayq.core.mend import end_failed, retry_failed
+from django_delayq.core.operations.mend import end_failed, retry_failed
 
 from .stage import T0, Stage
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueFull
 from django_delayq.core.job import Job, NewJob, Payload, ack, bury, fail, new_key, release
+from django_delayq.core.operations import fsck
 
 from .stage import LEASE, T0, Stage
 from .world import unchanged

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, QueueFull
 from django_delayq.core.job import DURABLE, Job, NewJob, Payload, Settlement, ack, bury, fail, is_durable, release
+from django_delayq.core.operations import fsck
 from django_delayq.core.records.frames import digest, unpack_batch
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.settled import Mark

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from django_delayq.core import events
-from django_delayq.core.columns import Part, read_columns
 from django_delayq.core.errors import InvalidJob
 from django_delayq.core.job import NewJob, Payload, new_key
-from django_delayq.core.mend import Named
-from django_delayq.core.named import cancel_named, move_named
+from django_delayq.core.operations.columns import Part, read_columns
+from django_delayq.core.operations.mend import Named
+from django_delayq.core.operations.named import cancel_named, move_named
 
 from .stage import T0, Stage
 

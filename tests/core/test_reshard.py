@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import bulk, epochs, fsck
+from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import DelayQError, IdTaken, InvalidJob, QueuePaused
 from django_delayq.core.job import Job, NewJob, Payload, ack, bury, fail, new_key, release
+from django_delayq.core.operations import fsck, resharding
 from django_delayq.core.queue import Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
 from django_delayq.core.records.layout import CLOSING, is_pending
@@ -81,7 +82,7 @@ def test_the_fencing_tokens_go_on_from_the_largest_of_the_old_shards(clocked: Br
     reshard(stage, 2)
     stage.put("a")
     (job,) = take_all(stage.queue)
-    assert job.token == 3 * 10**15 + epochs.HEAD_START + 1
+    assert job.token == 3 * 10**15 + resharding.HEAD_START + 1
 
 
 def test_t34_many_jobs_at_once_find_their_shards(clocked: Broker) -> None:
@@ -469,7 +470,7 @@ class Crowd:
 def test_t34_whatever_comes_together_no_id_ever_lives_twice(
     broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epochs, "PATIENCE", 0.0)
+    monkeypatch.setattr(resharding, "PATIENCE", 0.0)
     crowd = Crowd(broker, seed, monkeypatch)
     for turn in range(400):
         with contextlib.suppress(IdTaken):
@@ -481,7 +482,7 @@ def test_t34_whatever_comes_together_no_id_ever_lives_twice(
 
 
 def test_a_call_that_finds_no_open_shard_gives_up_and_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(epochs, "LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(resharding, "LONGEST_WAIT", 0.05)
     queue = broker.queue("q")
     monkeypatch.setattr(broker.epochs, "finish", lambda name: None)
     broker.change_layout("q", lambda layout: {**layout, "next": [1, 2]})

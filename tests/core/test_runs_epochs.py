@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import ack
+from django_delayq.core.operations import fsck
 from django_delayq.core.records.keys import MAX_SHARDS
 from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.redis.scripts import Scripts

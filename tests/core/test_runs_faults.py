@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
+from django_delayq.core.operations import fsck
 from django_delayq.core.records.run_frames import entry_of, with_keys
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.sending import runs

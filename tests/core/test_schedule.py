@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from django_delayq.core import events, fsck
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import IdTaken, InvalidJob, QueueUnavailable
 from django_delayq.core.job import NewJob
+from django_delayq.core.operations import fsck
 from django_delayq.core.redis.scripts import Reply, Scripts
 from django_delayq.core.sending.chunks import IN_FLIGHT
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import sweep
 from django_delayq.core.broker import Broker
 from django_delayq.core.codec import encode, encode_args
 from django_delayq.core.errors import InvalidJob
-from django_delayq.core.inspector import JobView
 from django_delayq.core.job import NewJob, Payload, new_key
+from django_delayq.core.operations import sweep
+from django_delayq.core.operations.inspector import JobView
 
 from .stage import Stage
 from .world import unchanged

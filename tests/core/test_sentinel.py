@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, ack, connect, fsck
+from django_delayq.core import Broker, NewJob, QueueUnavailable, RedisConfig, ack, connect
+from django_delayq.core.operations import fsck
 
 from ..support.processes import wait_until
 from ..support.sentinel_box import SentinelBox

@@ -12,9 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.columns import Part, read_columns
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
 from django_delayq.core.job import Job, NewJob, Payload, ack, bury, new_key
+from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import runs
 from django_delayq.pipeline.bulk import BulkOptions

@@ -19,10 +19,10 @@ from django.utils import timezone
 
 from django_delayq import connections, schedule
 from django_delayq import task as make_task
-from django_delayq.core import fsck
-from django_delayq.core.columns import Part, read_columns
 from django_delayq.core.errors import QueueFull
 from django_delayq.core.job import Job, NewJob, ack, bury, fail
+from django_delayq.core.operations import fsck
+from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import runs
 from django_delayq.core.sending.run_limits import Brakes, Limits, memory_of

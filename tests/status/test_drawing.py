@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.core.counts import Counts
+from django_delayq.core.operations.counts import Counts
 from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
 from django_delayq.status.drawing import clipped, fitted, flowing, regrouped, report, server_line, spark
 from django_delayq.status.screen import LOOKS, Trail, backlog_line, screen

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueueUnavailable
+from django_delayq.core.operations import fsck
 from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job

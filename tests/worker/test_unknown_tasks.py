@@ -8,12 +8,12 @@ from datetime import datetime
 
 import pytest
 
-from django_delayq.core import fsck
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import release
+from django_delayq.core.operations import fsck
+from django_delayq.core.operations.views import JobView
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.task import Registry, Task
-from django_delayq.core.views import JobView
 from django_delayq.worker import current_job
 
 from .support import DEADLINE, config, eventually, put, run_dry, working

@@ -21,7 +21,7 @@ from ..visible import Visible
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-    from ...core.counts import Counts
+    from ...core.operations.counts import Counts
 
 _TAGS: Final = ["figures"]
 

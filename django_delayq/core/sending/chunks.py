@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from ..epochs import Patience
 from ..errors import DelayQError, QueueUnavailable
 from ..job import NewJob
+from ..operations.resharding import Patience
 from ..records.frames import pack_deadline, pack_new
 from ..records.keys import MAX_SHARDS
 from ..redis.ordered import in_order

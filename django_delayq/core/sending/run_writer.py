@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from ..epochs import Patience
 from ..errors import DelayQError, QueueFull, QueuePaused
 from ..job import NewJob
+from ..operations.resharding import Patience
 from ..records.keys import MAX_SHARDS, number_of
 from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, with_keys
 from ..redis.ordered import in_order

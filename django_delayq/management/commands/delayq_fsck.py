@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core.fsck import check
+from ...core.operations.fsck import check
 from ..base import DelayQCommand, printable, queue_list
 
 

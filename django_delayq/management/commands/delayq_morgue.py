@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk
-from ...core.inspector import JobView
+from ...core.operations.inspector import JobView
 from ...core.queue import Queue
 from ...masking import Mask
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, moment, payload_of, positive, printable, table

@@ -11,8 +11,8 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core import bulk, rules
-from ...core.inspector import INDEXES, SEARCHED, Counts, JobView
 from ...core.job import Job
+from ...core.operations.inspector import INDEXES, SEARCHED, Counts, JobView
 from ...core.queue import Queue
 from ...masking import Mask
 from ...outbox.retention import forget_queue

@@ -9,8 +9,8 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from ... import connections
-from ...core.epochs import Progress
 from ...core.inputs import check_queue_name
+from ...core.operations.resharding import Progress
 from ..base import DelayQCommand, positive, table
 
 #: seconds between two looks of --wait

@@ -1,6 +1,6 @@
 """Jobs that come back from the morgue, or leave it for good, while a queue has more than one epoch.
 
-A grave lies in the shard in which its job died. Its job may come back only where :mod:`.epochs` allows: in an old shard
+A grave lies in the shard in which its job died. Its job may come back only where :mod:`.resharding` allows: in an old shard
 if the id is live there, else in the present epoch. Where that is another shard, the content is put in there first and
 the grave dug up afterwards. The request id of both follows from the grave, so that whoever does it at the same moment,
 or again after a lost reply, brings back nothing twice.
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from .records.frames import take_u8, take_u16, take_u32, unpack_names
-from .records.keys import MAX_SHARDS, number_of
+from ..records.frames import take_u8, take_u16, take_u32, unpack_names
+from ..records.keys import MAX_SHARDS, number_of
 
 if TYPE_CHECKING:
-    from .queue import Queue
+    from ..queue import Queue
 
 _MOVED: Final = b"v"
 _HEAD: Final = struct.Struct("<ddHHH")

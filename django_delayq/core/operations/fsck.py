@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import InvalidJob
-from .records.keys import DUE_KEYS, Shard, number_of
-from .redis.scripts import clear_errors
+from ..errors import InvalidJob
+from ..records.keys import DUE_KEYS, Shard, number_of
+from ..redis.scripts import clear_errors
+from ..settled import is_mark
 from .rehome import live_in_older
-from .settled import is_mark
 
 if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+    from ..broker import Broker
+    from ..queue import Queue
 
 _CHUNK: Final = 100
 _ID_SETS: Final = (*DUE_KEYS, "lease", "failed", "failures")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from .errors import InvalidJob
-from .sending.chunks import CHUNK
-from .times import MAX_DUE_MS
+from ..errors import InvalidJob
+from ..sending.chunks import CHUNK
+from ..times import MAX_DUE_MS
 
 if TYPE_CHECKING:
+    from ..queue import Queue
     from .mend import Named
-    from .queue import Queue
 
 _CANCELLED: Final = {"c": "cancelled", "s": "stopping", "g": "ungated", "r": "running", "n": "gone"}
 _MOVED: Final = {"m": "moved", "r": "running", "n": "gone"}

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ..errors import InvalidJob
+from ..job import Generation, Payload
+from ..leases import Lease, leases
+from ..records.frames import unpack_payload
+from ..records.keys import SHARD_KEYS
+from ..redis.gather import gather
+from ..redis.scripts import clear_errors
 from .counts import Counts, check_horizon
-from .errors import InvalidJob
-from .job import Generation, Payload
-from .leases import Lease, leases
 from .paging import INDEXES, Bound, Entry, Range, pack_cursor, unpack_cursor
-from .records.frames import unpack_payload
-from .records.keys import SHARD_KEYS
-from .redis.gather import gather
-from .redis.scripts import clear_errors
 from .views import JobView, framed, unpack_graves, unpack_views
 
 if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+    from ..broker import Broker
+    from ..queue import Queue
 
 __all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Lease", "Page"]
 

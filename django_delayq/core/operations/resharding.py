@@ -1,6 +1,6 @@
 """Changing the number of shards, and deleting a queue, while everybody goes on working.
 
-A queue's shards belong to an *epoch*. Its layout (:mod:`.records.layout`) names the present epoch, in which new ids are put,
+A queue's shards belong to an *epoch*. Its layout (:mod:`..records.layout`) names the present epoch, in which new ids are put,
 and the old ones, in which what lives goes on until it is done. Why no id ever lives in two epochs:
 
 1. A shard becomes *closing* before the next epoch is published, and stays so for ever; when nothing is left of it, a
@@ -58,17 +58,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from . import events
-from .errors import InvalidJob, QueueNotEmpty, QueueUnavailable
+from .. import events
+from ..errors import InvalidJob, QueueNotEmpty, QueueUnavailable
+from ..records import layout as layouts
+from ..records.keys import MAX_SHARDS, number_of
+from ..records.layout import CLOSING, Layout
+from ..redis.scripts import clear_errors
 from .inspector import Counts
-from .records import layout as layouts
-from .records.keys import MAX_SHARDS, number_of
-from .records.layout import CLOSING, Layout
-from .redis.scripts import clear_errors
 
 if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+    from ..broker import Broker
+    from ..queue import Queue
 
 log = logging.getLogger("django_delayq.core.epochs")
 
@@ -321,7 +321,7 @@ class Epochs:
         """Takes off the old epochs in which nothing lies any more; returns them.
 
         An epoch stays for two minutes after its last call, because that may be sent again, and as long as there are
-        graves in its morgue, marks of durable jobs, or events that a consumer has not read (:mod:`.events`).
+        graves in its morgue, marks of durable jobs, or events that a consumer has not read (:mod:`..events`).
         """
         retired: list[int] = []
         while True:

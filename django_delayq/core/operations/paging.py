@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from .errors import InvalidJob
-from .inputs import short
-from .records.keys import DUE_KEYS
+from ..errors import InvalidJob
+from ..inputs import short
+from ..records.keys import DUE_KEYS
 
 #: place -> by -> the indexes that hold it
 INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Final
 
-from .errors import InvalidJob
-from .job import MAX_ID_BYTES, PRIORITIES
-from .paging import Range
-from .records.column_values import (
+from ..errors import InvalidJob
+from ..job import MAX_ID_BYTES, PRIORITIES
+from ..records.column_values import (
     NAMES,
     Columns,
     Part,
@@ -29,12 +28,13 @@ from .records.column_values import (
     text_of,
     unpack_reply,
 )
-from .records.keys import DUE_KEYS, SHARD_KEYS
-from .redis.scripts import clear_errors
-from .sending.chunks import CHUNK
+from ..records.keys import DUE_KEYS, SHARD_KEYS
+from ..redis.scripts import clear_errors
+from ..sending.chunks import CHUNK
+from .paging import Range
 
 if TYPE_CHECKING:
-    from .broker import Broker
+    from ..broker import Broker
 
 __all__ = [
     "INDEXED",

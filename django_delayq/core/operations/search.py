@@ -11,15 +11,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .errors import InvalidJob
+from ..errors import InvalidJob
+from ..job import Job, Undecodable
 from .inspector import INDEXES
-from .job import Job, Undecodable
 from .sweep import last_score, walk_index
 from .views import JobView
 
 if TYPE_CHECKING:
-    from .broker import Broker
-    from .queue import Queue
+    from ..broker import Broker
+    from ..queue import Queue
 
 
 def search(broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], places: Iterable[str],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .redis.scripts import clear_errors
-from .sending.chunks import CHUNK
+from ..redis.scripts import clear_errors
+from ..sending.chunks import CHUNK
 
 if TYPE_CHECKING:
-    from .queue import Queue
+    from ..queue import Queue
 
 #: an id, and the key of a generation
 Named = tuple[str, bytes]

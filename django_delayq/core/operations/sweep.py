@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .records.keys import SHARD_KEYS
-from .sending.chunks import CHUNK
+from ..records.keys import SHARD_KEYS
+from ..sending.chunks import CHUNK
 
 if TYPE_CHECKING:
-    from .queue import Queue
+    from ..queue import Queue
 
 Progress = Callable[[int, int], None]
 #: what is done to a chunk of one shard: an outcome for each, or for those that it was done to

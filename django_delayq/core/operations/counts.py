@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from .errors import InvalidJob
+from ..errors import InvalidJob
 
 
 @dataclass(slots=True)
