@@ -222,7 +222,7 @@ class Broker:
         return layout
 
     def reshard(self, name: str, shards: int) -> Layout:
-        """Changes a queue's number of shards while everybody goes on working (:mod:`.operations.resharding`); returns its layout.
+        """Change a queue's number of shards while it is in use (:mod:`.operations.resharding`); return its layout.
 
         Raises:
             InvalidJob: there is no such queue, or the number is not 1 … 1024.

@@ -4,10 +4,10 @@ Columns: ``id`` (required), ``due`` or ``due_ms`` (without them all jobs are due
 ``payload`` and ``score``, and for each row that says so ``priority``, ``context``, ``on_conflict``, ``task``,
 ``queue``, ``max_attempts``, ``expires``, ``timeout``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
 
-Each write is a *run* (:mod:`django_delayq.core.sending.runs`): a chunk that is in is never written again, whatever became of
-its jobs, so tasks may be tried again, run twice, or be gone on with under the same ``runId`` after a crash. That takes
-the same rows in the same order: files give them, and so does what was sorted by id within its partitions. What came to
-what is counted by Redis, in the script that writes; the messages of tasks are not added up.
+Each write is a *run* (:mod:`django_delayq.core.sending.runs`): a chunk that is in is never written again, whatever
+became of its jobs, so tasks may be tried again, run twice, or be gone on with under the same ``runId`` after a crash.
+That takes the same rows in the same order: files give them, and so does what was sorted by id within its partitions.
+What came to what is counted by Redis, in the script that writes; the messages of tasks are not added up.
 
 Spark refuses to write without ``.mode("append")``, in words of its own: UNSUPPORTED_DATA_SOURCE_SAVE_MODE.
 """

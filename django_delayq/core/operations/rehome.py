@@ -1,9 +1,9 @@
 """Jobs that come back from the morgue, or leave it for good, while a queue has more than one epoch.
 
-A grave lies in the shard in which its job died. Its job may come back only where :mod:`.resharding` allows: in an old shard
-if the id is live there, else in the present epoch. Where that is another shard, the content is put in there first and
-the grave dug up afterwards. The request id of both follows from the grave, so that whoever does it at the same moment,
-or again after a lost reply, brings back nothing twice.
+A grave lies in the shard in which its job died. Its job may come back only where :mod:`.resharding` allows: in an old
+shard if the id is live there, else in the present epoch. Where that is another shard, the content is put in there first
+and the grave dug up afterwards. The request id of both follows from the grave, so that whoever does it at the same
+moment, or again after a lost reply, brings back nothing twice.
 """
 
 from __future__ import annotations

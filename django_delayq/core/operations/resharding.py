@@ -1,7 +1,7 @@
 """Changing the number of shards, and deleting a queue, while everybody goes on working.
 
-A queue's shards belong to an *epoch*. Its layout (:mod:`..records.layout`) names the present epoch, in which new ids are put,
-and the old ones, in which what lives goes on until it is done. Why no id ever lives in two epochs:
+A queue's shards belong to an *epoch*. Its layout (:mod:`..records.layout`) names the present epoch, in which new ids
+are put, and the old ones, in which what lives goes on until it is done. Why no id ever lives in two epochs:
 
 1. A shard becomes *closing* before the next epoch is published, and stays so for ever; when nothing is left of it, a
    tombstone remains (``retire.lua``). In a closing shard an id that is not live never becomes live again:

@@ -33,12 +33,12 @@ begun       hash     (token, id) of a job that was acked before its run began ->
 
 Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
 ``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:tasks`` (hash: worker -> names of the tasks
-that it can run), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what
-somebody told it and it has not done yet, see :mod:`..workers`), ``{<prefix>}:figures`` (hash: counters of finished runs,
-see :mod:`..timings`), ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms),
-``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write ->
-its record, see :mod:`..sending.runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each
-shard that an open bulk write writes to, in the same slot, lies its ledger: ``<stem>run:<run>:<opened ms>`` (hash).
+that it can run), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what somebody told it and it has not done yet,
+see :mod:`..workers`), ``{<prefix>}:figures`` (hash: counters of finished runs, see :mod:`..timings`),
+``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms), ``{<prefix>}:cursors`` (hash:
+consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write -> its record, see
+:mod:`..sending.runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each shard that
+an open bulk write writes to, in the same slot, lies its ledger: ``<stem>run:<run>:<opened ms>`` (hash).
 
 What expires, and no job needs: the ledger of a closed run (a day later), ``{<prefix>}:pace:<run>`` (string: when its
 next job is in time), ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see :mod:`..results`),

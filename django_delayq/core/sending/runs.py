@@ -6,7 +6,8 @@ said by its *ledger*, a hash beside each shard that it writes to (``lua/bulk.lua
 Existence alone would not do: a job that was written, ran and is gone would be written, and run, again.
 
 A ledger outlives its shard: when an epoch is retired, or the queue deleted, it stays. What was meant for a shard that
-is closed goes on to the next epoch (:mod:`..operations.resharding`), one after another, so whoever goes on with the run finds it again.
+is closed goes on to the next epoch (:mod:`..operations.resharding`), one after another, so whoever goes on with the run
+finds it again.
 
 Closing a run takes the ledgers away. A sender that was left behind, of a task that Spark tried twice for instance,
 finds the run closed for another day. First the record says that it is being closed, then the layout is read, then every
