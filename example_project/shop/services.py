@@ -18,7 +18,7 @@ from .tasks import RESTOCK_BELOW, cancel_order, remind_customer, restock, tell_w
 from .words import span
 
 if TYPE_CHECKING:
-    from django_delayq.scheduling.verbs.verbs import JobHandle
+    from django_delayq.scheduling import JobHandle
 
 
 class OutOfStock(Exception):

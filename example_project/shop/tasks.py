@@ -20,7 +20,7 @@ from .story import notify, tell
 from .words import span
 
 if TYPE_CHECKING:
-    from django_delayq.scheduling.verbs.verbs import JobHandle
+    from django_delayq.scheduling import JobHandle
     from django_delayq.worker.current import CurrentJob
 
 RESTOCK_BELOW = 10

@@ -11,8 +11,8 @@ from django_delayq.core.job import Job
 from django_delayq.core.operations.inspector import JobView
 from django_delayq.core.records.keys import figures_keys
 from django_delayq.core.task import Task
-from django_delayq.scheduling.verbs.merged import MergedJobs
-from django_delayq.scheduling.verbs.records import NewJobs
+from django_delayq.scheduling.merged import MergedJobs
+from django_delayq.scheduling.records import NewJobs
 
 _ERROR = b'{"class":"OSError","message":"token=abc","traceback":""}'
 

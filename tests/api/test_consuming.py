@@ -19,7 +19,7 @@ from django_delayq.api import brokers, leases
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import registry
-from django_delayq.scheduling.verbs.handle import JobHandle
+from django_delayq.scheduling.handle import JobHandle
 from tests.support.reaping import reaping
 
 from .conftest import Caller

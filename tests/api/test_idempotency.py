@@ -13,7 +13,7 @@ from django_delayq.api import idempotency
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
 from django_delayq.models import OutboxJob
-from django_delayq.scheduling.verbs.middleware import Scheduling
+from django_delayq.scheduling.middleware import Scheduling
 
 from ..support.redis_box import RedisBox
 from .conftest import Caller

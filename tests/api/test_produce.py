@@ -14,7 +14,7 @@ from django.db.models import Model
 from django_delayq import signals
 from django_delayq.core.broker import Broker
 from django_delayq.models import OutboxJob
-from django_delayq.scheduling.verbs.middleware import Scheduling
+from django_delayq.scheduling.middleware import Scheduling
 
 from ..support.redis_box import RedisBox
 from .conftest import Caller

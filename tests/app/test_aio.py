@@ -33,8 +33,8 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.core.broker import Broker
-from django_delayq.scheduling.verbs import aio, verbs
-from django_delayq.scheduling.verbs.handle import JobHandle
+from django_delayq.scheduling import aio, verbs
+from django_delayq.scheduling.handle import JobHandle
 
 from .deeds import keyed, note, rest, sync
 

@@ -18,8 +18,8 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.models import InboxEntry, OutboxJob
 from django_delayq.outbox.retention import EVERY, Retention
-from django_delayq.runtime.wiring import bookkeeping
-from django_delayq.runtime.wiring.bookkeeping import LONG_REST, UNMIGRATED, WithDatabase
+from django_delayq.runtime import bookkeeping
+from django_delayq.runtime.bookkeeping import LONG_REST, UNMIGRATED, WithDatabase
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Changes
 from django_delayq.worker.loop import Loop

@@ -12,7 +12,7 @@ from django.db import connections as databases
 from django_delayq import exactly_once, task
 from django_delayq.core.task import registry
 from django_delayq.outbox import door
-from django_delayq.runtime.wiring import wiring
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 
 URL = "redis://localhost:6379/0"

@@ -14,7 +14,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.codec import ValueType, decode_args
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.task import registry
-from django_delayq.runtime.wiring import wiring
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf, load
 from django_delayq.worker import Worker
 

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import connections
 from django_delayq.core.errors import Misconfigured
-from django_delayq.runtime.wiring.wiring import make_config
+from django_delayq.runtime.wiring import make_config
 from django_delayq.settings.conf import Conf, conf, load
 
 

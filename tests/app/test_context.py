@@ -21,8 +21,8 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.masking import HIDDEN
-from django_delayq.runtime.wiring import wiring
-from django_delayq.scheduling.verbs.decorators import MergedTask
+from django_delayq.runtime import wiring
+from django_delayq.scheduling.decorators import MergedTask
 from django_delayq.settings import context_links
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Worker

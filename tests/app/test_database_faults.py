@@ -15,7 +15,7 @@ from django.db import OperationalError, connections, transaction
 from django_delayq import LeakedTransaction, Release, exactly_once, hygiene
 from django_delayq.core.broker import Broker
 from django_delayq.models import InboxEntry
-from django_delayq.runtime.wiring import wiring
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Hooks
 from django_delayq.worker.run import Run

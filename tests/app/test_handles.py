@@ -12,7 +12,7 @@ from django_delayq import Queue, cancel, get_job, reschedule, run_now, schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, ack, bury, fail
 from django_delayq.models import OutboxJob
-from django_delayq.scheduling.verbs.handle import JobHandle
+from django_delayq.scheduling.handle import JobHandle
 
 from .deeds import note, rest, sync
 

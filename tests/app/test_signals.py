@@ -12,7 +12,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.retry import fixed
 from django_delayq.core.task import Registry, Task, TaskOptions
-from django_delayq.runtime.wiring import wiring
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Worker
 

@@ -22,7 +22,7 @@ from django_delayq import (
     transactions,
 )
 from django_delayq.core.broker import Broker
-from django_delayq.scheduling.verbs import sending
+from django_delayq.scheduling import sending
 from tests.support.redis_box import RedisBox
 
 from .deeds import note, rest

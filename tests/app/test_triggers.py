@@ -16,7 +16,7 @@ from django.dispatch import Signal
 from django_delayq import InvalidJob, cancel_on, get_job, schedule_on, task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
-from django_delayq.scheduling.verbs.triggers import Trigger
+from django_delayq.scheduling.triggers import Trigger
 
 from .deeds import note, sync
 

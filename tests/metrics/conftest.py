@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from django_delayq import connections
-from django_delayq.runtime.wiring import wiring
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 
 from . import deeds

@@ -18,8 +18,8 @@ from django_delayq.core.sending.runs import Run
 from django_delayq.core.task import Task
 from django_delayq.pipeline.columns import Packed, Packer
 from django_delayq.pipeline.write_options import WriteOptions
-from django_delayq.scheduling.verbs.merged import MergedJobs
-from django_delayq.scheduling.verbs.records import NewJobs
+from django_delayq.scheduling.merged import MergedJobs
+from django_delayq.scheduling.records import NewJobs
 
 OPENED = int(time.time() * 1000)
 RUN = Run("a run", "q", ((0, 4),), OPENED)

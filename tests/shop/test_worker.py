@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from django_delayq import connections, get_job, run_now
-from django_delayq.runtime.wiring import wiring
+from django_delayq.runtime import wiring
 from django_delayq.settings.conf import conf
 
 if TYPE_CHECKING:

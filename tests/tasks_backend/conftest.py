@@ -58,7 +58,7 @@ def heard() -> Iterator[list[tuple[str, Any, str]]]:
 @pytest.fixture
 def work(delayq: Any, transactional_db: None) -> Callable[..., Any]:
     """``work()``: a worker of this process does everything that is ready, in all queues of the tests."""
-    from django_delayq.runtime.wiring import wiring
+    from django_delayq.runtime import wiring
     from django_delayq.settings.conf import conf
 
     def run(**changes: Any) -> Any:
