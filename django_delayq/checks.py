@@ -17,7 +17,6 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db import connections as databases
 from django.utils.module_loading import import_string
 
-from .backends import tasks_setting
 from .cachecheck import shared_caches
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
@@ -25,6 +24,7 @@ from .core.task import registry
 from .outbox.door import declared
 from .outbox.inbox import remembering
 from .repair.orders import QUEUE as SYSTEM_QUEUE
+from .runtime import tasks_setting
 from .settings import codec_types, context_links
 from .settings.conf import SETTING, Conf, conf
 from .settings.loading import load_function, load_plain_function

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings as django_settings
+from django.core.signals import setting_changed
 
 from . import signals
 from .core.broker import Broker
@@ -156,12 +157,20 @@ def close_broker() -> None:
         _hurried.clear()
         old, _kept = (_broker, None) if _stand_in is None else (_kept, None)
         _broker = _stand_in
-    from .pull.figures import dismiss
+    from .core.flusher import dismiss
 
     for one in (old, *hurried):
         if one is not None:
             dismiss(one.tally)
             one.connection.close()
+
+
+def _close_after_change(*, setting: str, **_: object) -> None:
+    if setting in (SETTING, "CACHES"):
+        close_broker()
+
+
+setting_changed.connect(_close_after_change, dispatch_uid="django_delayq.connections")
 
 
 def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
@@ -194,7 +203,7 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
         event_cap=settings.events.cap,
     )
     if settings.metrics.scripts:
-        from .pull.figures import observe_scripts
+        from .core.flusher import observe_scripts
 
         observe_scripts(made)
     return made

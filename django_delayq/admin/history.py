@@ -14,10 +14,10 @@ from .. import connections
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..history import csvfile
 from ..history.forecast import forecast
-from ..history.models import HourlyStat
 from ..history.names import known_tasks
 from ..history.paging import Page, page
 from ..history.series import summary
+from ..models.history import HourlyStat
 from .history_asked import Asked
 from .history_picture import charts, failing, foretold, rates, rows_of, tiles
 from .redis_pages import RedisPages

@@ -12,8 +12,8 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 
-from ..history.models import NAME_LENGTH
 from ..history.periods import NAMED, USUAL, Period, Wish, named
+from ..models.history import NAME_LENGTH
 
 __all__ = ["Asked"]
 

@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _
 
 from ..history import histograms
 from ..history.forecast import Forecast, QueueForecast
-from ..history.models import HourlyStat
 from ..history.moments import HOUR, from_row
 from ..history.series import FAILURES, Summary, Tally
+from ..models.history import HourlyStat
 from .dashboard_words import grouped, millis
 from .history_asked import Asked
 from .history_svg import Drawing, Mark, bars, heat, lines, share

@@ -13,8 +13,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from ..history.models import PipelineRun
 from ..history.records import DIED, SILENT, state_of
+from ..models.history import PipelineRun
 from . import shown
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter

@@ -12,10 +12,10 @@ from rest_framework import serializers
 
 from ..core.errors import InvalidJob
 from ..core.inputs import short
-from ..history.models import HourlyStat, PipelineRun
 from ..history.moments import to_row
 from ..history.names import known_queues
 from ..history.periods import Period, Wish
+from ..models.history import HourlyStat, PipelineRun
 from .base import Body
 from .fields import moment_of, number_of
 from .historyshapes import KINDS, STATES

@@ -7,10 +7,10 @@ from typing import Any, Final
 from rest_framework import serializers
 
 from ..history import histograms
-from ..history.models import PipelineRun
 from ..history.records import DIED
 from ..history.rows import FIELDS, HISTOGRAMS
 from ..history.series import COUNTS
+from ..models.history import PipelineRun
 from .shapes import ObjectField, Shape
 
 __all__ = ["EXAMPLES", "KINDS", "STATES", "ForecastSerializer", "HoursPageSerializer", "RunsPageSerializer",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from ..core import flusher
 from ..core.errors import Bury, Release
 from ..core.job import DEFAULT_PRIORITY, DURABLE, Job, Payload, Settlement, ack
 from ..core.operations.views import unpack_views
@@ -19,7 +20,7 @@ from ..core.queue import Queue
 from ..core.records.frames import pack_id
 from ..core.redis.gather import gather
 from ..core.task import registry
-from ..pull import ends, figures
+from ..pull import ends
 from ..worker import decision
 from ..worker.record import name_of, record_of
 from .leases import TTR, Entry, Told
@@ -101,7 +102,7 @@ def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: 
     # Those that are held in front: the first of a call says whose they are.
     asked = {**settlements, **lost}
     counted = dict(zip(asked, queue.settle(list(asked.values()), seed=seed), strict=True))
-    figures.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
+    flusher.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
     return [counted.get(place, False) for place in range(len(entries))]
 
 

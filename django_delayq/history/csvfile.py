@@ -18,7 +18,7 @@ from .rows import FIELDS
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
-    from .models import HourlyStat
+    from ..models.history import HourlyStat
 
 __all__ = ["lines", "response"]
 

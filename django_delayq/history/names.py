@@ -6,7 +6,7 @@ from typing import Final
 
 from django.db import connections, router
 
-from .models import HourlyStat
+from ..models.history import HourlyStat
 
 __all__ = ["MOST", "known_queues", "known_tasks"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 
-from .models import HourlyStat
+from ..models.history import HourlyStat
 from .moments import from_row, to_row
 
 __all__ = ["Page", "page", "pages"]

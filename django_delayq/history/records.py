@@ -20,7 +20,7 @@ from typing import Any, Final
 from django.db import Error, connections, router
 from django.utils import timezone
 
-from .models import PipelineRun
+from ..models.history import PipelineRun
 
 __all__ = ["BEAT", "DIED", "SILENT", "Record", "record", "state_of"]
 

@@ -10,7 +10,7 @@ from django.db import router
 from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 
-from .models import HourlyStat, PipelineRun
+from ..models.history import HourlyStat, PipelineRun
 from .moments import to_row
 from .records import SILENT
 

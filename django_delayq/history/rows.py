@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import connections, router, transaction
 from django.db.models import Q
 
+from ..models.history import HourlyStat
 from ..outbox.rows import chunks
-from .models import HourlyStat
 from .moments import begin_of, to_row
 
 if TYPE_CHECKING:

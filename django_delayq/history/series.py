@@ -17,9 +17,9 @@ from typing import Any, Final
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast
 
+from ..models.history import HourlyStat
 from ..outbox.rows import chunks
 from . import histograms
-from .models import HourlyStat
 from .moments import from_row
 from .periods import Period, Wish
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -166,41 +165,3 @@ def queue_list(text: str) -> tuple[str, ...]:
     if not names:
         raise ArgumentTypeError("expected queue names with commas between, like orders,default")
     return names
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> list[str]:
-    """Lines of a plain table; the first ``left`` columns are aligned to the left, numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        parts = (cell.ljust(width) if place < left else cell.rjust(width)
-                 for place, (cell, width) in enumerate(zip(row, widths, strict=True)))  # fmt: skip
-        return "  ".join(parts).rstrip()
-
-    return [line(row) for row in cells]
-
-
-def duration(seconds: float) -> str:
-    """``seconds`` as a person reads them: 0.4s, 12s, 5m10s, 3h02m, 4d."""
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
-def moment(unix_ms: float | None) -> str | None:
-    """A time of Redis as ISO 8601 text in UTC."""
-    return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def printable(text: str, limit: int = 60) -> str:
-    """Stored text for a terminal: control characters escaped, cut to ``limit`` characters."""
-    clean = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[:limit])
-    return clean if len(text) <= limit else f"{clean}…"

@@ -21,7 +21,7 @@ from ..core.task import registry
 from ..outbox.stock import stock
 from ..settings.conf import conf
 from ..status import LOST_AFTER
-from .base import printable
+from ..status.formatting import printable
 
 Level = Literal["OK", "WARN", "ERROR"]
 

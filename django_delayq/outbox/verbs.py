@@ -17,7 +17,6 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError
 from ..core.errors import DelayQError, IdTaken, QueueUnavailable
 from ..core.job import Generation
 from ..core.task import Task
-from ..scheduling.handle import JobHandle, Left
 from ..signals import emit, job_cancelled
 from ..transactions import OnCommit, What, in_transaction, now_or_on_commit
 from . import door, rows, swift
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..connections import DjangoBroker
     from ..models import OutboxJob
+    from ..scheduling.handle import JobHandle, Left
 
 Cancelled = Literal["cancelled", "stopping", False]
 A = TypeVar("A")

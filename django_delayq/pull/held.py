@@ -11,6 +11,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ..core import flusher
 from ..core.codec import decode, decode_args
 from ..core.errors import Bury, DelayQError, InvalidJob, PartialFailure, Release, Verdict
 from ..core.inputs import check_int
@@ -19,7 +20,7 @@ from ..core.task import registry
 from ..core.times import delay_ms_of
 from ..settings.conf import conf
 from ..worker import decision
-from . import ends, figures
+from . import ends
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -280,7 +281,7 @@ class HeldJob:
                 ends.notify(self._live, settlement, error)
             (counted,) = self._live.settle([settlement])
             self._ended, self.lost = True, not counted
-        figures.note(self._live.broker, [settlement])
+        flusher.note(self._live.broker, [settlement])
         return counted
 
 

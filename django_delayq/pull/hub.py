@@ -21,10 +21,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .. import connections
+from ..core import flusher
 from ..worker.dispatcher import Patrol
 from ..worker.run import NEVER
 from ..worker.weather import Weather
-from . import figures
 from .ear import Ear
 from .waiter import Waiter
 
@@ -93,7 +93,7 @@ class Hub:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.weather = Weather(partial(figures.note_fault, broker))
+        self.weather = Weather(partial(flusher.note_fault, broker))
         self._lock = threading.Lock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}

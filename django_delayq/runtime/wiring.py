@@ -14,7 +14,6 @@ from django.db import connections as databases
 from django.utils.autoreload import get_child_arguments
 
 from .. import connections, hygiene, signals
-from ..backends import tasks_setting
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..core.inputs import suggest
 from ..core.job import Job
@@ -25,7 +24,7 @@ from ..settings.conf import SETTING, Conf, conf
 from ..settings.loading import load_function
 from ..settings.sections import SPLITTERS
 from ..worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
-from . import bookkeeping
+from . import bookkeeping, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
 

@@ -177,9 +177,6 @@ def _forget(*, setting: str, **_: object) -> None:
     global _conf
     if setting in (SETTING, "CACHES"):
         _conf = None
-        from ..connections import close_broker
-
-        close_broker()
 
 
 setting_changed.connect(_forget, dispatch_uid="django_delayq.settings.conf")

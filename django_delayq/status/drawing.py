@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
-from ..management.base import duration, printable, table
+from .formatting import duration, printable, table
 from .snapshot import QueueStatus, RecurringStatus, Snapshot, WorkerStatus
 from .telling import human_bytes
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ..core.timings import Histogram
-from ..management.base import duration, printable
 from .change import Change, Rates
 from .drawing import (
     NO_QUEUE,
@@ -25,6 +24,7 @@ from .drawing import (
     server_line,
     spark,
 )
+from .formatting import duration, printable
 from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
 
 #: how many looks a trail is long

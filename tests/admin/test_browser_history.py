@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_delayq import connections
 from django_delayq.admin.redis_pages import RedisPages
 from django_delayq.core.broker import Broker
-from django_delayq.history.models import PipelineRun
+from django_delayq.models.history import PipelineRun
 from tests.admin.pasts import lively_past
 from tests.admin.support import Yard
 from tests.support.browser import Browser

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from django_delayq.history.models import PipelineRun
+from django_delayq.models.history import PipelineRun
 from tests.admin.support import cells, tags_of
 
 PAGE = "/admin/django_delayq/pipelinerun/"

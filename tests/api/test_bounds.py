@@ -21,9 +21,10 @@ from django_delayq import Queue, connections
 from django_delayq.api import verbs, views
 from django_delayq.api.parsing import check_head
 from django_delayq.api.problems import Problem
+from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack
-from django_delayq.pull import figures, search
+from django_delayq.pull import search
 
 from .conftest import ROOT, Caller
 from .errands import carry
@@ -50,7 +51,7 @@ def shared(delayq: Any, settings: Any) -> Any:
         (job,) = queue.reserve_id("1", worker="w", ttr_ms=60_000, started=True).jobs
         settlement = ack(job, int(delayq.now_ms()), 7)
         queue.settle([settlement])
-        figures.note(delayq, [settlement])
+        flusher.note(delayq, [settlement])
     delayq.tally.flush()
     running = [{"slot": n, "queue": name, "id": f"{name}-7", "task": "shop.pay", "started_ms": 1, "ids": 1}
                for n, name in enumerate(("mail", "salaries"))]  # fmt: skip

@@ -14,11 +14,11 @@ import pytest
 from django.core.management import call_command
 
 from django_delayq import Queue, connections
+from django_delayq.core import flusher
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.redis.faults import Fault
 from django_delayq.core.timings import Figures
-from django_delayq.pull import figures
 from tests.support.processes import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -40,8 +40,8 @@ def _queues(delayq: Broker, settings: Any) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer does not let a test wait for a second."""
-    monkeypatch.setattr(figures, "PACE", 0.01)
-    monkeypatch.setattr(figures.Courier.ring, "__defaults__", (0.01,))
+    monkeypatch.setattr(flusher, "PACE", 0.01)
+    monkeypatch.setattr(flusher.Courier.ring, "__defaults__", (0.01,))
 
 
 def runs(broker: Broker) -> dict[tuple[str, str], int]:
@@ -78,7 +78,7 @@ def test_what_redis_could_not_be_told_is_told_later_by_the_same_timer(
         send(told, request)
 
     monkeypatch.setattr(delayq.tally, "_send", failing)
-    figures.note_fault(delayq, Fault.TRANSIENT)
+    flusher.note_fault(delayq, Fault.TRANSIENT)
     wait_until(lambda: delayq.figures().counts == {("redis_error", "transient"): 1}, 10, "the count")
     assert len(tries) == 3
     assert len(set(tries)) == 1
@@ -132,7 +132,7 @@ def test_a_closed_broker_leaves_nobody_behind_who_asks_for_redis(
     feed = Queue("feed")
     feed.put(b"1")
     box.kill()
-    figures.note_fault(connections.broker(), Fault.TRANSIENT)
+    flusher.note_fault(connections.broker(), Fault.TRANSIENT)
     wait_until(couriers_at_work, 10, "a timer that tries to tell it")
     connections.close_broker()
     settings.DELAYQ = before

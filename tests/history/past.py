@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django_delayq.history.models import HourlyStat
 from django_delayq.history.rows import replace_days
+from django_delayq.models.history import HourlyStat
 
 #: in the middle of a day of UTC
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_delayq.history import records
-from django_delayq.history.models import PipelineRun
 from django_delayq.history.records import record, state_of
+from django_delayq.models.history import PipelineRun
 
 pytestmark = pytest.mark.django_db
 

@@ -12,9 +12,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq.history import rows
-from django_delayq.history.models import HourlyStat
 from django_delayq.history.moments import from_row
 from django_delayq.history.rows import replace_days
+from django_delayq.models.history import HourlyStat
 
 from .past import HOUR, NOON, everything, hour_of
 

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_delayq.history import histograms, periods
-from django_delayq.history.models import HourlyStat
 from django_delayq.history.names import known_queues, known_tasks
 from django_delayq.history.periods import Period, Wish, named
 from django_delayq.history.rows import FIELDS
 from django_delayq.history.series import COLUMNS, COUNTS, Tally, added, summary
+from django_delayq.models.history import HourlyStat
 
 from .past import HOUR, NOON, histogram, hour_of, percentile, seed
 

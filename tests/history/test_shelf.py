@@ -17,10 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_delayq.history import csvfile, retention
-from django_delayq.history.models import HourlyStat, PipelineRun
 from django_delayq.history.paging import page, pages
 from django_delayq.history.retention import forget_hours
 from django_delayq.history.rows import FIELDS
+from django_delayq.models.history import HourlyStat, PipelineRun
 
 from .past import HOUR, NOON, histogram, hour_of, seed
 

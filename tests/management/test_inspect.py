@@ -14,7 +14,7 @@ from django_delayq import schedule
 from django_delayq.core import bulk
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, bury, fail
-from django_delayq.management.base import duration, printable, table
+from django_delayq.status.formatting import duration, printable, table
 from tests.app.deeds import note, rest, send, sync
 from tests.support.redis_box import RedisBox
 

@@ -22,9 +22,9 @@ from django_delayq.connections import DjangoBroker
 from django_delayq.core import events
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.redis.config import RedisConfig
-from django_delayq.history.models import PipelineRun
 from django_delayq.management.commands.delayq_pipeline import SUBCOMMANDS
 from django_delayq.management.pipeline import address, common
+from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.redis_door import config_of
 from django_delayq.settings.conf import conf
 

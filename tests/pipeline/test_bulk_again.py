@@ -17,7 +17,7 @@ from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.core.sending import runs
-from django_delayq.history.models import PipelineRun
+from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError, RunDiffers
 from django_delayq.pipeline.inputs import Table, format_of, without_user

@@ -22,7 +22,7 @@ from django.core.management import CommandError, call_command
 from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob, ack, fail
-from django_delayq.history.models import HourlyStat, PipelineRun
+from django_delayq.models.history import HourlyStat, PipelineRun
 from tests.support.processes import alive, wait_until
 
 if TYPE_CHECKING:

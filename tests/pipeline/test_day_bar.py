@@ -13,7 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_delayq.core.broker import Broker
-from django_delayq.history.models import HourlyStat, PipelineRun
+from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline import history as driver
 from django_delayq.pipeline.lake import Lake
 

@@ -13,7 +13,7 @@ import pytest
 
 from django_delayq import task as make_task
 from django_delayq.core.broker import Broker
-from django_delayq.history.models import HourlyStat, PipelineRun
+from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.quarantine import file_system
 

@@ -26,7 +26,7 @@ from django_delayq.core.operations.columns import Part, read_columns
 from django_delayq.core.queue import Queue
 from django_delayq.core.sending import runs
 from django_delayq.core.sending.run_limits import Brakes, Limits, memory_of
-from django_delayq.history.models import HourlyStat, PipelineRun
+from django_delayq.models.history import HourlyStat, PipelineRun
 from django_delayq.pipeline.bulk import BulkOptions, bulk, rehearse
 from django_delayq.pipeline.errors import PipelineError
 from django_delayq.pipeline.inputs import Files

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from django_delayq.history.models import HourlyStat
+from django_delayq.models.history import HourlyStat
 from django_delayq.pipeline.transforms import HOURS, attempts, day_of, hours
 
 from .history_stage import Row, at, bulk, event, figures, frame, never_begun

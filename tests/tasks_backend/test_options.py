@@ -297,7 +297,7 @@ def test_the_app_has_to_be_installed(settings: Any) -> None:
 def test_before_django_6_the_backport_has_to_be_installed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    from django_delayq.backends import tasks_setting
+    from django_delayq.runtime import tasks_setting
 
     monkeypatch.setattr(tasks_setting, "_NATIVE", False)
     with monkeypatch.context() as world:

@@ -15,12 +15,12 @@ from rest_framework.response import Response
 
 from ...history import csvfile, histograms
 from ...history.forecast import QueueForecast, forecast
-from ...history.models import HourlyStat, PipelineRun
 from ...history.moments import from_row
 from ...history.paging import page
 from ...history.records import DIED, SILENT, state_of
 from ...history.rows import FIELDS
 from ...history.series import COUNTS, Summary, Tally, summary
+from ...models.history import HourlyStat, PipelineRun
 from ...settings.conf import mask
 from .. import brokers
 from ..base import ApiView

@@ -9,7 +9,8 @@ from django.core.management.base import CommandError
 
 from ... import connections
 from ...core.operations.fsck import check
-from ..base import DelayQCommand, printable, queue_list
+from ...status.formatting import printable
+from ..base import DelayQCommand, queue_list
 
 
 class Command(DelayQCommand):

@@ -14,7 +14,8 @@ from ...core import bulk
 from ...core.operations.inspector import JobView
 from ...core.queue import Queue
 from ...masking import Mask
-from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, moment, payload_of, positive, printable, table
+from ...status.formatting import moment, printable, table
+from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, payload_of, positive
 
 PAGE = 250
 

@@ -17,18 +17,8 @@ from ...core.queue import Queue
 from ...masking import Mask
 from ...outbox.retention import forget_queue
 from ...settings.conf import conf
-from ..base import (
-    DelayQCommand,
-    add_show_secrets,
-    call_of,
-    duration,
-    mask_for,
-    moment,
-    positive,
-    printable,
-    share_options,
-    table,
-)
+from ...status.formatting import duration, moment, printable, table
+from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive, share_options
 
 #: action -> what it does, what it asks, and the verb
 BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {

@@ -19,8 +19,9 @@ from ...outbox.reconciler import Reconciler, Row, read
 from ...outbox.relay import Relay
 from ...outbox.rows import free
 from ...settings.conf import conf
+from ...status.formatting import printable
 from ...worker import Changes
-from ..base import DelayQCommand, printable
+from ..base import DelayQCommand
 
 State = OutboxJob.State
 #: rows that are looked at together

@@ -11,7 +11,8 @@ from django.core.management.base import CommandError
 from ... import connections
 from ...core.inputs import check_queue_name
 from ...core.operations.resharding import Progress
-from ..base import DelayQCommand, positive, table
+from ...status.formatting import table
+from ..base import DelayQCommand, positive
 
 #: seconds between two looks of --wait
 LOOK: Final = 0.5

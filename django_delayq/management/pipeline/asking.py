@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 
-from ..base import mask_for, printable, table
+from ...status.formatting import printable, table
+from ..base import mask_for
 from . import common
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from ...core.sending import runs
 from ...history.records import Record
 from ...pipeline.inputs import FORMATS, PART_BYTES, format_of, without_user
 from ...settings.conf import conf
-from ..base import moment, positive, table
+from ...status.formatting import moment, table
+from ..base import positive
 from . import common, keeping, making
 from .stopping import Stopped
 

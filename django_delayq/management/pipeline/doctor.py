@@ -31,7 +31,7 @@ from ...pipeline import java
 from ...pipeline.errors import SparkMissing
 from ...pipeline.session import check
 from ...settings.conf import SETTING, Conf, conf
-from ..base import duration
+from ...status.formatting import duration
 from ..diagnosis import Finding
 from . import common
 from .address import check_reach, spoken

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from ...history.models import PipelineRun
 from ...history.records import state_of
+from ...models.history import PipelineRun
 from ...settings.conf import mask
-from ..base import duration, positive, printable, table
+from ...status.formatting import duration, printable, table
+from ..base import positive
 from . import common
 
 HELP: Final = "list the pipeline's runs, the latest first"

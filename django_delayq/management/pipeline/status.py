@@ -10,11 +10,11 @@ from django.utils import timezone
 
 from ... import connections as ours
 from ...core import events
-from ...history.models import PipelineRun
+from ...models.history import PipelineRun
 from ...pipeline.files import Files, files_at
 from ...settings.conf import conf
+from ...status.formatting import duration, table
 from ...status.telling import human_bytes
-from ..base import duration, table
 from . import common
 from .runs import as_json
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..base import duration, positive
+from ...status.formatting import duration
+from ..base import positive
 from . import common, keeping
 
 if TYPE_CHECKING:

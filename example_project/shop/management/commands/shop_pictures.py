@@ -10,9 +10,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from django_delayq.history.models import HourlyStat
 from django_delayq.history.periods import Wish, named
 from django_delayq.history.series import COUNTS, FAILURES, summary
+from django_delayq.models.history import HourlyStat
 from django_delayq.settings.conf import conf
 from shop import pictures, seconds
 from shop.tasks import greet

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-from ..core.redis.faults import Backoff, Fault, classify
-from ..core.tally import PACE, Tally
+from .redis.faults import Backoff, Fault, classify
+from .tally import PACE, Tally
 
 if TYPE_CHECKING:
-    from ..core.broker import Broker
-    from ..core.job import Settlement
+    from .broker import Broker
+    from .job import Settlement
 
 logger: Final = logging.getLogger("django_delayq.pull")
 

@@ -14,7 +14,7 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 
-_PATH: Final = f"{__package__}."
+_PATH: Final = "django_delayq.backends."
 _BACKPORT: Final = "django_tasks"
 _NATIVE: Final = django.VERSION >= (6, 0)
 
@@ -48,7 +48,7 @@ def prepare(modules: Iterable[str]) -> None:
         except ImportError:
             return  # delayq.E044 says it
     if f"{_PATH}backend" in sys.modules:
-        from .backend import adopt_tasks
+        from ..backends.backend import adopt_tasks
 
         adopt_tasks(modules)
 

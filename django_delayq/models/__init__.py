@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from .history.models import NAME_LENGTH, HourlyStat, PipelineRun
+from .history import NAME_LENGTH, HourlyStat, PipelineRun
 
 __all__ = [
     "NAME_LENGTH",
