@@ -177,7 +177,7 @@ def test_a_lost_line_does_not_change_the_order(
     queue = broker.queue("q")
     queue.schedule(new("warm", on_conflict="replace"))
     told.clear()
-    getattr(proxy, cut)(nth, when=lambda chunk: b"EVALSHA" in chunk)
+    getattr(proxy, cut)(nth, when=lambda chunk: chunk.count(b"EVALSHA"))  # two may arrive at once
     outcomes = queue.schedule_many(new(f"j{n}", due=1) for n in range(900))
     assert proxy.cuts_done == 1
     assert outcomes == ["created"] * 900

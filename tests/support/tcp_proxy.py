@@ -45,7 +45,7 @@ class TcpProxy:
         self._cut = Cut.NONE
         self._cut_countdown = 0
         self._cuts_left = 0
-        self._cut_when: Callable[[bytes], bool] = lambda chunk: True
+        self._cut_when: Callable[[bytes], int] = lambda chunk: True
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
         self._links: set[_Link] = set()
@@ -70,12 +70,15 @@ class TcpProxy:
         """Hold every chunk back for ``seconds`` in each direction."""
         self._set(Mode.DELAY, seconds)
 
-    def cut_after_request(self, nth: int = 1, *, when: Callable[[bytes], bool] | None = None, times: int = 1) -> None:
-        """The ``nth`` request from now (of those for which ``when(bytes)`` is true) is applied by the server, but its
-        answer is dropped and the connection reset; so are the next ones, ``times`` in all. Then all is well again."""
+    def cut_after_request(self, nth: int = 1, *, when: Callable[[bytes], int] | None = None, times: int = 1) -> None:
+        """Let the server apply the ``nth`` request from now, drop its answer and reset the connection.
+
+        So are the next ones, ``times`` in all. Then all is well again. ``when(bytes)`` returns how many of the requests
+        that count are in a chunk; without it each chunk is one.
+        """
         self._arm(Cut.AFTER_REQUEST, nth, when, times)
 
-    def cut_before_request(self, nth: int = 1, *, when: Callable[[bytes], bool] | None = None) -> None:
+    def cut_before_request(self, nth: int = 1, *, when: Callable[[bytes], int] | None = None) -> None:
         """The ``nth`` request from now never reaches the server; the connection is reset. Then all is well again."""
         self._arm(Cut.BEFORE_REQUEST, nth, when)
 
@@ -124,16 +127,17 @@ class TcpProxy:
         elif before is Mode.REFUSE:
             self._listen()
 
-    def _arm(self, cut: Cut, nth: int, when: Callable[[bytes], bool] | None, times: int = 1) -> None:
+    def _arm(self, cut: Cut, nth: int, when: Callable[[bytes], int] | None, times: int = 1) -> None:
         with self._changed:
             self._cut, self._cut_countdown, self._cut_when = cut, nth, when or (lambda chunk: True)
             self._cuts_left = times
 
     def _take_cut(self, chunk: bytes) -> Cut:
         with self._changed:
-            if self._cut is Cut.NONE or not self._cut_when(chunk):
+            requests = 0 if self._cut is Cut.NONE else int(self._cut_when(chunk))
+            if not requests:
                 return Cut.NONE
-            self._cut_countdown -= 1
+            self._cut_countdown -= requests
             if self._cut_countdown > 0:
                 return Cut.NONE
             cut = self._cut
