@@ -309,6 +309,7 @@ def test_each_row_may_name_its_task() -> None:
         ({"due_ms": pa.array([0], pa.int16())}, 0),
         ({}, OPENED),
     ],
+    ids=["moment", "zone", "fraction", "ms", "zero", "none"],
 )
 def test_due_times_are_whole_milliseconds_and_never_early(column: dict[str, Any], due_ms: int) -> None:
     assert [entry[1] for entry in packed({"id": ["a"], **column}).rows.entries()] == [due_ms]
