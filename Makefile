@@ -14,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: demo demo-pipeline test test-alone test-beside test-long test-all faults check bench clean
+.PHONY: demo demo-pipeline test test-django test-spark test-long test-all faults check bench clean
 
 demo: $(VENV)/.demo
 	@$(BIN)/python example_project/demo.py $(if $(PORT),--port $(PORT)) $(ARGS)
@@ -22,23 +22,22 @@ demo: $(VENV)/.demo
 demo-pipeline: $(VENV)/.demo-pipeline
 	@$(BIN)/python example_project/pipeline.py $(if $(CUSTOMERS),--customers $(CUSTOMERS)) $(ARGS)
 
-# Two rows of tests beside each other, since most of the time of the first goes by in waiting for workers and leases.
+# Most of the time of a test goes by in waiting for workers and leases, so there are more processes than cores. The tests
+# of Spark have two of their own, each with one Java, beside all the others.
 test: $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j2 -Oline test-alone test-beside
+	@$(MAKE) --no-print-directory -j2 -Oline test-django test-spark
 
-test-alone: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not slow" $(ALONE:%=--ignore %) $(ARGS)
+test-django: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow" $(SPARK:%=--ignore %) $(ARGS)
 
-test-beside: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) tests/api
-	$(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(SPARK)
-	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -m "database and not slow" $(SPARK:%=--ignore %) $(ARGS)
-	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -m "not slow" $(ARGS) $(ON_A_CLUSTER)
+test-spark: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(SPARK)
+	DELAYQ_TEST_DB=postgres $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "database and not slow" $(SPARK:%=--ignore %) $(ARGS)
+	DELAYQ_TEST_REDIS=cluster DELAYQ_MODEL_EXAMPLES=5 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(ARGS) $(ON_A_CLUSTER)
 
-# The API has a process of its own: it is asked by a machine, with servers and threads of its own. So has the pipeline:
-# one Spark for all its tests.
+# processes of tests
+JOBS ?= 4
 SPARK := tests/pipeline tests/shop/test_pipeline.py
-ALONE := tests/api $(SPARK)
 # what also runs on a Redis Cluster of three masters
 ON_A_CLUSTER := $(addprefix tests/core/test_,$(addsuffix .py,schedule merged reserve settle operators dispatcher_verbs \
 	inspector fsck wake rules ticks scripts reshard reshard_morgue retire model runs runs_columns runs_epochs runs_races \
