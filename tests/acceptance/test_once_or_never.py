@@ -38,10 +38,11 @@ def test_a_job_is_not_started_after_its_expiry_and_one_in_time_is(mill: Mill) ->
     relative = mill.put("grind", id="relative", delay_ms=100, options=b'{"expires_in_ms":200}')
     absolute = mill.put("grind", id="absolute", options=b'{"expires_ms":%d}' % (now + 300))
     in_time = mill.put("grind", id="in-time", options=b'{"expires_in_ms":3600000}')
-    waiting = mill.put("grind", id="waits", delay_ms=2_000, options=b'{"expires_in_ms":1000}')
     until(lambda: mill.broker.now_ms() > now + 400, "the end of their time")
     mill.start("--threads", 2)
-    mill.wait_ended([in_time, waiting])
+    mill.wait_ended([in_time])
+    waiting = mill.put("grind", id="waits", delay_ms=2_500, options=b'{"expires_in_ms":2000}')
+    mill.wait_ended([waiting])
     mill.wait_empty()
     assert mill.starts_by_id() == {in_time: 1, waiting: 1}
     assert [mill.view(ident) for ident in (relative, absolute)] == [None, None]

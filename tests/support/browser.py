@@ -229,10 +229,13 @@ class Browser:
         return self.until(lambda: (self.find(css).get_attribute(name) or "",), what=css)[0]
 
     def rows(self, css: str = "#result_list") -> list[list[str]]:
-        """The cells of a table's body."""
-        return [
-            [cell.text for cell in row.find_elements("css selector", "th, td")] for row in self.all(f"{css} tbody tr")
-        ]
+        """The cells of a table's body, read in one moment: a script of the page may replace the rows."""
+        script = """
+            return Array.from(document.querySelectorAll(arguments[0]), row =>
+                Array.from(row.querySelectorAll("th, td"), cell => cell.innerText.trim()));
+        """
+        found: list[list[str]] = self.driver.execute_script(script, f"{css} tbody tr")
+        return found
 
     # -- what a person does ------------------------------------------------------------------------------------------
 
