@@ -1,8 +1,10 @@
-"""Request ids. A shard remembers them for a while with its replies (``lua/lib/window.lua``): a call that is sent again
-after a lost reply gets the first reply and changes nothing.
+"""Request ids that make calls safe to repeat.
 
-Most are random: they cover what the client library sends again by itself. A caller whose own caller may send the same
-request again, perhaps to another process, derives them from that request.
+A shard remembers request ids with their replies for a while (``lua/lib/window.lua``): a call that is sent again after a
+lost reply gets the first reply and changes nothing.
+
+Most ids are random, which covers the retries of the client library. A caller whose own caller may repeat a request,
+perhaps to another process, derives the ids from that request.
 """
 
 from __future__ import annotations
