@@ -39,7 +39,7 @@ def new_id() -> str:
 
 
 def id_from(raw: bytes) -> str:
-    """Return the id of 20 characters for 15 bytes; it begins with a letter, so that no command takes it for an option."""
+    """Return the id of 20 characters for 15 bytes. It begins with a letter, so no command takes it for an option."""
     return urlsafe_b64encode(bytes((raw[0] & 0x7F,)) + raw[1:]).decode("ascii")
 
 

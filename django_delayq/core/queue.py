@@ -118,8 +118,9 @@ class Queue(Shards):
         return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> str:
-        """Schedule a job once per id and tick: only the first call of all processes has an effect. See
-        :meth:`schedule`.
+        """Schedule a job once per id and tick: of all processes, only the first call has an effect.
+
+        See :meth:`schedule`.
 
         Args:
             tick_ms: Unix ms. A tick at or before the last one of this id counts as fired.

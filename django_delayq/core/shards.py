@@ -370,7 +370,7 @@ class Shards:
             yield from [job for job in self.leases(number) if job.worker == worker]
 
     def leases(self, number: int) -> list[Job]:
-        """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so it is no atomic snapshot."""
+        """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""
         jobs: dict[str, Job] = {}
         offset = 0
         while chunk := self._leases(number, offset, CHUNK, only_expired=False):
