@@ -140,9 +140,9 @@ def _unpack(number: int, frame: bytes) -> _Grave | None:
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
-    """Those of the ids that are live in a shard of an epoch before that of shard ``number``.
+    """Return the ids that are live in a shard of an epoch before that of shard ``number``.
 
-    The others will not come to life there any more, so what is to be done with them needs to be done in their own only.
+    The other ids cannot become live there any more, so they need to be handled in their own shard only.
     """
     found: set[bytes] = set()
     for epoch, shards in queue.epochs:

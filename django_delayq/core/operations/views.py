@@ -90,7 +90,7 @@ class JobView:
         return [self.job.key, *(payload.key for payload in self.payloads)]
 
     def place_of(self, generation: Generation) -> str:
-        """Return "live" or "gated" if the view has the key of a generation in that place, else ""." """
+        """Return "live" or "gated" if the view has the key of a generation in that place, else ""."""
         if self.job.key in generation.keys:
             return "live"
         return "gated" if self.gated is not None and self.gated.key in generation.keys else ""
