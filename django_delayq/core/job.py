@@ -70,7 +70,7 @@ def is_durable(key: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One of the successive jobs under one id.
+    """Generation of an id: one of the successive jobs under it.
 
     Attributes:
         keys: of the generation; of a merged job also of the payload, which keeps its key from attempt to attempt.
