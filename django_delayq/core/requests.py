@@ -25,7 +25,7 @@ def new_request() -> bytes:
 
 
 def derived_request(*words: bytes) -> bytes:
-    """Return the request id that follows from these words."""
+    """Return a request id derived from byte strings: the same for the same strings."""
     digest = hashlib.blake2b(digest_size=_BYTES)
     for word in words:
         digest.update(b"%d:" % len(word))
@@ -34,7 +34,7 @@ def derived_request(*words: bytes) -> bytes:
 
 
 def request_for(jobs: Sequence[NewJob]) -> bytes:
-    """Return the request id of a call that puts these jobs in: random, unless all of them are repeatable."""
+    """Return the request id of a call that schedules these jobs: random, unless all of them are repeatable."""
     if all(job.repeatable for job in jobs):
         return derived_request(*[job.key if job.payload is None else job.payload.key for job in jobs])
     return new_request()

@@ -103,7 +103,7 @@ class JobView:
 
     @property
     def history(self) -> dict[str, int]:
-        """Counts of this generation so far.
+        """Event counts of this generation so far.
 
         ``reserves``: how often it was reserved; ``failures``: counted attempts that did not succeed, with the
         ``crashes`` among them; ``releases``: how often it was put back uncounted (requested, at a shutdown, or lost

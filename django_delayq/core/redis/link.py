@@ -59,9 +59,10 @@ _thread: Final = _Thread()
 
 @contextmanager
 def within(until: float | None) -> Iterator[None]:
-    """Set the deadline (monotonic) of all that this thread sends in the block; an earlier one stays.
+    """Set the deadline (monotonic) of all commands that this thread sends in the block; an earlier one stays.
 
-    For calls whose connections redis-py takes: a cluster's client asks several nodes, a Sentinel's pool its Sentinels.
+    For calls whose connections redis-py takes: a cluster's client queries several nodes, a Sentinel's pool its
+    Sentinels.
     """
     outer = _thread.until
     _thread.until = until if outer is None else outer if until is None else min(outer, until)
