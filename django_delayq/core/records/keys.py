@@ -43,8 +43,8 @@ Keys outside the shards:
 * ``{<prefix>}:runs`` (hash: bulk load -> its record, see :mod:`..sending.runs`)
 * ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
 
-The ledger of an open bulk load lies beside each shard that it writes to, in the same slot: ``<stem>run:<run>:<opened
-ms>`` (hash).
+The ledger of an open bulk load lies beside each shard that it writes to, in the same slot:
+``<stem>run:<run>:<opened ms>`` (hash).
 
 Keys that expire, on which no job depends:
 
