@@ -1,4 +1,6 @@
-"""The queue itself: standard library and redis-py only, usable without Django.
+"""Core of the queue, usable without Django: the standard library and redis-py are its only dependencies.
+
+Application code outside Django and all other packages of the project import from here. The core imports none of them.
 
 ::
 

@@ -1,4 +1,4 @@
-"""One Redis deployment seen through one prefix: its queues, its workers, its clock."""
+"""Entry point to one Redis deployment under one prefix: its queues, its workers, its clock."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ DEFAULT_EVENT_CAP: Final = 10_000
 
 
 class Broker:
-    """The door to the core. Safe to share between threads; make one per process.
+    """Entry point to the core. Safe to share between threads; create one per process.
 
     Args:
         connection: see :func:`django_delayq.core.redis.connection.connect`.
-        prefix: put before every key; deployments with different prefixes do not see each other.
-        lease_ms: how long a reserved job stays its holder's without a heartbeat.
+        prefix: put before every key; deployments with different prefixes are isolated from each other.
+        lease_ms: how long a reserved job belongs to its holder without a heartbeat.
         event_cap: entries kept in each shard's event stream.
         test_clock: take the time from each shard's meta field ``test_clock`` (µs) instead of Redis.
-        observe: told of every call of a script; see :meth:`observe`.
+        observe: called after every script call; see :meth:`observe`.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Broker:
         self.observe(observe)
         self.inspector = Inspector(self)
         self.epochs = Epochs(self)
-        #: how often the registry of queues had been changed at the last announcement
+        #: change counter of the registry of queues, as of the last announcement
         self.changes = ""
         self.queues_key = queues_key(prefix)
-        #: what this process has counted of finished runs and Redis does not know yet
+        #: counters of finished attempts in this process that are not in Redis yet
         self.tally = Tally(self.note_figures)
         #: called with reserved jobs whose bodies cannot be read, before they are buried
         self.on_unreadable: Callable[[Sequence[BrokenJob]], None] = lambda jobs: None
@@ -72,9 +72,10 @@ class Broker:
         self._lock = threading.Lock()
 
     def observe(self, observer: Observer | None) -> None:
-        """Tells ``observer(verb, seconds, failed)`` of every call of a script from now on; None = nobody.
+        """Call ``observer(verb, seconds, failed)`` after every script call from now on; None = no observer.
 
-        It is called in the thread of the call, also when that raises. Nobody is told of calls that are on their way.
+        The observer runs in the thread of the call, also when the call raises. Calls already in progress are not
+        reported.
         """
         if observer is None:
             self.scripts = Scripts(self.connection, test_clock=self._test_clock)
@@ -83,24 +84,24 @@ class Broker:
 
     @property
     def client(self) -> Any:
-        """The redis-py client, for commands that are not verbs."""
+        """redis-py client, for commands that are not verbs."""
         return self.connection.client
 
     def queue(self, name: str, *, shards: int | None = None, kind: str = "python") -> Queue:
-        """The queue of this name.
+        """Return the queue of this name; create it if necessary.
 
-        The first call of the deployment writes the layout into Redis; from then on Redis is the truth, and another
-        number of shards given here is only warned about: see ``delayq_reshard``. So is a deleted queue brought back.
+        The first call of the deployment writes the layout into Redis. From then on Redis is authoritative, and a
+        different number of shards only causes a warning: see ``delayq_reshard``. A deleted queue is created again.
 
         Args:
-            shards: how many a new queue gets; None = one.
+            shards: number of shards of a new queue; None = one.
             kind: ``python`` or ``pull``.
         """
         found = self._queues.get(name)
         return found if found is not None and not found.deleted else self._open(name, shards, kind)
 
     def known_queue(self, name: str) -> Queue | None:
-        """The queue of this name if the deployment has it now; asking makes none."""
+        """Return the queue of this name if the deployment has it now; never create it."""
         _, layout = self.read_layout(name)
         return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
 
@@ -124,11 +125,12 @@ class Broker:
     # -- the registry of queues --------------------------------------------------------------------------------------
 
     def read_layout(self, name: str) -> tuple[bytes, Layout | None]:
-        """What the registry says of a queue now, as stored and read; the known queue takes it over.
+        """Return the registry's layout of a queue, as stored and decoded; a known queue adopts it.
 
-        Epochs only grow. If this process heard of a later one, the registry lost it with a replica and gets it back.
+        Epochs only grow. If this process has seen a later epoch, a failover to a replica lost it, and it is written
+        back.
         """
-        while name:  # under "" the registry counts its changes
+        while name:  # the registry keeps its change counter under ""
             with clear_errors():
                 stored: bytes | None = self.client.hget(self.queues_key, name)
             if stored is None:
@@ -142,14 +144,14 @@ class Broker:
         return b"", None
 
     def swap_layout(self, name: str, stored: bytes, layout: Layout) -> bool:
-        """Changes what the registry says of a queue, unless somebody else did so since ``stored`` was read."""
+        """Replace the registry's layout of a queue; return False if it changed since ``stored`` was read."""
         done: bytes = self.scripts.call("layout", (self.queues_key.encode(),), name, stored, layouts.encode(layout))
         if done == b"1":
             self._install(name, layout)
         return done == b"1"
 
     def change_layout(self, name: str, change: Callable[[Layout], Layout]) -> Layout:
-        """Changes a layout with ``change(present one) -> new one``, however many do so at the same moment.
+        """Change a layout with ``change(present one) -> new one``, safely under concurrent changes.
 
         Raises:
             InvalidJob: there is no such queue.
@@ -163,7 +165,7 @@ class Broker:
                 return changed
 
     def create(self, name: str, make: Callable[[Layout | None], Layout]) -> Layout:
-        """The layout of a queue; if there is none, ``make(its tombstone, if any)`` becomes it."""
+        """Return the layout of a queue; if there is none, store and return ``make(its tombstone, if any)``."""
         while True:
             stored, layout = self.read_layout(name)
             if layout is not None and not layouts.is_deleted(layout):
@@ -183,11 +185,11 @@ class Broker:
         return queue
 
     def wake_key(self, queue: str) -> str:
-        """Key of a queue's wake list."""
+        """Return the key of a queue's wake list."""
         return wake_key(self.prefix, queue)
 
     def shard(self, queue: str, number: int) -> Shard:
-        """Keys and constants of a shard by its number (``keys.number_of``)."""
+        """Return keys and constants of a shard by its number (``keys.number_of``)."""
         epoch, place = divmod(number, MAX_SHARDS)
         return make_shard(
             self.prefix,
@@ -200,11 +202,11 @@ class Broker:
         )
 
     def queue_names(self) -> list[str]:
-        """Every queue that this deployment knows, by name."""
+        """Return the names of all queues of this deployment, sorted."""
         return [queue.name for queue in self.queues()]
 
     def queues(self) -> list[Queue]:
-        """Every queue that this deployment knows, in the order of their names."""
+        """Return all queues of this deployment, sorted by name."""
         with clear_errors():
             stored = self.client.hgetall(self.queues_key)
         return self._opened(stored)
@@ -214,14 +216,14 @@ class Broker:
         return [queue for queue in opened if not queue.deleted]
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
-        """The queues that a process serves, as the registry has them now.
+        """Return the queues that a process serves, as currently registered.
 
-        A queue that was never there is made. One that is known here and was lost with Redis is put back, and so are
-        its tombstones. A deleted one is left out, until somebody schedules into it.
+        Missing queues are created. Queues known locally but missing from Redis (after data loss) are restored,
+        tombstones included. Deleted queues are skipped until a job is scheduled into them.
 
         Args:
             every: also all queues that are not named.
-            awaited: names of queues that are not made: each is left out until the registry has it.
+            awaited: names of queues that are not created: each is left out until the registry has it.
         """
         with clear_errors():
             if every:
@@ -252,30 +254,32 @@ class Broker:
         return self.epochs.reshard(name, shards)
 
     def delete_queue(self, name: str, *, force: bool = False) -> bool:
-        """Takes a queue off. Who schedules into it later brings it back, visibly.
+        """Delete a queue. Scheduling into it later re-creates it.
 
         Args:
-            force: also with jobs in it, which are lost; the workers of those that run now hear that they lost them.
+            force: also with jobs in it, which are lost; the workers that run some of them are notified that their
+                leases are lost.
 
         Returns:
-            False when there is no such queue.
+            False if there is no such queue.
 
         Raises:
-            QueueNotEmpty: it holds jobs, or graves in its morgue.
+            QueueNotEmpty: it holds jobs, or records in its morgue.
         """
         gone = self.epochs.delete(name, force=force)
         if gone:
             figures.drop(self, name)
         return gone
 
-    # -- what operators order for a queue ----------------------------------------------------------------------------
+    # -- policy of a queue
+    # -----------------------------------------------------------------------------------------------
 
     def pause(self, name: str, direction: str = "both") -> None:
-        """Pauses a queue: what waits stays where it is, what runs goes on and is settled as usual.
+        """Pause a queue. Waiting jobs stay in place; running jobs continue and are settled as usual.
 
         Args:
             name: the queue.
-            direction: in (schedule is refused with QueuePaused), out (nothing is reserved) or both.
+            direction: in (schedule is refused with QueuePaused), out (no job is reserved) or both.
 
         Raises:
             InvalidJob: there is no such queue or direction.
@@ -283,7 +287,7 @@ class Broker:
         rules.pause(self, name, direction)
 
     def resume(self, name: str, direction: str = "both") -> None:
-        """Ends a pause and wakes the workers; ``direction`` and errors as for :meth:`pause`."""
+        """End a pause and wake the workers; ``direction`` and errors as for :meth:`pause`."""
         rules.resume(self, name, direction)
 
     def limit(
@@ -295,15 +299,14 @@ class Broker:
         morgue_ttl_ms: int | None = None,
         weighted: bool | None = None,
     ) -> None:
-        """Limits a queue. What is given and differs from what is in force is changed; None leaves it as it is.
+        """Set limits of a queue. None leaves a limit unchanged.
 
         Args:
             name: the queue.
-            max_length: most live jobs, each shard taking its part of them; one more is refused with QueueFull. 0 = no
-                limit.
-            morgue_max: most jobs in its morgue, each shard taking its part; the oldest go first. 0 = no limit.
+            max_length: most live jobs, divided among the shards; further ones are refused with QueueFull. 0 = no limit.
+            morgue_max: most jobs in its morgue, divided among the shards; the oldest are removed first. 0 = no limit.
             morgue_ttl_ms: how long its morgue keeps a job. 0 = for ever.
-            weighted: more urgent classes are served more often, not always first.
+            weighted: serve more urgent classes more often instead of always first.
 
         Raises:
             InvalidJob: there is no such queue, or a limit is negative.
@@ -317,26 +320,28 @@ class Broker:
     def announce(
         self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
     ) -> Heard:
-        """A worker says that it lives, and what it does; it hears Redis's time and what somebody told it.
+        """Store a worker's heartbeat and state; return Redis's time and the pending commands for the worker.
 
-        ``changes`` is another text afterwards when a queue was made, changed or deleted, or all were lost with Redis.
+        ``changes`` has another value afterwards if a queue was created, changed or deleted, or if Redis lost all of
+        them.
 
         Args:
-            done: ids of what it was told and has done; None = it is new, so what was told to its name was not for it.
+            done: ids of the commands that the worker has executed; None = the worker is new, so pending commands were
+                meant for an earlier worker of its name and are dropped.
             tasks: names of the tasks that it can run; None = as announced before.
         """
         heard, self.changes = workers.announce(self, name, info, done, tasks)
         return heard
 
     def forget(self, name: str) -> None:
-        """Takes a worker off the registry, with what it was told."""
+        """Remove a worker and its pending commands from the registry."""
         workers.forget(self, name)
 
     def workers(self) -> list[dict[str, Any]]:
-        """What the workers last said of themselves, with ``name`` and ``seen_ms`` (Redis time).
+        """Return the last announced state of each worker, with ``name`` and ``seen_ms`` (Redis time).
 
-        ``jobs`` is what its threads ran then: at most 64 of ``slot``, ``queue``, ``id``, ``task``, ``started_ms`` (Unix
-        ms) and ``ids`` (number of the jobs that this run takes together).
+        ``jobs`` lists what its threads ran then: at most 64 of ``slot``, ``queue``, ``id``, ``task``, ``started_ms``
+        (Unix ms) and ``ids`` (number of jobs that this attempt handles together).
         """
         return workers.read(self)
 
@@ -349,69 +354,70 @@ class Broker:
         return workers.knows_task(self, queue, task, now_ms)
 
     def tell_worker(self, name: str, word: str) -> bool:
-        """Tells a worker something, which it hears with its next announcement.
+        """Send a command to a worker, which receives it with its next announcement.
 
         Args:
-            name: as :meth:`workers` has it.
-            word: stop (as SIGTERM to its program: all processes of that end, with their grace period), drain (as
-                SIGUSR1 to it: they finish what they have) or dump (it logs the stacks of its threads, and keeps them
-                for :meth:`dump_of`).
+            name: as returned by :meth:`workers`.
+            word: stop (like SIGTERM to its program: all its processes end, with their grace period), drain (like
+                SIGUSR1 to it: they finish the jobs that they hold) or dump (the worker logs the stacks of its threads
+                and keeps them for :meth:`dump_of`).
 
         Returns:
-            False when no such worker is registered.
+            False if no such worker is registered.
 
         Raises:
-            InvalidJob: another word.
+            InvalidJob: an unknown command.
         """
         return workers.tell(self, name, word)
 
     def keep_dump(self, name: str, text: str, now_ms: float) -> None:
-        """A worker's stacks, taken at ``now_ms``, for the next 10 minutes; what is beyond 64 KiB is cut off."""
+        """Store a worker's stacks, taken at ``now_ms``, for 10 minutes; text beyond 64 KiB is cut off."""
         workers.keep_dump(self, name, text, now_ms)
 
     def dump_of(self, name: str) -> tuple[float, str] | None:
-        """When a worker was last told "dump" and did so (Unix ms), and its stacks; None after 10 minutes."""
+        """Return the time (Unix ms) and the stacks of a worker's last "dump" command; None after 10 minutes."""
         return workers.dump_of(self, name)
 
-    # -- figures of finished runs ------------------------------------------------------------------------------------
+    # -- counters of finished attempts
+    # -----------------------------------------------------------------------------------
 
     def figures(self) -> Figures:
-        """What is kept of finished runs, of all processes; one command. What they counted just now may be missing."""
+        """Return the counters of finished attempts of all processes, by one command; the most recent may be missing."""
         return figures.read(self)
 
     def note_figures(self, deltas: Figures, request: bytes | None = None) -> None:
-        """Adds figures up. Levels are not added, see :meth:`set_level`.
+        """Add to the counters. Levels are not added, see :meth:`set_level`.
 
         Args:
-            request: of calls with the same one only the first counts.
+            request: of calls with the same id only the first counts.
         """
         figures.note(self, deltas, request)
 
     def set_level(self, name: str, value: int) -> None:
-        """Keeps a number that was measured now, in the place of the one before."""
+        """Store a measured level in place of the previous one."""
         figures.set_level(self, name, value)
 
     # -- server ------------------------------------------------------------------------------------------------------
 
     def waker(self, queues: Sequence[str]) -> Waker:
-        """A blocking wait for wake-ups of these queues, on a connection of its own. Only consumers need one."""
+        """Return a blocking wait for wake-ups of these queues, on a connection of its own. Only consumers need one."""
         return make_waker(self.connection, self.prefix, queues)
 
     def now_ms(self) -> float:
-        """Redis's time, Unix ms."""
+        """Return Redis's time, Unix ms."""
         with clear_errors():
             answer = self.client.time()
         seconds, micros = next(iter(answer.values())) if isinstance(answer, dict) else answer
         return float(seconds * 1000 + micros / 1000)
 
     def server_info(self) -> dict[str, Any]:
-        """What Redis says of itself (``INFO``); on a cluster, of its first node."""
+        """Return the reply of ``INFO``; on a cluster, of its first node."""
         with clear_errors():
             info: dict[str, Any] = self.client.info()
         return info if "redis_version" in info else next(iter(info.values()))
 
     def check_server(self) -> None:
-        """Refuses a server that is too old.
+        """Refuse a server that is too old.
 
         Raises:
             Misconfigured: Redis is older than 6.2.

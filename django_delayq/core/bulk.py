@@ -1,12 +1,12 @@
-"""What operators ask for many jobs at once.
+"""Bulk operations on the jobs of a queue, for operators.
 
-Every verb works through the queue in chunks of at most 250 jobs, each one script call, so it may run beside producers
-and workers at full load: nobody waits longer than for one chunk. A job is changed as a whole inside one script that
-looks again whether it is still meant, never read first and removed later. What is buried, or fails, after the moment of
-the call is left alone, so each verb comes to its end whatever the workers do meanwhile.
+Every verb works through the queue in chunks of at most 250 jobs, one script call each. It may run beside producers and
+workers at full load: other calls wait for one chunk at most. Each script checks again that a job still qualifies and
+changes it as a whole; no job is read first and removed later. Jobs that are buried, or fail, after the start of the
+call are left alone, so each verb ends whatever the workers do meanwhile.
 
-Every verb answers how many jobs came to what, and tells ``progress``, if given, after each chunk: how many jobs it has
-looked at, and how many there were at the moment of the call.
+Every verb returns the number of jobs per outcome. It calls ``progress``, if given, after each chunk with the number of
+jobs checked so far, and the number at the start of the call.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Wanted = str | tuple[str, bytes]
 _KICKED: Final = {"k": "kicked", "l": "live", "n": "gone", "v": "moved"}
 _DISCARDED: Final = {"d": "discarded", "n": "gone"}
 _RUN_NOW: Final = struct.Struct("<dII")
-#: ids that are read of an iterable before something is done to them
+#: ids read from an iterable before they are processed
 _AT_ONCE: Final = 10_000
-#: jobs that one script call moves into the morgue or out of it: a few ms, for which everybody else has to wait
+#: jobs that one script call moves into the morgue or out of it: a few ms, for which all other calls have to wait
 _AT_A_TIME: Final = 100
 
 
@@ -53,20 +53,20 @@ def kick_many(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Brings jobs back from the morgue, as :meth:`Queue.kick` does with one.
+    """Move jobs from the morgue back into the queue; see :meth:`Queue.kick`.
 
     Args:
         queue: the queue.
         wanted: ids, or (id, key) pairs.
-        delay_ms: how long from now they wait.
-        replace: take the places of live plain jobs of the same ids.
+        delay_ms: delay from now.
+        replace: replace live plain jobs of the same ids.
         progress: see the module.
 
     Returns:
-        How many were kicked, how many stay because a live job stands in their way (live), how many are gone.
+        Numbers of jobs: kicked, live (they stay because of a live job of the same id) and gone.
 
     Raises:
-        InvalidJob: a negative delay, or an id that cannot be one.
+        InvalidJob: a negative delay, or an invalid id.
     """
     pace = _Pace.of(delay_ms, None, 0)
 
@@ -84,20 +84,20 @@ def kick_all(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, int]:
-    """Brings all jobs of the morgue back, those that were buried first first.
+    """Move all jobs of the morgue back into the queue, the earliest burials first.
 
     Args:
         queue: the queue.
-        delay_ms: how long from now they wait.
+        delay_ms: delay from now.
         per_second: how many of them fall due in a second; None = all at once.
-        replace: take the places of live plain jobs of the same ids.
+        replace: replace live plain jobs of the same ids.
         progress: see the module.
 
     Returns:
         See :func:`kick_many`.
 
     Raises:
-        InvalidJob: a negative delay, or a pace of nothing.
+        InvalidJob: a negative delay, or a pace that is not above 0.
     """
     scene = look_at(queue)
     pace = _Pace.of(delay_ms, per_second, max((shard.now_ms for shard in scene.values()), default=0))
@@ -110,7 +110,7 @@ def kick_all(
 
 
 def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress | None = None) -> dict[str, int]:
-    """Throws jobs out of the morgue, as :meth:`Queue.discard` does with one.
+    """Delete jobs from the morgue; see :meth:`Queue.discard`.
 
     Args:
         queue: the queue.
@@ -118,10 +118,10 @@ def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress |
         progress: see the module.
 
     Returns:
-        How many were discarded, and how many are gone.
+        Numbers of jobs: discarded and gone.
 
     Raises:
-        InvalidJob: an id that cannot be one.
+        InvalidJob: an invalid id.
     """
 
     def act(number: int, graves: Sequence[bytes]) -> list[str]:
@@ -131,7 +131,7 @@ def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress |
 
 
 def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progress | None = None) -> dict[str, int]:
-    """Throws all jobs out of the morgue.
+    """Delete all jobs from the morgue.
 
     Args:
         queue: the queue.
@@ -139,7 +139,7 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
         progress: see the module.
 
     Returns:
-        How many were discarded.
+        Number of jobs discarded.
     """
     scene = look_at(queue)
     latest = float("inf") if before_ms is None else before_ms * 1000 - 1
@@ -155,21 +155,21 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
 
 
 def kill_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Puts every waiting job that has failed into the morgue (reason ``killed``); reserved ones are left alone.
+    """Move every waiting job that has failed to the morgue (reason ``killed``); reserved ones are left alone.
 
-    A merged job with more than 250 payloads gets several graves.
+    A merged job with more than 250 payloads gets several morgue records.
 
     Returns:
-        How many were killed.
+        Number of jobs killed.
     """
     return _end_failed(queue, "kill", "killed", progress)
 
 
 def delete_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Takes every waiting job that has failed out for good; reserved ones are left alone.
+    """Delete every waiting job that has failed; reserved ones are left alone.
 
     Returns:
-        How many were deleted.
+        Number of jobs deleted.
     """
     return _end_failed(queue, "delete", "deleted", progress)
 
@@ -188,13 +188,13 @@ def _end_failed(queue: Queue, verb: str, outcome: str, progress: Progress | None
 
 
 def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Takes every waiting job out; reserved ones, and what is gated behind them, are left alone.
+    """Cancel every waiting job; reserved ones, and content that is gated behind them, are left alone.
 
-    Jobs that come meanwhile are taken out as well if they are due before the last one of those that waited at the
-    moment of the call.
+    Jobs that arrive meanwhile are cancelled too if they are due before the last job that waited at the start of the
+    call.
 
     Returns:
-        How many were cancelled.
+        Number of jobs cancelled.
     """
     scene = look_at(queue)
 
@@ -205,12 +205,12 @@ def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, i
 
 
 def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
-    """Makes every waiting job due now, in the order in which they wait (within each priority class of a shard).
+    """Make every waiting job due now, keeping the present order (within each priority class of a shard).
 
-    One that is overdue keeps its place, so the queue's lag stays what it was; failures are kept.
+    An overdue job keeps its place, so the queue's lag does not change; failures are kept.
 
     Returns:
-        How many were moved.
+        Number of jobs moved.
     """
     total = sum(shard.delayed for shard in look_at(queue).values())
     moved = seen = 0
@@ -227,12 +227,12 @@ def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, 
     return {"moved": moved} if moved else {}
 
 
-# -- how it is done --------------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Pace:
-    """When kicked jobs fall due: all after one delay, or one behind the other."""
+    """Due times of kicked jobs: all after one delay, or spread at a fixed rate."""
 
     ms: float
     relative: bool
@@ -249,7 +249,7 @@ class _Pace:
         return cls(now_ms + delay_ms, relative=False, step=1000 / per_second)
 
     def delay_ms(self, queue: Queue) -> int:
-        """The delay of the next job, counted from now."""
+        """Return the delay of the next job, counted from now."""
         return int(self.ms if self.relative else max(0.0, self.ms - queue.broker.now_ms()))
 
 
@@ -263,7 +263,7 @@ def _for_wanted(
     while some := list(islice(pending, _AT_ONCE)):
         graves = [_checked(one) for one in some]
         if len(queue.epochs) > 1:
-            # Which generation of an id is the youngest is seen only by who looks at all its shards.
+            # The latest generation of an id is found only by comparing all its shards.
             counts.update(act_on_one(grave) for grave in graves if not _split(grave)[1])
             graves = [grave for grave in graves if _split(grave)[1]]
         counts.update(_over_epochs(queue, graves, act))
@@ -274,7 +274,7 @@ def _for_wanted(
 
 
 def _over_epochs(queue: Queue, graves: list[bytes], act: Act) -> Iterator[str]:
-    """The outcomes, in no order. A grave may lie where its id belonged before the number of shards was changed."""
+    """Return the outcomes, in no order. A record may lie where its id belonged before a reshard."""
     for epoch, shards in queue.epochs:
         by_shard: dict[int, list[bytes]] = {}
         for grave in graves:
@@ -292,7 +292,7 @@ def _over_epochs(queue: Queue, graves: list[bytes], act: Act) -> Iterator[str]:
 
 
 def _checked(wanted: Wanted) -> bytes:
-    """The name of a grave; without a key it ends in the zero byte behind the id."""
+    """Return the name of a morgue record; without a key it ends in the zero byte behind the id."""
     ident, key = (wanted, b"") if isinstance(wanted, str) else wanted
     encoded = ident.encode()
     if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
@@ -311,7 +311,7 @@ def _entry(grave: bytes) -> bytes:
 
 
 def _kick(queue: Queue, number: int, graves: Sequence[bytes], pace: _Pace, replace: bool) -> list[str]:
-    # An id that is live in an older epoch comes back there, so these are kicked one by one.
+    # An id that is live in an older epoch is put back there, so these are kicked one by one.
     elsewhere = live_in_older(queue, number, [_split(grave)[0] for grave in graves])
     if elsewhere:
         quiet = iter(_kick(queue, number, [g for g in graves if _split(g)[0] not in elsewhere], pace, replace))
@@ -334,7 +334,7 @@ def _kick(queue: Queue, number: int, graves: Sequence[bytes], pace: _Pace, repla
 
 
 def _kick_over(queue: Queue, grave: bytes, pace: _Pace, replace: bool) -> str:
-    """Kicks one job wherever it lies, out of a shard that takes no new ids into the one where its id belongs now."""
+    """Kick one job wherever it lies, if necessary from a closing shard into the present shard of its id."""
     ident, key = _split(grave)
     outcome = queue.kick(ident.decode(), key=key or None, delay_ms=pace.delay_ms(queue), replace=replace) or "gone"
     if outcome == "kicked":

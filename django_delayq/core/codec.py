@@ -1,12 +1,12 @@
-"""Arguments and payloads as bytes: JSON in one canonical form, with tags for what JSON has no form for.
+"""Encoding of arguments and payloads as bytes: canonical JSON, with tags for types that JSON lacks.
 
-Equal values have equal bytes: keys are sorted, there are no spaces, text is UTF-8. So a payload can be compared, and
-counted as a duplicate, without being decoded.
+Equal values have equal bytes: keys are sorted, there are no spaces, text is UTF-8. Payloads can therefore be compared,
+and recognised as duplicates, without decoding.
 
 Arguments of a call (:func:`encode_args`):
 
 ==================  =======================================
-``f()``             nothing at all
+``f()``             no bytes
 ``f(42, "x")``      ``[42,"x"]``
 ``f(42, x=1)``      ``{"a":[42],"k":{"x":1}}`` (``a`` is left out when empty)
 ==================  =======================================
@@ -14,10 +14,10 @@ Arguments of a call (:func:`encode_args`):
 An object with one key that begins with ``$`` is a tag: ``{"$dt":"2030-01-01T00:00:00+00:00"}``. The tags are ``$dt``
 datetime, ``$d`` date, ``$t`` time, ``$td`` timedelta (microseconds), ``$dec`` Decimal, ``$uuid`` UUID, ``$b`` bytes
 (base64), and for a project's own types ``$.name`` (:mod:`.codec_types`). A caller's own dict of that form gets one more
-``$``, which decoding takes off again.
+``$``, which decoding removes.
 
-What changes on the way: tuples become lists, subclasses their base (an ``IntegerChoices`` member its number), bytearray
-and memoryview bytes, the zone of a datetime its offset from UTC.
+Encoding and decoding change some types: tuples become lists, subclasses become their base (an ``IntegerChoices`` member
+its number), bytearray and memoryview become bytes, and the zone of a datetime becomes its offset from UTC.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
 
-# What the C encoder writes rightly by itself. Exact types: a subclass may print itself differently.
+# Types that the C encoder writes correctly. Exact types: a subclass may print itself differently.
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _TEXT: Final = frozenset((str,))
 _MAX_INT_BITS: Final = 14_000  # Python itself refuses to read numbers of more than 4300 digits
@@ -61,13 +61,13 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int = MAX_BYTES) -> bytes:
-    """The arguments of one call as bytes; see the module's table.
+    """Return the arguments of one call as bytes; see the table of the module.
 
     Args:
-        limit: the most bytes that are accepted.
+        limit: maximum number of bytes.
 
     Raises:
-        InvalidJob: a value has no stored form, or the whole is too large; the message names the place.
+        InvalidJob: a value has no stored form, or the result is too large; the message names the location.
     """
     if not args and not kwargs:
         return b""
@@ -80,7 +80,7 @@ def encode_args(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limit: int 
 
 
 def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> bytes:
-    """The canonical bytes of one value. ``what`` names it in messages.
+    """Return the canonical bytes of one value. Messages call it ``what``.
 
     Raises:
         InvalidJob: see :func:`encode_args`.
@@ -95,7 +95,7 @@ def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "payload") -> byte
 
 
 class _Refused(Exception):
-    """A value without a stored form; collects the way to it while the recursion unwinds."""
+    """Error for a value without a stored form; it collects the path to the value while the recursion unwinds."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -108,10 +108,10 @@ class _Refused(Exception):
 
 
 def _make_dump() -> Callable[[Any], str]:
-    """``json.dumps`` with our settings. Its C part is made once, not per call: four times faster."""
+    """Return ``json.dumps`` with our settings. Its C part is created once, not per call, which is four times faster."""
     encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # an interpreter without it
+    if make is None:  # an interpreter without the C encoder
         return encoder.encode
     scan = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", True, False, False)
 
@@ -125,7 +125,7 @@ _dump: Final = _make_dump()
 
 
 def _is_flat(value: Any) -> bool:
-    """Whether it is a dict that needs no pass over its values: text keys, plain values, and not like a tag."""
+    """Return True for a dict that needs no pass over its values: text keys, plain values, not shaped like a tag."""
     return (
         type(value) is dict
         and _SCALARS.issuperset(map(type, value.values()))
@@ -135,7 +135,7 @@ def _is_flat(value: Any) -> bool:
 
 
 def _quickly(value: Any) -> bytes | None:
-    """The bytes of plain values; None when one is not storable, and the slow way has to find and name it."""
+    """Return the bytes of plain values; None if one cannot be stored, which the slow path then finds and names."""
     try:
         return _dump(value).encode()
     except ValueError:  # NaN, half of a surrogate pair, an int of thousands of digits
@@ -173,7 +173,7 @@ def _too_large(encoded: bytes, limit: int, what: str) -> bytes:
 
 
 def _stored(value: Any, depth: int) -> Any:
-    """``value`` in terms of what JSON has, checked. The cost is one pass over what is not flat."""
+    """Return ``value`` in types that JSON has, checked. The cost is one pass over every value that is not flat."""
     kind = type(value)
     if kind is str:
         return _text(value)
@@ -209,7 +209,7 @@ def _stored(value: Any, depth: int) -> Any:
 
 
 def _own_form(own: ValueType, value: Any, depth: int) -> dict[str, Any]:
-    """A value of a project's own type behind its tag."""
+    """Return a value of a project's own type behind its tag."""
     if depth > MAX_DEPTH:
         raise _Refused(f"nested more than {MAX_DEPTH} levels deep")
     try:
@@ -236,7 +236,7 @@ def _stored_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
 
 
 def _tagged(stored: dict[str, Any]) -> dict[str, Any]:
-    """Keeps a caller's dict from being taken for a tag."""
+    """Escape a caller's dict that has the form of a tag."""
     if len(stored) == 1:
         (key,) = stored
         if key[:1] == "$":
@@ -283,7 +283,7 @@ def _tag_of(value: Any) -> dict[str, Any]:
 
 
 def _why_not(value: Any) -> str:
-    """Why ``value`` cannot be stored, and what to pass instead. Nothing of ``value`` itself is called."""
+    """Return the reason why ``value`` cannot be stored, and what to pass instead. No method of ``value`` is called."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
     if isinstance(value, type):
@@ -309,7 +309,7 @@ def _why_not(value: Any) -> str:
 
 
 def _short(key: Any) -> str:
-    """``repr(key)`` that is never long and never runs code of a foreign class."""
+    """Return a short ``repr(key)`` without running code of a foreign class."""
     if type(key) in _SCALARS and not (type(key) is int and key.bit_length() > 200):
         text = repr(key)
         return text if len(text) <= 40 else f"{text[:40]}…"
@@ -320,10 +320,10 @@ def _short(key: Any) -> str:
 
 
 def decode_args(data: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """``(args, kwargs)`` of what :func:`encode_args` wrote.
+    """Return ``(args, kwargs)`` decoded from the bytes of :func:`encode_args`.
 
     Raises:
-        Undecodable: the bytes are not arguments in a form that this release knows.
+        Undecodable: the bytes are not arguments in a form that this release supports.
     """
     if not data:
         return [], {}
@@ -338,10 +338,10 @@ def decode_args(data: bytes) -> tuple[list[Any], dict[str, Any]]:
 
 
 def decode(data: bytes) -> Any:
-    """The value of canonical bytes (any JSON in UTF-8 is read).
+    """Return the value of canonical bytes (any JSON in UTF-8 is accepted).
 
     Raises:
-        Undecodable: no JSON, no UTF-8, NaN, an unknown tag, or nested too deep to read.
+        Undecodable: not JSON, not UTF-8, NaN, an unknown tag, or nested too deep to read.
     """
     try:
         text = data.decode().strip(" \t\r\n")

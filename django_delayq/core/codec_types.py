@@ -1,6 +1,7 @@
-"""Values of types of the project's own, stored behind a tag each: ``register("money", Money, dump, load)``.
+"""Codec for values of a project's own types, stored behind a tag each: ``register("money", Money, dump, load)``.
 
-They are known to a process, as adapters of a database driver are: whoever schedules and whoever runs registers them.
+Registrations are per process, like the adapters of a database driver: both the processes that schedule and the
+processes that run jobs must register the types.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from uuid import UUID
 from .errors import Misconfigured
 from .inputs import short
 
-#: what begins the tags of a project, so that no tag of a later release is one of them
+#: prefix of all tags of a project, so that no tag of a later release collides with one
 MARK: Final = "$."
 _TAG: Final = re.compile(r"[a-z0-9_-]{1,40}")
-#: what has a stored form already
+#: types that have a built-in stored form
 BUILT_IN: Final = frozenset(
     (
         object,
@@ -50,14 +51,15 @@ types_by_kind: Final[dict[type[Any], ValueType]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """How values of one type of the project's own are stored: ``ValueType("money", Money, dump, load)``.
+    """Stored form of one of the project's own types: ``ValueType("money", Money, dump, load)``.
 
     Attributes:
-        tag: what marks them in what is stored: 1 to 40 of ``a-z 0-9 _ -``. It must never change its meaning.
-        kind: the type. Its subclasses are stored by it too, unless they have a tag of their own.
-        dump: makes of a value one that can be stored (text, numbers, lists, dicts, dates, other registered types); of
-            equal values equal ones, or equal payloads will not be recognised.
-        load: makes the value of what ``dump`` gave. A job that it raises for cannot be read, and goes to the morgue.
+        tag: marks the values in storage: 1 to 40 of ``a-z 0-9 _ -``. It must never change its meaning.
+        kind: the type. Its subclasses use the same form, unless they have a tag of their own.
+        dump: converts a value into one that can be stored (text, numbers, lists, dicts, dates, other registered types).
+            Equal values must give equal results, or equal payloads are not recognised.
+        load: converts the result of ``dump`` back. If it raises for a job, the job cannot be read and goes to the
+            morgue.
     """
 
     tag: str
@@ -77,18 +79,19 @@ class ValueType:
 
 
 def register(tag: str, kind: type[Any], dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> ValueType:
-    """Makes values of a type storable, in this process: see :class:`ValueType`. The same again changes nothing.
+    """Make values of a type storable in this process: see :class:`ValueType`. Repeating a registration has no effect.
 
-    Whoever schedules and whoever runs the jobs must both do so; with Django ``DELAYQ["CODEC_TYPES"]`` does it.
+    Both the processes that schedule and the processes that run the jobs must register; with Django,
+    ``DELAYQ["CODEC_TYPES"]`` does so.
 
     Raises:
-        Misconfigured: a part of it cannot be, or the tag or the type belongs to another registration.
+        Misconfigured: an argument is not usable, or the tag or the type belongs to another registration.
     """
     return install(ValueType(tag, kind, dump, load))
 
 
 def install(made: ValueType) -> ValueType:
-    """:func:`register` for one that is made already."""
+    """Register an existing :class:`ValueType`; see :func:`register`."""
     for other in (types_by_tag.get(MARK + made.tag), types_by_kind.get(made.kind)):
         if other is not None and other != made:
             raise Misconfigured(
@@ -100,6 +103,6 @@ def install(made: ValueType) -> ValueType:
 
 
 def forget(made: ValueType) -> None:
-    """Takes a registration back: its values are not storable any more, and stored ones cannot be read."""
+    """Remove a registration: its values can no longer be stored, and stored ones can no longer be read."""
     if types_by_tag.get(MARK + made.tag) == made:
         del types_by_tag[MARK + made.tag], types_by_kind[made.kind]

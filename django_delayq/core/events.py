@@ -1,14 +1,14 @@
-"""The capped streams of finished attempts: reading them from a position on, and the cursors of those who do.
+"""Capped streams of finished attempts: reading from a position, and the cursors of consumers.
 
-A *consumer* is a name under which somebody reads on and on; its *cursor* in a shard is the position (:mod:`.streams`)
-up to which it has read there. A shard's stream is trimmed up to the slowest cursor, whose entry stays as a tombstone:
-whoever finds the entry at its own position knows that nothing behind it was taken off unread. The cap of the stream
-counts for all: a consumer that does not read makes nothing grow, it loses, and sees by the missing tombstone that it
-did.
+A *consumer* is a name under which events are read continuously; its *cursor* in a shard is the position
+(:mod:`.streams`) up to which it has read there. A shard's stream is trimmed up to the slowest cursor, whose entry stays
+as a tombstone. As long as a consumer finds the entry at its own position, no later entry was trimmed unread. The cap of
+the stream overrides cursors: a consumer that stops reading never makes the stream grow. It loses entries, and detects
+that by the missing tombstone.
 
-The registry of consumers, ``{<prefix>}:cursors`` (hash: consumer -> ``<ms when last heard of>:<queues, or *>``), knows
-them before they have a cursor in a shard: in queues and epochs that they have not seen yet. An old epoch is not retired
-before all who follow the queue have read what happened in it.
+The registry of consumers, ``{<prefix>}:cursors`` (hash: consumer -> ``<ms of its last heartbeat>:<queues, or *>``),
+lists them before they have a cursor in a shard, that is, in queues and epochs that they have not read yet. An old epoch
+is retired only after all consumers that follow the queue have read its events.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from .streams import BEGINNING, Place, Stream, chunks, entries, parts, streams
 if TYPE_CHECKING:
     from .broker import Broker
 
-#: every queue, those to come included
+#: every queue, future ones included
 EVERY: Final = "*"
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One finished attempt, or one bulk write (``outcome`` "bulk", with ``jobs`` and ``created`` in ``fields``)."""
+    """Event of one finished attempt, or of one bulk load.
+
+    A bulk load has the ``outcome`` "bulk", with ``jobs`` and ``created`` in ``fields``.
+    """
 
     queue: str
     shard: int
@@ -44,39 +47,39 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A consumer as the registry knows it."""
+    """Consumer as registered."""
 
     name: str
-    #: when it was last heard of, Unix ms on Redis's clock
+    #: last heartbeat, Unix ms on Redis's clock
     heard_ms: int
-    #: the queues that it follows; empty = every one
+    #: queues that it follows; empty = every queue
     queues: tuple[str, ...]
 
     def follows(self, queue: str) -> bool:
-        """Whether it reads the events of a queue."""
+        """Return True if it reads the events of a queue."""
         return not self.queues or queue in self.queues
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a consumer is behind in one shard."""
+    """Lag of a consumer in one shard."""
 
     queue: str
     shard: int
     cursor: str
     last: str
-    #: entries that it has still to read, at most
+    #: upper limit of entries still to read
     entries: int
-    #: from the event at its cursor to the newest one, ms; 0 when it has no cursor here yet
+    #: ms from the event at its cursor to the newest one; 0 without a cursor in this shard
     behind_ms: int
 
 
 def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: int = 1000) -> list[Event]:
-    """Events of one shard behind a position, oldest first.
+    """Return events of one shard after a position, oldest first.
 
     Args:
-        after: ``Event.position`` of the last one seen.
-        limit: at most so many.
+        after: ``Event.position`` of the last event read.
+        limit: maximum number of events.
     """
     if broker.known_queue(queue) is None:
         return []
@@ -90,7 +93,7 @@ def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: 
 
 
 def last(broker: Broker, queue: str, number: int) -> str:
-    """The position of the newest event that a shard ever had; ``"0-0"`` if it never had any."""
+    """Return the position of the newest event that a shard ever had; ``"0-0"`` if it never had any."""
     return streams(broker, [(queue, number)])[queue, number].last
 
 
@@ -98,15 +101,15 @@ def last(broker: Broker, queue: str, number: int) -> str:
 
 
 def cursors_key(broker: Broker) -> str:
-    """Key of the registry of consumers."""
+    """Return the key of the registry of consumers."""
     return f"{{{broker.prefix}}}:cursors"
 
 
 def check_consumer(name: object) -> str:
-    """``name`` if it can name a consumer.
+    """Return ``name`` if it is a valid name of a consumer.
 
     Raises:
-        InvalidJob: it cannot.
+        InvalidJob: it is not.
     """
     if isinstance(name, str) and _CONSUMER.fullmatch(name):
         return name
@@ -114,10 +117,10 @@ def check_consumer(name: object) -> str:
 
 
 def follow(broker: Broker, consumer: str, queues: Iterable[str] = ()) -> None:
-    """A consumer says which queues it reads, and that it lives. What it has not read there is kept, up to the cap.
+    """Register a consumer with its queues, and renew its heartbeat. Its unread events are kept, up to the cap.
 
     Args:
-        queues: their names; none = every queue, those to come included.
+        queues: their names; none = every queue, future ones included.
     """
     said = f"{broker.now_ms():.0f}:{','.join(sorted(queues)) or EVERY}"
     with clear_errors():
@@ -125,7 +128,7 @@ def follow(broker: Broker, consumer: str, queues: Iterable[str] = ()) -> None:
 
 
 def consumers(broker: Broker) -> list[Consumer]:
-    """Everybody who follows queues here, by name."""
+    """Return all consumers of this deployment, by name."""
     with clear_errors():
         stored = broker.client.hgetall(cursors_key(broker))
     found = []
@@ -136,22 +139,22 @@ def consumers(broker: Broker) -> list[Consumer]:
 
 
 def followers(broker: Broker, queue: str) -> list[str]:
-    """The names of those who follow a queue."""
+    """Return the names of the consumers of a queue."""
     return [consumer.name for consumer in consumers(broker) if consumer.follows(queue)]
 
 
 def advance(
     broker: Broker, queue: str, number: int, consumer: str, position: str, *, others: Iterable[str] | None = None
 ) -> str | None:
-    """Notes how far a consumer has read a shard, and trims the stream up to the slowest of all consumers.
+    """Store how far a consumer has read a shard, and trim the stream up to the slowest of all consumers.
 
-    A cursor never goes back. On a shard that is retired, or whose stream was lost, nothing is noted.
+    A cursor never moves back. On a shard that is retired, or whose stream was lost, no cursor is stored.
 
     Args:
-        others: who follows the queue (:func:`followers`); None = look it up.
+        others: the consumers of the queue (:func:`followers`); None = look them up.
 
     Returns:
-        The consumer's cursor now; None = it has none here, because the position lies behind the end of the stream.
+        The consumer's cursor now; None = it has none here, because the position lies after the end of the stream.
 
     Raises:
         InvalidJob: the consumer's name or the position is not usable.
@@ -167,11 +170,11 @@ def advance(
 def advance_all(
     broker: Broker, consumer: str, positions: Mapping[str, Mapping[int, str]], queues: Iterable[str] = ()
 ) -> None:
-    """:func:`follow`, then :func:`advance` in each shard.
+    """Call :func:`follow`, then :func:`advance` for each shard.
 
     Args:
         positions: queue -> number of the shard -> position.
-        queues: which queues the consumer follows; none = every one.
+        queues: the queues that the consumer follows; none = every queue.
     """
     follow(broker, consumer, queues)
     everybody = consumers(broker)
@@ -183,7 +186,7 @@ def advance_all(
 
 
 def cursors(broker: Broker, queue: str, number: int) -> dict[str, str]:
-    """Consumer -> cursor, of those that have one in this shard."""
+    """Return consumer -> cursor, for consumers that have one in this shard."""
     with clear_errors():
         meta = broker.client.hgetall(broker.shard(queue, number).names["meta"])
     found = {field[7:].decode(): position.decode() for field, position in meta.items() if field.startswith(b"cursor:")}
@@ -191,13 +194,13 @@ def cursors(broker: Broker, queue: str, number: int) -> dict[str, str]:
 
 
 def forget(broker: Broker, consumer: str) -> bool:
-    """Takes a consumer off with all its cursors: nothing is kept for it any longer.
+    """Remove a consumer with all its cursors, so that no events are kept for it any longer.
 
-    For one that will not come again: what it has not read is else kept up to the cap, and the old epochs of the queues
-    that it follows are never retired. One that does come again is known again with its next step.
+    Use it for a consumer that will not return: otherwise its unread events are kept up to the cap, and the old epochs
+    of its queues are never retired. A consumer that does return is registered again by its next call.
 
     Returns:
-        False when nobody of that name is known.
+        False if there is no such consumer.
     """
     check_consumer(consumer)
     with clear_errors():
@@ -211,7 +214,7 @@ def forget(broker: Broker, consumer: str) -> bool:
 
 
 def lag(broker: Broker, consumer: str) -> list[Lag]:
-    """How far a consumer is behind, in every shard that it follows and that ever had events; no event is read."""
+    """Return the lag of a consumer in every shard that it follows and that ever had events, without reading events."""
     check_consumer(consumer)
     followed = next((one for one in consumers(broker) if one.name == consumer), None)
     places = [
@@ -235,6 +238,6 @@ def lag(broker: Broker, consumer: str) -> list[Lag]:
 def _lag(place: Place, cursor: str, stream: Stream) -> Lag:
     (since, _), (newest, _) = parts(cursor), parts(stream.last)
     done = parts(cursor) >= parts(stream.last)
-    # The entry at the cursor is the tombstone, as long as nobody slower keeps more.
+    # The entry at the cursor is the tombstone, unless a slower consumer keeps more.
     left = 0 if done else stream.length - (stream.first == cursor)
     return Lag(*place, cursor, stream.last, left, 0 if done or cursor == BEGINNING else newest - since)

@@ -1,4 +1,4 @@
-"""Where the figures of finished runs lie: reading them, adding to them (:mod:`.timings` tells what they are)."""
+"""Storage of the counters of finished attempts: read them and add to them (:mod:`.timings` defines them)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-#: fields that one call takes
+#: maximum number of fields in one call
 _MOST_AT_ONCE: Final = 1000
-#: seconds after which somebody is told again that there are too many; it is so with every call
+#: seconds between two warnings about too many fields; the condition holds for every call
 _REMIND: Final = 60.0
 _reminded_at = -_REMIND
 
@@ -34,7 +34,10 @@ def read(broker: Broker) -> Figures:
 
 
 def note(broker: Broker, deltas: Figures, request: bytes | None) -> None:
-    """See :meth:`Broker.note_figures`. Of more than a thousand fields each thousand is a call with its own request."""
+    """Add counters; see :meth:`Broker.note_figures`.
+
+    More than 1,000 fields are sent in chunks, each with its own request id.
+    """
     fields, request = to_fields(deltas), request or os.urandom(16)
     for start in range(0, len(fields), _MOST_AT_ONCE):
         chunk = fields[start : start + _MOST_AT_ONCE]
@@ -60,9 +63,9 @@ def _call(broker: Broker, request: bytes, adding: int, words: Sequence[bytes | i
 
 
 def drop(broker: Broker, queue: str) -> None:
-    """A queue was deleted, and its figures go with it. Who still finishes a run of it may bring back a few.
+    """Delete the counters of a deleted queue. An attempt that ends later may bring back a few.
 
-    That is no reason for the deletion to fail: what stays behind are numbers.
+    An error is only logged, because leftover counters are no reason for the deletion to fail.
     """
     key = figures_keys(broker.prefix)[0].decode()
     try:

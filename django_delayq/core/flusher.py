@@ -1,4 +1,4 @@
-"""The figures of processes that are no workers: counted where they arise, told to Redis a second later by a timer."""
+"""Flusher for the counters of processes that are not workers: a timer sends them to Redis a second later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger: Final = logging.getLogger("django_delayq.pull")
 
 
 def note(broker: Broker, settlements: Sequence[Settlement]) -> None:
-    """These held jobs were settled: how late they began, and how long they were held. Asks Redis for nothing now."""
+    """Count these settled jobs: their lateness and how long they were held. Does not call Redis now."""
     if not settlements:
         return
     see_to(broker.tally)
@@ -33,24 +33,24 @@ def note(broker: Broker, settlements: Sequence[Settlement]) -> None:
 
 
 def note_fault(broker: Broker, fault: Fault) -> None:
-    """Redis could not be used."""
+    """Count a failed use of Redis."""
     see_to(broker.tally)
     broker.tally.count("redis_error", fault.value)
 
 
 def observe_scripts(broker: Broker) -> None:
-    """``METRICS["scripts"]``: every call of a script is measured from now on."""
+    """Measure every script call from now on (``METRICS["scripts"]``)."""
     tally = broker.tally
 
     def heard(script: str, seconds: float, failed: bool) -> None:
-        see_to(tally)  # each time: after a fork nobody does any more
+        see_to(tally)  # each time: a fork removes the flusher
         tally.waited(script, seconds, failed)
 
     broker.observe(heard)
 
 
 class Courier:
-    """Tells Redis what is in a tally about a second after the first of it came in, and tries again while it cannot."""
+    """Timer that flushes a tally about a second after its first counter, and retries while that fails."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
@@ -61,17 +61,17 @@ class Courier:
         tally.subscribe(self.ring)
 
     def stop(self) -> None:
-        """Say the last words and nothing more, also if they were not heard: who has closed the broker told it so."""
+        """Flush one last time and stop, even if that fails: the broker is being closed."""
         self._tally.unsubscribe(self.ring)
         with self._lock:
-            self._armed = True  # for ever, so that a call under way arms no other timer
+            self._armed = True  # for ever, so that a call in progress arms no other timer
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
         self.last_words()
 
     def ring(self, seconds: float = PACE) -> None:
-        """There is something to tell in so many seconds, if not sooner."""
+        """Schedule a flush in this many seconds, unless one is scheduled."""
         with self._lock:
             if self._armed:
                 return
@@ -80,13 +80,13 @@ class Courier:
         timer.name, timer.daemon = "delayq-figures", True
         try:
             timer.start()
-        except RuntimeError:  # the interpreter ends: the last words are said below
+        except RuntimeError:  # the interpreter is shutting down: last_words() flushes
             self._armed = False
 
     def _tell(self) -> None:
         with self._lock:
             if self._timer is not threading.current_thread():
-                return  # stopped in the moment in which it went off
+                return  # stopped at the moment at which it fired
             self._armed, self._timer = False, None
         try:
             self._tally.flush()
@@ -98,7 +98,7 @@ class Courier:
             self.ring(max(PACE, self._pause.next(fault)))
 
     def last_words(self) -> None:
-        """The process ends. If Redis was away just now it does not wait for it."""
+        """Flush at the end of the process. If the last flush failed, skip it instead of waiting for Redis."""
         if self._pause.failures:
             return
         try:
@@ -112,7 +112,7 @@ _lock = threading.Lock()
 
 
 def see_to(tally: Tally) -> None:
-    """Somebody in this process tells Redis what the tally counts, about a second later, from now on."""
+    """Ensure that a flusher of this process sends the counters of this tally to Redis from now on."""
     if tally in _couriers:
         return
     with _lock:
@@ -121,7 +121,7 @@ def see_to(tally: Tally) -> None:
 
 
 def dismiss(tally: Tally) -> None:
-    """Nobody tells Redis what this tally counts any more: its broker is being closed."""
+    """Stop the flusher of this tally, because its broker is being closed."""
     with _lock:
         courier = _couriers.pop(tally, None)
     if courier is not None:
@@ -134,7 +134,7 @@ def _last_words() -> None:
 
 
 def _forget() -> None:
-    """A forked child has none of the timers of its parent."""
+    """Reset the flushers in a forked child, which has none of its parent's timers."""
     global _lock
     _lock = threading.Lock()
     _couriers.clear()

@@ -1,4 +1,4 @@
-"""Checks of what callers hand in. Each returns the value or raises :class:`InvalidJob` with what to write instead."""
+"""Checks of caller input. Each returns the value or raises :class:`InvalidJob`, whose message names a valid form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import InvalidJob
 from .job import MAX_ID_BYTES, MAX_TASK_BYTES
 
 _QUEUE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-#: characters that end a line, move a cursor or turn the direction of writing (also as Java reads a pattern)
+#: characters that end a line, move a cursor or change the writing direction (the pattern is valid for Java, too)
 CONTROL: Final = r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 _CONTROL: Final = re.compile(CONTROL)
 _NOT_PLAIN: Final = re.compile(f"{CONTROL}|[\ud800-\udfff]")
@@ -20,32 +20,32 @@ _MOST_HOLDER_BYTES: Final = 255
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the known word nearest to ``word``, or an empty string."""
+    """Return `` Did you mean 'x'?`` for the known word nearest to ``word``, or an empty string."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def short(value: object, limit: int = 60) -> str:
-    """``repr(value)`` cut to ``limit`` characters, so that an error message never carries 10 kB of input."""
+    """Return ``repr(value)`` cut to ``limit`` characters, so that an error message never carries 10 kB of input."""
     if isinstance(value, (str, bytes)):
         text = repr(value[: limit * 2])
     elif type(value) is int and value.bit_length() > 1000:
-        text = f"an int of {value.bit_length()} bits"  # repr() of a huge int is an error of its own
+        text = f"an int of {value.bit_length()} bits"  # repr() of a huge int raises an error of its own
     else:
         text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def one_line(text: str) -> str:
-    """Return a text from outside for a line of a log: what :data:`CONTROL` names is escaped, so nothing is forged."""
+    """Return a text from outside with :data:`CONTROL` characters and surrogates escaped, safe for a log line."""
     return _NOT_PLAIN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def check_queue_name(name: object) -> str:
-    """``name`` if it can name a queue.
+    """Return ``name`` if it is a valid queue name.
 
     Raises:
-        InvalidJob: it cannot; the message gives the rule.
+        InvalidJob: it is not; the message states the rule.
     """
     if isinstance(name, str) and _QUEUE_NAME.fullmatch(name):
         return name
@@ -55,7 +55,7 @@ def check_queue_name(name: object) -> str:
 
 
 def check_id(value: object) -> str:
-    """A job id as text. Accepts ``str`` and ``int``.
+    """Return a job id as text. Accepts ``str`` and ``int``.
 
     Raises:
         InvalidJob: another type, empty, longer than 255 bytes in UTF-8, or with control characters in it.
@@ -68,17 +68,21 @@ def check_id(value: object) -> str:
 
 
 def check_task_name(value: object) -> str:
-    """A task name: text of 1 to 255 bytes without control characters; otherwise :class:`InvalidJob`."""
+    """Return a valid task name: text of 1 to 255 bytes without control characters.
+
+    Raises:
+        InvalidJob: it is not; the message states the rule.
+    """
     if not isinstance(value, str):
         raise InvalidJob(f"a task name must be a str, not {type(value).__name__}: {short(value)}")
     return _check_text(value, "task name", MAX_TASK_BYTES)
 
 
 def check_holder(value: object) -> str:
-    """``value`` if it can name who holds a job: text of 1 to 255 bytes without control characters.
+    """Return ``value`` if it is a valid name of a holder: text of 1 to 255 bytes without control characters.
 
     Raises:
-        InvalidJob: it cannot; the message gives the rule.
+        InvalidJob: it is not; the message states the rule.
     """
     if not isinstance(value, str):
         raise InvalidJob(f"the name of a holder must be a str, not {type(value).__name__}: {short(value)}")
@@ -87,7 +91,7 @@ def check_holder(value: object) -> str:
 
 def _check_text(value: str, what: str, limit: int) -> str:
     try:
-        # a character is never less than one byte, so a huge text is not encoded just to be refused
+        # A character takes at least one byte, so a huge text is refused without encoding it.
         size = len(value) if len(value) > limit else len(value.encode())
     except UnicodeEncodeError:
         raise InvalidJob(f"{what} {short(value)} is not valid Unicode (lone surrogate)") from None
@@ -99,7 +103,7 @@ def _check_text(value: str, what: str, limit: int) -> str:
 
 
 def check_int(name: str, value: object, low: int, high: int) -> int:
-    """``value`` if it is an int (no bool) in ``low..high``; otherwise :class:`InvalidJob`."""
+    """Return ``value`` if it is an int (no bool) in ``low..high``; otherwise raise :class:`InvalidJob`."""
     if type(value) is not int:
         raise InvalidJob(f"{name} must be an int, not {type(value).__name__}: {short(value)}")
     if not low <= value <= high:
@@ -108,7 +112,7 @@ def check_int(name: str, value: object, low: int, high: int) -> int:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """``value`` as seconds if it is a positive finite number (no bool); otherwise :class:`InvalidJob`."""
+    """Return ``value`` as seconds if it is a positive finite number (no bool); otherwise raise :class:`InvalidJob`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidJob(f"{name} must be seconds (int or float), not {type(value).__name__}: {short(value)}")
     if not (value > 0 and math.isfinite(value)):
@@ -117,7 +121,7 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
-    """``value`` if it is one of ``choices``; otherwise :class:`InvalidJob` with a suggestion."""
+    """Return ``value`` if it is one of ``choices``; otherwise raise :class:`InvalidJob` with a suggestion."""
     if isinstance(value, str) and value in choices:
         return value
     hint = suggest(value, choices) if isinstance(value, str) else ""
@@ -125,7 +129,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> str:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """``value`` if it is True or False; otherwise :class:`InvalidJob`."""
+    """Return ``value`` if it is True or False; otherwise raise :class:`InvalidJob`."""
     if isinstance(value, bool):
         return value
     raise InvalidJob(f"{name} must be True or False, got {short(value)}")

@@ -1,7 +1,7 @@
-"""The values that travel: what is asked for, what is stored, what a worker holds, how it ended.
+"""Value types of jobs: as requested, as stored, as held by a worker, and as settled.
 
-One *body* is stored per generation of an id (see :func:`pack_body`); everything that changes while the job lives is
-kept apart in its *state*. Both are flat binary records, because ten million of them have to fit into memory.
+One *body* is stored per generation of an id (see :func:`pack_body`). The *state*, which changes while the job lives, is
+kept apart. Both are flat binary records, because ten million of them have to fit into memory.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ BODY_VERSION: Final = 1
 MAX_ID_BYTES: Final = 255
 MAX_TASK_BYTES: Final = 255
 PRIORITIES: Final = 8
-#: keys from this one on are durable (:func:`new_key`)
+#: all keys from this one on are durable (:func:`new_key`)
 DURABLE: Final = b"\x80"
 DEFAULT_PRIORITY: Final = 4
 
 # flags of a state record, shared with lua/lib/state.lua
 STARTED: Final = 1
-#: its holder has no heartbeat (HTTP, ``Queue.reserve``): the job counted as started when it was handed out
+#: its holder has no heartbeat (HTTP, ``Queue.reserve``): the job counted as started at the reserve
 UNRENEWED: Final = 2
 STOPPING: Final = 4
-#: it was lost with its worker, and its start may have been too young to be recorded: the next one is recorded first
+#: it was lost with its worker, perhaps before its start was recorded: the next start is recorded first
 UNCLEAR: Final = 8
 POSTPONED: Final = 16
 
@@ -39,15 +39,15 @@ def new_id() -> str:
 
 
 def id_from(raw: bytes) -> str:
-    """Return the id of 20 characters that 15 bytes make. It begins with a letter: no command takes it for an option."""
+    """Return the id of 20 characters for 15 bytes. It begins with a letter, so no command takes it for an option."""
     return urlsafe_b64encode(bytes((raw[0] & 0x7F,)) + raw[1:]).decode("ascii")
 
 
 def new_key(*, durable: bool = False) -> bytes:
-    """A random generation key (16 bytes).
+    """Return a random generation key (16 bytes).
 
-    Its first bit says whether somebody outside Redis waits to hear how the generation ends: the scripts then leave a
-    mark (key ``settled``) when it is over.
+    Its first bit marks a generation whose end is awaited outside Redis: the scripts then leave a completion mark (key
+    ``settled``) when it ends.
     """
     key = os.urandom(16)
     return bytes((key[0] | 0x80 if durable else key[0] & 0x7F,)) + key[1:]
@@ -64,16 +64,16 @@ def not_durable(key: bytes) -> bytes:
 
 
 def is_durable(key: bytes) -> bool:
-    """Whether the end of the generation with this key is marked for somebody outside Redis."""
+    """Return True if the end of the generation with this key is marked for a reader outside Redis."""
     return key >= DURABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One of the jobs that live under an id one after the other.
+    """Generation of an id: one of the successive jobs under it.
 
     Attributes:
-        keys: of the generation; of a merged job also of the payload, which goes with it from run to run.
+        keys: of the generation; of a merged job also of the payload, which keeps its key from attempt to attempt.
         digest: of the payload's bytes (:func:`.records.frames.digest`); b"" for a plain job.
     """
 
@@ -83,7 +83,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Payload:
-    """One argument of a merged job. ``score`` is the client's own text of a number: its order and version.
+    """Argument of a merged job. ``score``, the client's own text of a number, is its order and version.
 
     An empty score of a new payload means the moment of its arrival: Unix seconds on Redis's clock.
     """
@@ -95,7 +95,7 @@ class Payload:
 
 @dataclass(slots=True)
 class NewJob:
-    """A job that is asked for. Exactly one of ``due_ms`` (Unix ms) and ``delay_ms`` (from now, server clock) is set."""
+    """Requested job. Exactly one of ``due_ms`` (Unix ms) and ``delay_ms`` (from now, server clock) is set."""
 
     id: str
     task: str
@@ -104,33 +104,32 @@ class NewJob:
     delay_ms: int | None = 0
     priority: int = DEFAULT_PRIORITY
     options: bytes = b""  # canonical JSON of per-job overrides: max_attempts, timeout, context, ...
-    key: bytes = b""  # filled with a fresh one when empty
+    key: bytes = b""  # a new key is generated when empty
     on_conflict: str = "replace"  # merge | replace | ignore | error
     due_policy: str = "replace"  # keep | replace | earliest | latest | inherit
     reset_retries: bool = True
     payload: Payload | None = None  # set = merged job
-    score_policy: str = "min"  # of equal payloads: min | max | first | last
+    score_policy: str = "min"  # for equal payloads: min | max | first | last
     payloads: str = "all"  # which payloads of the id are kept: all | last | first
-    max_payloads: int = 10_000  # how many of them
-    fresh: bool = False  # the id was made by new_id() for this job, so nothing can live under it
+    max_payloads: int = 10_000  # maximum number of payloads
+    fresh: bool = False  # the id was made by new_id() for this job, so no other job can have it
     repeatable: bool = False  # its key follows from the caller's request: a call with the same keys is the same call
-    joined: bytes = b""  # answer of schedule() and schedule_many(): the key of the generation that it was merged into,
-    # gated in, or ignored for
+    joined: bytes = b""  # set by schedule*(): key of the generation that it was merged into, gated in or ignored for
 
     @property
     def durable(self) -> bool:
-        """Whether somebody outside Redis waits to hear how it ends. Such a job may be put in twice: see `known`."""
+        """True if its end is awaited outside Redis. Such a job may be sent twice: see `known`."""
         return is_durable(self.key if self.payload is None else self.payload.key)
 
 
 @dataclass(slots=True)
 class Job:
-    """A job in a worker's hands (reserved), or looked at by the inspector.
+    """Job held by a worker (reserved), or read by the inspector.
 
-    Times are Unix milliseconds on Redis's clock. ``args`` are the task's encoded arguments, opaque to the core.
-    A *postponed* job was handed out and released because its run could not begin there: ``postponed_for`` is the
-    reason, ``postponed_at_ms`` since when it is released for this reason without a break. Its due time stays the one
-    that it had before.
+    Times are Unix milliseconds on Redis's clock. ``args`` are the task's encoded arguments, opaque to the core. A
+    *postponed* job was reserved and released because its attempt could not begin on that worker: ``postponed_for`` is
+    the reason, ``postponed_at_ms`` the start of the unbroken series of releases for this reason. Its original due time
+    is kept.
     """
 
     queue: str
@@ -153,9 +152,9 @@ class Job:
     error: bytes = b""
     payloads: tuple[Payload, ...] = ()
     merged: bool = False
-    #: crashes that surely were its own, because no other job had started in the process
+    #: crashes that are certainly its own, because no other job had started in the process
     own_crashes: int = 0
-    #: its process died under it, so its next run is in a process of its own
+    #: its process died during an attempt, so its next attempt runs in a process of its own
     quarantined: bool = False
     postponed_at_ms: int = 0
     postponed_for: str = ""
@@ -167,7 +166,7 @@ class Job:
 
     @property
     def context(self) -> Mapping[str, Any]:
-        """The ``context`` of the schedule call; empty if what is stored cannot be read."""
+        """``context`` of the schedule call; empty if the stored value cannot be read."""
         try:
             found = self.options.get("context")
         except (ValueError, AttributeError, RecursionError):
@@ -175,10 +174,10 @@ class Job:
         return found if isinstance(found, dict) else {}
 
     def has_expired(self, now_ms: float) -> bool:
-        """Whether a start at ``now_ms`` (Redis's clock) would be too late to be of use.
+        """Return True if a start at ``now_ms`` (Redis's clock) would be too late to be of use.
 
-        ``expires_ms`` is a moment, ``expires_in_ms`` counts from the due time. What cannot be read limits nothing: the
-        other jobs of the same reserve must not suffer for it.
+        ``expires_ms`` is a moment, ``expires_in_ms`` counts from the due time. Unreadable options set no limit: they
+        must not fail the other jobs of the same reserve.
         """
         if b'"expires' not in self.options_json:
             return False
@@ -191,7 +190,7 @@ class Job:
 
 
 class Undecodable(ValueError):
-    """A stored body is not one of ours; its bytes are kept for the morgue."""
+    """Error for a stored body in an unknown form; its bytes are kept for the morgue."""
 
 
 # byte 1 of a body: priority (3 bits), merged, options, version (2 bits), quarantine
@@ -204,11 +203,11 @@ _U16: Final = struct.Struct("<H")
 
 
 def pack_body(job: NewJob) -> bytes:
-    """The body of one generation, but for the two bytes of its task, which the schedule script puts behind byte 1.
+    """Return the body of one generation without its task number, which the schedule script puts behind byte 1.
 
     Layout as stored: priority (3 bits), merged (8), options (16), version (2 bits), quarantine (128) u8 | number of the
     task in its shard u16 | key 16 bytes | [options length u16 | options JSON] | arguments to the end. The task's name
-    would cost more than all the rest; the shard keeps each name once.
+    would cost more than all the rest, so the shard stores each name once.
     """
     flags = job.priority | (_MERGED if job.payload is not None else 0) | (_OPTIONS if job.options else 0)
     head = bytes((flags | BODY_VERSION << 5,))
@@ -218,14 +217,14 @@ def pack_body(job: NewJob) -> bytes:
 
 
 def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes, str, bytes, bytes]:
-    """``(priority, merged, key, task, options JSON, args)`` of a stored body.
+    """Return ``(priority, merged, key, task, options JSON, args)`` of a stored body.
 
     Args:
         body: the stored bytes.
         tasks: number -> name of the tasks of the shard.
 
     Raises:
-        Undecodable: the bytes are not a body of a version that this code knows.
+        Undecodable: the bytes are not a body of a supported version.
     """
     if len(body) < _HEAD:
         raise Undecodable(f"a body of {len(body)} bytes is too short to be one")
@@ -244,22 +243,23 @@ def unpack_body(body: bytes, tasks: Mapping[int, str]) -> tuple[int, bool, bytes
 
 
 def is_quarantined(body: bytes) -> bool:
-    """Return True if the body says that its job waits for quarantine."""
+    """Return True if the body marks its job as waiting for quarantine."""
     return body != b"" and body[0] >> 5 == _QUARANTINED_VERSION
 
 
 @dataclass(slots=True)
 class Settlement:
-    """How a held job leaves its holder's hands: one verb with what the script needs to carry it out.
+    """Change of a held job that ends its lease: one verb with the arguments of its script.
 
-    ``verb`` is ack, ack_early, fail, release, bury, expire or record (the end of a run whose job was acked early).
-    ``delay_ms`` None means "at its old place".
-    ``guard`` "token" needs only the fencing token; "expired" also needs the lease to have run out. Of a record it means
-    that no end of the run is stored yet.
-    For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content came,
-    ``score_policy`` decides between a payload that comes back and its twin that came meanwhile.
-    Of a job that comes back: ``quarantine`` says that its next run is in quarantine, ``own_crash`` that the crash was
-    surely its own, ``unclear`` that its lease was lost and perhaps a start that was not recorded.
+    ``verb`` is ack, ack_early, fail, release, bury, expire or record (the end of an attempt whose job was acked early).
+    ``delay_ms`` None means "at its old place". ``guard`` "token" requires only the fencing token; "expired" also
+    requires that the lease has run out. For a record it requires that no end of the attempt is stored yet.
+
+    For merged jobs: ``oldest`` buries the first payload only, ``inherit`` keeps the back-off although new content
+    arrived, ``score_policy`` decides between a returning payload and an equal one that arrived meanwhile.
+
+    For a job that is put back: ``quarantine`` sends its next attempt to quarantine, ``own_crash`` means that the crash
+    is certainly its own, ``unclear`` that its lease was lost and perhaps a start that was not recorded.
     """
 
     job: Job
@@ -279,12 +279,12 @@ class Settlement:
     oldest: bool = False
     inherit: bool = False
     score_policy: str = "min"
-    priority: int | None = None  # of a release: 0 … 7 from now on
-    postpone: bool = False  # of a release: the run could not begin, for this reason
+    priority: int | None = None  # of a release: new priority, 0 … 7
+    postpone: bool = False  # of a release: the attempt could not begin, for this reason
 
 
 def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
-    """The job is done; nothing of it stays."""
+    """Settle a job as done; no part of it stays."""
     return Settlement(job, "ack", started_ms, run_ms, event=event)
 
 
@@ -301,7 +301,7 @@ def fail(
     quarantine: bool = False,
     own_crash: bool = False,
 ) -> Settlement:
-    """A counted attempt failed (outcome failed, timeout or crashed); it is due again after ``delay_ms``."""
+    """Settle a failed counted attempt (outcome failed, timeout or crashed); the job is due again after ``delay_ms``."""
     return Settlement(
         job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine, own_crash, guard=guard
     )
@@ -319,12 +319,12 @@ def release(
     priority: int | None = None,
     postpone: bool = False,
 ) -> Settlement:
-    """Give the job back without counting an attempt.
+    """Put the job back without counting an attempt.
 
     Args:
-        quarantine: its next run is in quarantine; None = if that was said before.
-        event: record it, because it may cause a second run.
-        postpone: its run could not begin for this reason; the wait counts as lateness.
+        quarantine: run its next attempt in quarantine; None = as decided before.
+        event: record an event, because the release may cause a second attempt.
+        postpone: its attempt could not begin for this reason; the wait counts as lateness.
     """
     wanted = job.quarantined if quarantine is None else quarantine
     return Settlement(
@@ -355,10 +355,13 @@ def bury(
     error: bytes = b"",
     guard: str = "token",
 ) -> Settlement:
-    """Put the job into the morgue, where it waits for a person. ``reason``: exhausted, poison, buried, ..."""
+    """Settle a job by moving it to the morgue, where it waits for an operator.
+
+    ``reason``: exhausted, poison, buried, ...
+    """
     return Settlement(job, "bury", started_ms, run_ms, None, outcome, reason, error_class, error, guard=guard)
 
 
 def expire(job: Job) -> Settlement:
-    """The job was handed out too late to be of use: gone without an attempt."""
+    """Settle a job that was reserved too late to be of use: remove it without an attempt."""
     return Settlement(job, "expire", outcome="expired")

@@ -1,4 +1,4 @@
-"""Who holds jobs, and until when: of many jobs of many queues at once, without their arguments."""
+"""Lookup of the leases of many jobs in many queues at once, without their arguments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from .broker import Broker
     from .queue import Queue
 
-#: bytes
+#: maximum length of a job id, bytes
 LONGEST_ID: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """That somebody holds a job: who, and until when (Unix ms on Redis's clock) unless it is renewed."""
+    """Lease of a job: its worker, and its end (Unix ms on Redis's clock) unless it is renewed."""
 
     worker: str
     ends_ms: int
@@ -33,10 +33,10 @@ def leases(broker: Broker, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | 
     calls: list[Call] = []
     for place, (queue, ident) in enumerate(wanted):
         if not 0 < len(ident.encode()) <= LONGEST_ID:
-            continue  # no job has such an id, and the script could not be asked for it
+            continue  # no job has such an id, and the script cannot take it
         for number in queue.homes(ident):
             asked.append((place, number))
-            # One id in each call: an answer of several may be cut short, and would have to be asked for again.
+            # One id in each call: a reply for several may be cut short, which would need another call.
             calls.append((queue.shard(number), (pack_id(ident), b"0")))
     for (place, number), frame in zip(asked, gather(broker, "view", calls) if calls else (), strict=True):
         queue, ident = wanted[place]

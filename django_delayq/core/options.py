@@ -1,4 +1,4 @@
-"""What can be said of a task: its options, each checked, and which of them go together."""
+"""Options of tasks, the check of each one, and the rules for their combination."""
 
 from __future__ import annotations
 
@@ -36,83 +36,83 @@ MAX_BATCH: Final = 250
 MAX_PAYLOADS: Final = 1_000_000
 DEFAULT_MAX_PAYLOADS: Final = 10_000
 
-#: options that belong to one task, so they are no defaults
+#: options that belong to one task and cannot be defaults
 OWN: Final = ("merge", "every", "cron", "aliases")
 _MERGED_ONLY: Final = frozenset(("batch_size", "payloads", "max_payloads", "score_policy"))
-#: what a merged task does not take from the defaults. The last three are about ids and queues of plain tasks.
+#: defaults that a merged task ignores; the last three concern ids and queues of plain tasks
 _NOT_MERGED: Final = frozenset(("expires", "timezone", "missed", "queue", "on_conflict", "due_policy"))
 _MAX_EVERY: Final = 3653 * 86_400.0
 _MIN_EVERY: Final = 1.0
 
-# five fields, six with seconds, or a name like @hourly; the rest is up to who reads it
+# five fields, six with seconds, or a name like @hourly; the parser of the expression checks the rest
 _CRON: Final = re.compile(r"@[a-z]+|\S+(?: +\S+){4,5}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The policy of a task.
+    """Policy of a task.
 
-    Every option may also be a default in ``DELAYQ["TASK_DEFAULTS"]``, except those of :data:`OWN`. A default counts for
-    the tasks that it fits. Times are kept as seconds, back-offs as functions, classes as tuples, in whatever form they
-    were given.
+    Every option may also be a default in ``DELAYQ["TASK_DEFAULTS"]``, except those of :data:`OWN`. A default applies to
+    the tasks that it fits. Whatever form was given, times are stored as seconds, back-offs as functions and classes as
+    tuples.
     """
 
-    #: the queue that its jobs go to
+    #: queue of its jobs
     queue: str = "default"
     #: exact number of counted attempts (a start followed by failure, timeout or crash) before the morgue
     max_attempts: int = 26
-    #: limit of one run in seconds; None = no limit
+    #: limit of one attempt in seconds; None = no limit
     timeout: float | None = None
-    #: how long to wait before the next attempt: a function of the number of failures before this one (0 at first), or
-    #: seconds, a timedelta, a list of them, or the name of a preset ("ladder")
+    #: delay before the next attempt: a function of the number of failures before this one (0 at first), or seconds, a
+    #: timedelta, a list of them, or the name of a preset ("ladder")
     retry_in: Policy = default_backoff
     #: 0 (first) … 7 (last)
     priority: int = DEFAULT_PRIORITY
-    #: what happens when the id is live already: merge (merged tasks), replace, ignore or error; None = merge for merged
+    #: action when the id is already live: merge (merged tasks), replace, ignore or error; None = merge for merged
     #: tasks, replace for others
     on_conflict: str | None = None
-    #: the due time of a job whose id was waiting already: keep, replace, earliest, latest, or (merged tasks) inherit =
-    #: keep even the back-off of failed content; None = keep for merge, replace for replace
+    #: due time of a job whose id was already waiting: keep, replace, earliest, latest, or (merged tasks) inherit = keep
+    #: even the back-off of failed content; None = keep for merge, replace for replace
     due_policy: str | None = None
-    #: crashes that were surely its own (in quarantine, or alone in its process) before the morgue, reason ``poison``
+    #: crashes that are certainly its own (in quarantine, or alone in its process) before the morgue, reason ``poison``
     crash_limit: int = 3
-    #: longest time in seconds that the heartbeat keeps one run's lease alive; None = as long as the process lives
+    #: longest time in seconds for which the heartbeat renews one attempt's lease; None = as long as the process lives
     max_lease: float | None = None
-    #: number of shards that the queue is created with; None = the queue's own setting
+    #: number of shards with which the queue is created; None = the queue's own setting
     shards: int | None = None
-    #: the handler gets ``{id: [payload, …]}``; jobs of one id are united until they run
+    #: the handler gets ``{id: [payload, …]}``; jobs of one id are merged until they run
     merge: bool = False
-    #: merged: most ids that one call of the handler gets
+    #: merged: maximum number of ids in one call of the handler
     batch_size: int = 1
     #: merged: which payloads of an id are kept: all, the last (highest scores) or the first (lowest)
     payloads: str = "all"
-    #: merged: how many payloads an id may have; None = 10,000, or 1 with payloads "last" or "first"
+    #: merged: maximum number of payloads of an id; None = 10,000, or 1 with payloads "last" or "first"
     max_payloads: int | None = None
-    #: merged: which score an equal payload gets: min, max, first or last
+    #: merged: score of a payload that arrives again: min, max, first or last
     score_policy: str = "min"
-    #: "early" = the job is done when its run starts, so that it never runs twice and a crash loses it
+    #: "early" = the job is done when its attempt starts, so that it never runs twice and a crash loses it
     ack: str = "late"
-    #: seconds after its due time when a job is no longer worth starting; None = never
+    #: seconds after its due time from which a job is not started any more; None = never
     expires: float | timedelta | None = None
-    #: exception class → back-off of its own, or a tuple of classes: only these are tried again, the others are buried
+    #: exception class → back-off of its own, or a tuple of classes: only these are retried, the others are buried
     retry_for: Mapping[type[BaseException], object] | tuple[type[BaseException], ...] | None = None
     #: exceptions after which another attempt is pointless: the job is buried at once
     give_up_on: tuple[type[BaseException], ...] = ()
     #: called with (job, error) when the attempts are used up, before the job is buried
     on_exhausted: Callable[..., object] | None = None
-    #: run again and again: the time between two runs; ticks are multiples of it since 1970-01-01 UTC
+    #: recurring: the time between two ticks; ticks are multiples of it since 1970-01-01 UTC
     every: float | timedelta | None = None
-    #: run again and again: a cron expression ("*/5 * * * *")
+    #: recurring: a cron expression ("*/5 * * * *")
     cron: str | None = None
     #: time zone of ``cron`` ("Europe/Berlin"); None = the project's
     timezone: str | None = None
-    #: ticks that nobody could fire in time: "once" = one run for all of them, "skip" = none
+    #: ticks that were not fired in time: "once" = one job for all of them, "skip" = none
     missed: str = "once"
-    #: its jobs are kept in the database, too, until they are done; None = the queue's own setting
+    #: its jobs are also kept in the database until they are done; None = the queue's own setting
     durable: bool | None = None
     #: it may be scheduled over HTTP
     api: bool = False
-    #: former names; jobs stored under them still find the task
+    #: former names; jobs stored under them still resolve to the task
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class TaskOptions:
         self._check_failures()
 
     def _set(self, name: str, value: object) -> None:
-        """One form for the readers, whatever form was given."""
+        """Set a field of the frozen instance to its normal form."""
         object.__setattr__(self, name, value)
 
     def _check_merge(self) -> None:
@@ -199,20 +199,20 @@ class TaskOptions:
 
     @property
     def recurring(self) -> bool:
-        """Whether it runs again and again without being scheduled."""
+        """True if the task runs repeatedly without being scheduled."""
         return self.every is not None or self.cron is not None
 
     @classmethod
     def build(
         cls, options: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None, what: str = "the task"
     ) -> TaskOptions:
-        """Options from a mapping, checked.
+        """Return checked options from a mapping.
 
-        Arguments:
+        Args:
             defaults: options of the project; those that do not fit this task are left out.
 
         Raises:
-            Misconfigured: an unknown or a wrong option; the message begins with ``what`` and suggests the right name.
+            Misconfigured: an unknown or invalid option; the message begins with ``what`` and suggests the right name.
         """
         for name in (*options, *(defaults or ())):
             if name not in OPTION_NAMES:
@@ -227,10 +227,10 @@ class TaskOptions:
 
     @classmethod
     def check_defaults(cls, defaults: Mapping[str, Any], *, what: str) -> None:
-        """Nothing, if ``defaults`` can be the defaults of tasks of every kind.
+        """Check that ``defaults`` can be the defaults of tasks of every kind.
 
         Raises:
-            Misconfigured: an option that belongs to one task, or an unknown or wrong one.
+            Misconfigured: an option that belongs to one task, or an unknown or invalid one.
         """
         for name in OWN:
             if name in defaults:
@@ -247,7 +247,7 @@ OPTION_NAMES: Final = tuple(field.name for field in fields(TaskOptions))
 
 
 def _fitting(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The defaults that say something about a task with these options."""
+    """Return the defaults that apply to a task with these options."""
     without: set[str] = set(_NOT_MERGED if options.get("merge") is True else _MERGED_ONLY)
     if options.get("cron") is None:
         without.add("timezone")
@@ -257,7 +257,7 @@ def _fitting(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[st
 
 
 def backoff_of(name: str, value: object) -> Policy:
-    """A back-off in any of its forms as a function of the number of earlier failures, returning seconds.
+    """Return a back-off given in any form as a function from the number of earlier failures to seconds.
 
     Raises:
         InvalidJob: it is none; the message begins with ``name``.
@@ -269,12 +269,12 @@ def backoff_of(name: str, value: object) -> Policy:
 
 
 def seconds_of(name: str, value: object) -> float:
-    """A ``timedelta`` or number above 0 as seconds; otherwise :class:`InvalidJob`."""
+    """Return a ``timedelta`` or number above 0 as seconds; otherwise raise :class:`InvalidJob`."""
     return check_seconds(name, value.total_seconds() if isinstance(value, timedelta) else value)
 
 
 def exception_classes(name: str, value: object) -> tuple[type[BaseException], ...]:
-    """One exception class or several as a tuple; otherwise :class:`InvalidJob`."""
+    """Return one or several exception classes as a tuple; otherwise raise :class:`InvalidJob`."""
     classes = tuple(value) if isinstance(value, (tuple, list, set, frozenset)) else (value,)
     for one in classes:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
@@ -301,7 +301,7 @@ def _check_takes_two(function: object) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a builtin that does not tell
+        return  # a builtin without a signature
     try:
         signature.bind(None, None)
     except TypeError:

@@ -1,9 +1,9 @@
-"""A queue: one method for each verb that speaks of jobs by their ids; those of holders are in :mod:`.shards`.
+"""Queue with one method for each verb that names jobs by their ids; the verbs of holders are in :mod:`.shards`.
 
-The delivery promise is kept here and in the scripts: at least once under the durability of the Redis in use; never
-before its due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
+The delivery guarantee is implemented here and in the scripts: at least once under the durability of the Redis in use;
+never before the due time on Redis's clock; at most one live lease per id; a holder that lost its lease changes nothing,
 because every settling verb checks the fencing token first. Every call carries a request id (:mod:`.requests`), so that
-the client library may send it again after a lost reply: the second time it gets the first reply and changes nothing.
+the client library may repeat it after a lost reply: the repeated call gets the first reply and changes nothing.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def _check_id(ident: str) -> None:
 
 
 class Queue(Shards):
-    """A named stream of jobs. Get one from :meth:`Broker.queue`; all methods may be called from any thread.
+    """Named queue of jobs. Get one from :meth:`Broker.queue`; all methods may be called from any thread.
 
-    Every method raises :class:`QueueUnavailable` when Redis cannot be reached or refuses to work for now.
+    Every method raises :class:`QueueUnavailable` when Redis cannot be reached or temporarily refuses to work.
     """
 
     def __repr__(self) -> str:
@@ -65,25 +65,25 @@ class Queue(Shards):
 
     @property
     def deleted(self) -> bool:
-        """Whether the queue was deleted, as far as is known here."""
+        """True if the queue was deleted, as far as this process has read."""
         return layouts.is_deleted(self.layout)
 
     def shard_of(self, ident: str) -> int:
-        """Number of the shard in which new jobs of this id lie."""
+        """Return the number of the shard for new jobs of this id."""
         layout = self.layout
         return number_of(layout["epoch"], crc32(ident.encode()) % layout["shards"])
 
     # -- schedule ----------------------------------------------------------------------------------------------------
 
     def schedule(self, new: NewJob, *, not_after_ms: float | None = None) -> str:
-        """Puts one job in.
+        """Schedule one job.
 
         Args:
-            not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = whenever.
+            not_after_ms: Unix ms on Redis's clock: a call that arrives later changes nothing. None = no limit.
 
         Returns:
-            created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or
-            payload, is here or in the morgue, or has ended and its mark was not taken yet); or late.
+            created, merged, replaced, ignored or gated; of a durable job also known (this very generation, or payload,
+            is live, gated or in the morgue, or has ended and its mark was not acknowledged yet); or late.
 
         Raises:
             IdTaken: the live job of this id belongs to another task, or ``on_conflict="error"`` met a live job.
@@ -97,7 +97,7 @@ class Queue(Shards):
         return outcome
 
     def refusal(self, outcome: str, new: NewJob) -> DelayQError:
-        """The error of a job that :meth:`schedule_many` said taken, exists, full or paused of."""
+        """Return the error for a job whose outcome of :meth:`schedule_many` was taken, exists, full or paused."""
         if outcome == "taken":
             return IdTaken(
                 f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
@@ -118,18 +118,20 @@ class Queue(Shards):
         return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> str:
-        """:meth:`schedule`, but for each id and tick only the first call of all processes puts anything in.
+        """Schedule a job once per id and tick: of all processes, only the first call has an effect.
+
+        See :meth:`schedule`.
 
         Args:
             tick_ms: Unix ms. A tick at or before the last one of this id counts as fired.
 
         Returns:
-            An outcome of :meth:`schedule_many`, or fired: this tick was there before.
+            An outcome of :meth:`schedule_many`, or fired: this tick was fired before.
         """
         return self._schedule_one(new, b"%d" % tick_ms)
 
     def last_tick(self, ident: str) -> int | None:
-        """The last tick of an id that was put in by :meth:`schedule_tick`, Unix ms."""
+        """Return the last tick of an id that :meth:`schedule_tick` fired, Unix ms."""
         with clear_errors():
             said = [
                 self.broker.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
@@ -138,19 +140,21 @@ class Queue(Shards):
         return max((int(tick) for tick in said if tick is not None), default=None)
 
     def first_sight(self, ident: str, schedule: str) -> int:
-        """Since when ticks of this id are to be fired: the first call with a schedule says "from now on" for all.
+        """Return the moment after which ticks of this id are to be fired.
+
+        The first call with a schedule sets it to the present moment, for all processes.
 
         Args:
-            schedule: the task's schedule as text. Another one than before is new, whatever was fired earlier.
+            schedule: the task's schedule as text. A changed text is a new schedule, whatever was fired earlier.
 
         Returns:
-            Unix ms. Ticks up to it were fired or skipped, or lie before the schedule was first seen.
+            Unix ms. Ticks up to it were fired or skipped, or precede the first call with this schedule.
         """
         since = int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), b""))
         return max(since, self.last_tick(ident) or 0) if len(self.epochs) > 1 else since
 
     def skip_tick(self, ident: str, schedule: str, tick_ms: int) -> bool:
-        """Count a tick, and all before it, as seen without putting a job in; :meth:`first_sight` returns it then.
+        """Count a tick, and all before it, as fired without scheduling a job; :meth:`first_sight` returns it then.
 
         Returns:
             True for the first of all processes that skips it.
@@ -159,15 +163,15 @@ class Queue(Shards):
         return int(self.call("sight", self.shard_of(ident), ident.encode(), schedule.encode(), tick)) < tick_ms
 
     def schedule_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> list[str]:
-        """Puts many jobs in, in chunks of at most 250 of one shard.
+        """Schedule many jobs, in chunks of at most 250 of one shard.
 
         Args:
             news: the jobs.
-            not_after_ms: see :meth:`schedule`; it counts for each chunk as a whole.
+            not_after_ms: see :meth:`schedule`; it applies to each chunk as a whole.
 
         Returns:
-            For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a
-            live job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
+            For each job in the order given: created, merged, replaced, ignored, gated, taken (the id belongs to a live
+                job of another task), exists (``on_conflict="error"`` met a live job), full, paused, known or late.
         """
         outcomes: dict[int, str] = {}
         for places, done in ChunkSender(self, not_after_ms, keys=True).send(news):
@@ -175,7 +179,10 @@ class Queue(Shards):
         return [_OUTCOMES[outcomes[place]] for place in range(len(outcomes))]
 
     def count_many(self, news: Iterable[NewJob], *, not_after_ms: float | None = None) -> dict[str, int]:
-        """:meth:`schedule_many` for any number of jobs, even without end: how many had which outcome."""
+        """Schedule any number of jobs, even an endless iterable, and return the number of jobs per outcome.
+
+        See :meth:`schedule_many`.
+        """
         letters: dict[str, int] = {}
         for _, done in ChunkSender(self, not_after_ms).send(news):
             for letter in set(done):
@@ -183,10 +190,10 @@ class Queue(Shards):
         return {_OUTCOMES[letter]: n for letter, n in letters.items()}
 
     def knows(self, pairs: Sequence[tuple[str, bytes] | tuple[str, bytes, bytes]]) -> list[bool]:
-        """Which durable generations, or payloads, Redis knows: live, gated, in the morgue, or ended and marked.
+        """Return, for each durable generation or payload, if Redis has it: live, gated, buried, or ended and marked.
 
         Args:
-            pairs: id and key of each. Where an id may have many payloads it is cheaper with a third element: the
+            pairs: id and key of each. Where an id may have many payloads, a third element makes it cheaper: the
                 payload's digest (:func:`.records.frames.digest`).
 
         Raises:
@@ -194,7 +201,7 @@ class Queue(Shards):
         """
         known = [False] * len(pairs)
         words = [pack_known(*pair) for pair in pairs]
-        # What comes back from an old shard's morgue meanwhile is put into the newer one first, and that is asked later.
+        # A job kicked from an old shard's morgue meanwhile is first put into the newer shard, which is queried later.
         for epoch, shards in self.epochs:
             places: dict[int, list[int]] = {}
             for place, pair in enumerate(pairs):
@@ -210,7 +217,7 @@ class Queue(Shards):
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> str:
         entry = pack_new(new)
-        # A durable job may have been sent before, by somebody who did not live to hear the answer.
+        # A durable job may have been sent before, by a process that died before it got the reply.
         fresh = new.fresh and not new.durable
         if fresh and new.payload is None and not tick and not_after_ms is None:
             keys = self.shard(self.shard_of(new.id)).fresh_keys[new.priority]
@@ -230,15 +237,16 @@ class Queue(Shards):
         letter = self.visit(new.id, ask, create=True, fresh=fresh)
         return _OUTCOMES[letter or MOVED]
 
-    # -- where an id may live ----------------------------------------------------------------------------------------
+    # -- shards of an id
+    # -------------------------------------------------------------------------------------------------
 
     def homes(self, ident: str) -> tuple[int, ...]:
-        """Numbers of the shards in which jobs of this id may lie, those of older epochs first."""
+        """Return the numbers of the shards in which jobs of this id may lie, those of older epochs first."""
         crc = crc32(ident.encode())
         return tuple(number_of(epoch, crc % shards) for epoch, shards in self.epochs) or (self.shard_of(ident),)
 
     def reload(self) -> bool:
-        """Reads the layout again; whether the queue has other shards now than were known here."""
+        """Read the layout again; return True if the set of shards has changed."""
         before = self.epochs
         self.broker.read_layout(self.name)
         return self.epochs != before
@@ -246,15 +254,15 @@ class Queue(Shards):
     def visit(
         self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
     ) -> T | None:
-        """Ask the shards in which an id may live, the oldest first, until one has it (:mod:`.operations.resharding`).
+        """Call the shards in which an id may live, the oldest first, until one has it (:mod:`.operations.resharding`).
 
         Args:
             ask: called with the number of a shard; None means that the shard is closed and the id not live in it.
-            create: bring a deleted queue back.
-            fresh: the id was made just now, so it lives nowhere.
+            create: re-create a deleted queue.
+            fresh: the id was generated just now, so it is live nowhere.
 
         Returns:
-            The answer; None when the queue was deleted.
+            The result of ``ask``; None if the queue was deleted.
         """
         asked: set[int] = set()
         patience: Patience | None = None
@@ -273,7 +281,7 @@ class Queue(Shards):
     def reserve_id(
         self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False, early: bool = False
     ) -> Batch:
-        """Takes one waiting job by its id; an empty batch when none is due under it.
+        """Reserve one waiting job by its id; return an empty batch if none is due under it.
 
         Args:
             early: also before its due time.
@@ -296,7 +304,8 @@ class Queue(Shards):
 
         return self.visit(ident, ask) or Batch()
 
-    # -- what callers and operators ask for --------------------------------------------------------------------------
+    # -- verbs of callers and operators
+    # ----------------------------------------------------------------------------------
 
     def cancel(
         self,
@@ -307,13 +316,13 @@ class Queue(Shards):
         generation: Generation | None = None,
         request: bytes | None = None,
     ) -> str:
-        """Takes a waiting job out; marks a running one so that it does not come back.
+        """Cancel a job: remove a waiting one; mark a running one so that it is not put back.
 
         Args:
             task: the task that it must have; "" = any.
             not_after_ms: see :meth:`schedule`.
-            generation: which job of the id; None = whatever lives, with what is gated behind it.
-            request: the id of the call, if it is not a new one (:mod:`.requests`).
+            generation: which job of the id; None = any live one, with the content gated behind it.
+            request: the id of the call, if it repeats an earlier one (:mod:`.requests`).
 
         Returns:
             cancelled, stopping (it is running), "" (there is no such live job) or late.
@@ -335,7 +344,7 @@ class Queue(Shards):
         generation: Generation | None = None,
         request: bytes | None = None,
     ) -> bool:
-        """Moves the due time of what waits under an id (of what is gated, while a run goes on).
+        """Change the due time of the waiting job of an id (of the gated content, during an attempt).
 
         Args:
             due_ms: Unix ms; or
@@ -355,7 +364,7 @@ class Queue(Shards):
     def run_now(
         self, ident: str, *, task: str = "", generation: Generation | None = None, request: bytes | None = None
     ) -> bool:
-        """Makes a waiting job due now; one that is overdue keeps its place.
+        """Make a waiting job due now; an overdue one keeps its place.
 
         Args:
             task, generation, request: see :meth:`cancel`.
@@ -367,7 +376,7 @@ class Queue(Shards):
         return answer == "moved"
 
     def locate(self, ident: str, generation: Generation) -> str:
-        """Return where a job of an id is: live (it waits or runs), gated (behind another one's run), or ""."""
+        """Return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""."""
         return self._of("locate", ident, ident.encode(), *pack_generation(generation), request=None).decode()
 
     def kick(
@@ -379,21 +388,21 @@ class Queue(Shards):
         replace: bool = False,
         request: bytes | None = None,
     ) -> str:
-        """Brings a job back from the morgue, with its failures forgotten.
+        """Move a job from the morgue back into the queue, with its failures reset.
 
         Args:
             key: which generation; None = the one that was buried last.
-            replace: take the place of a live plain job of the same id.
+            replace: replace a live plain job of the same id.
             request: see :meth:`cancel`; of no effect while the queue has old epochs.
 
         Returns:
-            kicked, live (a live job stands in the way) or "" (no such record).
+            kicked, live (a live job prevents it) or "" (no such record).
         """
         _check_id(ident)
         return rehome.kick(self, ident, key or b"", delay_ms, replace=replace, request=request)
 
     def discard(self, ident: str, *, key: bytes | None = None, request: bytes | None = None) -> bool:
-        """Throws a job out of the morgue; False when it is not there. For the arguments see :meth:`kick`."""
+        """Delete a job from the morgue; return False if it is not there. For the arguments see :meth:`kick`."""
         _check_id(ident)
         return rehome.discard(self, ident, key or b"", request=request)
 
@@ -404,7 +413,7 @@ class Queue(Shards):
         return reply
 
     def _of(self, verb: str, ident: str, *args: object, request: bytes | None) -> bytes:
-        """Calls a verb of one id where that lives; nothing (``b""``) where the queue was deleted."""
+        """Call a verb of one id in the shard where it lives; return ``b""`` if the queue was deleted."""
         _check_id(ident)
 
         def ask(number: int) -> bytes | None:

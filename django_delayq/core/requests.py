@@ -1,8 +1,10 @@
-"""Request ids. A shard remembers them for a while with its replies (``lua/lib/window.lua``): a call that is sent again
-after a lost reply gets the first reply and changes nothing.
+"""Request ids that make calls safe to repeat.
 
-Most are random: they cover what the client library sends again by itself. A caller whose own caller may send the same
-request again, perhaps to another process, derives them from that request.
+A shard remembers request ids with their replies for a while (``lua/lib/window.lua``): a call that is sent again after a
+lost reply gets the first reply and changes nothing.
+
+Most ids are random, which covers the retries of the client library. A caller whose own caller may repeat a request,
+perhaps to another process, derives the ids from that request.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ def new_request() -> bytes:
 
 
 def derived_request(*words: bytes) -> bytes:
-    """Return the request id that follows from these words."""
+    """Return a request id derived from byte strings: the same for the same strings."""
     digest = hashlib.blake2b(digest_size=_BYTES)
     for word in words:
         digest.update(b"%d:" % len(word))
@@ -32,7 +34,7 @@ def derived_request(*words: bytes) -> bytes:
 
 
 def request_for(jobs: Sequence[NewJob]) -> bytes:
-    """Return the request id of a call that puts these jobs in: random, unless all of them are repeatable."""
+    """Return the request id of a call that schedules these jobs: random, unless all of them are repeatable."""
     if all(job.repeatable for job in jobs):
         return derived_request(*[job.key if job.payload is None else job.payload.key for job in jobs])
     return new_request()

@@ -1,7 +1,7 @@
-"""Records of jobs whose results somebody will ask for: one key each, which expires. A job never needs its record.
+"""Result records of jobs: one key each, which expires. A job never depends on its record.
 
-A record tells what Redis forgets of a job when it is over, and of its earlier runs: who ran it, what they raised, what
-came out. What is true *now* (waiting, running, buried) is read from the job itself, as long as there is one.
+A record keeps what Redis forgets when a job is over, and the history of its earlier attempts: their workers, their
+errors and the result. The present state (waiting, running, buried) is read from the job itself, as long as it exists.
 
 The key ``<prefix>:result:<id>`` is a hash; see ``lua/result.lua``.
 """
@@ -28,17 +28,17 @@ SUCCESSFUL: Final = "SUCCESSFUL"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was read.
+    """Result record as it was read.
 
     Attributes:
-        head: what never changes, in the writer's own form.
-        state: READY, RUNNING, FAILED or SUCCESSFUL: how far the last run that wrote has come.
-        token: fencing token of that run; 0 = none began.
-        failures: failures of the job before that run.
+        head: constant part, in the writer's own form.
+        state: READY, RUNNING, FAILED or SUCCESSFUL: the state of the last attempt that wrote.
+        token: fencing token of that attempt; 0 = none began.
+        failures: failures of the job before that attempt.
         first, last, end: moments of the first start, the last start and the last end, in the writer's own form.
-        value: what came out, in the writer's own form; None = nothing yet.
-        workers: who began a run, the latest last (at most 1,000).
-        errors: what came of runs, in the writer's own form, the latest last (at most 20).
+        value: the result, in the writer's own form; None = none yet.
+        workers: workers that began an attempt, the latest last (at most 1,000).
+        errors: errors of attempts, in the writer's own form, the latest last (at most 20).
     """
 
     head: bytes = b""
@@ -54,48 +54,48 @@ class Record:
 
     @property
     def final(self) -> bool:
-        """Whether the last run that wrote was to be the last one."""
+        """True if no attempt is expected after the last one that wrote."""
         return self.state in (FAILED, SUCCESSFUL)
 
 
 @dataclass(frozen=True, slots=True)
 class LostErrors:
-    """What is noted of a run that could not say itself how it ended: one line each."""
+    """Error lines for an attempt that could not report its own end."""
 
     crashed: bytes = b""
     overran: bytes = b""
 
 
 class Results:
-    """The records of one deployment. Every method raises :class:`QueueUnavailable` when Redis cannot be reached."""
+    """Result records of one deployment. Every method raises :class:`QueueUnavailable` when Redis cannot be reached."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def key(self, ident: str) -> bytes:
-        """The key of a record."""
+        """Return the key of a record."""
         return f"{self._broker.prefix}:result:{ident}".encode()
 
     def read(self, ident: str) -> Record | None:
-        """The record, if there is one."""
+        """Return the record, or None."""
         with clear_errors():
             found = self._broker.client.hgetall(self.key(ident))
         return _record(found) if found else None
 
     def create(self, ident: str, head: bytes, ttl_ms: int) -> None:
-        """A record for a job that waits; nothing if there is one."""
+        """Create a record for a waiting job, unless there is one."""
         self._call(ident, "create", None, ttl_ms, {"head": head, "state": READY})
 
     def start(
         self, ident: str, job: Job, worker: str, ttl_ms: int, *, head: bytes, at: str, lost: LostErrors
     ) -> Record | None:
-        """A run begins.
+        """Record the start of an attempt.
 
-        Arguments:
-            lost: of the run before, if it left none.
+        Args:
+            lost: error lines for the previous attempt, used if it reported no end.
 
         Returns:
-            The record; None if a later run has begun, so that this one does not count.
+            The record; None if a later attempt has begun, so that this one does not count.
         """
         fields: dict[str, str | bytes] = {"head": head, "state": RUNNING, "first": at, "last": at}
         return self._call(ident, "start", job, ttl_ms, fields, worker=worker, lost=lost)
@@ -114,15 +114,15 @@ class Results:
         value: bytes | None = None,
         error: bytes = b"",
     ) -> Record | None:
-        """A run ended. May be called again, also when nothing was written at its start.
+        """Record the end of an attempt. It may be repeated, and needs no recorded start.
 
-        Arguments:
-            head: may be empty if it was written at the start; the answer tells whether it is still there.
-            state: SUCCESSFUL; FAILED for good; or READY, if it will be tried again.
+        Args:
+            head: may be empty if it was written at the start; the returned record shows if it is still there.
+            state: SUCCESSFUL; FAILED for good; or READY, if the job will be retried.
             error: one line.
 
         Returns:
-            The record; None if a later run has begun.
+            The record; None if a later attempt has begun.
         """
         fields: dict[str, str | bytes] = {"state": state, "end": at}
         if head:
@@ -134,7 +134,7 @@ class Results:
         return self._call(ident, "end", job, ttl_ms, fields, worker=worker if began else "", error=error)
 
     def close(self, ident: str, ttl_ms: int, *, at: str, error: bytes) -> None:
-        """The job is gone without a run that could tell; nothing if there is no record."""
+        """Close the record of a job that is gone without a reporting attempt; no-op without a record."""
         self._call(ident, "close", None, ttl_ms, {"state": FAILED, "end": at}, error=error)
 
     def _call(

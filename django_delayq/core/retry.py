@@ -1,4 +1,4 @@
-"""When a failed job is tried again. A policy maps n (0 for the first retry) to seconds.
+"""Back-off policies. A policy maps n (0 for the first retry) to seconds.
 
 Any callable of that form is a policy. The presets here can be printed and compared, which a lambda cannot.
 """
@@ -18,16 +18,16 @@ from .errors import Misconfigured
 
 Policy = Callable[[int], float]
 
-#: The longest pause between two attempts: ten years, in seconds.
+#: longest pause between two attempts: ten years, in seconds
 MAX_DELAY: Final = 10 * 365.25 * 86400.0
 
 logger = logging.getLogger(__name__)
 
 
 def default_backoff(n: int) -> float:
-    """``n⁴ + 15 + random(0…30)·(n+1)`` seconds: 15 to 45 s at first, about 20 days over 25 retries.
+    """Return ``n⁴ + 15 + random(0…30)·(n+1)`` seconds: 15 to 45 s at first, about 20 days over 25 retries.
 
-    The random part grows with n, so that jobs that failed together do not come back together.
+    The random part grows with n, so that jobs that failed together do not retry together.
     """
     n = min(n, 10_000)  # far beyond ten years already, and a stored counter may be anything
     return n**4 + 15 + random.random() * 30 * (n + 1)
@@ -60,12 +60,15 @@ class _Quadratic:
 
 
 def fixed(seconds: float | timedelta) -> Policy:
-    """The same pause every time."""
+    """Return a policy with the same pause every time."""
     return _Steps((_checked(seconds),))
 
 
 def steps(*seconds: float | Iterable[float]) -> Policy:
-    """One pause after another; the last one repeats. ``steps(10, 60, 300)`` or ``steps([10] * 9 + [60] * 10)``."""
+    """Return a policy of successive pauses; the last one repeats.
+
+    Examples: ``steps(10, 60, 300)`` or ``steps([10] * 9 + [60] * 10)``.
+    """
     flat: list[float] = []
     for value in seconds:
         flat.extend(map(_checked, value) if isinstance(value, Iterable) else (_checked(value),))
@@ -75,26 +78,26 @@ def steps(*seconds: float | Iterable[float]) -> Policy:
 
 
 def exponential(base: float = 1.0, cap: float = 3600.0, *, factor: float = 2.0) -> Policy:
-    """Between 0 and ``base · factorⁿ`` seconds, at most ``cap`` (full jitter)."""
+    """Return a policy of random pauses from 0 to ``base · factorⁿ`` seconds, at most ``cap`` (full jitter)."""
     return _Exponential(_checked(base), _checked(cap), _checked(factor))
 
 
 def quadratic(delay: float) -> Policy:
-    """``delay · (n+1)²`` seconds: with 10 it is 10, 40, 90, 160, …"""
+    """Return a policy of ``delay · (n+1)²`` seconds: with 10 it is 10, 40, 90, 160, …"""
     return _Quadratic(_checked(delay))
 
 
 def ladder() -> Policy:
-    """10 s after attempts 1 to 9, 60 s to 19, 5 minutes to 39, then 24 minutes."""
+    """Return a policy of 10 s after attempts 1 to 9, 60 s to 19, 5 minutes to 39, then 24 minutes."""
     return steps([10] * 9 + [60] * 10 + [300] * 20 + [1440])
 
 
 def policy_of(value: object) -> Policy:
-    """The policy that ``value`` stands for.
+    """Return the policy that ``value`` denotes.
 
     Args:
-        value: a policy; seconds (number or timedelta) for the same pause every time; a list or tuple of seconds for one
-            pause after another; or the name of one of :data:`PRESETS`.
+        value: a policy; seconds (number or timedelta) for the same pause every time; a list or tuple of seconds for
+            successive pauses; or the name of one of :data:`PRESETS`.
 
     Raises:
         Misconfigured: it is none of these; the message names the nearest preset.
@@ -119,18 +122,18 @@ def policy_of(value: object) -> Policy:
 
 
 def clamp(seconds: float) -> float:
-    """``seconds`` brought into 0 … ten years."""
+    """Return ``seconds`` clamped to 0 … ten years."""
     return min(MAX_DELAY, max(0.0, seconds))
 
 
 def safe_delay(policy: Policy, n: int) -> float:
-    """The pause that ``policy`` gives for retry ``n``, in seconds, whatever ``policy`` does.
+    """Return the pause of ``policy`` for retry ``n``, in seconds, even if ``policy`` misbehaves.
 
-    When it raises or gives no number, the default back-off counts and the mistake is logged: a wrong policy must not
-    cost a job.
+    If it raises or does not return a number, the default back-off is used and the error is logged: a wrong policy must
+    not cost a job.
     """
     try:
-        # SystemExit too: a policy is user code and may not end the worker that asks it.
+        # SystemExit too: a policy is user code and must not end the worker that calls it.
         answer: object = policy(n)
     except (Exception, SystemExit):
         logger.exception("the back-off %r failed for retry %d; the default back-off is used", policy, n)
@@ -165,7 +168,7 @@ def _checked(seconds: object) -> float:
     raise Misconfigured(f"a back-off is made of numbers of seconds between 0 and ten years, not {seconds!r:.60}")
 
 
-#: presets that can be named, in a task's options and (as text, so that it can travel) in those of one job
+#: named presets, for the options of a task and (as text, so that they can be stored) of one job
 PRESETS: Final[Mapping[str, Policy]] = {
     "default": default_backoff,
     "lowkiq": default_backoff,  # the same formula

@@ -1,8 +1,8 @@
-"""Pausing a queue, and its limits.
+"""Policy of a queue: its pause and its limits.
 
-What is ordered is written into the queue's layout, which is the truth, and then into the rules of every shard, where
-the scripts see it. A call that breaks off in between, or a shard that was lost with Redis, is put right by the next
-look of a dispatcher (:meth:`Queue.tick`).
+A change is written first into the queue's layout, which is authoritative, and then into the rules of every shard, where
+the scripts read it. If a call is interrupted in between, or Redis loses a shard, the next tick of a dispatcher restores
+the rules (:meth:`Queue.tick`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .shards import Shards
 
 DIRECTIONS: Final = {"in": PAUSED_IN, "out": PAUSED_OUT, "both": PAUSED_IN | PAUSED_OUT}
-#: the flags of a shard's rules that follow from the layout; the others are the shard's own
+#: flags of a shard's rules that follow from the layout; the shard sets the others itself
 ORDERED: Final = PAUSED_IN | PAUSED_OUT | WEIGHTED
-#: :func:`orders_of` a queue for which nothing is ordered
+#: :func:`orders_of` a queue without a pause or limits
 NOTHING_ORDERED: Final[dict[str, Any]] = {"paused": "", "limits": {}}
 _RULES: Final = struct.Struct("<Bddd")
 
@@ -66,7 +66,7 @@ def limit(
 
 
 def orders_of(layout: Layout) -> dict[str, Any]:
-    """What is ordered, as people read it: ``paused`` ("", "in", "out" or "both") and the ``limits`` in force."""
+    """Return the policy in readable form: ``paused`` ("", "in", "out" or "both") and the ``limits`` in force."""
     paused = int(layout.get("paused", 0)) & (PAUSED_IN | PAUSED_OUT)
     limits = layout.get("limits") or {}
     return {
@@ -78,7 +78,7 @@ def orders_of(layout: Layout) -> dict[str, Any]:
 
 
 def are_kept(queue: Shards, number: int, known: bytes) -> bool:
-    """Whether a shard's rules (as stored, empty = none) are what the layout, as known here, orders."""
+    """Return True if a shard's rules (as stored, empty = none) match the locally known layout."""
     flags, *limits = _RULES.unpack(known) if known else (0, 0, 0, 0)
     if flags & ENDED:
         return True  # a tombstone
@@ -88,12 +88,12 @@ def are_kept(queue: Shards, number: int, known: bytes) -> bool:
 
 
 def is_old(queue: Shards, number: int) -> bool:
-    """Whether the shard belongs to an epoch before the present one, so that it has to be closed."""
+    """Return True if the shard belongs to an earlier epoch, so that it has to be closed."""
     return number < number_of(queue.layout["epoch"], 0)
 
 
 def restore(queue: Shards) -> None:
-    """Gives every shard the rules that the registry orders, until both agree."""
+    """Write the rules that the registry demands into every shard, until both agree."""
     stored, layout = queue.broker.read_layout(queue.name)
     while layout is not None and not layouts.is_deleted(layout):
         for number in queue.numbers:
@@ -107,7 +107,7 @@ def restore(queue: Shards) -> None:
                 morgue_max=morgue_max,
                 morgue_ttl_ms=morgue_ttl_ms,
             )
-        # Somebody may have ordered something else meanwhile, or published new shards.
+        # The policy may have changed meanwhile, or new shards may have been published.
         before = stored
         stored, layout = queue.broker.read_layout(queue.name)
         if stored == before:

@@ -1,17 +1,21 @@
-"""Marks: what a shard tells of durable generations that have ended, until somebody has taken it down.
+"""Completion marks: records of durable generations that have ended, kept in a shard until they are acknowledged.
 
-A durable key belongs to a job, or to a payload of a merged one, of whose end somebody outside Redis wants to hear
-(:func:`~.job.new_key`). The script by which its generation ends leaves a mark (``lua/lib/settled.lua``), which stays
-until :meth:`Shards.settled` is told to forget it.
+A durable key belongs to a job, or to a payload of a merged one, whose end is awaited outside Redis
+(:func:`~.job.new_key`). The script that ends the generation leaves a mark (``lua/lib/settled.lua``), which stays until
+:meth:`Shards.settled` is called to forget it.
 
-For one key a shard has at most one mark, the latest. Two shards have marks for one key only after its job was kicked
-from the morgue of an old epoch into the present one: the old shard then says ``live`` (whatever it said before), and
-the new one ``live`` until the job ends there. So whatever the order in which the marks of two shards are taken:
-``done`` comes from one shard only and is the last word, because nothing comes back to life behind it; ``live`` taken
-after a ``buried`` that is younger has a buried job watched like a live one, which is harmless; and ``buried`` is never
-taken after a ``live`` that is younger, unless it was read before that one was written, and then the ``live`` is still
-to come. Only who discards a grave at the very moment at which somebody else kicks it into another shard may see the
-job live on behind its ``done``.
+A shard has at most one mark per key, the latest. Two shards have marks for one key only after its job was kicked from
+the morgue of an old epoch into the present one. The old shard's mark then becomes ``live`` (whatever it was before),
+and the new shard's mark is ``live`` until the job ends there. The order in which the marks of two shards are read
+therefore does not matter:
+
+* ``done`` comes from one shard only and is final, because no generation comes back to life after it.
+* ``live`` read after a younger ``buried`` makes a buried job be watched like a live one, which is harmless.
+* ``buried`` is never read after a younger ``live``, unless it was read before that one was written, and then the
+  ``live`` is still to come.
+
+One race remains: if one caller discards a morgue record while another kicks it into another shard, the job may stay
+live after its ``done``.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from .job import is_durable
 
 End = Literal["done", "buried", "live"]
 
-#: marks of one call
+#: maximum number of marks in one call
 MOST_MARKS: Final = 250
 _MARK: Final = struct.Struct("<16sBd")
 _ENDS: Final = ("", "done", "buried", "live")
@@ -33,7 +37,7 @@ _ENDS: Final = ("", "done", "buried", "live")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a durable generation ended: done for good, buried, or live again.
+    """Completion mark of a durable generation: done for good, buried, or live again.
 
     ``stamp`` is Redis's time in µs, and different for each mark of a key.
     """
@@ -44,15 +48,15 @@ class Mark:
 
 
 def is_mark(key: bytes, value: bytes) -> bool:
-    """Whether an entry of a shard's marks can be one."""
+    """Return True if an entry of a shard's marks is well-formed."""
     return len(key + value) == _MARK.size and is_durable(key) and 0 < value[0] < len(_ENDS)
 
 
 def pack_marks(marks: Iterable[Mark]) -> bytes:
-    """Marks as ``settled.lua`` takes them."""
+    """Return marks in the form that ``settled.lua`` takes."""
     return b"".join(_MARK.pack(mark.key, _ENDS.index(mark.end), mark.stamp) for mark in marks)
 
 
 def unpack_marks(frame: bytes) -> list[Mark]:
-    """Marks as ``settled.lua`` tells them."""
+    """Return the marks in a reply of ``settled.lua``."""
     return [Mark(key, cast(End, _ENDS[end]), int(stamp)) for key, end, stamp in _MARK.iter_unpack(frame)]

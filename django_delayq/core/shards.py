@@ -1,6 +1,6 @@
-"""What is asked of one shard by its number: reserve, settle, touch, its rules, and the leases of others.
+"""Operations on one shard by its number: reserve, settle, touch, its rules, and the leases of all holders.
 
-Whoever holds jobs works here, and the dispatcher; jobs are asked for by their id in :mod:`.queue`.
+Used by workers and by the dispatcher; operations that name a job by its id are in :mod:`.queue`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 _TOUCHED: Final = {"h": "held", "s": "stopping", "l": "lost"}
-#: jobs that a reserve hands out: those that wait for quarantine, all others, or both
+#: jobs that a reserve returns: those that wait for quarantine, all others, or both
 Which: TypeAlias = Literal["all", "others", "quarantined"]
 _SERVED: Final[dict[Which, tuple[bytes, ...]]] = {"all": (), "others": (b"1", b"8"), "quarantined": (b"9", b"9")}
 _TICK: Final = struct.Struct("<dddBB")
@@ -42,11 +42,11 @@ _LOADS: Final = struct.Struct("<IIIdId")
 
 @dataclass(slots=True)
 class Batch:
-    """What a reserve handed out. ``next_due_ms`` is the time until the shard's next due job: None = nothing waits.
+    """Result of a reserve.
 
-    ``expired`` counts jobs that were taken out because they came too late to be of use. ``quarantine_due_ms`` is the
-    time until the first job is due that waits for quarantine, below 0 when it is overdue; None when there is none, or
-    this call hands such jobs out itself.
+    ``next_due_ms`` is the time until the shard's next due job: None = no job waits. ``expired`` counts jobs that were
+    removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
+    for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -58,26 +58,26 @@ class Batch:
 
     @property
     def taken(self) -> int:
-        """How many jobs left the shard's due set, handed out or not."""
+        """Number of jobs that left the shard's due set, returned or not."""
         return len(self.jobs) + len(self.broken) + self.expired
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A dispatcher's look at a shard, all in Redis time (ms)."""
+    """State of a shard as returned to a dispatcher, all in Redis time (ms)."""
 
     now_ms: float
     next_due_ms: float | None
     next_deadline_ms: float | None
     expired: bool
     held_back: bool
-    #: random, from the first tick of the shard: another one than before means that Redis lost it; b"" of a tombstone
+    #: random id, set by the first tick of the shard: a changed one means that Redis lost the shard; b"" of a tombstone
     born: bytes = b""
-    #: of Redis
+    #: run id of Redis
     run_id: str = ""
-    #: marks that wait to be taken (:mod:`.settled`)
+    #: completion marks that wait to be acknowledged (:mod:`.settled`)
     settled: int = 0
-    #: runs of jobs that were acked before they began, and whose end is not stored yet
+    #: attempts of jobs that were acked before they began, and whose end is not stored yet
     begun: int = 0
     #: number of entries, and the score of the newest (µs; 0 if there is none)
     failed: tuple[int, int] = (0, 0)
@@ -85,7 +85,7 @@ class Tick:
 
 
 class Shards:
-    """The shards of one queue."""
+    """Shards of one queue."""
 
     def __init__(self, broker: Broker, name: str, layout: Layout) -> None:
         self.broker = broker
@@ -94,23 +94,23 @@ class Shards:
         self.install(layout)
 
     def install(self, layout: Layout) -> None:
-        """Takes over what the registry says of the queue now."""
+        """Adopt the layout that the registry has of the queue now."""
         epochs = layouts.epochs_of(layout)
         numbers = tuple(number_of(epoch, place) for epoch, shards in epochs for place in range(shards))
-        # What somebody still holds a number of stays known.
+        # Shards whose numbers may still be in use stay available.
         self._shards = {
             **self._shards,
             **{number: self.broker.shard(self.name, number) for number in numbers if number not in self._shards},
         }
         self.layout = layout
         self.kind: str = layout["kind"]
-        #: numbers of all shards that may hold something, those of older epochs first; none of a deleted queue
+        #: numbers of all shards that may hold jobs, those of older epochs first; none for a deleted queue
         self.numbers = numbers
-        #: (epoch, shards) of these
+        #: (epoch, shards) of these shards
         self.epochs = epochs
 
     def shard(self, number: int) -> Shard:
-        """Keys and constants of a shard, whatever its epoch."""
+        """Return keys and constants of a shard, whatever its epoch."""
         known = self._shards.get(number)
         return known if known is not None else self.broker.shard(self.name, number)
 
@@ -127,14 +127,14 @@ class Shards:
         started: bool = False,
         which: Which = "all",
     ) -> Batch:
-        """Takes up to ``limit`` (1 … 250) due jobs of a shard under one lease.
+        """Reserve up to ``limit`` (1 … 250) due jobs of a shard under one lease.
 
         Args:
             number: the shard.
             worker: name of the holder.
-            request: the request id of an earlier call whose reply was lost: the same jobs are handed out again.
-            ttr_ms: how long the lease lasts; None = as long as the broker's leases.
-            started: the holder has no heartbeat that could say later that a run has begun: it counts as begun now.
+            request: the request id of an earlier call whose reply was lost: the same jobs are returned again.
+            ttr_ms: duration of the lease; None = that of the broker's leases.
+            started: the holder has no heartbeat to report later starts: the attempts count as begun now.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
         """
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
@@ -162,10 +162,10 @@ class Shards:
         request: bytes | None = None,
         which: Which = "all",
     ) -> tuple[list[bool], Batch]:
-        """Settles finished jobs of a shard and reserves its next ones, in one move when all are acks.
+        """Settle finished jobs of a shard and reserve its next ones, in one script call when all are acks.
 
         Returns:
-            Whether each settlement counted (see :meth:`settle`), and the batch.
+            True for each settlement that was applied (see :meth:`settle`), and the batch.
         """
         acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
@@ -178,15 +178,17 @@ class Shards:
         return [counted[id(s)] for s in settlements], self._batch(batch, number, worker)
 
     def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
-        """Carries settlements out, each by its own verb (:class:`Settlement`).
+        """Apply settlements, each by its own verb (:class:`Settlement`).
 
         Args:
             settlements: how each job ends.
-            seed: given again with the same jobs, whatever their verbs, it gets the answers of the first time.
+            seed: a later call with the same seed and the same jobs, whatever their verbs, gets the replies of the first
+                call.
 
         Returns:
-            For each, whether it counted. False: the lease was lost (or, with ``guard="expired"``, is not over yet)
-            and nothing was changed. A record always counts, unless it has that guard and an end is stored already.
+            For each, True if it was applied. False: the lease was lost (or, with ``guard="expired"``, has not run out)
+                and nothing was changed. A record is always applied, unless it has that guard and an end is stored
+                already.
         """
         groups: dict[tuple[int, str], list[int]] = {}
         for place, settlement in enumerate(settlements):
@@ -206,11 +208,11 @@ class Shards:
     def touch(
         self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
     ) -> list[str]:
-        """Extends the leases of held jobs to one full lease from now.
+        """Extend the leases of held jobs to one full lease from now.
 
         Args:
             jobs: the held jobs.
-            ttr_ms: how long the lease lasts from now; None = as long as the broker's leases.
+            ttr_ms: duration of the lease from now; None = that of the broker's leases.
             started: (id, token) of those whose handler has begun: from now on a crash counts against them.
 
         Returns:
@@ -270,7 +272,7 @@ class Shards:
         morgue_max: int | None = None,
         morgue_ttl_ms: int | None = None,
     ) -> int:
-        """Orders how a shard behaves from now on (``lua/rule.lua``); None leaves a limit as it is, 0 takes it away.
+        """Set the rules of a shard (``lua/rule.lua``); None leaves a limit unchanged, 0 removes it.
 
         Returns:
             The shard's last fencing token.
@@ -279,10 +281,10 @@ class Shards:
         return int(self.call("rule", number, clear, put, *limits))
 
     def tick(self, number: int, *, hold: bool = False) -> Tick:
-        """A dispatcher's look at a shard; wakes a consumer when due work waits, gives back rules that were lost.
+        """Return the state of a shard to a dispatcher; wake a consumer if due work waits, and restore lost rules.
 
         Args:
-            hold: arm the reaper hold: for one lease nothing is taken from its holder, because holders may have been
+            hold: arm the reaper hold: for one lease no job is taken from its holder, because holders may have been
                 unable to extend their leases (an outage, a clock that jumped).
         """
         frame = self.call("tick", number, b"1" if hold else b"0")
@@ -307,15 +309,15 @@ class Shards:
         )
 
     def settled(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
-        """Marks of a shard (:mod:`.settled`).
+        """Return completion marks of a shard (:mod:`.settled`), and forget processed ones.
 
         Args:
             number: the shard.
-            forget: marks that were dealt with; one that is another by now stays.
-            limit: how many others are told at most.
+            forget: marks that were processed; one that has changed since stays.
+            limit: maximum number of other marks returned.
 
         Returns:
-            Marks in no order, chosen by lot where there are more.
+            Marks in no order, a random choice if there are more.
         """
         some, rest = forget[:MOST_MARKS], forget[MOST_MARKS:]
         while rest:
@@ -324,23 +326,23 @@ class Shards:
         return unpack_marks(self.call("settled", number, pack_marks(some), limit, request=b""))
 
     def expired(self, number: int, limit: int = CHUNK, *, offset: int = 0) -> list[Job]:
-        """Jobs of a shard whose lease ran out, the oldest first; none during a reaper hold.
+        """Return jobs of a shard whose lease ran out, the oldest first; none during a reaper hold.
 
         Settle them with ``guard="expired"``.
 
         Args:
             number: the shard.
             limit: 1 … 250.
-            offset: how many of them are passed over.
+            offset: number of jobs to skip.
         """
         return self._leases(number, offset, min(limit, CHUNK), only_expired=True)
 
     def take_over(self, job: Job, worker: str, *, only_expired: bool = False) -> Job | None:
-        """Hold a job whose run began in the place of its holder, under a new token, for one lease from now.
+        """Take a job whose attempt has begun over from its holder, under a new token, for one lease from now.
 
         Args:
             job: as its holder has it.
-            worker: the new holder. The job that is returned still names the old one, whose run it was.
+            worker: the new holder. The returned job still names the old one, to which the attempt belongs.
             only_expired: only if its lease is over.
 
         Returns:
@@ -351,30 +353,30 @@ class Shards:
         return next(iter([*jobs, *(one.job for one in broken)]), None)
 
     def begun(self, number: int, worker: str = "") -> list[Job]:
-        """Jobs of a shard that were acked before their runs began, and whose end is not stored yet.
+        """Return jobs of a shard that were acked before their attempts began, and whose end is not stored yet.
 
         Args:
             number: the shard.
             worker: only its jobs; "" = those of all.
 
         Returns:
-            At most 250; ``deadline_ms`` is when the run began.
+            At most 250; ``deadline_ms`` is the moment at which the attempt began.
         """
         return unpack_begun(self.call("begun", number, worker.encode()), self.name, number)
 
     def held_by(self, worker: str) -> Iterator[Job]:
-        """All jobs that a worker holds, over all shards. Meant for a worker that is dead and takes no more."""
+        """Yield all jobs that a worker holds, over all shards. Meant for a dead worker that reserves no more."""
         for number in self.numbers:
             yield from [job for job in self.leases(number) if job.worker == worker]
 
     def leases(self, number: int) -> list[Job]:
-        """All reserved jobs of a shard, by the end of their lease; read in chunks, so not one moment's picture."""
+        """Return all reserved jobs of a shard, by the end of their lease; read in chunks, so not an atomic snapshot."""
         jobs: dict[str, Job] = {}
         offset = 0
         while chunk := self._leases(number, offset, CHUNK, only_expired=False):
             jobs.update((job.id, job) for job in chunk)
-            # Leases that end meanwhile shift the rest forward: stepping back one chunk's tail would not help, so the
-            # next chunk begins where this one did not reach, and what slipped through is seen next time.
+            # Leases that end meanwhile move the others forward. Stepping back by one chunk's tail would not help, so
+            # the walk continues and a skipped lease is found by the next call.
             offset += len(chunk)
         return list(jobs.values())
 
@@ -383,7 +385,7 @@ class Shards:
         return unpack_leases(frame, self.name, number)
 
     def call(self, script: str, number: int, *args: object, request: bytes | None = None) -> Any:
-        """Runs a script on a shard. ``request``: the id of the call, if it is not a new one."""
+        """Run a script on a shard. ``request``: the id of the call, if it repeats an earlier one."""
         shard = self.shard(number)
         request = new_request() if request is None else request
         return self.broker.scripts.call(script, shard.keys, request, shard.constants, *args)

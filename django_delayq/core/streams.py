@@ -1,7 +1,7 @@
-"""The event streams of shards as Redis has them: positions, entries with nothing decoded, how a stream stands.
+"""Access to the event streams of shards: positions, raw entries and the state of each stream.
 
-A *position* is the id of an entry, ``"<ms>-<number>"`` on Redis's clock. Whoever reads on from one finds the entry at
-it still there (a tombstone), or knows that something behind it may have been taken off unread.
+A *position* is the id of an entry, ``"<ms>-<number>"`` on Redis's clock. A reader that resumes from a position checks
+that the entry at the position still exists (a tombstone). If it is missing, later entries may have been trimmed unread.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 BEGINNING: Final = "0-0"
-#: an entry as Redis tells it: its id, then field, value, field, value, ...
+#: raw entry from Redis: its id, then field, value, field, value, ...
 Entry: TypeAlias = tuple[bytes, list[bytes]]
 #: a queue and the number of one of its shards
 Place: TypeAlias = tuple[str, int]
 
 _POSITION: Final = re.compile(r"\d{1,15}-\d{1,20}")
 _LAST_NUMBER: Final = 2**64 - 1
-#: how many shards are asked about in one round trip
+#: shards queried in one round trip
 _AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The stream of one shard at the moment of the look."""
+    """State of the stream of one shard at the moment of the query."""
 
-    #: whether the key is there; it comes with the first event
+    #: True if the key exists; the first event creates it
     there: bool = False
-    #: entries that it holds
+    #: number of entries in the stream
     length: int = 0
-    #: the oldest of them
+    #: position of the oldest entry
     first: str | None = None
-    #: the newest entry that ever was there, or where the stream of a shard ended that is retired or deleted
+    #: position of the newest entry ever added, or the end of the stream of a retired or deleted shard
     last: str = BEGINNING
-    #: entries that were ever added; None = Redis before 7 does not know
+    #: number of entries ever added; None before Redis 7, which does not report it
     added: int | None = None
-    #: the shard is a tombstone: its epoch is retired, or its queue deleted
+    #: True if the shard is a tombstone: its epoch is retired, or its queue deleted
     ended: bool = False
 
 
 def parts(position: str) -> tuple[int, int]:
-    """``(ms, number)`` of a position, in whose order positions are.
+    """Return a position as ``(ms, number)``; these pairs sort in the order of the positions.
 
     Raises:
-        InvalidJob: it is none.
+        InvalidJob: the text is not a position.
     """
     if not isinstance(position, str) or not _POSITION.fullmatch(position):
         raise InvalidJob(f"{str(position)[:60]!r} is no position of an event; one looks like '1700000000000-0'")
@@ -66,7 +66,7 @@ def parts(position: str) -> tuple[int, int]:
 
 
 def before(position: str) -> str:
-    """The greatest position smaller than this one; no entry lies between the two."""
+    """Return the greatest position smaller than this one; no entry lies between the two."""
     ms, number = parts(position)
     if number:
         return f"{ms}-{number - 1}"
@@ -74,27 +74,27 @@ def before(position: str) -> str:
 
 
 def latest(*positions: str) -> str:
-    """The greatest of them."""
+    """Return the greatest of the positions."""
     return max(positions, key=parts)
 
 
 def entries(
     broker: Broker, queue: str, number: int, first: str = "-", until: str = "+", limit: int = 500
 ) -> list[Entry]:
-    """Entries of one shard as Redis tells them, oldest first; nothing is decoded.
+    """Return entries of one shard as Redis returns them, oldest first, without decoding.
 
     Args:
-        first: the first position that counts, ``(`` in front = that one not.
-        until: the last position that counts.
-        limit: at most so many.
+        first: the first position to include; a leading ``(`` excludes it.
+        until: the last position to include.
+        limit: maximum number of entries.
     """
     return begin(broker, queue, number, first, until, limit)()
 
 
 def begin(broker: Broker, queue: str, number: int, first: str, until: str, limit: int) -> Callable[[], list[Entry]]:
-    """Asks for :func:`entries` and gives back what waits for the answer, which must be called.
+    """Send the request of :func:`entries` and return a function that reads the reply; the function must be called.
 
-    If anything goes wrong on the way, the question is asked again under the retry policy of the connection.
+    If sending or reading fails, the request is repeated under the retry policy of the connection.
     """
     key = broker.shard(queue, number).names["event"]
 
@@ -103,7 +103,7 @@ def begin(broker: Broker, queue: str, number: int, first: str, until: str, limit
             found = broker.client.xrange(key, min=first, max=until, count=limit)
         return [(ident, [word for pair in fields.items() for word in pair]) for ident, fields in found]
 
-    # redis-py makes a dict of each entry, which takes longer than the rest of reading it.
+    # redis-py makes a dict of each entry, which takes longer than the rest of the read.
     words = (b"XRANGE", key, first, until, b"COUNT", limit)
     packed = b"*%d\r\n" % len(words) + b"".join(map(pack_argument, words))
     patience = broker.connection.patience
@@ -122,7 +122,7 @@ def begin(broker: Broker, queue: str, number: int, first: str, until: str, limit
 
 
 def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
-    """How the streams of these shards ``(queue, number)`` stand, also of those that are retired or deleted."""
+    """Return the stream state of these shards ``(queue, number)``, including retired and deleted ones."""
     found: dict[Place, Stream] = {}
     for chunk in chunks(list(places)):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
@@ -137,7 +137,7 @@ def streams(broker: Broker, places: Iterable[Place]) -> dict[Place, Stream]:
 
 
 def have(broker: Broker, positions: Mapping[Place, str]) -> set[Place]:
-    """Those of the shards that still hold the entry at the position given for them."""
+    """Return the shards that still hold the entry at their given position."""
     found: set[Place] = set()
     for chunk in chunks(list(positions)):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
@@ -172,5 +172,5 @@ def _is_missing(error: Exception) -> bool:
 
 
 def chunks(places: Sequence[Place]) -> list[Sequence[Place]]:
-    """As many at a time as are asked about in one round trip."""
+    """Split shards into groups that fit one round trip each."""
     return [places[start : start + _AT_ONCE] for start in range(0, len(places), _AT_ONCE)]

@@ -1,4 +1,4 @@
-"""What this process has counted and Redis has not been told yet (:mod:`.timings`). In memory, for about a second."""
+"""In-memory counters of this process that are not in Redis yet (:mod:`.timings`), usually for about a second."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from weakref import WeakSet
 from .job import Settlement
 from .timings import Cells, Figures, fill, histogram_of, new_cells
 
-#: seconds for which figures are collected before Redis is told
+#: seconds for which counters are collected before a flush
 PACE: Final = 1.0
-#: names of each kind that are counted while Redis is away; the names of queues may come from users
+#: maximum number of names per kind held in memory; the names of queues may come from users
 MOST_NAMES: Final = 5_000
-#: who flushes while somebody else does waits so long for him
+#: seconds that a flush waits for the flush of another thread
 _PATIENCE: Final = 2.0
-#: the script that carries figures: its own calls would be figures for its next call, for ever
+#: name of the script that stores counters: observing it would produce counters for its next call, without end
 CARRIER: Final = "note"
-#: ends of runs; a run that did not begin has no start
+#: verbs that end an attempt; an attempt that did not begin has no start
 _RUNS: Final = frozenset({"ack", "fail", "bury", "record"})
 K = TypeVar("K")
 
 
 class Tally:
-    """Of one broker. All methods may be called from any thread.
+    """In-memory counters of one broker. All methods may be called from any thread.
 
     Args:
-        send: ``send(figures, request)`` adds them to Redis; of calls with the same request only one counts.
+        send: ``send(figures, request)`` adds them to Redis; of calls with the same request only the first counts.
     """
 
     def __init__(self, send: Callable[[Figures, bytes], None]) -> None:
@@ -41,9 +41,9 @@ class Tally:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        #: figures of which nobody knows whether they arrived, under the request with which they are sent again
+        #: counters that may or may not have arrived, with the request id under which they are sent again
         self._doubtful: tuple[bytes, Figures] | None = None
-        #: when (monotonic) the first figure came in that is in no call yet
+        #: moment (monotonic) of the first counter that is in no call yet
         self.since = 0.0
         self._open()
 
@@ -55,23 +55,23 @@ class Tally:
         self._fresh = False
 
     def __bool__(self) -> bool:
-        """Whether there is anything that Redis does not know yet."""
+        """Return True if there are counters that Redis does not have yet."""
         return self._fresh or self._doubtful is not None
 
     def subscribe(self, ring: Callable[[], None]) -> None:
-        """Call ``ring()`` when the first figure comes in after all others were sent; it must be quick."""
+        """Call ``ring()`` at the first counter after a flush; it must return quickly."""
         with self._lock:
             self._rings = (*self._rings, ring)
 
     def unsubscribe(self, ring: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Remove a callback of :meth:`subscribe`."""
         with self._lock:
             self._rings = tuple(other for other in self._rings if other != ring)
 
     # -- counting ----------------------------------------------------------------------------------------------------
 
     def ended(self, queue: str, settlements: Sequence[Settlement]) -> None:
-        """These held jobs of one queue have ended. What did not begin is left out."""
+        """Count the ended jobs of one queue. Jobs that did not begin are left out."""
         ran = [one for one in settlements if one.started_ms > 0 and one.verb in _RUNS]
         if not ran:
             return
@@ -86,7 +86,7 @@ class Tally:
         self._ring(first)
 
     def count(self, name: str, label: str, more: int = 1) -> None:
-        """Adds to a count."""
+        """Add to a count."""
         with self._lock:
             if len(self._counts) < MOST_NAMES or (name, label) in self._counts:
                 self._counts[name, label] = self._counts.get((name, label), 0) + more
@@ -94,7 +94,7 @@ class Tally:
         self._ring(first)
 
     def waited(self, script: str, seconds: float, failed: bool) -> None:
-        """Somebody waited for a script: an observer for :meth:`Broker.observe`."""
+        """Count the duration of a script call; an observer for :meth:`Broker.observe`."""
         if script == CARRIER:
             return
         with self._lock:
@@ -103,7 +103,7 @@ class Tally:
         self._ring(first)
 
     def _note(self) -> bool:
-        """Under the lock: there is something. Whether it is the first since all was taken."""
+        """Mark the counters as changed, under the lock; return True for the first change since the last flush."""
         if self._fresh:
             return False
         self._fresh = True
@@ -115,16 +115,17 @@ class Tally:
             for ring in self._rings:
                 ring()
 
-    # -- telling Redis -----------------------------------------------------------------------------------------------
+    # -- flush
+    # -----------------------------------------------------------------------------------------------------------
 
     def flush(self) -> bool:
-        """Adds to Redis what it does not know yet, in one call; nothing is asked when there is nothing.
+        """Add the pending counters to Redis in one call; no call is made when there are none.
 
-        What could not be sent is kept, and sent again with the next flush, before the rest. What comes in meanwhile is
-        for the next one: where something always does, this would not end.
+        Counters that could not be sent are kept, and sent again with the next flush, before the rest. Counters that
+        arrive during a flush wait for the next one: under constant load, this one would never end.
 
         Returns:
-            Whether Redis knows all that was counted before; False when another thread was at it for too long.
+            True if Redis has everything that was counted before; False if another thread's flush took too long.
 
         Raises:
             QueueUnavailable: Redis cannot be reached.
@@ -158,7 +159,7 @@ class Tally:
         )
 
     def forget(self) -> None:
-        """A forked child: what its parent counted its parent will tell, and its locks may be taken for ever."""
+        """Reset the counters in a forked child: the parent flushes its own, and its locks may be held for ever."""
         self._rings = ()
         self._reset()
 

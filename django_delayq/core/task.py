@@ -1,4 +1,4 @@
-"""Tasks: registered callables with a name and a policy. The registry is where a worker looks a name up."""
+"""Tasks, which are registered callables with a name and a policy, and the registry in which workers look them up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .options import (
 )
 from .records.keys import MAX_SHARDS
 
-# Whoever speaks of tasks finds here what belongs to them, the checks of names and options included.
+# Re-exports for callers that work with tasks, the checks of names and options included.
 __all__ = [
     "ACKS",
     "CONFLICTS",
@@ -53,15 +53,15 @@ _MANY: Final = 1 << 30
 
 
 class Task:
-    """A registered callable. Calling it runs the function here and now.
+    """Registered callable. Calling it runs the function in the calling thread.
 
     Attributes:
-        name: what is stored in a job; never an import path that the worker would follow.
+        name: stored in each job; never an import path that the worker would follow.
         func: the function itself.
-        options: its policy.
-        is_async: whether ``func`` is an ``async def``.
-        listener: called with the name of an event and what belongs to it, for each run of its jobs (the events of
-            ``worker.Hooks.notify``); None for a task that need not know.
+        options: the policy of the task.
+        is_async: True if ``func`` is an ``async def``.
+        listener: called with the name of an event and its data, for each attempt of its jobs (the events of
+            ``worker.Hooks.notify``); None = no listener.
     """
 
     listener: Callable[..., None] | None = None
@@ -84,7 +84,7 @@ class Task:
         self._check_arity()
 
     def _check_arity(self) -> None:
-        """What the worker calls the function with, where no caller chooses the arguments."""
+        """Check the signature where the worker, not a caller, chooses the arguments."""
         if self.options.merge and not (self._required <= 1 and self._positional in (1, _MANY)):
             raise Misconfigured(
                 f"task {self.name}: the function of a merged task takes exactly one positional argument, the dict "
@@ -108,7 +108,7 @@ class Task:
         return tuple(name for name, one in inspect.signature(self.func).parameters.items() if one.kind in kinds)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """``(args, kwargs)`` unchanged, if the function can be called with them.
+        """Return ``(args, kwargs)`` unchanged if the function can be called with them.
 
         Raises:
             TypeError: it cannot; the message names the task.
@@ -125,10 +125,10 @@ class Task:
 
 
 def check_is_no_generator(func: Callable[..., Any]) -> None:
-    """Refuse a function whose call would end at once and well, without a line of it having run.
+    """Refuse a generator function: calling it would succeed at once without running any of its code.
 
     Raises:
-        Misconfigured: it is a generator, of coroutines or not.
+        Misconfigured: it is a generator function, async or not.
     """
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise Misconfigured(
@@ -138,7 +138,7 @@ def check_is_no_generator(func: Callable[..., Any]) -> None:
 
 
 def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
-    """``(fewest, most)`` plain positional arguments that surely fit, or ``(1, 0)`` when only a real bind can tell."""
+    """Return ``(fewest, most)`` plain positional arguments that fit, or ``(1, 0)`` if a full bind has to decide."""
     required = positional = 0
     try:
         parameters = inspect.signature(func).parameters.values()
@@ -156,7 +156,7 @@ def _plain_arity(func: Callable[..., Any]) -> tuple[int, int]:
 
 
 class Registry:
-    """Tasks by name and by alias."""
+    """Registry of tasks by name and by alias."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
@@ -164,11 +164,11 @@ class Registry:
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """A copy: registered name → task, without aliases."""
+        """Copy of the mapping from registered name to task, without aliases."""
         return dict(self._tasks)
 
     def add(self, task: Task) -> None:
-        """Register ``task`` under its name and its aliases. The same function again replaces itself (re-import).
+        """Register ``task`` under its name and its aliases. The same function replaces itself (re-import).
 
         Raises:
             Misconfigured: the name or an alias belongs to another function.
@@ -189,7 +189,7 @@ class Registry:
             self._aliases[alias] = task
 
     def remove(self, task: Task) -> None:
-        """Forget ``task``, if it is registered."""
+        """Remove ``task``, if it is registered."""
         if self._tasks.get(task.name) is task:
             del self._tasks[task.name]
             for alias in task.options.aliases:
@@ -201,7 +201,7 @@ class Registry:
         return [*self._tasks, *self._aliases]
 
     def get(self, name: str) -> Task | None:
-        """The task of that name or alias, or None."""
+        """Return the task of that name or alias, or None."""
         return self._tasks.get(name) or self._aliases.get(name)
 
     def __contains__(self, name: object) -> bool:
@@ -226,5 +226,5 @@ def _where(task: Task) -> str:
     return f"{getattr(task.func, '__module__', '?')}.{getattr(task.func, '__qualname__', '?')}"
 
 
-#: the process's own registry: ``@task`` adds to it, workers look jobs up in it
+#: registry of the process: ``@task`` adds to it, workers look jobs up in it
 registry: Final = Registry()

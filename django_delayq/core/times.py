@@ -1,4 +1,4 @@
-"""When a job is due: what callers write, turned into milliseconds.
+"""Conversion of the due times that callers pass into milliseconds.
 
 A ``delay`` stays a delay until Redis adds it to its own clock; an ``at`` is a moment and becomes Unix milliseconds.
 Fractions of a millisecond are rounded up, so that no job is early.
@@ -14,7 +14,7 @@ from typing import Final
 from .errors import InvalidJob
 
 TEN_YEARS_MS: Final = 3653 * 86_400_000
-#: The latest due time of all (in the year 2255): due scores are microseconds, and a double holds them exactly to 2^53.
+#: latest possible due time (in the year 2255): due scores are microseconds, and a double holds them exactly up to 2^53
 MAX_DUE_MS: Final = 9_000_000_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,18 +32,18 @@ def due_of(
     tz: tzinfo | None = None,
     allow_far: bool = False,
 ) -> tuple[int | None, int | None]:
-    """``(due_ms, delay_ms)``; exactly one of them is set. Without ``delay`` and ``at`` the job is due at once.
+    """Return ``(due_ms, delay_ms)``, of which exactly one is set. Without ``delay`` and ``at`` the job is due at once.
 
     Args:
         delay: from now, by Redis's clock: a ``timedelta`` or seconds.
         at: a moment: a ``datetime`` or Unix seconds. One in the past is due at once.
-        now: Unix seconds against which ``at`` is checked for being too far ahead (default: this machine's clock).
-        use_tz: whether naive datetimes are refused, as Django does under ``USE_TZ``.
+        now: Unix seconds used to check that ``at`` is not too far ahead (default: this machine's clock).
+        use_tz: True refuses naive datetimes, as Django does under ``USE_TZ``.
         tz: the zone of naive datetimes when they are allowed (default: the system's).
         allow_far: accept due times more than ten years ahead.
 
     Raises:
-        InvalidJob: both are given, or one is not usable; the message says what to write instead.
+        InvalidJob: both are given, or one is not usable; the message names a valid form.
     """
     if at is None:
         return None, 0 if delay is None else delay_ms_of(delay, allow_far=allow_far)
@@ -53,10 +53,11 @@ def due_of(
 
 
 def delay_ms_of(delay: timedelta | float, *, allow_far: bool = False, what: str = "delay") -> int:
-    """A ``timedelta`` or seconds as whole milliseconds, rounded up.
+    """Return a ``timedelta`` or seconds as whole milliseconds, rounded up.
 
     Raises:
-        InvalidJob: negative, not a number, or more than ten years (unless ``allow_far``). ``what`` names it.
+        InvalidJob: negative, not a number, or more than ten years (unless ``allow_far``). The message calls it
+            ``what``.
     """
     if isinstance(delay, timedelta):
         ms = _rounded_up(delay)
@@ -104,7 +105,7 @@ def _aware(at: datetime, use_tz: bool, tz: tzinfo | None) -> datetime:
         return at.replace(tzinfo=tz)
     try:
         return at.replace(tzinfo=None).astimezone()
-    except (OverflowError, OSError, ValueError):  # outside of what the system's clock functions know
+    except (OverflowError, OSError, ValueError):  # outside the range of the system's clock functions
         return at.replace(tzinfo=UTC)
 
 
@@ -120,7 +121,7 @@ def _ms_of_number(value: object, what: str, wanted: str) -> int:
         return int(value) * 1000
     if not math.isfinite(value):
         raise InvalidJob(f"{what} is {value}; give {wanted}")
-    # 0.07 * 1000 is 70.00000000000001: the noise of binary fractions is not a reason to round up.
+    # 0.07 * 1000 is 70.00000000000001: rounding noise of binary fractions must not round up a millisecond.
     return math.ceil(round(value * 1000, 3)) if abs(value) < 1e13 else int(value) * 1000
 
 

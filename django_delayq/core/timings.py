@@ -1,16 +1,16 @@
-"""Figures of finished runs: how late jobs began, how long they ran, and a few counts; one hash for a deployment.
+"""Counters of finished attempts, kept in one hash per deployment: lateness, duration and a few counts.
 
-Processes count in memory (:mod:`.tally`) and add to the hash at most once a second. A field says in its name what it
-counts, so that another release with other bounds still reads it:
+Processes count in memory (:mod:`.tally`) and add to the hash at most once a second. The name of a field states what it
+counts, so that a release with other bounds can still read it:
 
-    l<bound>:<queue>            starts that were at most so many ms late, and later than the bound before
-    r<bound>:<queue>\\0<task>    runs that took so long
-    s<bound>:<script>           calls of a script for which somebody waited so long
-    …sum:…                      of all of them together, ms
+    l<bound>:<queue>            starts at most this many ms late, and later than the bound before
+    r<bound>:<queue>\\0<task>    attempts that took at most this long, and longer than the bound before
+    s<bound>:<script>           observed calls of a script that took this long, as the caller measured
+    …sum:…                      sum of all of them, ms
     c:<name>\\0<label>           a count
     v:<name>                    <value> <ms>: a level, and when it was measured
 
-The last bucket has the bound "inf". Buckets in which nothing lies have no field.
+The last bucket has the bound "inf". Empty buckets have no field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, TypeAlias, TypeVar
 
-#: upper bounds, ms; what is above the last one lies in one bucket more
+#: upper bounds, ms; larger values go into one extra bucket
 BUCKETS_MS: Final = (
     1,
     2,
@@ -42,23 +42,23 @@ BUCKETS_MS: Final = (
     300_000,
     1_800_000,
 )
-#: fields that the hash has at most; what is new beyond them is left out
+#: maximum number of fields in the hash; new fields beyond it are left out
 MOST_FIELDS: Final = 50_000
 
 _BOUNDS: Final = (*(b"%d" % bound for bound in BUCKETS_MS), b"inf")
 _NONE: Final = (0,) * len(_BOUNDS)
 K = TypeVar("K", str, tuple[str, str])
-#: counts of the buckets, and the sum in ms behind them, while they grow
+#: counts of the buckets followed by the sum in ms, while they are collected
 Cells: TypeAlias = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many of some lengths of time lie in which bucket.
+    """Histogram of durations.
 
     Args:
-        counts: one for each of ``BUCKETS_MS``, and one for what is above.
-        sum_ms: all of them together.
+        counts: one for each of ``BUCKETS_MS``, and one for larger values.
+        sum_ms: sum of all durations.
     """
 
     counts: tuple[int, ...] = _NONE
@@ -66,13 +66,13 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of durations."""
         return sum(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """The length, ms, that the part ``q`` (0 … 1) of them does not exceed; None when there are none.
+        """Return the duration, ms, that the share ``q`` (0 … 1) does not exceed; None if the histogram is empty.
 
-        Inside a bucket they are taken to lie evenly. What is above the last bound counts as that bound.
+        Durations are assumed to be spread evenly inside a bucket. Values above the last bound count as that bound.
         """
         total = self.count
         if not total:
@@ -87,7 +87,7 @@ class Histogram:
         return float(BUCKETS_MS[-1])
 
     def since(self, before: Histogram | None) -> Histogram:
-        """What came in after ``before`` was read. Counts that went back were lost with Redis: then all of it."""
+        """Return the durations added since ``before``, or all of them if Redis lost data (a count became smaller)."""
         if before is None or any(now < then for now, then in zip(self.counts, before.counts, strict=True)):
             return self
         counts = tuple([now - then for now, then in zip(self.counts, before.counts, strict=True)])
@@ -100,7 +100,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A number that is measured now and then, not counted: ``at_ms`` is when, Unix ms on Redis's clock."""
+    """Number that is measured now and then, not counted: ``at_ms`` is when, Unix ms on Redis's clock."""
 
     value: int
     at_ms: int
@@ -108,12 +108,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is kept of finished runs, or what is to be added to it.
+    """Counters of finished attempts, either as stored or as an increment to be added.
 
     Attributes:
         lateness: by queue, how long after its due time each attempt began, ms; never below 0.
         run: by queue and task, how long each attempt took, ms.
-        script: by name of the script, how long callers waited; only where somebody observes them.
+        script: by name of the script, how long callers waited; only where scripts are observed.
         counts: by name and label, e.g. ``("redis_error", "transient")``.
         levels: by name, e.g. ``fsck_violations``: found by the last check of the whole deployment.
     """
@@ -140,7 +140,7 @@ class Figures:
         )
 
     def without(self, queue: str) -> Figures:
-        """The same, but for what speaks of a queue."""
+        """Return the same counters without those of a queue."""
         lateness = {name: found for name, found in self.lateness.items() if name != queue}
         run = {name: found for name, found in self.run.items() if name[0] != queue}
         return Figures(lateness, run, self.script, self.counts, self.levels)
@@ -153,18 +153,18 @@ def _united(one: Mapping[K, Histogram], other: Mapping[K, Histogram]) -> dict[K,
     return found
 
 
-# -- while they grow -------------------------------------------------------------------------------------------------
+# -- in memory -------------------------------------------------------------------------------------------------------
 
 
 def new_cells() -> Cells:
-    """Nothing counted yet."""
+    """Return empty cells."""
     return [0] * (len(_BOUNDS) + 1)
 
 
 def fill(cells: Cells, values: list[int] | list[float]) -> None:
-    """Counts lengths of time, ms; ``values`` are not empty, and sorted afterwards. Negative ones count as 0.
+    """Count durations, ms; ``values`` must not be empty, and are sorted in place. Negative ones count as 0.
 
-    A fetch loop comes here with 40,000 of them in a second, so nothing is done for each of them in Python.
+    A fetch loop passes 40,000 of them a second, so there is no Python loop over single values.
     """
     values.sort()
     if values[0] < 0:
@@ -180,17 +180,20 @@ def fill(cells: Cells, values: list[int] | list[float]) -> None:
 
 
 def histogram_of(cells: Cells) -> Histogram:
-    """What was counted. A sum of parts of milliseconds becomes a whole one here: up or down by chance, as likely as its
-    part is large. A process that waits 0.3 ms in a second would else be told to have waited for nothing all day."""
+    """Return the counted durations as a histogram.
+
+    A fractional sum is rounded to whole milliseconds at random, up with a probability equal to the fraction. Always
+    rounding down would report no waiting at all for a process that waits 0.3 ms in each second.
+    """
     whole = int(cells[-1])
     return Histogram(tuple(cells[:-1]), whole + (random.random() < cells[-1] - whole))
 
 
-# -- as fields of the hash -------------------------------------------------------------------------------------------
+# -- fields of the hash ----------------------------------------------------------------------------------------------
 
 
 def to_fields(figures: Figures) -> list[tuple[bytes, int]]:
-    """What is to be added to which fields; levels are not added."""
+    """Return the fields and their increments; levels are not added up and are left out."""
     found: list[tuple[bytes, int]] = []
     for queue, histogram in figures.lateness.items():
         found += _to_fields(b"l", queue.encode(), histogram)
@@ -208,7 +211,7 @@ def _to_fields(kind: bytes, name: bytes, histogram: Histogram) -> Iterator[tuple
 
 
 def level_field(name: str) -> bytes:
-    """The field of a level."""
+    """Return the field name of a level."""
     return b"v:" + name.encode()
 
 
@@ -217,13 +220,13 @@ def _pair(one: str, other: str) -> bytes:
 
 
 def speaks_of(stored: bytes, queue: str) -> bool:
-    """Whether a field is about this queue."""
+    """Return True if a field belongs to this queue."""
     head, _, name = stored.partition(b":")
     return head[:1] in (b"l", b"r") and name.partition(b"\0")[0] == queue.encode()
 
 
 def from_fields(stored: Mapping[bytes, bytes]) -> Figures:
-    """The hash, read. Fields that say nothing to this release are left out."""
+    """Return the counters read from the hash. Fields that this release does not recognise are left out."""
     grown: dict[bytes, dict[bytes, Cells]] = {b"l": {}, b"r": {}, b"s": {}}
     counts: dict[tuple[str, str], int] = {}
     levels: dict[str, Level] = {}
@@ -255,7 +258,7 @@ _PLACES: Final = {bound: place for place, bound in enumerate((*_BOUNDS, b"sum"))
 
 
 def _place(bound: bytes) -> int:
-    """The cell of a bound; that of another release lies where all of its bucket fits in."""
+    """Return the cell of a bound; for a bound of another release, the first cell that covers its whole bucket."""
     place = _PLACES.get(bound)
     return bisect_left(BUCKETS_MS, int(bound)) if place is None else place
 

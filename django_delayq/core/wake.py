@@ -1,6 +1,7 @@
-"""Waiting for a wake-up without polling: a wake list per queue, or on a cluster a channel per queue.
+"""Wait for wake-ups without polling: by a wake list per queue, or on a cluster by a channel per queue.
 
-The tokens carry no data: each is the number of a shard that is worth a look. A lost one costs a safety check.
+The tokens carry no data: each is the number of a shard to check. A lost token only delays work until the next safety
+check.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ Hints = list[tuple[str, int]]
 
 
 class Waker(Protocol):
-    """Waits for wake-ups. One thread waits; any thread may close."""
+    """Source of wake-ups. One thread waits; any thread may close."""
 
-    #: tokens from before it was made are lost on it: look at every shard once
+    #: True if the waker misses tokens sent before it was created: check every shard once
     forgetful: bool
 
     def wait(self, timeout: float) -> Hints:
-        """Blocks up to ``timeout`` seconds; (queue, shard) pairs worth a look, none at the timeout."""
+        """Block up to ``timeout`` seconds and return the (queue, shard) pairs to check; none at the timeout."""
 
     def is_old(self) -> bool:
-        """Whether its connection has reached ``max_connection_age``: make another waker between two waits."""
+        """Return True if its connection has reached ``max_connection_age``: replace the waker between two waits."""
 
     def close(self) -> None:
-        """Makes :meth:`wait` return soon, for good."""
+        """Make the current and all later calls of :meth:`wait` return soon."""
 
 
 class ListWaker:
-    """Waits by BLPOP on the wake lists: one token wakes one waiter (standalone Redis, Sentinel)."""
+    """Waker that uses BLPOP on the wake lists: one token wakes one waiter (standalone Redis, Sentinel)."""
 
     forgetful = False
 
     def __init__(self, connection: Connection, prefix: str, queues: Sequence[str]) -> None:
         self._commands = connection.client
-        # A client bound to one connection, so that its id names the one that blocks.
+        # A client bound to one connection, so that its client id identifies the blocking connection.
         self._blocking: Any = connection.blocking().client()
         self._ends_at = end_of(connection.max_age)
         self._queues = {wake_key(prefix, name).encode(): name for name in queues}
@@ -77,7 +78,7 @@ class ListWaker:
 
 
 class ChannelWaker:
-    """Waits on channels: every waiter hears every token (Redis Cluster relays them to all nodes)."""
+    """Waker that uses channels: every waiter receives every token (Redis Cluster relays them to all nodes)."""
 
     forgetful = True
     _LISTEN = 0.5
@@ -90,7 +91,7 @@ class ChannelWaker:
         self._closed = threading.Event()
         with clear_errors():
             self._pubsub.subscribe(*self._queues)
-            for _ in self._queues:  # until Redis says so, tokens may still be missed
+            for _ in self._queues:  # until Redis confirms the subscription, tokens may be missed
                 self._pubsub.get_message(timeout=self._CONFIRMED)
 
     def wait(self, timeout: float) -> Hints:
@@ -98,7 +99,7 @@ class ChannelWaker:
         until = time.monotonic() + timeout
         with clear_errors():
             while not self._closed.is_set() and (left := until - time.monotonic()) > 0:
-                # A local wait on the socket; nothing is sent.
+                # A local wait on the socket; no command is sent.
                 message = self._pubsub.get_message(timeout=min(left, self._LISTEN))
                 if message and message["type"] == "message":
                     return [(self._queues[message["channel"]], int(message["data"]))]
@@ -114,6 +115,6 @@ class ChannelWaker:
 
 
 def make_waker(connection: Connection, prefix: str, queues: Sequence[str]) -> Waker:
-    """The waker that fits the deployment."""
+    """Return the waker that fits the deployment."""
     kind = ChannelWaker if connection.cluster else ListWaker
     return kind(connection, prefix, queues)

@@ -1,5 +1,5 @@
-"""What operators ask of a queue: looking (inspector, search, views, columns), repairing, checking, resharding.
+"""Operations on queues for operators: inspector, search, views, columns, repair, checks, resharding.
 
-Nothing here is on the way of a job from ``schedule`` to ``ack``. Imported by ``core.broker``, the read models,
+No module here is on the path of a job from ``schedule`` to ``ack``. Imported by ``core.broker``, the read models,
 ``repair``, ``pipeline`` and the entry points.
 """

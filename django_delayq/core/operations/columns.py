@@ -1,8 +1,8 @@
-"""Whole shards, read column by column: for those who want millions of jobs and not one of them in particular.
+"""Column-wise reading of whole shards, for callers that need millions of jobs.
 
-What waits, and the morgue, are paged through in the order of their indexes, each page behind the last (score, member)
-seen; what is reserved is walked through as a hash table, because heartbeats move leases about in their order. So a job
-that stays where it is meanwhile is told exactly once. One that moves may be told in both places, or in none.
+Waiting jobs and the morgue are paged through in the order of their indexes, each page after the last (score, member)
+read. Reserved jobs are scanned as a hash table, because heartbeats move leases within their order. A job that stays in
+its place meanwhile is returned exactly once. A job that moves may be returned in both places, or in none.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = [
     "read_replies",
 ]
 
-#: where a job may lie, in the order in which most jobs pass through
+#: places of a job, in the usual order of its life
 PLACES: Final = ("waiting", "reserved", "gated", "morgue")
-#: place -> columns that its index has; nothing is gated that is not found through its lease
+#: place -> columns that its index has; gated content is found only through its lease
 INDEXED: Final[Mapping[str, frozenset[str]]] = {
     "waiting": frozenset({"id", "due", "priority"}),
     "reserved": frozenset({"id", "lease_until"}),
@@ -60,9 +60,9 @@ INDEXED: Final[Mapping[str, frozenset[str]]] = {
 }
 #: entries of an index in one call; they take Redis about 1 ms
 PAGE: Final = 2000
-#: how far an entry may have moved and is still found by its rank
+#: distance by which an entry may have moved and is still found by its rank
 NEAR: Final = 50
-#: arguments up to so many bytes come along also when nobody wants them
+#: arguments up to this size are included even if they are not requested
 UNWANTED_BYTES: Final = 1024
 
 _GRAVE_TAIL: Final = 17  # \0 and the key, behind the id
@@ -71,7 +71,7 @@ _WITHOUT_BODIES: Final = b"none"
 
 @dataclass(slots=True)
 class Entries:
-    """Entries of an index as they are packed: ``<I4`` lengths and bytes of the ids, ``<d`` scores.
+    """Entries of an index in packed form: ``<I4`` lengths and bytes of the ids, ``<d`` scores.
 
     Scores are µs (waiting: due, morgue: buried) or ms (reserved: end of the lease).
     """
@@ -85,7 +85,7 @@ class Entries:
 
     @classmethod
     def joined(cls, some: Sequence[Entries]) -> Entries:
-        """Several pages of one index as one."""
+        """Join several pages of one index into one."""
         return cls(
             some[0].part,
             some[0].priority,
@@ -97,21 +97,21 @@ class Entries:
         )
 
     def idents(self) -> list[str]:
-        """The ids."""
+        """Return the ids."""
         sizes = struct.unpack(f"<{self.n}I", self.lengths)
         return decoded(self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0)))
 
     def times(self) -> list[int | None]:
-        """The scores as Unix ms."""
+        """Return the scores as Unix ms."""
         scores = struct.unpack(f"<{self.n}d", self.scores)
         return ms_of(scores, 1 if self.part.place == "reserved" else 1000)
 
 
 def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[Entries]:
-    """What the index of a place has of its jobs (:data:`INDEXED`), in pages; never of some ids only.
+    """Yield the entries of a place from its index (:data:`INDEXED`), in pages; selecting single ids is not supported.
 
     Raises:
-        InvalidJob: the place has no index, or some ids only are wanted.
+        InvalidJob: the place has no index, or single ids are selected.
     """
     if part.place not in PLACES or not INDEXED[part.place] or part.idents is not None:
         raise InvalidJob(f"no index has these jobs of {part.place!r} alone; use read_columns()")
@@ -128,7 +128,7 @@ def read_entries(broker: Broker, part: Part, *, page: int = PAGE) -> Iterator[En
 
 
 def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Columns]:
-    """Everything known of the jobs of a place, up to ``fetch`` in one call of Redis (fewer when they are large).
+    """Yield all columns of the jobs of a place, up to ``fetch`` in one Redis call (fewer when they are large).
 
     Raises:
         InvalidJob: there is no such place.
@@ -143,7 +143,7 @@ def read_columns(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Co
 
 
 def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Reply]:
-    """What :func:`read_columns` reads, not yet decoded and not yet kept to the bounds."""
+    """Yield the replies behind :func:`read_columns`, not decoded and not limited to the bounds."""
     most = b"" if part.args else b"%d" % UNWANTED_BYTES
     if part.place == "morgue" and part.idents is not None:
         for name in _names(part.idents):
@@ -160,32 +160,32 @@ def read_replies(broker: Broker, part: Part, *, fetch: int = 200) -> Iterator[Re
 
 
 def _indexes(place: str) -> list[tuple[str, int | None]]:
-    """The indexes that hold a place, and the priority of what lies there if it is one."""
+    """Return the indexes of a place, each with the priority of its jobs if it has a single one."""
     if place == "morgue":
         return [("morgue", None)]
     return list(zip(DUE_KEYS, (*range(PRIORITIES), None), strict=True))
 
 
 def _is_bounded_by_index(part: Part) -> bool:
-    """Whether the index is ordered by what the bounds are about."""
+    """Return True if the index is ordered by the bounded value."""
     return part.place == "waiting" and part.idents is None
 
 
 def _names(idents: Iterable[str]) -> Iterator[bytes]:
-    """Ids as they are stored, each once; those that nothing can be stored under are left out."""
+    """Yield ids in stored form, each once; invalid ids are left out."""
     for ident in dict.fromkeys(idents):
         name = ident.encode(errors="replace")
         if 0 < len(name) <= MAX_ID_BYTES and b"\0" not in name and name.decode() == ident:
             yield name
 
 
-# -- asking ------------------------------------------------------------------------------------------------------------
+# -- calls ----------------------------------------------------------------------------------------------------------
 
 
 def _pages(
     broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: tuple[bytes, bytes, bytes] | None = None
 ) -> Iterator[Reply]:
-    """What lies in an index, page by page."""
+    """Yield the entries of an index, page by page."""
     if bounds is None:
         by_due = _is_bounded_by_index(part)
         bounds = (_before(part.low), _before(part.high), b"") if by_due else (b"", b"", b"")
@@ -202,7 +202,7 @@ def _pages(
 
 
 def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int, most: bytes) -> Iterator[Reply]:
-    """What is known of jobs by their ids, in chunks."""
+    """Yield the data of jobs by their ids, in chunks."""
     source, chunk = iter(members), list[bytes]()
     while True:
         chunk += islice(source, fetch - len(chunk))
@@ -215,7 +215,7 @@ def _looked_up(broker: Broker, part: Part, members: Iterable[bytes], fetch: int,
 
 
 def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
-    """The leases of a shard: id -> end. What is reserved from the first to the last moment is told exactly once."""
+    """Yield the leases of a shard: id -> end. A job that stays reserved throughout is returned exactly once."""
     key = broker.shard(part.queue, part.shard).names["lease"]
     seen: set[bytes] = set()
     cursor = 0
@@ -240,7 +240,7 @@ def _entries_of(part: Part, priority: int | None, ids: Collection[bytes], scores
 def _entries_by_priority(
     broker: Broker, part: Part, ids: Sequence[bytes], scores: Sequence[float]
 ) -> Iterator[Entries]:
-    """Entries of an index that does not say the priorities; one whose job has just gone is left out."""
+    """Yield entries of an index without priorities, which are read from the bodies; jobs that just left are skipped."""
     with clear_errors():
         bodies = broker.client.hmget(broker.shard(part.queue, part.shard).names["body"], list(ids))
     found: dict[int, list[tuple[bytes, float]]] = {}
@@ -254,8 +254,8 @@ def _entries_by_priority(
 class _IndexPages:
     """Members and scores of an index, page by page.
 
-    Redis gives them by rank for a third of what the script takes, and finding the place behind the last entry seen is
-    easy as long as that entry is still about where it was. When it is not, the script finds it.
+    A read by rank takes Redis a third of the script's time, and the position after the last entry read is easy to find
+    as long as that entry is near its former rank. Otherwise the script finds it.
     """
 
     def __init__(self, broker: Broker, part: Part, index: str, limit: int) -> None:
@@ -266,9 +266,9 @@ class _IndexPages:
         self._key = broker.shard(part.queue, part.shard).names[index]
         by_due = _is_bounded_by_index(part)
         self._bounds = (_before(part.low), _before(part.high), b"") if by_due else (b"", b"", b"")
-        #: the first score that is not wanted any more
+        #: first score after the range
         self._end = part.high * 1000 if by_due and part.high is not None else None
-        #: the last entry seen, and its rank if it is known
+        #: last entry read, and its rank if known
         self._last: tuple[bytes, float] | None = None
         self._rank: int | None = None
         self._more = True
@@ -282,7 +282,7 @@ class _IndexPages:
                 yield members, scores
 
     def _by_rank(self) -> list[tuple[bytes, float]]:
-        """What comes behind the last entry seen; nothing if it is not near its place, or was the last one."""
+        """Return the entries after the last one read; empty if it is not near its former rank, or was the last one."""
         if self._last is None or self._rank is None:
             return []
         start = max(0, self._rank - NEAR)
@@ -354,5 +354,5 @@ def _ask(
 
 
 def _before(bound: int | None) -> bytes:
-    """What lies before a due time (ms), as ZCOUNT takes it."""
+    """Return the bound before a due time (ms), as ZCOUNT takes it."""
     return b"" if bound is None else b"(%d" % (bound * 1000)

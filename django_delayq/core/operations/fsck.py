@@ -1,10 +1,10 @@
-"""Checks the invariants of the data model, and mends what can be mended.
+"""Check of the invariants of the data model, with repair where possible.
 
-A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind a run;
-a body exists exactly for a live id; a token exactly for a lease; the failure indexes say what the state says; payloads
-belong to a live merged job and lie in order; a grave has its record and both its indexes; the request window is as long
-as it says; a mark speaks of a durable key; no id lives in two epochs. Each id is examined inside one script, so a busy
-system gives no false alarm.
+A live id is in exactly one of due and lease, in the class that its body names; gated content exists only behind an
+attempt; a body exists exactly for a live id; a token exactly for a lease; the failure indexes match the state; payloads
+belong to a live merged job and are in order; a morgue record is in both its indexes; the request window has its stated
+length; a completion mark belongs to a durable key; no id is live in two epochs. Each id is examined inside one script,
+so a busy system causes no false alarm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAYLOAD_FIELD_TAIL: Final = 18  # \0, digest 16, slot 1
 
 @dataclass(slots=True)
 class Report:
-    """What a check found. ``violations`` are sentences; ``repaired`` of them were mended."""
+    """Result of a check. ``violations`` are sentences; ``repaired`` is the number of violations repaired."""
 
     violations: list[str] = field(default_factory=list)
     repaired: int = 0
@@ -41,10 +41,10 @@ class Report:
 
 
 def check(broker: Broker, *, queues: Iterable[str] = (), repair: bool = False) -> Report:
-    """Examines every id of the named queues (all when none is named).
+    """Examine every id of the named queues (all if none is named).
 
     Args:
-        repair: mend what was found: a job without a place becomes due now, an index without a body is dropped.
+        repair: repair violations: a job without a place becomes due now, an index entry without a body is dropped.
 
     Raises:
         InvalidJob: a queue of this name does not exist.
@@ -66,7 +66,7 @@ def _known(broker: Broker, name: str) -> Queue:
 
 
 def assert_invariants(broker: Broker) -> None:
-    """Raises AssertionError with all violations; for tests."""
+    """Raise AssertionError with all violations; for tests."""
     report = check(broker)
     if report.violations:
         raise AssertionError("\n".join(report.violations))
@@ -74,7 +74,7 @@ def assert_invariants(broker: Broker) -> None:
 
 def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, repair: bool) -> None:
     where = f"{queue.name}[{shard.number}]"
-    # Payloads first: a job whose payloads lie in no order must get them back before it is taken for an empty one.
+    # Payloads first: a job whose payloads are in no order must get them back before it is taken for an empty one.
     for chunk in _chunks(_payloads(broker.client, shard)):
         _examine(broker, shard, where, report, repair, len(chunk), payloads=b"".join(map(_framed, chunk)))
     for chunk in _chunks(_idents(broker.client, shard)):
@@ -87,12 +87,13 @@ def _check_shard(broker: Broker, queue: Queue, shard: Shard, report: Report, rep
 
 
 def _check_epochs(queue: Queue, report: Report) -> None:
-    """No id lives in two epochs. Which of the two is right only a person can know, so nothing is mended."""
+    """Check that no id lives in two epochs. Only an operator can decide which one is right, so it is not repaired."""
     for epoch, shards in queue.epochs[1:]:
         for place in range(shards):
             number = number_of(epoch, place)
             for chunk in _chunks(_live(queue, number)):
-                # No false alarm in a busy system: older shards are closed, so what is live there was so all the time.
+                # No false alarm in a busy system: older shards are closed, so an id that is live there has been live
+                # all the time.
                 for ident in live_in_older(queue, number, chunk):
                     report.violations.append(
                         f"{queue.name}[{number}] {ident.decode(errors='backslashreplace')!r}: live in two epochs"
@@ -131,7 +132,7 @@ def _examine(
 
 
 def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, repair: bool) -> None:
-    """Structures that must be equally long."""
+    """Check that structures of equal length are equally long."""
     payloads, order, replies, window = broker.scripts.call("lengths", shard.keys, b"", shard.constants)
     if payloads != order:
         report.violations.append(f"{where}: {payloads} payloads, but {order} of them in order")
@@ -143,7 +144,7 @@ def _check_lengths(broker: Broker, shard: Shard, where: str, report: Report, rep
 
 
 def _check_marks(client: Any, shard: Shard, where: str, report: Report, repair: bool) -> None:
-    """Nobody waits for what no durable key belongs to."""
+    """Check that every completion mark belongs to a durable key."""
     with clear_errors():
         for key, mark in client.hscan_iter(shard.names["settled"], count=1000):
             if not is_mark(key, mark):
@@ -155,8 +156,8 @@ def _check_marks(client: Any, shard: Shard, where: str, report: Report, repair: 
 
 def _mend_window(client: Any, reply: bytes, window: bytes) -> None:
     with clear_errors():
-        # The window is read after the replies, and the replies are asked for one by one after the window, so that what
-        # comes meanwhile is not taken for an orphan.
+        # The window is read after the replies, and the replies are read one by one after the window, so that entries
+        # that arrive meanwhile are not taken for orphans.
         known = set(client.hkeys(reply))
         entries = client.lrange(window, 0, -1)
         for orphan in known.difference(entry[:-8] for entry in entries):
@@ -196,7 +197,7 @@ def _graves(client: Any, shard: Shard) -> Iterator[bytes]:
 
 
 def _chunks(members: Iterator[bytes]) -> Iterator[list[bytes]]:
-    """Chunks without repetitions inside the last few thousand: one id is met in several indexes."""
+    """Yield chunks without recent duplicates, because one id occurs in several indexes."""
     recent: dict[bytes, None] = {}
 
     def fresh() -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""The cold path: what lies where. Nothing here changes a job.
+"""Read-only inspection of queues: counts, pages and single jobs. No method changes a job.
 
-A page is one shard-merged slice of an index, continued by a cursor that names the last entry seen, so paging through a
-million jobs stays stable while others come and go.
+A page is one slice of an index, merged over all shards. Its cursor names the last entry read, so that paging through a
+million jobs stays stable while jobs come and go.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ __all__ = ["INDEXES", "SEARCHED", "Counts", "Inspector", "JobView", "Lease", "Pa
 #: every job once
 SEARCHED: Final = ("waiting", "reserved", "morgue")
 _PAGE: Final = 250
-#: queue, shard, and what a script is given besides
+#: queue, shard, and the further arguments of a script
 _Call: TypeAlias = tuple["Queue", int, tuple[Any, ...]]
 
 
 @dataclass(slots=True)
 class Page:
-    """One page of jobs; ``cursor`` continues behind it, and is empty when nothing lies there."""
+    """Page of jobs; ``cursor`` continues after it, and is empty on the last page."""
 
     jobs: list[JobView]
     cursor: str = ""
 
 
 class Inspector:
-    """Looks at the queues of a broker."""
+    """Reader of the queues of a broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -54,35 +54,35 @@ class Inspector:
     # -- counts ------------------------------------------------------------------------------------------------------
 
     def counts(self, queue: str) -> Counts:
-        """How many jobs of a queue lie where; nothing anywhere for a queue that does not exist."""
+        """Return the numbers of jobs of a queue by place; all zero for a queue that does not exist."""
         opened = self._broker.known_queue(queue)
         return self._count([opened])[0] if opened else Counts(queue)
 
     def all_counts(
         self, *, horizon: Sequence[int] = (), by_shard: bool = False, queues: Sequence[Queue] | None = None
     ) -> list[Counts]:
-        """The same for every queue, in one round trip for each 16,384 shards (on a cluster: of each node).
+        """Return the counts of every queue, in one round trip for each 16,384 shards (on a cluster: of each node).
 
         Args:
-            horizon: offsets from now, growing, ms, between which :attr:`Counts.backlog` divides what waits.
+            horizon: increasing offsets from now, ms, between which :attr:`Counts.backlog` divides the waiting jobs.
             by_shard: also the counts of each shard.
-            queues: only these, which the caller has from :meth:`Broker.queues`; None = all, asking for them first.
+            queues: only these, which the caller has from :meth:`Broker.queues`; None = all, which are read first.
 
         Raises:
-            InvalidJob: the horizon is none.
+            InvalidJob: the horizon is not valid.
         """
         offsets = check_horizon(horizon)
         return self._count(self._broker.queues() if queues is None else queues, offsets, by_shard=by_shard)
 
     def count_shards(self, queue: Queue, numbers: Sequence[int]) -> Counts:
-        """The same for some shards of a queue, whatever their epochs."""
+        """Return the joint counts of some shards of a queue, whatever their epochs."""
         counts = Counts(queue.name)
         for answer in self._ask_all("stats", [(queue, number, ()) for number in numbers]):
             counts.add(answer)
         return counts
 
     def count_each_shard(self, queue: Queue, numbers: Sequence[int]) -> list[Counts]:
-        """The same for each of these shards."""
+        """Return the counts of each of these shards."""
         found = []
         for answer in self._ask_all("stats", [(queue, number, ()) for number in numbers]):
             found.append(Counts(queue.name))
@@ -104,14 +104,14 @@ class Inspector:
     # -- the server --------------------------------------------------------------------------------------------------
 
     def servers(self) -> list[dict[str, Any]]:
-        """What Redis says of itself (``INFO``); on a cluster each of its masters, in one round trip each."""
+        """Return the reply of ``INFO``; on a cluster that of each master, in one round trip each."""
         where = {"target_nodes": "primaries"} if self._broker.connection.cluster else {}
         with clear_errors():
             info: dict[str, Any] = self._broker.client.info(**where)
         return [info] if "redis_version" in info else list(info.values())
 
     def last_ticks(self, wanted: Sequence[tuple[Queue, str]]) -> list[int | None]:
-        """:meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
+        """Return :meth:`Queue.last_tick` of many ids, in one round trip (on a cluster: of each node)."""
         if not wanted:
             return []
         pipeline = self._broker.client.pipeline(transaction=False)
@@ -130,7 +130,7 @@ class Inspector:
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def get(self, queue: str, ident: str, *, most_bytes: int | None = None) -> JobView | None:
-        """The live job of an id, else the one that was buried last, else None; ``most_bytes`` as for :meth:`page`."""
+        """Return the live job of an id, else the one buried last, else None; ``most_bytes`` as for :meth:`page`."""
         opened = self._broker.known_queue(queue)
         if opened is None:
             return None
@@ -140,7 +140,7 @@ class Inspector:
         return next(iter(self.graves_page(queue, ident, limit=1, most_bytes=most_bytes).jobs), None)
 
     def get_generation(self, queue: str, ident: str, generation: Generation) -> JobView | None:
-        """Return one certain job of an id, live, gated or buried; None if Redis has it no more."""
+        """Return one certain generation of an id, live, gated or buried; None if Redis no longer has it."""
         view = self.get(queue, ident)
         if view is not None and view.state != "morgue":
             place = view.place_of(generation)
@@ -152,7 +152,7 @@ class Inspector:
         return next((grave for grave in self.graves(queue, ident) if not keys.isdisjoint(grave.keys)), None)
 
     def graves(self, queue: str, ident: str, *, most_bytes: int | None = None) -> list[JobView]:
-        """All records of an id in the morgue (up to 250), the one that was buried last first.
+        """Return all records of an id in the morgue (up to 250), the one that was buried last first.
 
         Args:
             most_bytes: see :meth:`page`.
@@ -169,16 +169,16 @@ class Inspector:
         most_bytes: int | None = None,
         page_bytes: float = math.inf,
     ) -> Page:
-        """A page of these records.
+        """Return a page of an id's records in the morgue.
 
         Args:
             cursor: ``Page.cursor`` of the page before.
             limit: 1 … 250.
             most_bytes: see :meth:`page`.
-            page_bytes: the page ends with the record by which it has so many.
+            page_bytes: the page ends with the record that reaches this size.
 
         Raises:
-            InvalidJob: the cursor is none.
+            InvalidJob: the cursor is not valid.
         """
         after = unpack_cursor(cursor)
         opened = self._broker.known_queue(queue)
@@ -207,14 +207,14 @@ class Inspector:
         return sorted(found, reverse=True)
 
     def _read_graves(self, queue: Queue, entries: Sequence[Entry], most: int | None) -> Iterator[tuple[Entry, JobView]]:
-        """Yield the records that still exist, read in pieces as they are asked for."""
+        """Yield the records that still exist, read in pieces on demand."""
         for number, some in groupby(entries, key=lambda entry: entry.shard):
             mine = {entry.member: entry for entry in some}
             for view in self._buried(queue, number, list(mine), most):
                 yield mine[_grave_of(view)], view
 
     def leases(self, wanted: Sequence[tuple[Queue, str]]) -> list[Lease | None]:
-        """Who holds each of these jobs, and until when, in one round trip (on a cluster: of each node); None = nobody.
+        """Return the lease of each of these jobs, or None, in one round trip (on a cluster: of each node).
 
         Args:
             wanted: queues of this broker, and ids.
@@ -222,13 +222,13 @@ class Inspector:
         return leases(self._broker, wanted)
 
     def peek(self, queue: str, limit: int = 10) -> list[JobView]:
-        """The jobs that come next, in the order of their due times."""
+        """Return the next jobs, in the order of their due times."""
         return self.page(queue, "waiting", limit=limit).jobs
 
     def payloads(self, queue: str, ident: str) -> Iterator[Payload]:
-        """The payloads of a live merged job in the order of their scores, those of a run that goes on among them.
+        """Yield the payloads of a live merged job in the order of their scores, including those of a running attempt.
 
-        They are read in pieces, so of a job that changes meanwhile it is not one moment's picture.
+        They are read in pieces, so for a job that changes meanwhile the result is not an atomic snapshot.
         """
         opened = self._broker.known_queue(queue)
         if opened is None:
@@ -253,14 +253,14 @@ class Inspector:
         places: Iterable[str] = SEARCHED,
         limit: int | None = None,
     ) -> Iterator[JobView]:
-        """Jobs of a queue in which something is found; see :mod:`.search`.
+        """Yield the jobs of a queue that match; see :mod:`.search`.
 
         Args:
-            wanted: a text that stands, in large or small letters, in the id, the task's name, the arguments or
-                payloads as they are stored (canonical JSON), the context or the last error; or a function that answers
-                whether a job is meant.
-            places: where to look: waiting, reserved, failed (a part of waiting), morgue.
-            limit: end after so many.
+            wanted: a text to find, in upper or lower case, in the id, the task's name, the arguments or payloads as
+                they are stored (canonical JSON), the context or the last error; or a function that returns True for a
+                match.
+            places: where to search: waiting, reserved, failed (a part of waiting), morgue.
+            limit: maximum number of jobs.
 
         Raises:
             InvalidJob: an empty text or an unknown place.
@@ -272,9 +272,9 @@ class Inspector:
     def views(
         self, queue: Queue, number: int, place: str, members: Sequence[bytes], most_bytes: int | None = None
     ) -> Iterator[JobView]:
-        """The jobs of a shard behind these members of an index of ``place``, as far as they are still there.
+        """Yield the jobs of these members of an index of ``place`` in a shard, as far as they still exist.
 
-        They are read as they are asked for, in pieces of little more than a MiB.
+        They are read on demand, in pieces of little more than a MiB.
         """
         return self._views(queue, number, place, members, most_bytes)
 
@@ -291,21 +291,21 @@ class Inspector:
         high: Bound = None,
         most_bytes: int | None = None,
     ) -> Page:
-        """A page of jobs.
+        """Return a page of jobs.
 
         Args:
             place: waiting (delayed and ready), reserved, failed or morgue.
-            by: the order: due (waiting), deadline (reserved), updated or failures (failed), updated or id (morgue);
-                the first of these when empty.
+            by: the order: due (waiting), deadline (reserved), updated or failures (failed), updated or id (morgue); the
+                first of these when empty.
             cursor: ``Page.cursor`` of the page before, which had the same order and the same range.
             limit: 1 … 250.
             reverse: from the end.
-            low, high: the range of the order that is wanted, both ends with it: Unix ms, a number of failures, or an
-                id; None = no end.
-            most_bytes: arguments that are larger stay where they are (:attr:`JobView.cut`).
+            low, high: the range in the order, both ends included: Unix ms, a number of failures, or an id; None = no
+                bound.
+            most_bytes: larger arguments are left out (:attr:`JobView.cut`).
 
         Raises:
-            InvalidJob: an unknown place, order or cursor, or a bound that can be none of this order.
+            InvalidJob: an unknown place, order or cursor, or a bound that does not fit the order.
         """
         orders = INDEXES.get(place)
         if orders is None:
@@ -318,14 +318,15 @@ class Inspector:
         if opened is None:
             return Page([])
         limit = max(1, min(limit, _PAGE))
-        entries = self._entries(opened, orders[by], after, limit + 1, reverse, wanted)  # one more tells if there is one
+        # One entry more than requested shows if there is a next page.
+        entries = self._entries(opened, orders[by], after, limit + 1, reverse, wanted)
         views = self._view_entries(opened, place, entries[:limit], most_bytes)
         return Page(views, pack_cursor(entries[limit - 1]) if len(entries) > limit else "")
 
     def _entries(
         self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, wanted: Range
     ) -> list[Entry]:
-        """The first entries of a range behind the cursor, over all shards and all indexes of the place.
+        """Return the first entries of a range after the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
         """
@@ -352,13 +353,13 @@ class Inspector:
         for number, mine in members.items():
             for view in self._views(queue, number, place, mine, most, first.get(number)):
                 views[number, _grave_of(view) if place == "morgue" else view.id.encode()] = view
-        # What was settled between the two looks is left out; the cursor goes on behind it all the same.
+        # Jobs that were settled between the two reads are left out; the cursor advances past them all the same.
         return [views[place_of] for entry in entries if (place_of := (entry.shard, entry.member)) in views]
 
     def _first_replies(
         self, queue: Queue, place: str, members: dict[int, list[bytes]], most: int | None
     ) -> dict[int, bytes]:
-        """What each shard says of its part first, which mostly is all: in one round trip and not one for each."""
+        """Return the first reply of each shard in one round trip; in most cases it is the complete one."""
         script, arguments = ("graves", _graves_arguments) if place == "morgue" else ("view", _view_arguments)
         calls: list[_Call] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
         return dict(zip(members, self._ask_all(script, calls), strict=True)) if calls else {}
@@ -394,7 +395,7 @@ class Inspector:
                 reply = self._ask(queue, number, "graves", *_graves_arguments(graves, most))
             views = list(unpack_graves(queue.name, number, reply))
             yield from views
-            # Records that are gone leave no trace in the answer: behind its last one there may be more to ask for.
+            # Records that are gone leave no trace in the reply: more may follow after its last one.
             graves, reply = graves[graves.index(_grave_of(views[-1])) + 1 :] if views else (), None
 
     def _ask(self, queue: Queue, number: int, script: str, *args: object) -> Any:
@@ -402,7 +403,7 @@ class Inspector:
         return self._broker.scripts.call(script, shard.keys, b"", shard.constants, *args)
 
     def _ask_all(self, script: str, calls: Sequence[_Call]) -> list[Any]:
-        """The answers of many shards, in one round trip for each node."""
+        """Return the replies of many shards, in one round trip for each node."""
         return gather(self._broker, script, [(queue.shard(number), args) for queue, number, args in calls])
 
 

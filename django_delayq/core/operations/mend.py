@@ -1,4 +1,4 @@
-"""What a person does about named jobs that failed: each is changed only if it is still the one that was looked at."""
+"""Operator actions on named jobs that failed; each job is changed only if it is still the generation that was read."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 Named = tuple[str, bytes]
 
 _RETRIED: Final = {"m": "retried", "r": "running", "n": "gone"}
-#: jobs that one script call takes out: a few ms, for which everybody else has to wait
+#: jobs that one script call removes: a few ms, for which all other calls have to wait
 _AT_A_TIME: Final = 100
 _VERBS: Final = {"delete": "discarded", "kill": "buried"}
 
 
 def retry_failed(queue: Queue, number: int, wanted: Sequence[Named], *, delay_ms: int | None = None) -> list[str]:
-    """Gives waiting jobs that failed another due time. Their failures are kept.
+    """Change the due time of waiting jobs that failed. Their failures are kept.
 
     Args:
         queue, number: the shard in which they are.
-        wanted: (id, key) of each; at most 250 are moved by one call of Redis.
-        delay_ms: how long from now they wait; None = due now, where one that is overdue keeps its place.
+        wanted: (id, key) of each; one Redis call moves at most 250.
+        delay_ms: delay from now; None = due now, where an overdue job keeps its place.
 
     Returns:
         For each: retried, running (reserved now), or gone: it has not failed, or is another generation.
@@ -41,9 +41,9 @@ def retry_failed(queue: Queue, number: int, wanted: Sequence[Named], *, delay_ms
 
 
 def end_failed(queue: Queue, number: int, wanted: Sequence[Named], verb: str) -> list[str]:
-    """Takes waiting jobs that failed out for good (``delete``), or puts them into the morgue (``kill``).
+    """Delete waiting jobs that failed (``delete``), or move them to the morgue (``kill``).
 
-    One that fails between the look at its key and the act is left alone, so it is never another generation.
+    A job that fails between the read of its key and the action is left alone, so no other generation is affected.
 
     Returns:
         For each: discarded or buried, running (reserved now), or gone.
@@ -69,8 +69,8 @@ def _end(queue: Queue, number: int, wanted: Sequence[Named], verb: str) -> list[
 
 
 def _why_not(state: str | None) -> str:
-    # One that was waiting a moment ago was taken by a worker, or by somebody else who ended it: then it is seen as gone
-    # the next time.
+    # A job that was waiting a moment ago was reserved by a worker, or ended by another caller; in the second case the
+    # next call returns gone.
     return "gone" if state is None else "running"
 
 

@@ -1,7 +1,7 @@
-"""What is done to many jobs that somebody saw before: each is changed only if it is still the generation that he saw.
+"""Operations on many jobs that the caller has read before; each is changed only if it is still the same generation.
 
-A job is named by its id and the key of its generation, in the shard where it was seen. What ran, was replaced or
-cancelled meanwhile, and what came anew under the same id, is left alone.
+A job is named by its id and the key of its generation, in the shard where it was read. Jobs that ran, were replaced or
+cancelled meanwhile, and new jobs under the same id, are left alone.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 
 _CANCELLED: Final = {"c": "cancelled", "s": "stopping", "g": "ungated", "r": "running", "n": "gone"}
 _MOVED: Final = {"m": "moved", "r": "running", "n": "gone"}
-#: jobs that one script call takes out: a few ms, for which everybody else has to wait
+#: jobs that one script call removes: a few ms, for which all other calls have to wait
 _AT_A_TIME: Final = 100
 
 
 def cancel_named(queue: Queue, number: int, wanted: Sequence[Named]) -> list[str]:
-    """Takes waiting jobs out, and what is gated; marks running ones so that they do not come back.
+    """Cancel jobs: remove waiting and gated ones, mark running ones so that they are not put back.
 
     Args:
         queue, number: the shard in which they are.
-        wanted: (id, key) of each; at most 100 are taken out by one call of Redis.
+        wanted: (id, key) of each; one Redis call removes at most 100.
 
     Returns:
-        For each: cancelled, stopping (it is running), ungated (it waited for the end of a run, which goes on), running
-        (it waits for the end of a run which has left payloads of its own behind: cancel that one), or gone.
+        For each: cancelled, stopping (it is running), ungated (it waited for the end of an attempt, which continues),
+            running (it waits for the end of an attempt which has left payloads of its own behind: cancel that one), or
+            gone.
     """
     outcomes: list[str] = []
     while rest := wanted[len(outcomes) : len(outcomes) + _AT_A_TIME]:
@@ -44,11 +45,11 @@ def cancel_named(queue: Queue, number: int, wanted: Sequence[Named]) -> list[str
 def move_named(
     queue: Queue, number: int, wanted: Sequence[Named], *, due_ms: int | None = None, delay_ms: int | None = None
 ) -> list[str]:
-    """Moves the due times of jobs that wait or are gated.
+    """Change the due times of jobs that wait or are gated.
 
     Args:
         queue, number: the shard in which they are.
-        wanted: (id, key) of each; at most 250 are moved by one call of Redis.
+        wanted: (id, key) of each; one Redis call moves at most 250.
         due_ms: Unix ms; or
         delay_ms: ms from now, on Redis's clock.
 
@@ -56,7 +57,7 @@ def move_named(
         For each: moved, running (reserved now), or gone.
 
     Raises:
-        InvalidJob: neither or both are given, or a time that cannot be one.
+        InvalidJob: neither or both are given, or the value is out of range.
     """
     if (due_ms is None) == (delay_ms is None):
         raise InvalidJob("give either a delay or a due time")

@@ -1,4 +1,4 @@
-"""What a page of jobs is made of: the orders of each place, the bounds of a range, and the cursor behind a page."""
+"""Parts of a page of jobs: the orders of each place, the bounds of a range, and the cursor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..errors import InvalidJob
 from ..inputs import short
 from ..records.keys import DUE_KEYS
 
-#: place -> by -> the indexes that hold it
+#: place -> by -> the indexes of the place in this order
 INDEXES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "waiting": {"due": DUE_KEYS},
     "reserved": {"deadline": ("lease",)},
     "failed": {"updated": ("failed",), "failures": ("failures",)},
     "morgue": {"updated": ("morgue",), "id": ("morgue_id",)},
 }
-#: a score as it is written; float() reads more than Redis does, 1_0 for instance
+#: valid form of a score; float() accepts more than Redis does, 1_0 for instance
 _SCORE: Final = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 #: orders whose scores are µs of which the last three digits are a place of arrival
 _PLACED: Final = ("due", "updated")
@@ -29,7 +29,7 @@ Bound: TypeAlias = float | str | None
 
 @dataclass(slots=True, order=True)
 class Entry:
-    """An entry of an index, in the order of a page."""
+    """Entry of an index, in the order of a page."""
 
     score: float
     member: bytes
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What of an order is wanted, both ends with it: Unix ms, a number of failures, or an id; None = no end."""
+    """Range in an order, both ends included: Unix ms, a number of failures, or an id; None = no bound."""
 
     by: str
     low: Bound = None
@@ -57,14 +57,14 @@ class Range:
         return isinstance(bound, str) and _is_text(bound)
 
     def holds(self, value: float | str) -> bool:
-        """Whether something lies in it; of what is ordered by a moment the whole milliseconds count."""
+        """Return True if a value lies in the range; for an order by time, whole milliseconds count."""
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)  # type: ignore[operator]
 
     def arguments(self) -> tuple[bytes, bytes, bytes]:
-        """The last arguments of ``page.lua``."""
+        """Return the last arguments of ``page.lua``."""
         if self.by == "id":
             low, high = (None if bound is None else str(bound).encode() for bound in (self.low, self.high))
-            # The members are id, \0 and key; no id has a \0 in it.
+            # The members are id, \0 and key; no id contains a \0.
             return (b"" if low is None else b"(%b\0" % low), (b"" if high is None else b"(%b\1" % high), b"1"
         return _before(self.by, self.low), _up_to(self.by, self.high), b""
 
@@ -72,7 +72,7 @@ class Range:
 def _is_text(bound: str) -> bool:
     try:
         bound.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # half of a surrogate pair
         return False
     return True
 
@@ -91,16 +91,16 @@ def _up_to(by: str, high: Bound) -> bytes:
 
 
 def pack_cursor(entry: Entry) -> str:
-    """The text that goes on behind an entry."""
+    """Return the cursor that continues after an entry."""
     raw = b"%d:%b:%b" % (entry.shard, entry.text.encode(), entry.member)
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def unpack_cursor(cursor: str) -> Entry | None:
-    """The entry behind which it goes on; None = from the beginning.
+    """Return the entry after which a cursor continues; None = from the beginning.
 
     Raises:
-        InvalidJob: it is no cursor.
+        InvalidJob: the text is not a cursor.
     """
     if not cursor:
         return None

@@ -1,9 +1,9 @@
-"""Jobs that come back from the morgue, or leave it for good, while a queue has more than one epoch.
+"""Kick and discard of morgue records while a queue has more than one epoch.
 
-A grave lies in the shard in which its job died. Its job may come back only where :mod:`.resharding` allows: in an old
-shard if the id is live there, else in the present epoch. Where that is another shard, the content is put in there first
-and the grave dug up afterwards. The request id of both follows from the grave, so that whoever does it at the same
-moment, or again after a lost reply, brings back nothing twice.
+A record lies in the shard in which its job died. Its job may be put back only where :mod:`.resharding` allows: in an
+old shard if the id is live there, otherwise in the present epoch. If that is another shard, the content is put there
+first and the record is removed afterwards. The request id of both calls follows from the record, so that concurrent or
+repeated calls put nothing back twice.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ KEY_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Grave:
-    """A morgue record, as far as its job's way back is concerned."""
+    """Fields of a morgue record that are needed to put its job back."""
 
     shard: int
     key: bytes
     buried_us: float
-    #: its task, or b"" when the body cannot be read; then the body is whole, else it lacks the task's number
+    #: its task, or b"" when the body cannot be read; then the body is complete, otherwise it lacks the task's number
     task: bytes
     body: bytes
     payloads: bytes
 
     @property
     def request(self) -> bytes:
-        """The request id of everybody who brings this very grave's job back."""
+        """Request id shared by all callers that put the job of this record back."""
         seed = b"%d %b %r" % (self.shard, self.key, self.buried_us)
         return hashlib.blake2b(seed, digest_size=16).digest()
 
@@ -99,7 +99,7 @@ def discard(queue: Queue, ident: str, key: bytes, *, request: bytes | None = Non
 
 
 def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
-    """The grave of this generation, or the youngest of the id, in whichever epoch."""
+    """Return the morgue record of this generation, or the latest of the id, from any epoch."""
     name = ident.encode() + b"\0" + key
     names = [(number, name) for number in queue.homes(ident)] if key else _names(queue, ident)
     for number, name in names:
@@ -110,7 +110,7 @@ def _find(queue: Queue, ident: str, key: bytes) -> _Grave | None:
 
 
 def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
-    """Return shard and name of each record of an id, the youngest first."""
+    """Return shard and name of each record of an id, the latest first."""
     found = []
     for number in queue.homes(ident):
         answer = queue.call("burials", number, ident.encode(), request=b"")
@@ -119,12 +119,12 @@ def _names(queue: Queue, ident: str) -> list[tuple[int, bytes]]:
 
 
 def _unpack(number: int, frame: bytes) -> _Grave | None:
-    """Return the record of an answer; None if it is gone."""
+    """Return the record in a reply; None if it is gone."""
     tasks, at = unpack_names(frame, 0)
     if at == len(frame):
         return None
     name, at = take_u16(frame, at)
-    record, at = take_u32(frame, at + 4)  # nothing was left out
+    record, at = take_u32(frame, at + 4)  # no bytes were left out
     _, buried_us, *_ = _HEAD.unpack_from(record)
     inner = _HEAD.size
     for _ in range(3):  # outcome, reason, error class
@@ -134,15 +134,15 @@ def _unpack(number: int, frame: bytes) -> _Grave | None:
     task = tasks.get(int.from_bytes(body[1:3], "little"), "").encode() if len(body) > _TASK_END else b""
     if task:
         body = body[:1] + body[_TASK_END:]
-    elif len(body) >= _TASK_END:  # the number must not happen to name another task where the body comes to lie
+    elif len(body) >= _TASK_END:  # in another shard the number might name another task
         body = body[:1] + b"\xff\xff" + body[_TASK_END:]
     return _Grave(number, name[-KEY_BYTES:], buried_us, task, body, record[inner:])
 
 
 def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
-    """Those of the ids that are live in a shard of an epoch before that of shard ``number``.
+    """Return the ids that are live in a shard of an epoch before that of shard ``number``.
 
-    The others will not come to life there any more, so what is to be done with them needs to be done in their own only.
+    The other ids cannot become live there any more, so they need to be handled in their own shard only.
     """
     found: set[bytes] = set()
     for epoch, shards in queue.epochs:

@@ -1,8 +1,8 @@
-"""Looks for jobs by what is in them.
+"""Search for jobs by their content.
 
-It goes through the indexes of each shard in chunks, each chunk two short calls that change nothing, so Redis never
-stands still for it; how long it takes is a matter of how many jobs there are. What comes after the moment of the call
-is passed over, and a job that moves from one place to another meanwhile is found at most once, or missed.
+The search walks the indexes of each shard in chunks. Each chunk takes two short calls that change nothing, so Redis is
+never blocked; the duration grows with the number of jobs. Jobs that arrive after the start of the call are skipped. A
+job that moves between places meanwhile is found at most once, or missed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def search(
     broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], places: Iterable[str], limit: int | None
 ) -> Iterator[JobView]:
-    """See :meth:`Inspector.search`. What is wrong is raised at the call, not at the first job."""
+    """Search jobs; see :meth:`Inspector.search`. Errors are raised at the call, not at the first job."""
     unknown = [place for place in places if place not in INDEXES]
     if unknown:
         raise InvalidJob(f"{unknown[0]!r} is no place to search; use some of {', '.join(INDEXES)}")
@@ -59,7 +59,7 @@ def _jobs(broker: Broker, queue: Queue, place: str) -> Iterator[JobView]:
 
 
 class _Text:
-    """Whether a text stands somewhere in a job."""
+    """Predicate for a text anywhere in a job."""
 
     def __init__(self, broker: Broker, queue: str, text: str) -> None:
         self._broker = broker
@@ -102,7 +102,7 @@ def _read(data: bytes) -> str:
 
 
 class _Predicate:
-    """Whether a function of the caller's says yes. Of a merged job it gets all payloads."""
+    """Predicate from a caller's function. A merged job is passed with all its payloads."""
 
     def __init__(self, broker: Broker, queue: str, function: Callable[[JobView], bool]) -> None:
         self._broker = broker
@@ -115,4 +115,4 @@ class _Predicate:
         try:
             return bool(self._function(view))
         except Undecodable:
-            return False  # it cannot be what somebody looks for by its arguments
+            return False  # unreadable arguments match no search by arguments

@@ -1,4 +1,4 @@
-"""Walks through a queue's indexes, chunk by chunk, and lets something be done to what lies there."""
+"""Walks through the indexes of a queue that apply an action to each chunk of members."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ..queue import Queue
 
 Progress = Callable[[int, int], None]
-#: what is done to a chunk of one shard: an outcome for each, or for those that it was done to
+#: action on a chunk of one shard; returns an outcome for each member, or for those that it changed
 Act = Callable[[int, Sequence[bytes]], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A shard at the moment of the call, on its own clock."""
+    """Snapshot of a shard at the moment of the call, on its own clock."""
 
     now_ms: int
     delayed: int
@@ -30,13 +30,13 @@ class Look:
 
     @property
     def moment(self) -> float:
-        """The largest score that anything can have which came up to now, µs."""
+        """Largest possible score of an entry made up to now, µs."""
         return self.now_ms * 1000 + 999
 
 
 def look_at(queue: Queue) -> dict[int, Look]:
-    """Every shard of the queue as it is now."""
-    queue.broker.read_layout(queue.name)  # shards that somebody else opened meanwhile
+    """Return a snapshot of every shard of the queue."""
+    queue.broker.read_layout(queue.name)  # finds shards that were opened meanwhile
     scene = {}
     for number in queue.numbers:
         now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_ = queue.call("stats", number)
@@ -45,7 +45,7 @@ def look_at(queue: Queue) -> dict[int, Look]:
 
 
 def last_score(queue: Queue, number: int, index: str) -> bytes:
-    """The largest score of an index; empty when nothing lies there."""
+    """Return the largest score of an index; empty if the index is empty."""
     found = _page(queue, number, index, backwards=True, limit=1)
     return found[1] if found else b""
 
@@ -67,7 +67,7 @@ def _page(
 
 
 def walk_index(queue: Queue, number: int, index: str, until: float) -> Iterator[list[bytes]]:
-    """The members of an index up to a score, in chunks. What is taken out meanwhile does not disturb the walk."""
+    """Yield the members of an index up to a score, in chunks. Members removed meanwhile do not disturb the walk."""
     score = member = b""
     while True:
         found = _page(queue, number, index, score=score, member=member)
@@ -87,10 +87,10 @@ def sweep(
     total: int,
     progress: Progress | None,
 ) -> dict[str, int]:
-    """Acts on what lies in these indexes, a chunk of each at a time, so that all shards get on together.
+    """Apply an action to the members of these indexes, one chunk of each in turn, so that all shards progress together.
 
     Args:
-        until: the last score that is meant, by shard; None = that of the last member at the moment of the call.
+        until: the last score to include, by shard; None = that of the last member at the moment of the call.
     """
     walks: deque[tuple[int, Iterator[list[bytes]]]] = deque()
     for number in queue.numbers:
@@ -113,5 +113,5 @@ def sweep(
 
 
 def told(counts: Counter[str]) -> dict[str, int]:
-    """The outcomes that there were."""
+    """Return the outcomes that occurred."""
     return {outcome: n for outcome, n in counts.items() if n}

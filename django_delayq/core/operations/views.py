@@ -1,4 +1,4 @@
-"""A job as it was seen at one moment, read from what the inspector's scripts answer."""
+"""Snapshot of a job, decoded from the replies of the inspector's scripts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SIZES: Final = struct.Struct("<III")
 
 @dataclass(slots=True)
 class JobView:
-    """A job as seen at one moment.
+    """Job as read at one moment.
 
-    ``state`` is delayed, ready, reserved or morgue (of :meth:`Inspector.get_generation` also gated); ``failed`` jobs
+    ``state`` is delayed, ready, reserved or morgue (from :meth:`Inspector.get_generation` also gated); ``failed`` jobs
     also wait.
     """
 
@@ -36,20 +36,20 @@ class JobView:
     reason: str = ""
     error_class: str = ""
     payloads: tuple[Payload, ...] = ()
-    #: the content that is gated behind the run; of a merged job its payloads are among the job's
+    #: content gated behind the attempt; payloads of a merged job are among those of the job
     gated: Job | None = None
-    #: bytes of the arguments (of the payloads of a buried merged job) that nobody wanted to read, and of the gated ones
+    #: bytes of the arguments (of the payloads of a buried merged job) that were not requested, and of the gated ones
     left_out: int = 0
     gated_left_out: int = 0
 
     @property
     def cut(self) -> bool:
-        """Whether the arguments are missing here, because they are larger than was asked for."""
+        """True if the arguments are missing because they exceed the requested size."""
         return self.left_out > 0
 
     @property
     def size(self) -> int:
-        """How many bytes the arguments have as they are stored; of a merged job, its payloads as far as they are here.
+        """Size of the stored arguments in bytes; of a merged job, of its payloads as far as they are included.
 
         Those of a live merged job are not: :meth:`Inspector.payloads` reads them.
         """
@@ -64,10 +64,11 @@ class JobView:
 
     @property
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """The task's positional and keyword arguments; none of a merged job, whose payloads they are.
+        """Task's positional and keyword arguments; none for a merged job, whose payloads are its arguments.
 
         Raises:
-            Undecodable: what is stored are none (raw bytes of a pull queue, for instance), or they were left out.
+            Undecodable: the stored bytes are no arguments (raw bytes of a pull queue, for instance), or they were left
+                out.
         """
         if self.cut:
             raise Undecodable(f"{self.left_out} bytes of arguments were left out; ask for the job without most_bytes")
@@ -75,17 +76,17 @@ class JobView:
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """Id of the job."""
         return self.job.id
 
     @property
     def quarantined(self) -> bool:
-        """Return True if the job's process died under it, so that it waits for, or runs in, a process of its own."""
+        """True if the job's process died during an attempt, so that it waits for, or runs in, a process of its own."""
         return self.job.quarantined
 
     @property
     def keys(self) -> list[bytes]:
-        """Keys of the generation, and of the payloads as far as they are here."""
+        """Keys of the generation, and of the payloads as far as they are included."""
         return [self.job.key, *(payload.key for payload in self.payloads)]
 
     def place_of(self, generation: Generation) -> str:
@@ -95,18 +96,18 @@ class JobView:
         return "gated" if self.gated is not None and self.gated.key in generation.keys else ""
 
     def behind(self) -> JobView:
-        """Return the content that is gated behind the run as a job of its own."""
+        """Return the content that is gated behind the attempt as a job of its own."""
         if self.gated is None:
-            return self  # payloads that were too many for the run
+            return self  # payloads that did not fit into the attempt
         return JobView(self.gated, "gated", self.gated.due_ms, left_out=self.gated_left_out)
 
     @property
     def history(self) -> dict[str, int]:
-        """What became of this generation so far.
+        """Event counts of this generation so far.
 
-        ``reserves``: how often it was handed out; ``failures``: counted attempts that did not succeed, with the
-        ``crashes`` among them; ``releases``: how often it was given back uncounted (asked for, at a shutdown, or lost
-        before it began). The rest of ``reserves`` is the run that goes on now. A kick begins anew.
+        ``reserves``: how often it was reserved; ``failures``: counted attempts that did not succeed, with the
+        ``crashes`` among them; ``releases``: how often it was put back uncounted (requested, at a shutdown, or lost
+        before it began). The rest of ``reserves`` is the present attempt. A kick resets all counts.
         """
         job = self.job
         uncounted = self.state == "reserved" or self.outcome == "undecodable"
@@ -119,7 +120,7 @@ class JobView:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
+        """Last error: ``class``, ``message`` and ``traceback``, as far as they were kept."""
         try:
             known = json.loads(self.job.error) if self.job.error else {}
         except (ValueError, RecursionError):
@@ -128,7 +129,7 @@ class JobView:
 
 
 def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) -> list[JobView | None]:
-    """What ``view.lua`` answers of these ids, or of the first of them: None for one that is not live."""
+    """Return the views in a reply of ``view.lua``, for all ids or the first of them: None for one that is not live."""
     (now_ms,) = struct.unpack_from("<d", frame)
     tasks, at = unpack_names(frame, 8)
     views: list[JobView | None] = []
@@ -172,7 +173,7 @@ def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) ->
 
 
 def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
-    """The records of the morgue of ``graves.lua``."""
+    """Yield the morgue records in a reply of ``graves.lua``."""
     tasks, at = unpack_names(frame, 0)
     while at < len(frame):
         grave, at = take_u16(frame, at)
@@ -218,14 +219,14 @@ def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tas
 
 
 def _grave_payloads(frame: bytes) -> Iterator[Payload]:
-    """The payloads behind a record, which begin with their number."""
+    """Yield the payloads of a morgue record, which begin with their number."""
     for record in framed(frame[4:]):
         if len(record) > 32:
             yield unpack_payload(record)
 
 
 def framed(frame: bytes) -> Iterator[bytes]:
-    """Records with 32-bit lengths in front."""
+    """Yield records that have 32-bit lengths in front."""
     at = 0
     while at < len(frame):
         record, at = take_u32(frame, at)

@@ -1,5 +1,5 @@
-"""The bytes: Redis keys (:mod:`.keys`, the data model on one page), frames of calls, packed jobs, layouts of queues.
+"""Byte layouts: Redis keys (:mod:`.keys`, the data model on one page), frames of calls, packed jobs, layouts of queues.
 
-Pure functions without a connection. Imported by ``core``, and by ``pipeline``, ``testing`` and ``outbox`` for what they
-pack or read themselves.
+Pure functions without a connection. Imported by ``core``, and by ``pipeline``, ``testing`` and ``outbox`` for the
+records that they pack or read themselves.
 """

@@ -1,4 +1,4 @@
-"""What ``lua/columns.lua`` answers, turned into columns of values. No job, however broken, raises an error here."""
+"""Conversion of the replies of ``lua/columns.lua`` into columns of values. Broken jobs never raise an error here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEAD: Final = struct.Struct("<BII")
 _MORE, _WITH_STATES, _WITH_COUNTS = 1, 2, 4
 _GRAVE: Final = struct.Struct("<ddHHH")
 _KEY_BYTES: Final = 16
-#: doubles are exact up to here
+#: doubles are exact up to this value
 _FARTHEST: Final = 2.0**53
 _BROKEN: Final = (struct.error, ValueError, OverflowError, IndexError)
 _UNREADABLE: Final = "Undecodable"
@@ -47,10 +47,10 @@ _UNREADABLE: Final = "Undecodable"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is to be read of a shard.
+    """Selection of jobs to read from a shard.
 
-    ``low`` and ``high`` (Unix ms) bound the due time: from the one on, before the other. ``idents``: only these.
-    ``args``: whether the arguments are wanted; without that large ones stay where they are.
+    ``low`` and ``high`` (Unix ms) bound the due time: ``low`` is included, ``high`` excluded. ``idents``: only these
+    ids. ``args``: True if the arguments are needed; otherwise large ones are left out.
     """
 
     queue: str
@@ -62,7 +62,7 @@ class Part:
     args: bool = True
 
     def holds(self, due: int | None) -> bool:
-        """Whether a due time is within the bounds; without bounds also none at all."""
+        """Return True if a due time is within the bounds; without bounds, None is, too."""
         if due is None:
             return self.low is None and self.high is None
         return (self.low is None or self.low <= due) and (self.high is None or due < self.high)
@@ -70,19 +70,19 @@ class Part:
 
 @dataclass(slots=True)
 class Columns:
-    """Jobs of a part, column by column. A column in which all have nothing (:func:`default_of`) may be left out."""
+    """Jobs of a part, column by column. A column that is empty for all jobs (:func:`default_of`) may be left out."""
 
     part: Part
     n: int
     values: dict[str, list[Any]]
 
     def column(self, name: str) -> list[Any]:
-        """A value for each job, of one of :data:`NAMES`."""
+        """Return a value for each job, of one of :data:`NAMES`."""
         found = self.values.get(name)
         return [default_of(name)] * self.n if found is None else found
 
     def bounded(self) -> Columns:
-        """Those that are due within the bounds of the part."""
+        """Return the jobs that are due within the bounds of the part."""
         kept = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
         if len(kept) == self.n:
             return self
@@ -92,15 +92,15 @@ class Columns:
 
 
 def default_of(name: str) -> int | None:
-    """What a job has in a column of which nothing is known."""
+    """Return the value of a job in an empty column."""
     return 0 if name in _COUNTED else None
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer of ``columns.lua``: ids and scores as they are packed, the rest only if it was asked for.
+    """Reply of ``columns.lua``: ids and scores in packed form, the rest only if it was requested.
 
-    ``states`` and ``counts`` are empty where no job of the shard has one.
+    ``states`` and ``counts`` are empty if no job of the shard has one.
     """
 
     more: bool
@@ -115,23 +115,23 @@ class Reply:
     counts: Sequence[int] = ()
 
     def members(self) -> list[bytes]:
-        """The ids; of the morgue with their keys."""
+        """Return the ids; of the morgue with their keys."""
         sizes = struct.unpack(f"<{self.n}I", self.lengths)
         return [self.ids[a:b] for a, b in pairwise(accumulate(sizes, initial=0))]
 
     def numbers(self) -> tuple[float, ...]:
-        """The scores."""
+        """Return the scores."""
         return struct.unpack(f"<{self.n}d", self.scores)
 
     def last(self) -> tuple[bytes, bytes]:
-        """Score and member behind which the next page begins."""
+        """Return score and member after which the next page begins."""
         (score,) = struct.unpack("<d", self.scores[-8:])
         size = int.from_bytes(self.lengths[-4:], "little")
         return text_of(score), self.ids[len(self.ids) - size :]
 
 
 def text_of(score: float | None) -> bytes:
-    """As Redis reads it; nothing for None."""
+    """Return a score in the form that Redis reads; empty for None."""
     if score is None:
         return b""
     exact = abs(score) < _FARTHEST and score == int(score)
@@ -139,7 +139,7 @@ def text_of(score: float | None) -> bytes:
 
 
 def unpack_reply(frame: bytes, *, with_bodies: bool) -> Reply:
-    """What the script answered, taken apart as far as it costs nothing for each job."""
+    """Return the reply split into parts, as far as that needs no work per job."""
     marks, looked_at, n = _HEAD.unpack_from(frame)
     more = bool(marks & _MORE)
     tasks, at = unpack_names(frame, _HEAD.size)
@@ -165,12 +165,12 @@ def _texts(frame: bytes, at: int, n: int) -> tuple[list[bytes], int]:
 
 
 def decoded(texts: Iterable[bytes]) -> list[str]:
-    """Texts of which somebody else may have made bytes that are none."""
+    """Return texts decoded from bytes that may be invalid UTF-8."""
     return [text.decode(errors="replace") for text in texts]
 
 
 def ms_of(scores: Sequence[float], unit: int = 1000) -> list[int | None]:
-    """Scores as ms; None for what can be no time. ``unit`` is what a ms has of theirs: 1000 for µs."""
+    """Return scores as ms; None for an impossible time. ``unit``: how many of theirs make a ms (1000 for µs)."""
     if scores and max(scores) < _FARTHEST and min(scores) > -_FARTHEST:
         return [int(score // unit) for score in scores]
     return [_ms(score, unit) for score in scores]
@@ -184,14 +184,14 @@ def _ms(score: float, unit: int = 1000) -> int | None:
 
 
 def live_columns(part: Part, reply: Reply) -> Columns:
-    """Jobs that wait, are reserved or gated."""
+    """Return the columns of jobs that wait, are reserved or gated."""
     found = Columns(part, reply.n, {"id": decoded(reply.members())})
     if part.place == "reserved":
         found.values["lease_until"] = ms_of(reply.numbers(), 1)
     else:
         found.values["due"] = ms_of(reply.numbers())
     merged = _put_contents(found, [_content(body, reply.tasks) for body in reply.bodies])
-    if part.place != "gated" and any(reply.states):  # the state that is there of what is gated is the run's
+    if part.place != "gated" and any(reply.states):  # the state stored under a gated id belongs to the attempt
         _read_states(found, reply.states)
     if any(merged):
         counts = [_payloads(part, reply, place) if is_merged else None for place, is_merged in enumerate(merged)]
@@ -200,7 +200,7 @@ def live_columns(part: Part, reply: Reply) -> Columns:
 
 
 def _payloads(part: Part, reply: Reply, place: int) -> int:
-    """How many payloads lie under an id; what is gated behind a run does not have those that the run has."""
+    """Return the number of payloads of an id; for gated content, without the payloads of the attempt."""
     count = reply.counts[place] if reply.counts else 0
     if part.place != "gated" or not reply.states:
         return count
@@ -211,18 +211,18 @@ def _payloads(part: Part, reply: Reply, place: int) -> int:
 
 
 def _content(body: bytes, tasks: Mapping[int, str]) -> tuple[Any, ...]:
-    """Task, priority, arguments, context, key, whether it is merged, and what is wrong with the body."""
+    """Return task, priority, arguments, context, key, True if merged, and the error text of an unreadable body."""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
     except Undecodable as error:
-        # The priority by which the scripts file it.
+        # The priority under which the scripts file it.
         return None, body[0] & 7 if body else 4, body, None, body[3:19].hex() or None, False, str(error)
     context = _context(options) if options else None
     return task, priority, None if merged else args, context, key.hex(), merged, None
 
 
 def _put_contents(found: Columns, contents: Sequence[tuple[Any, ...]]) -> Sequence[bool]:
-    """Puts what stands in bodies into its columns; whether each is a merged job's."""
+    """Fill the columns that come from bodies; return True for each merged job."""
     merged: Sequence[bool]
     task, priority, args, context, key, merged, wrong = map(list, zip(*contents, strict=True))
     found.values.update(task=task, priority=priority, args=args, key=key)
@@ -262,7 +262,7 @@ def _read_state(found: Columns, place: int, packed: bytes, *, reserved: bool) ->
 
 
 def _tell(found: Columns, place: int, error_class: str | None, error: str | None) -> None:
-    """Notes an error, unless something worse stands there: that the body cannot be read."""
+    """Store an error, unless the more serious one is there: that the body cannot be read."""
     values = found.values
     if values["error"][place] is None:
         values["error_class"][place], values["error"][place] = error_class, error
@@ -272,7 +272,7 @@ def _tell(found: Columns, place: int, error_class: str | None, error: str | None
 
 
 def buried_columns(part: Part, reply: Reply) -> Columns:
-    """Jobs in the morgue."""
+    """Return the columns of jobs in the morgue."""
     members = reply.members()
     found = Columns(part, reply.n, {"id": decoded(member[: -_KEY_BYTES - 1] for member in members)})
     graves = [_grave(record) for record in reply.bodies]
@@ -294,8 +294,11 @@ def buried_columns(part: Part, reply: Reply) -> Columns:
 
 
 def _grave(record: bytes) -> tuple[Any, ...]:
-    """Of a record due, buried at, failures, reserves, crashes, reason, error class, error, body, number of payloads,
-    and what is wrong with it."""
+    """Return the fields of a morgue record.
+
+    These are due, buried at, failures, reserves, crashes, reason, error class, error, body, number of payloads, and the
+    error text of an unreadable record.
+    """
     try:
         due, buried, failures, reserves, crashes = _GRAVE.unpack_from(record)
         outcome, at = take_u8(record, _GRAVE.size)
@@ -315,7 +318,7 @@ def _grave(record: bytes) -> tuple[Any, ...]:
 
 
 def _context(options: bytes) -> str | None:
-    """The context of the schedule call as JSON; None without one, or if it cannot be read."""
+    """Return the context of the schedule call as JSON; None without one, or if it cannot be read."""
     try:
         context = json.loads(options).get("context")
     except (ValueError, AttributeError, RecursionError):
@@ -324,7 +327,7 @@ def _context(options: bytes) -> str | None:
 
 
 def _error_of(stored: bytes) -> tuple[str | None, str | None]:
-    """Class and message of a last error; what cannot be read is the message."""
+    """Return class and message of a last error; an unreadable one becomes the message."""
     try:
         known = json.loads(stored)
     except (ValueError, RecursionError):
@@ -337,5 +340,5 @@ def _error_of(stored: bytes) -> tuple[str | None, str | None]:
 
 
 def _clean(text: str) -> str:
-    """Without halves of characters, which JSON can spell and UTF-8 cannot."""
+    """Replace lone surrogates, which JSON can express and UTF-8 cannot."""
     return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""The binary frames between Python and the scripts: one framed argument instead of thousands of small ones."""
+"""Binary frames between Python and the scripts: one framed argument instead of thousands of small ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _GRAVE = struct.Struct("<ddHHH")
 
 @dataclass(slots=True)
 class BrokenJob:
-    """A reserved job whose body cannot be read."""
+    """Reserved job whose body cannot be read."""
 
     job: Job
     error: str
@@ -58,7 +58,7 @@ class BrokenJob:
 
 @dataclass(slots=True)
 class State:
-    """The mutable state of an id, as ``lua/lib/state.lua`` stores it."""
+    """Mutable state of an id, as ``lua/lib/state.lua`` stores it."""
 
     token: int = 0
     due_us: float = 0
@@ -69,25 +69,25 @@ class State:
     flags: int = 0
     failed_at_ms: int = 0
     worker: str = ""
-    taken: int = 0  # number of payloads in its run's hands
+    taken: int = 0  # number of payloads held by its attempt
     error: bytes = b""
     postponed_at_ms: int = 0
     postponed_for: str = ""
 
 
 def sortable(score: str) -> bytes:
-    """Eight bytes that sort as the number does (IEEE 754, sign bit turned, negatives inverted)."""
+    """Return eight bytes that sort like the number (IEEE 754, sign bit flipped, negatives inverted)."""
     bits = int.from_bytes(struct.pack(">d", float(score)), "big")
     return (bits ^ (0xFFFFFFFFFFFFFFFF if bits >> 63 else 1 << 63)).to_bytes(8, "big")
 
 
 def digest(data: bytes) -> bytes:
-    """What makes two payloads equal: the first 16 bytes of the SHA-1 of their bytes (Lua can compute it too)."""
+    """Return the digest that makes two payloads equal: the first 16 bytes of their SHA-1 (available in Lua, too)."""
     return hashlib.sha1(data).digest()[:16]  # noqa: S324 (no security in it)
 
 
 def generation_of(new: NewJob) -> Generation:
-    """Return what names the job that a schedule call made or met."""
+    """Return the generation that a schedule call made or met."""
     key = new.joined or new.key
     if new.payload is None:
         return Generation((key,))
@@ -95,23 +95,23 @@ def generation_of(new: NewJob) -> Generation:
 
 
 def pack_generation(generation: Generation | None) -> tuple[bytes, bytes]:
-    """Return keys and digest as the scripts take them (``lua/lib/generation.lua``); None = whatever lives."""
+    """Return keys and digest as the scripts take them (``lua/lib/generation.lua``); None = any live generation."""
     return (b"", b"") if generation is None else (b"".join(generation.keys), generation.digest)
 
 
 def bad_id(ident: bytes) -> InvalidJob:
-    """What is wrong with an id that cannot be one."""
+    """Return the error for an invalid id."""
     if b"\0" in ident:
-        # It ends the id in the names of payloads and graves.
+        # It terminates the id in the names of payloads and morgue records.
         return InvalidJob("an id has no zero character in it; use another one")
     return InvalidJob(f"an id has 1 to 255 bytes, this one has {len(ident)}; use a shorter one")
 
 
 def pack_new(job: NewJob) -> bytes:
-    """An entry of ``schedule.lua``.
+    """Return an entry of ``schedule.lua``.
 
     Raises:
-        InvalidJob: an id or a limit that cannot be one, or payloads are to be merged and there is none.
+        InvalidJob: an invalid id or limit, or payloads are to be merged and there is none.
     """
     ident = job.id.encode()
     if len(ident) > 255 or not ident or b"\0" in ident:
@@ -144,15 +144,15 @@ def pack_new(job: NewJob) -> bytes:
 
 
 def pack_deadline(not_after_ms: float | None) -> bytes:
-    """The last argument of ``schedule.lua`` and ``cancel.lua``."""
+    """Return the last argument of ``schedule.lua`` and ``cancel.lua``."""
     return b"" if not_after_ms is None else b"%d" % not_after_ms
 
 
 def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
-    """An entry of ``known.lua``.
+    """Return an entry of ``known.lua``.
 
     Raises:
-        InvalidJob: an id, a key or a digest that cannot be one.
+        InvalidJob: an invalid id, key or digest.
     """
     encoded = ident.encode()
     if not 0 < len(encoded) <= MAX_ID_BYTES or b"\0" in encoded:
@@ -163,7 +163,7 @@ def pack_known(ident: str, key: bytes, payload_digest: bytes = b"") -> bytes:
 
 
 def pack_payload(payload: Payload) -> bytes:
-    """A payload record without its arrival, which the script puts behind the first eight bytes.
+    """Return a payload record without its arrival, which the script puts after the first eight bytes.
 
     Where there is no score the script fills in the time.
     """
@@ -175,13 +175,13 @@ def pack_payload(payload: Payload) -> bytes:
 
 
 def unpack_payload(record: bytes) -> Payload:
-    """A stored payload record: sortable (8), arrival (8), key (16), score text, data."""
+    """Return the payload of a stored record: sortable (8), arrival (8), key (16), score text, data."""
     end = 33 + record[32]
     return Payload(record[end:], record[33:end].decode(), record[16:32])
 
 
 def pack_settlement(settlement: Settlement) -> bytes:
-    """An entry of the settling scripts (``lua/lib/settle.lua``)."""
+    """Return an entry of the settling scripts (``lua/lib/settle.lua``)."""
     job = settlement.job
     ident = job.id.encode()
     marks = _RUN_MERGED if job.merged else 0
@@ -210,7 +210,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
         return b"".join((head, ident, size, run))
     outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
     error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
-    if settlement.verb == "release":  # which has no error to keep, but may change the priority
+    if settlement.verb == "release":  # a release has no error to keep, but may change the priority
         error = b"" if settlement.priority is None else bytes((settlement.priority,))
     return b"".join(
         (
@@ -231,7 +231,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
 
 
 def waits_for_end(job: Job) -> bool:
-    """Whether somebody outside Redis waits to hear how this run ends."""
+    """Return True if the end of this attempt is awaited outside Redis."""
     if job.merged:
         return any(payload.key >= DURABLE for payload in job.payloads)
     return job.key >= DURABLE
@@ -244,7 +244,7 @@ def _fourth_mark(settlement: Settlement) -> bool:
 
 
 def _other_marks(settlement: Settlement) -> int:
-    """What an ack has no use for; ``acked.lua`` compares its marks as a number."""
+    """Return the marks that an ack does not need; ``acked.lua`` compares its marks as a number."""
     marks = _SCORE_POLICY * SCORE_POLICY[settlement.score_policy]
     if settlement.quarantine:
         marks |= _QUARANTINE
@@ -258,25 +258,29 @@ def _other_marks(settlement: Settlement) -> int:
 
 
 def pack_id(ident: str) -> bytes:
-    """An id with its length in front."""
+    """Return an id with its length in front."""
     encoded = ident.encode()
     return bytes((len(encoded),)) + encoded
 
 
 def pack_touch(job: Job, *, started: bool) -> bytes:
-    """An entry of ``touch.lua``."""
+    """Return an entry of ``touch.lua``."""
     return struct.pack("<dB", job.token, started) + pack_id(job.id)
 
 
 def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
-    """The job of ``take_over.lua``."""
+    """Return the job argument of ``take_over.lua``."""
     return struct.pack("<dB", job.token, only_expired) + pack_id(job.id)
 
 
 def unpack_batch(
     frame: bytes, queue: str, shard: int, worker: str
 ) -> tuple[list[Job], list[BrokenJob], float, float, float]:
-    """``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1)`` of a frame of ``lua/lib/reserve.lua``."""
+    """Return the content of a frame of ``lua/lib/reserve.lua``.
+
+    Returns:
+        ``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1)``.
+    """
     token, now_us, next_due, quarantined, n = _BATCH.unpack_from(frame)
     tasks, at = unpack_names(frame, _BATCH.size)
     jobs: list[Job] = []
@@ -293,7 +297,7 @@ def unpack_batch(
         since, reason = 0, ""
         if flags & POSTPONED:
             since, reason, at = _unpack_postponed(frame, at)
-        # The scripts take bit 3 of byte 1 as "merged", and so must whoever reads behind the body.
+        # The scripts take bit 3 of byte 1 as "merged", so a reader of the bytes after the body must do the same.
         payloads: tuple[Payload, ...] = ()
         if body and body[0] & 8:
             payloads, at = _unpack_payloads(frame, at)
@@ -335,7 +339,7 @@ def unpack_batch(
 
 
 def _unpack_postponed(frame: bytes, at: int) -> tuple[int, str, int]:
-    """Return since when (ms) and why a job is postponed, and the position behind it."""
+    """Return since when (ms) and why a job is postponed, and the position after it."""
     (since,) = _DOUBLE.unpack_from(frame, at)
     reason, at = take_u8(frame, at + 8)
     return int(since), reason.decode(errors="replace"), at
@@ -353,7 +357,7 @@ def _unpack_payloads(frame: bytes, at: int) -> tuple[tuple[Payload, ...], int]:
 
 
 def unpack_state(packed: bytes) -> State:
-    """A stored state record; what is missing or too short to be one counts as a fresh job's."""
+    """Return a stored state record; a missing or too short one counts as that of a fresh job."""
     if len(packed) < _STATE.size + 2:
         return State()
     token, due, failures, reserves, crashes, own, flags, failed_at, length = _STATE.unpack_from(packed)
@@ -364,7 +368,7 @@ def unpack_state(packed: bytes) -> State:
     since, reason = 0, ""
     if flags & POSTPONED:
         since, reason, at = _unpack_postponed(packed, at)
-        at += _DOUBLE.size  # the due score that it has got
+        at += _DOUBLE.size  # the assigned due score
     return State(
         int(token),
         due,
@@ -383,7 +387,7 @@ def unpack_state(packed: bytes) -> State:
 
 
 def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
-    """Number -> name of the tasks that a reply speaks of, and the position behind them."""
+    """Return number -> name of the tasks in a reply, and the position after them."""
     tasks = {}
     n = frame[at]
     at += 1
@@ -397,7 +401,7 @@ def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
 def job_of(
     queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
 ) -> Job:
-    """A job from its stored records; a body that cannot be read gives one with an empty task."""
+    """Return a job from its stored records; an unreadable body gives a job with an empty task."""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
     except Undecodable:
@@ -431,7 +435,7 @@ def job_of(
 
 
 def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """The jobs of ``leases.lua``, with their deadlines."""
+    """Return the jobs of ``leases.lua``, with their deadlines."""
     tasks, at = unpack_names(frame, 0)
     (n,) = _U16.unpack_from(frame, at)
     at += 2
@@ -450,7 +454,7 @@ def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:
 
 
 def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
-    """The jobs of ``begun.lua``; ``deadline_ms`` is when their runs began."""
+    """Return the jobs of ``begun.lua``; ``deadline_ms`` is the moment at which their attempts began."""
     tasks, at = unpack_names(frame, 0)
     (n,) = _U16.unpack_from(frame, at)
     at += 2
@@ -471,18 +475,18 @@ def unpack_begun(frame: bytes, queue: str, shard: int) -> list[Job]:
 
 
 def take_u32(frame: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes with a 32-bit length in front, and the position behind them."""
+    """Return bytes that have a 32-bit length in front, and the position after them."""
     (size,) = _U32.unpack_from(frame, at)
     return frame[at + 4 : at + 4 + size], at + 4 + size
 
 
 def take_u16(frame: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes with a 16-bit length in front, and the position behind them."""
+    """Return bytes that have a 16-bit length in front, and the position after them."""
     (size,) = _U16.unpack_from(frame, at)
     return frame[at + 2 : at + 2 + size], at + 2 + size
 
 
 def take_u8(frame: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes with an 8-bit length in front, and the position behind them."""
+    """Return bytes that have an 8-bit length in front, and the position after them."""
     size = frame[at]
     return frame[at + 1 : at + 1 + size], at + 1 + size

@@ -1,7 +1,7 @@
-"""Every Redis key, with its type and meaning: the data model on one page.
+"""Redis keys with their types and contents: the data model on one page.
 
-A shard's keys share the hash tag ``{<queue>:<epoch>.<shard>}``, so one script touches one slot and a hot queue spreads
-over a cluster. They are few, fixed, declared by every script, and never expire.
+A shard's keys share the hash tag ``{<queue>:<epoch>.<shard>}``, so one script touches one slot and a busy queue spreads
+over a cluster. The keys of a shard are few, fixed and declared by every script, and never expire.
 
 =========== ======== ==========================================================================================
 name        type     content
@@ -9,41 +9,50 @@ name        type     content
 due.0 … 7   zset     waiting ids of one priority class -> due, µs (ms · 1000 + place of arrival)
 lease       zset     reserved ids -> end of the lease, ms
 body        hash     live id -> body (:func:`~..job.pack_body`)
-state       hash     id -> what changed since it was scheduled (``lua/lib/state.lua``); a fresh job has none
-gate        hash     running id -> due and body of what was scheduled meanwhile
+state       hash     id -> changes since it was scheduled (``lua/lib/state.lua``); a fresh job has none
+gate        hash     running id -> due and body of the content scheduled meanwhile
 order       zset     payloads of merged jobs by (id, score, arrival), all with score 0
 payload     hash     (id, digest, slot) -> payload record
-failed      zset     live ids with failures -> when they last failed, µs
+failed      zset     live ids with failures -> time of the last failure, µs
 failures    zset     the same ids -> number of failures
-morgue      zset     (id, key) of a buried generation -> when it was buried, µs
+morgue      zset     (id, key) of a buried generation -> time of the burial, µs
 morgue_id   zset     the same, by id
 grave       hash     (id, key) -> morgue record (``lua/lib/grave.lua``)
-reply       hash     request id -> the reply it got
+reply       hash     request id -> its reply
 window      list     request ids by age
 count       hash     counters
 event       stream   finished attempts, capped
-meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks, birth,
-                     how far consumers have read the events (:mod:`..events`)
+meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks,
+                     random id of the shard, cursors of the consumers of the events (:mod:`..events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies
-settled     hash     durable key -> mark: how its generation ended (``lua/lib/settled.lua``), until somebody took it
-quarantine  zset     like due, of the jobs of all classes whose next run is in quarantine (:mod:`~..job`)
-begun       hash     (token, id) of a job that was acked before its run began -> begin, state, body, payloads
-                     (``lua/ack_early.lua``), until the end of the run is stored
+settled     hash     durable key -> completion mark (``lua/lib/settled.lua``), until it is acknowledged
+quarantine  zset     like due, for jobs of all classes whose next attempt is in quarantine (:mod:`~..job`)
+begun       hash     (token, id) of a job that was acked before its attempt -> begin, state, body, payloads
+                     (``lua/ack_early.lua``), until the end of the attempt is stored
 =========== ======== ==========================================================================================
 
-Beside the shards: ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes),
-``{<prefix>}:workers`` (hash: worker -> last announcement), ``{<prefix>}:tasks`` (hash: worker -> names of the tasks
-that it can run), ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of what somebody told it and it has not done yet,
-see :mod:`..workers`), ``{<prefix>}:figures`` (hash: counters of finished runs, see :mod:`..timings`),
-``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms), ``{<prefix>}:cursors`` (hash:
-consumer of the events -> ``<ms>:<its queues>``), ``{<prefix>}:runs`` (hash: bulk write -> its record, see
-:mod:`..sending.runs`) and, without a cluster, ``<prefix>:wake:<queue>`` (list of shard numbers). Beside each shard that
-an open bulk write writes to, in the same slot, lies its ledger: ``<stem>run:<run>:<opened ms>`` (hash).
+Keys outside the shards:
 
-What expires, and no job needs: the ledger of a closed run (a day later), ``{<prefix>}:pace:<run>`` (string: when its
-next job is in time), ``<prefix>:result:<id>`` (hash: what is kept of a Django Task, see :mod:`..results`),
-``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``) and ``<prefix>:answer:<hash>`` (string: what the
-HTTP API answered to an Idempotency-Key).
+* ``{<prefix>}:queues`` (hash: queue -> layout, see :mod:`.layout`; ``""`` -> number of its changes)
+* ``{<prefix>}:workers`` (hash: worker -> last announcement)
+* ``{<prefix>}:tasks`` (hash: worker -> names of the tasks that it can run)
+* ``{<prefix>}:told`` (hash: ``<word>:<worker>`` -> id of a pending command, see :mod:`..workers`)
+* ``{<prefix>}:figures`` (hash: counters of finished attempts, see :mod:`..timings`)
+* ``{<prefix>}:noted`` (zset: the last requests that added to them, with their times, ms)
+* ``{<prefix>}:cursors`` (hash: consumer of the events -> ``<ms>:<its queues>``)
+* ``{<prefix>}:runs`` (hash: bulk load -> its record, see :mod:`..sending.runs`)
+* ``<prefix>:wake:<queue>`` (list of shard numbers), without a cluster
+
+The ledger of an open bulk load lies beside each shard that it writes to, in the same slot:
+``<stem>run:<run>:<opened ms>`` (hash).
+
+Keys that expire, on which no job depends:
+
+* the ledger of a closed bulk load (a day later)
+* ``{<prefix>}:pace:<run>`` (string: the earliest moment of its next job)
+* ``<prefix>:result:<id>`` (hash: result record of a Django Task, see :mod:`..results`)
+* ``{<prefix>}:dump:<worker>`` (string: ``<ms>:<stacks of its threads>``)
+* ``<prefix>:answer:<hash>`` (string: reply of the HTTP API to an Idempotency-Key)
 """
 
 from __future__ import annotations
@@ -78,14 +87,14 @@ SHARD_KEYS: Final = (
     "quarantine",
     "begun",
 )
-#: the sets of waiting jobs, in the order of their classes in the scripts
+#: sets of waiting jobs, in the order of their classes in the scripts
 DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine")
 _FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard as the scripts want it: its keys in their order, and the constants of every call."""
+    """Shard in the form that the scripts take: its keys in order, and the constants of every call."""
 
     number: int
     keys: tuple[bytes, ...]
@@ -95,59 +104,59 @@ class Shard:
 
 
 def queues_key(prefix: str) -> str:
-    """Key of the registry of queues; in one slot with the registry of workers."""
+    """Return the key of the registry of queues; in one slot with the registry of workers."""
     return f"{{{prefix}}}:queues"
 
 
 def workers_key(prefix: str) -> str:
-    """Key of the registry of workers."""
+    """Return the key of the registry of workers."""
     return f"{{{prefix}}}:workers"
 
 
 def tasks_key(prefix: str) -> str:
-    """Key of the tasks that workers can run; in one slot with their registry."""
+    """Return the key of the tasks that workers can run; in one slot with their registry."""
     return f"{{{prefix}}}:tasks"
 
 
 def told_key(prefix: str) -> str:
-    """Key of what workers were told; in one slot with their registry."""
+    """Return the key of the pending commands of workers; in one slot with their registry."""
     return f"{{{prefix}}}:told"
 
 
 def dump_key(prefix: str, worker: str) -> str:
-    """Key of the stacks of a worker's threads."""
+    """Return the key of the stacks of a worker's threads."""
     return f"{{{prefix}}}:dump:{worker}"
 
 
 def figures_keys(prefix: str) -> tuple[bytes, bytes]:
-    """Keys of the figures of finished runs, and of the requests that were added to them."""
+    """Return the keys of the counters of finished attempts, and of the requests that were added to them."""
     return f"{{{prefix}}}:figures".encode(), f"{{{prefix}}}:noted".encode()
 
 
 def runs_key(prefix: str) -> str:
-    """Key of the records of bulk writes."""
+    """Return the key of the records of bulk loads."""
     return f"{{{prefix}}}:runs"
 
 
 def pace_key(prefix: str, run: str) -> str:
-    """Key of the moment at which a run's next job is in time."""
+    """Return the key of the earliest moment of a bulk load's next job."""
     return f"{{{prefix}}}:pace:{run}"
 
 
 def wake_key(prefix: str, queue: str) -> str:
-    """Key of a queue's wake list; on a cluster, name of its wake channel."""
+    """Return the key of a queue's wake list; on a cluster, the name of its wake channel."""
     return f"{prefix}:wake:{queue}"
 
 
 def number_of(epoch: int, place: int) -> int:
-    """The number by which a queue knows a shard through all its epochs."""
+    """Return the number of a shard, unique within its queue over all epochs."""
     return epoch * MAX_SHARDS + place
 
 
 def make_shard(
     prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int, cluster: bool
 ) -> Shard:
-    """The keys and constants of one shard of a queue."""
+    """Return the keys and constants of one shard of a queue."""
     stem = f"{prefix}:{{{queue}:{epoch}.{number}}}:"
     names = {name: f"{stem}{name}".encode() for name in SHARD_KEYS}
     wake = wake_key(prefix, queue).encode()

@@ -1,8 +1,8 @@
-"""A job that is asked for, as bytes that can be kept: all of it but its due time.
+"""Storable binary form of a requested job, without its due time.
 
-Layout: version u8, then fields in any order: tag u8, length u32 (little endian), value. A field that has its usual
-value is left out, so a record that an older release wrote is read with the values that it meant. A new field that an
-old release must not overlook takes a new version; one that it may overlook takes a tag from 128 on.
+Layout: version u8, then fields in any order: tag u8, length u32 (little endian), value. A field with its default value
+is left out, so the record of an older release is read with the values that it meant. A new field that an old release
+must not ignore takes a new version; one that it may ignore takes a tag from 128 on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXT: Final = _Kind(str.encode, bytes.decode)
 _NUMBER: Final = _Kind(lambda value: b"%d" % value, _unpack_number)
 _FLAG: Final = _Kind(lambda value: b"\1" if value else b"\0", lambda value: value == b"\1")
 
-#: tag → name of the field. A tag is for ever.
+#: tag → name of the field. A tag never changes.
 _JOB: Final[dict[int, tuple[str, _Kind]]] = {
     1: ("id", _TEXT),
     2: ("task", _TEXT),
@@ -57,7 +57,7 @@ _USUAL: Final = NewJob("", "")
 
 
 def pack_job(new: NewJob) -> bytes:
-    """The record of a job, without its due time."""
+    """Return the record of a job, without its due time."""
     parts = [bytes((VERSION,))]
     for tag, (name, kind) in _JOB.items():
         value = getattr(new, name)
@@ -69,10 +69,10 @@ def pack_job(new: NewJob) -> bytes:
 
 
 def unpack_job(record: bytes) -> NewJob:
-    """The job of a record; it is due now, unless the caller says otherwise.
+    """Return the job of a record; it is due now, unless the caller changes that.
 
     Raises:
-        Undecodable: it is no record of a version that this code knows.
+        Undecodable: the bytes are not a record of a supported version.
     """
     if not record or record[0] != VERSION:
         raise Undecodable(

@@ -1,7 +1,7 @@
-"""The chunks of a run as bytes: what their jobs have in common once, and the rest in columns (``lua/bulk.lua``).
+"""Byte format of the chunks of a bulk load: the common part once, the rest in columns (``lua/bulk.lua``).
 
-The keys of jobs have to be the same in every try. Those of plain jobs are made of the digest of their chunk and their
-place in it: the same rows make the same chunks anyway, and a hash for each job would cost as much as all the rest.
+The keys of jobs must be the same in every try. Those of plain jobs are derived from the digest of their chunk and their
+place in it: the same rows make the same chunks anyway, and a hash per job would cost as much as all the rest.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _U32: Final = struct.Struct("<I")
 _FRONT: Final = struct.Struct("<BBBBdB")  # of an entry of schedule.lua
 _KEEP_RETRIES, _MERGED, _SCORE_IS_NOW = 2, 4, 8
 NO_CODE: Final = b"\0\0"
-#: of the body, and of a payload
+#: length of the keys of a body and of a payload
 KEY_BYTES: Final = 16
-#: how keys of one chunk differ
+#: suffixes that distinguish the keys of one chunk
 _PLACES: Final = tuple(struct.pack(">I", place) for place in range(CHUNK))
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the jobs of one chunk have in common: the head of its frame."""
+    """Common part of the jobs of one chunk: the head of its frame."""
 
     head: bytes
     merged: bool = False
-    #: whether bodies begin with the keys of their jobs; else the chunk gives them
+    #: True if bodies begin with the keys of their jobs; otherwise the keys are derived from the chunk
     keyed: bool = True
 
     @property
     def task(self) -> bytes:
-        """Its name."""
+        """Name of the task."""
         return self.head[_HEAD.size :]
 
     @classmethod
@@ -60,10 +60,12 @@ class Shape:
         score_is_now: bool = False,
         keyed: bool = True,
     ) -> Shape:
-        """As a :class:`~..job.NewJob` says it; ``flags`` is the first byte of the bodies (:func:`~..job.pack_body`).
+        """Return the shape for fields of a :class:`~..job.NewJob`.
+
+        ``flags`` is the first byte of the bodies (:func:`~..job.pack_body`).
 
         Raises:
-            InvalidJob: what cannot be, or payloads are to be merged and there is none.
+            InvalidJob: an invalid value, or payloads are to be merged and there is none.
         """
         check_choice("on_conflict", on_conflict, tuple(CONFLICT))
         check_choice("due_policy", due_policy, tuple(DUE_POLICY))
@@ -88,17 +90,17 @@ class Shape:
         )
 
 
-#: id, due in Unix ms, body behind its first byte, what merged jobs have behind it
+#: id, due in Unix ms, body after its first byte, the part of merged jobs after the body
 Entry: TypeAlias = tuple[bytes, int, bytes, bytes]
 
 
 def entry_of(new: NewJob) -> tuple[Shape, Entry]:
-    """A job as a run writes it. A plain one that has no key gets one in its chunk.
+    """Return a job as a bulk load writes it. A plain one without a key gets one in its chunk.
 
     Raises:
-        InvalidJob: see :func:`~.frames.pack_new`; or it has no due time of its own, or it is merged and has no keys
-            (:func:`with_keys`), so that a second try would make another job of it; or it is durable, which only the
-            outbox can keep the promise of.
+        InvalidJob: see :func:`~.frames.pack_new`. Also if it has no due time of its own, or is merged and has no keys
+            (:func:`with_keys`), so that a second try would make another job of it; or if it is durable, which only the
+            outbox supports.
     """
     if new.durable:
         raise InvalidJob("a bulk write takes no durable jobs: their rows are in the database, so schedule them there")
@@ -123,10 +125,10 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
 
 
 def with_keys(run_id: str, new: NewJob) -> NewJob:
-    """A merged job with the keys that a run makes for it, where it has none: the same of the same job in every try.
+    """Return a merged job with keys derived for this bulk load where it has none: the same keys in every try.
 
-    Payloads are told apart by what they say, so that one that is given again in another chunk is found there. A plain
-    job stays as it is: its chunk gives it a key.
+    Payloads are told apart by their content, so that a payload given again in another chunk is recognised. A plain job
+    is returned unchanged, because its chunk gives it a key.
     """
     payload = new.payload
     if payload is None or (new.key and payload.key):
@@ -139,14 +141,14 @@ def with_keys(run_id: str, new: NewJob) -> NewJob:
 
 @dataclass(slots=True)
 class Rows:
-    """Jobs of one shape in columns. No id is twice in those of a chunk."""
+    """Jobs of one shape in columns. Within a chunk, no id occurs twice."""
 
     ids: list[bytes] = field(default_factory=list)
     #: Unix ms, as texts
     dues: list[bytes] = field(default_factory=list)
-    #: behind their first byte
+    #: bodies after their first byte
     bodies: list[bytes] = field(default_factory=list)
-    #: what merged jobs have behind the body
+    #: parts of merged jobs after the body
     extras: list[bytes] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -154,23 +156,23 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Bytes of what differs from job to job, but for ids."""
+        """Number of bytes of the columns that differ from job to job, without ids."""
         return sum(map(len, self.bodies)) + sum(map(len, self.extras))
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Rows:
-        """The same jobs."""
+        """Return entries as rows."""
         ids, dues, bodies, extras = map(list, zip(*entries, strict=True)) if entries else ([], [], [], [])
         return cls(ids, [b"%d" % due for due in dues], bodies, extras if any(extras) else [])
 
     def entries(self) -> Iterator[Entry]:
-        """One by one."""
+        """Yield the rows one by one."""
         extras = self.extras or [b""] * len(self)
         for ident, due, body, extra in zip(self.ids, self.dues, self.bodies, extras, strict=True):
             yield ident, int(due), body, extra
 
     def pick(self, places: Sequence[int]) -> Rows:
-        """Some of them."""
+        """Return the rows at these places."""
         if not places:
             return Rows()
         taken: Callable[[list[bytes]], Sequence[bytes]] = (
@@ -179,16 +181,16 @@ class Rows:
         return Rows(*(list(taken(column)) if column else [] for column in self._columns()))
 
     def cut(self, start: int, stop: int) -> Rows:
-        """Those from one place to before another."""
+        """Return the rows from ``start`` to before ``stop``."""
         return Rows(*(column[start:stop] for column in self._columns()))
 
     def extend(self, more: Rows) -> None:
-        """Puts others behind these."""
+        """Append other rows."""
         for column, behind in zip(self._columns(), more._columns(), strict=True):
             column += behind
 
     def keyed(self, run_id: str, digest: bytes) -> Rows:
-        """With the keys that the chunk of this digest gives: nobody outside Redis waits for them, so bit 0 is off."""
+        """Return the rows with keys derived from the digest of their chunk; bit 0 is off, so none is durable."""
         made = hashlib.blake2b(run_id.encode() + b"\0" + digest, digest_size=KEY_BYTES - 4).digest()
         base = bytes((made[0] & 0x7F,)) + made[1:]
         places = _PLACES[: len(self)]
@@ -201,10 +203,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A chunk, ready for any shard.
+    """Chunk in a form that any shard accepts.
 
-    In front of every body the script wants the two bytes that stand for the task in its shard. They are no part of what
-    a ledger knows a chunk by; nor are the keys that the chunk gives.
+    The script expects two bytes in front of every body that stand for the task in its shard. They are not part of the
+    digest by which a ledger identifies a chunk; nor are the keys derived from the chunk.
     """
 
     flag: bytes
@@ -213,10 +215,10 @@ class Frame:
 
     @classmethod
     def of(cls, shape: Shape, rows: Rows) -> Frame:
-        """The chunk of these rows.
+        """Return the chunk of these rows.
 
         Raises:
-            InvalidJob: an id that cannot be one.
+            InvalidJob: an invalid id.
         """
         idents = rows.ids
         sizes = list(map(len, idents))
@@ -232,12 +234,12 @@ class Frame:
         return cls(shape.head[4:5], b"".join(front), tail)
 
     def digest(self, bodies: list[bytes], origin: bytes = b"") -> bytes:
-        """By which a ledger knows it.
+        """Return the digest by which a ledger identifies the chunk.
 
         Args:
-            bodies: of its jobs; without keys, if the chunk gives them.
-            origin: what tells it from other chunks of the same bytes: the digest of the chunk of which it is what was
-                left, or which time it is that its sender sends such a one.
+            bodies: of its jobs; without keys, if these are derived from the chunk.
+            origin: distinguishes it from other chunks of the same bytes: the digest of the chunk of which it is the
+                remainder, or the number of times its sender has sent such a chunk.
         """
         made = hashlib.sha1(origin + self.front, usedforsecurity=False)
         made.update(struct.pack(f"<{len(bodies)}I", *map(len, bodies)))
@@ -246,11 +248,11 @@ class Frame:
         return made.digest()
 
     def packed(self, bodies: list[bytes], code: bytes) -> bytes:
-        """As ``bulk.lua`` reads it.
+        """Return the chunk in the form that ``bulk.lua`` reads.
 
         Args:
             bodies: of its jobs, with their keys.
-            code: that of the task in the shard, ``NO_CODE`` = it is not known.
+            code: that of the task in the shard, ``NO_CODE`` = unknown.
         """
         prefix = self.flag + code
         column = _column(bodies, list(map(len, bodies)), lambda size: _U32.pack(size + 3) + prefix)
@@ -258,7 +260,7 @@ class Frame:
 
 
 def _column(values: list[bytes], sizes: list[int], front: Callable[[int], bytes]) -> bytes:
-    """The values, each behind ``front(its size)``."""
+    """Return the values, each after ``front(its size)``."""
     if min(sizes) == max(sizes):  # the usual case, and five times as fast
         one = front(sizes[0])
         return one + one.join(values)

@@ -1,6 +1,6 @@
-"""Where Redis is: a URL or a dict, read and checked before anything connects.
+"""Configuration of the Redis deployment: a URL or a dict, parsed and checked before anything connects.
 
-Nothing here prints a password, and no message repeats a URL as it was given: it may hold one.
+This module never prints a password, and no message repeats a URL as it was given, because it may contain one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ logger = logging.getLogger("django_delayq.core.redis_config")
 
 Address = tuple[str, int]
 
-#: The longest that one command with all its re-sends may take (seconds).
+#: longest time that one command with all its retries may take, seconds
 RESEND_LIMIT: Final = 100.0
-#: between two attempts of a command (seconds)
+#: longest pause between two attempts of a command, seconds
 LONGEST_PAUSE: Final = 0.5
 EXAMPLE: Final = "'redis://localhost:6379/0'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisConfig:
-    """One deployment of Redis: a server (``host`` and ``port``, or ``path``), Sentinels, or a Cluster.
+    """Deployment of Redis: a server (``host`` and ``port``, or ``path``), Sentinels, or a Cluster.
 
-    Times are in seconds. Make one with :meth:`parse`.
+    Times are in seconds. Create one with :meth:`parse`.
     """
 
     host: str = "localhost"
@@ -51,12 +51,12 @@ class RedisConfig:
     connect_timeout: float = 2.0
     retries: int = 3
     max_connections: int = 100
-    #: connections are made anew when they are so old; None = never
+    #: connections are replaced at this age; None = never
     max_connection_age: float | None = None
 
     @classmethod
     def parse(cls, value: object) -> RedisConfig:
-        """The configuration in ``value``.
+        """Return the configuration in ``value``.
 
         Args:
             value: a URL (``redis://``, ``rediss://`` for TLS, ``unix://``), or a dict with ``URL``, or with
@@ -65,7 +65,7 @@ class RedisConfig:
                 ``MAX_CONNECTION_AGE``.
 
         Raises:
-            Misconfigured: it is not usable; the message says what to write.
+            Misconfigured: it is not usable; the message names a valid form.
         """
         if isinstance(value, RedisConfig):
             return value
@@ -77,12 +77,12 @@ class RedisConfig:
 
     @property
     def patience(self) -> float:
-        """The longest that one command may take, with every retry and the pauses between them."""
+        """Longest time that one command may take, with every retry and the pauses between them."""
         return (self.retries + 1) * self.socket_timeout + self.retries * LONGEST_PAUSE
 
     @property
     def display_url(self) -> str:
-        """The address without any secret, for logs and messages."""
+        """Address without any secret, for logs and messages."""
         who = "***@" if self.username or self.password else ""
         database = f"/{self.db}" if self.db else ""
         if self.path:
@@ -115,7 +115,7 @@ def _of_url(url: str) -> dict[str, Any]:
     except ValueError:
         parts, port = None, None
     if parts is None or parts.fragment:
-        # The part that broke is most often the tail of a password, so it is not repeated.
+        # The broken part is most often the tail of a password, so it is not repeated.
         raise Misconfigured(
             "the Redis URL cannot be read: the port is no number, or a password holds one of / ? # [ ] unescaped; "
             "percent-encode it with urllib.parse.quote(password, safe='')"
@@ -139,7 +139,7 @@ def _of_url(url: str) -> dict[str, Any]:
     return values
 
 
-#: Options of URLs written for other programs, which have a fixed value here.
+#: options of URLs written for other programs, which have a fixed value here
 _FIXED: Final = frozenset(
     (
         "protocol",
@@ -229,7 +229,7 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_patience(config: RedisConfig) -> RedisConfig:
-    """Return ``config`` if no command can be sent again after Redis forgot it (two minutes): it would count twice."""
+    """Return ``config`` if every retry of a command comes within two minutes, before Redis forgets its request id."""
     if config.patience > RESEND_LIMIT:
         raise Misconfigured(
             f"SOCKET_TIMEOUT and RETRIES let one command take {config.patience:.0f} s; at most {RESEND_LIMIT:.0f} are "
@@ -284,7 +284,7 @@ def _seconds(most: int) -> Callable[[str, object], float]:
 
 
 def _verification(name: str, value: object) -> object:
-    # "CERT_NONE" is what URLs for other programs say.
+    # URLs for other programs use "CERT_NONE".
     text = value.lower().removeprefix("cert_") if isinstance(value, str) else value
     if isinstance(text, str) and text not in ("none", "optional", "required"):
         raise Misconfigured(f"{name.upper()} must be 'required', 'optional' or 'none'")

@@ -1,4 +1,4 @@
-"""The way to Redis, as the core sees it: one client for commands, and clients of their own for those who wait."""
+"""Connection of the core to Redis: one shared client for commands, and separate clients for blocking calls."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from .sources import Source, source_of, source_of_client
 
 __all__ = ["Connection", "RedisConfig", "connect"]
 
-#: a slot that is on its way to another node of a cluster is waited for so long (seconds)
+#: seconds to wait for a slot that is moving to another node of a cluster
 MOVING: Final = 10.0
 
 
 class Connection:
-    """A deployment of Redis, as the core sees it. Thread-safe; nothing connects before the first command.
+    """Connection to a deployment of Redis. Thread-safe; nothing connects before the first command.
 
     After a fork the child makes connections of its own (redis-py compares the process id).
 
     Args:
-        source: where it is.
+        source: the deployment.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        #: seconds after which a connection is made anew, so that a name that means another address by now, or a
-        #: balancer with a new node, is followed without an error; None = never
+        #: seconds after which a connection is replaced, so that a changed DNS name or a balancer's new node is followed
+        #: without an error; None = never
         self.max_age = source.limits.max_age
-        #: seconds in which a call ends, with waiting for a connection, connecting and every retry
+        #: time limit of a call in seconds, including the wait for a connection, connecting and every retry
         self.patience = source.limits.patience
         self._waiting: WeakSet[ConnectionPool] = WeakSet()
-        #: whether it is a Redis Cluster
+        #: True for a Redis Cluster
         self.cluster = source.cluster
-        #: the address without any secret, for logs and messages
+        #: address without any secret, for logs and messages
         self.display_url = source.display_url
         if not source.cluster:
-            # Made here and not by the first of many threads. A cluster's client asks for the slots when it is made,
-            # so that one waits for the first use.
+            # Created here and not by the first of many threads. A cluster's client reads the slots when it is created,
+            # so it is left to the first use.
             self._pool = cast(redis.Redis, self.client).connection_pool
 
     @cached_property
     def client(self) -> redis.Redis | RedisCluster:
-        """The client for commands; all threads share it."""
+        """Client for commands; all threads share it."""
         return self._source.client()
 
     def __repr__(self) -> str:
@@ -62,30 +62,30 @@ class Connection:
 
     @classmethod
     def wrap(cls, client: Any) -> Connection:
-        """A connection to where ``client`` (django-redis's, or any redis-py client) leads, with our own settings.
+        """Return a connection to the deployment of a redis-py client (django-redis's, for instance), with our settings.
 
-        Its address, user, password and TLS settings are taken over; its pool and everything else are not used.
+        Its address, user, password and TLS settings are adopted; its pool and everything else are not used.
 
         Raises:
-            Misconfigured: it is no synchronous redis-py client, or reads from replicas.
+            Misconfigured: it is not a synchronous redis-py client, or reads from replicas.
         """
         return cls(source_of_client(client))
 
     def hurried(self, seconds: float) -> Connection:
-        """Return another connection to the same place, for callers who rather go without an answer than wait.
+        """Return another connection to the same deployment, for callers that prefer an early error to a long wait.
 
         Args:
-            seconds: for how long a call may take. A connection that was lost is made anew once within that time.
+            seconds: time limit of a call. A lost connection is replaced once within that time.
         """
         return Connection(self._source.hurried(seconds))
 
     def blocking(self, wait: float | None = None, *, key: str | bytes | None = None) -> redis.Redis:
-        """A client of its own for BLPOP or pub/sub; never share it between threads, close it after use.
+        """Return a separate client for BLPOP or pub/sub; never share it between threads, close it after use.
 
-        Its reads have no time limit, and nothing is sent twice. A peer that vanishes is noticed by TCP keepalive.
+        Its reads have no time limit, and no command is sent twice. TCP keepalive detects a lost peer.
 
         Args:
-            wait: the longest wait in seconds that will be asked for; reads then end 5 s after it.
+            wait: the longest wait in seconds that the caller will request; reads then end 5 s after it.
             key: on a cluster, the client talks to the node that holds this key (default: any master).
         """
         pool = self._source.waiting_pool(None if wait is None else wait + 5.0, key)
@@ -94,7 +94,7 @@ class Connection:
         return redis.Redis(connection_pool=pool)
 
     def pool(self, key: bytes) -> BoundedPool:
-        """Return the pool of the server; on a cluster, of the node that holds ``key``, as far as is known here.
+        """Return the pool of the server; on a cluster, of the node that holds ``key``, as far as this client can tell.
 
         Raises:
             SlotNotCoveredError: no node is known that holds it.
@@ -114,10 +114,13 @@ class Connection:
             pool.release(link)
 
     def run(self, source: str, keys: tuple[bytes, ...], *args: Any, until: float | None = None) -> Any:
-        """Run a script by its source, wherever its keys are now, before ``until`` (monotonic; None = in our patience).
+        """Run a script by its source, wherever its keys are now.
 
-        While a slot moves from one node of a cluster to another some of the keys lie here and some there, or nowhere
-        yet: Redis refuses a script (TRYAGAIN) until the move is over. That is waited for, up to ten seconds.
+        While a slot moves from one node of a cluster to another, its keys are spread over both: Redis refuses a script
+        (TRYAGAIN) until the move is over. The call waits for that, up to ten seconds.
+
+        Args:
+            until: end (monotonic) of the call; None = ``patience`` from now.
         """
         until = time.monotonic() + self.patience if until is None else until
         moved_by = min(until, time.monotonic() + MOVING)
@@ -126,24 +129,24 @@ class Connection:
                 with within(until):
                     return self.client.eval(source, len(keys), *keys, *args)
             except (redis_errors.ClusterError, redis_errors.TryAgainError) as error:
-                # A cluster that is down says so itself, and for longer than that.
+                # A cluster that is down reports it explicitly, and for longer than that.
                 if isinstance(error, redis_errors.ClusterDownError) or time.monotonic() > moved_by:
                     raise
             time.sleep(random.uniform(0.005, 0.05))
 
     def check(self) -> dict[str, Any]:
-        """Asks the server whether a queue can live there; returns its ``INFO``.
+        """Check that the server is fit for a queue; return its ``INFO``.
 
         Raises:
-            Misconfigured: a person has to change something (password, scheme, version, kind of deployment).
+            Misconfigured: an operator has to change something (password, scheme, version, kind of deployment).
             QueueUnavailable: it cannot be reached or does not serve now.
         """
-        # Without re-sends: whoever asks wants to know now.
+        # Without retries: the caller needs the present state.
         timeout = self._source.options["socket_timeout"]
         return probe.check(lambda: self._source.waiting_pool(timeout, None), self.display_url, cluster=self.cluster)
 
     def reconnect(self) -> None:
-        """Drops idle connections, so that the next command looks the address up again."""
+        """Close idle connections, so that the next command resolves the address again."""
         client = self.__dict__.get("client")
         if isinstance(client, redis.Redis):
             client.connection_pool.disconnect(inuse_connections=False)
@@ -153,16 +156,16 @@ class Connection:
                     node.redis_connection.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
-        """Closes all its connections, also those of blocking clients. The next command opens new ones."""
+        """Close all its connections, also those of blocking clients. The next command opens new ones."""
         for pool in list(self._waiting):
             pool.disconnect()
         client = self.__dict__.get("client")
         if client is not None:
-            # It is being given up; an error of a dead peer is no news.
+            # The client is being discarded, so errors of a dead peer do not matter.
             with suppress(redis_errors.RedisError, OSError):
                 client.close()
 
 
 def connect(config: RedisConfig) -> Connection:
-    """Return the connection to what ``config`` names. It connects with the first command, not here."""
+    """Return the connection to the deployment of ``config``. It connects with the first command, not here."""
     return Connection(source_of(config))

@@ -1,8 +1,8 @@
-"""What kind of trouble an exception is, and how long to wait before the next try.
+"""Classification of errors, and the back-off between retries.
 
-Redis says the same thing in several ways: as a class of redis-py's, as a plain ``ResponseError`` that begins with a
-code, or (Redis before 7, inside a script) as ``ERR Error running script ...: -CODE ...``. :func:`classify` is the one
-place that knows them, so that no loop has a list of its own.
+Redis reports the same error in several ways: as a class of redis-py's, as a plain ``ResponseError`` that begins with a
+code, or (Redis before 7, inside a script) as ``ERR Error running script ...: -CODE ...``. :func:`classify` is the only
+place that interprets them, so that no loop needs a list of its own.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from ..errors import Misconfigured, QueueFull, QueueUnavailable
 
 
 class Fault(StrEnum):
-    """What to do about an error of Redis or of the way to it."""
+    """Kind of an error of Redis or of the connection, which determines how to handle it."""
 
-    TRANSIENT = "transient"  # nobody's fault, goes away by itself: try again with a growing pause
-    OVERLOAD = "overload"  # Redis is full: refuse new work, go on with the work that is there
+    TRANSIENT = "transient"  # goes away by itself: retry with a growing back-off
+    OVERLOAD = "overload"  # Redis is full: refuse new work, continue the present work
     SATURATION = "saturation"  # this process has all its connections in use: wait for one
-    CONFIG = "config"  # a person has to act (password, permissions, address): try seldom, do not report ready
-    BUG = "bug"  # ours: log with traceback; trying again as it is will not help
+    CONFIG = "config"  # an operator has to act (password, permissions, address): retry seldom, do not report ready
+    BUG = "bug"  # an error of ours: log with traceback; a retry will not help
 
 
-#: What a call to Redis may raise. Not all of it is a ``RedisError``: the cluster client has a family of its own.
+#: errors that a call to Redis may raise; not all are a ``RedisError``, because the cluster client has a family of its
+#: own
 REDIS_ERRORS: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
 _CODES: Final[dict[str, Fault]] = {
-    "BUSY": Fault.TRANSIENT,  # a script of somebody else runs too long
+    "BUSY": Fault.TRANSIENT,  # another client's script runs too long
     "UNKILLABLE": Fault.TRANSIENT,
     "LOADING": Fault.TRANSIENT,
-    "MISCONF": Fault.TRANSIENT,  # the disk is full; the server tries again each second
+    "MISCONF": Fault.TRANSIENT,  # the disk is full; the server retries each second
     "NOREPLICAS": Fault.TRANSIENT,
     "READONLY": Fault.TRANSIENT,  # the end of a failover
     "MASTERDOWN": Fault.TRANSIENT,
@@ -102,7 +103,7 @@ _IN_SCRIPT: Final = re.compile(r"(?:ERR )?Error running script")
 
 
 def classify(error: BaseException) -> Fault:
-    """The kind of trouble that ``error`` is; :attr:`Fault.BUG` when it is none of Redis's."""
+    """Return the kind of ``error``; :attr:`Fault.BUG` if it does not come from Redis."""
     if isinstance(error, QueueUnavailable) and isinstance(error.__cause__, REDIS_ERRORS):
         return classify(error.__cause__)
     for kind, fault in _CLASSES:
@@ -132,7 +133,7 @@ def _of_line(error: BaseException) -> Fault:
 
 
 class Backoff:
-    """Growing pauses with jitter for a loop that must not die: 50 ms … 5 s; half a minute when a person has to act.
+    """Back-off with jitter for a loop that must not end: 50 ms … 5 s; up to 30 s when an operator has to act.
 
     Args:
         base: the shortest pause in seconds.
@@ -152,11 +153,11 @@ class Backoff:
 
     @property
     def failures(self) -> int:
-        """How many pauses were taken since the last :meth:`reset`."""
+        """Number of pauses since the last :meth:`reset`."""
         return self._failures
 
     def next(self, fault: Fault = Fault.TRANSIENT) -> float:
-        """Seconds to wait now; the range doubles with every call until :meth:`reset`."""
+        """Return the seconds to wait now; the range doubles with every call until :meth:`reset`."""
         self._failures += 1
         longest = min(self._cap, self._base * 2.0 ** min(self._failures, 64))
         if fault is Fault.CONFIG and longest >= self._cap:
@@ -164,5 +165,5 @@ class Backoff:
         return random.uniform(min(self._base, self._cap), longest)
 
     def reset(self) -> None:
-        """It went well: the next pause is short again."""
+        """Reset the back-off after a success: the next pause is short again."""
         self._failures = 0

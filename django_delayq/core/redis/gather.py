@@ -1,9 +1,8 @@
-"""One script on many shards: one round trip for each node, however many shards there are.
+"""Calls of one script on many shards: one round trip for each node, however many shards there are.
 
-The calls to a node go out in one piece over one connection, and their answers are read one after another. What a node
-does not answer (the slot lies elsewhere by now, the script is not known there, the connection broke) is asked again by
-itself, in the way that follows slots and loads scripts. So it is for scripts that change nothing, or carry a request
-id.
+The calls to a node are sent in one piece over one connection, and their replies are read one after another. A call that
+fails on a node (the slot has moved, the script is not loaded, the connection broke) is repeated alone, on the path that
+follows slots and loads scripts. Therefore this is only for scripts that change nothing, or carry a request id.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from .scripts import clear_errors, pack_argument, raise_clear
 if TYPE_CHECKING:
     from ..broker import Broker
 
-#: the shard, and what the script is given besides
+#: the shard, and the further arguments of the script
 Call = tuple[Shard, tuple[Any, ...]]
-#: calls in one piece, 2 kB each
+#: calls sent in one piece, 2 kB each
 PIPELINE: Final = 16_384
 
 
 def gather(broker: Broker, script: str, calls: Sequence[Call]) -> list[Any]:
-    """The answers to the calls of a script, in their order.
+    """Return the replies to the calls of a script, in their order.
 
     Raises:
-        QueueUnavailable, QueueFull, Misconfigured: a part of it could not be asked; see :meth:`Scripts.call`.
+        QueueUnavailable, QueueFull, Misconfigured: a part of the calls failed; see :meth:`Scripts.call`.
     """
     return _Gathering(broker, script, calls).answers()
 
@@ -41,7 +40,7 @@ class _Gathering:
         self._broker = broker
         self._script = script
         self._calls = calls
-        #: an answer, or the error that stands in its place
+        #: a reply, or the error in its place
         self._found: list[Any] = [None] * len(calls)
 
     def answers(self) -> list[Any]:
@@ -69,7 +68,7 @@ class _Gathering:
         self._send(pool, places, sha)
         unknown = [place for place in places if isinstance(self._found[place], NoScriptError)]
         if len(unknown) > 1:
-            self._found[unknown[0]] = self._alone(unknown[0])  # which leaves the script there
+            self._found[unknown[0]] = self._alone(unknown[0])  # this loads the script there
             self._send(pool, unknown[1:], sha)
 
     def _send(self, pool: BoundedPool, places: Sequence[int], sha: str) -> None:
@@ -96,7 +95,7 @@ class _Gathering:
             pool.release(link)
 
     def _lost(self, places: Iterable[int], error: Exception) -> None:
-        """On a cluster another node may have the slots by now; one server has been asked often enough."""
+        """Record the error on a cluster, where another node may have the slots now; raise it for a single server."""
         if not self._broker.connection.cluster:
             raise_clear(error)
         for place in places:

@@ -1,4 +1,4 @@
-"""One connection of the pool: the retries of a call over it, and the deadline that all of them share."""
+"""Connection of the pool: the retries of a call over it, and the deadline that all of them share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ else:
 
 T = TypeVar("T")
 
-#: errors after which trying again is of no use
+#: errors after which a retry is useless
 _HOPELESS: Final = (
     redis_errors.AuthenticationError,
     redis_errors.AuthorizationError,
@@ -46,7 +46,7 @@ _HOPELESS: Final = (
 
 
 def end_of(max_age: float | None) -> float:
-    """Return when (``time.monotonic()``) a connection made now is to be replaced; not all of them at one moment."""
+    """Return when (``time.monotonic()``) a new connection is to be replaced; the moments are spread."""
     return math.inf if max_age is None else time.monotonic() + max_age * random.uniform(0.8, 1.0)
 
 
@@ -59,9 +59,10 @@ _thread: Final = _Thread()
 
 @contextmanager
 def within(until: float | None) -> Iterator[None]:
-    """Set the deadline (monotonic) of all that this thread sends in the block; an earlier one stays.
+    """Set the deadline (monotonic) of all commands that this thread sends in the block; an earlier one stays.
 
-    For calls whose connections redis-py takes: a cluster's client asks several nodes, a Sentinel's pool its Sentinels.
+    For calls whose connections redis-py takes: a cluster's client queries several nodes, a Sentinel's pool its
+    Sentinels.
     """
     outer = _thread.until
     _thread.until = until if outer is None else outer if until is None else min(outer, until)
@@ -72,7 +73,7 @@ def within(until: float | None) -> Iterator[None]:
 
 
 def deadline_of_thread() -> float | None:
-    """Return what :func:`within` set for this thread."""
+    """Return the deadline set by :func:`within` for this thread."""
     return _thread.until
 
 
@@ -82,7 +83,7 @@ class CallRetry(Retry):
     def __init__(self, policy: Retry, patience: float) -> None:
         super().__init__(policy._backoff, policy._retries, policy._supported_errors)
         self._patience = patience
-        #: end (monotonic) of the call under way; None = its patience counts from its first attempt
+        #: end (monotonic) of the call in progress; None = its patience counts from its first attempt
         self.until: float | None = None
         #: True while the connection connects, which is part of an attempt and never retried by itself
         self.connecting = False
@@ -94,7 +95,7 @@ class CallRetry(Retry):
         is_retryable: Callable[[Exception], bool] | None = None,
         with_failure_count: bool = False,
     ) -> T:
-        """Return what ``do`` returns, after as many attempts as the policy and the deadline allow."""
+        """Return the result of ``do``, after as many attempts as the policy and the deadline allow."""
         if self.connecting:
             return do()
         if self.until is None:
@@ -125,11 +126,11 @@ class CallRetry(Retry):
 class Link(_Base):
     """Mixin for redis-py's connections: connecting is tried once and shares the deadline of the call that needs it.
 
-    It connects when something is sent, so that connecting, the handshake and the command make one attempt.
+    It connects at the first send, so that connecting, the handshake and the command make one attempt.
 
     Args:
-        patience: seconds in which a call ends, whatever is retried.
-        max_age: seconds after which it should be made anew; None = never.
+        patience: time limit of a call in seconds, including retries.
+        max_age: seconds after which it should be replaced; None = never.
     """
 
     retry: CallRetry
@@ -138,17 +139,17 @@ class Link(_Base):
         super().__init__(**options)
         self.retry = CallRetry(self.retry, patience)
         self._max_age = max_age
-        #: True while a caller has it
+        #: True while a caller holds it
         self.in_use = False
-        #: when (monotonic) it is to be made anew
+        #: moment (monotonic) at which it is to be replaced
         self.old_at = math.inf
-        #: True if the socket's time limit may be another one than ``socket_timeout``
+        #: True if the socket's time limit may differ from ``socket_timeout``
         self._limited = False
 
-    # --- as redis-py's
+    # --- interface of redis-py
 
     def connect(self) -> None:
-        """Connect and shake hands, unless it is connected."""
+        """Connect and shake hands, unless connected."""
         if self._sock is not None:
             return
         call = self.retry
@@ -169,7 +170,7 @@ class Link(_Base):
             self.socket_timeout, self.socket_connect_timeout = limits
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Send a packed command; connect first if need be."""
+        """Send a packed command; connect first if necessary."""
         if self._sock is None:
             self.connect()
         if self._limited:
@@ -188,7 +189,7 @@ class Link(_Base):
         return self.call(attempt)
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return what ``attempt`` returns, with retries; close the connection if half a reply may be left on it."""
+        """Return the result of ``attempt``, with retries; close the connection if half a reply may be left on it."""
         try:
             return self.retry.call_with_retry(attempt, lambda _error: self.disconnect())
         except redis_errors.ResponseError:
@@ -207,7 +208,7 @@ class Link(_Base):
             raise
 
     def read_before(self, until: float) -> Any:
-        """Return the reply to what was sent. The wait for it ends at ``until`` (monotonic)."""
+        """Return the reply to the command sent before. The wait for it ends at ``until`` (monotonic)."""
         try:
             if self._sock is None:
                 raise redis_errors.ConnectionError("the connection was closed before its answer was read")
@@ -224,18 +225,18 @@ class Link(_Base):
     # --- for the pool
 
     def limit(self, until: float) -> None:
-        """Set the deadline of the call under way."""
+        """Set the deadline of the call in progress."""
         self.retry.until = until
         if self.socket_timeout is None or until - time.monotonic() < self.socket_timeout:
             self._limited = True
 
     @property
     def is_open(self) -> bool:
-        """Return True while it is connected, as far as is known here."""
+        """True while it is connected, as far as this process can tell."""
         return self._sock is not None
 
     def is_stale(self) -> bool:
-        """Return True if the other end closed the connection, or if something unread is left on it."""
+        """Return True if the peer closed the connection, or if unread data is left on it."""
         try:
             return self._sock is not None and bool(self.can_read())
         except (redis_errors.RedisError, OSError):
@@ -245,12 +246,12 @@ class Link(_Base):
 
     def _limit_socket(self) -> None:
         seconds = self._bounded(self.socket_timeout)
-        if self._sock is not None:  # closed by another thread
+        if self._sock is not None:  # None if another thread closed it
             self._sock.settimeout(seconds)
         self._limited = self.retry.connecting or seconds != self.socket_timeout
 
     def _bounded(self, seconds: float | None) -> float | None:
-        """Return the time limit of a step: its own one, or what is left for the call."""
+        """Return the time limit of a step: its own one, or the time left for the call."""
         until = self.retry.until
         if until is None or until == math.inf:
             return seconds

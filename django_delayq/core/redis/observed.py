@@ -1,4 +1,4 @@
-"""Scripts whose calls are timed. Whoever does not ask for it pays nothing: the plain ones stay as they are."""
+"""Scripts with timed calls. Without an observer the plain scripts are used, at no extra cost."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final, TypeAlias
 from .connection import Connection
 from .scripts import Reply, Scripts
 
-#: ``observe(verb, seconds, failed)``: the script's name, how long the caller waited, re-sends and retries included, and
-#: whether an exception came of it. Called in the thread of the call, so it should be short and wait for nothing.
+#: ``observe(verb, seconds, failed)``: the script's name, the caller's waiting time including retries, and True if the
+#: call raised. It runs in the thread of the call, so it should be short and must not block.
 Observer: TypeAlias = Callable[[str, float, bool], object]
 
 logger: Final = logging.getLogger("django_delayq.core.observed")
 
 
 class ObservedScripts(Scripts):
-    """:class:`Scripts` that tell ``observe`` of every call; what it raises is logged and goes no further."""
+    """:class:`Scripts` that report every call to ``observe``; its exceptions are only logged."""
 
     def __init__(self, connection: Connection, observe: Observer, *, test_clock: bool = False) -> None:
         super().__init__(connection, test_clock=test_clock)
         self._observe = observe
-        # A call that has to be made again is one call, so the second attempt is not this object's.
+        # A repeated call counts as one call, so the second attempt must not be made by this object.
         self._plain = Scripts(connection, test_clock=test_clock)
 
     def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
@@ -32,7 +32,7 @@ class ObservedScripts(Scripts):
         return self._timed(name, lambda: self._plain.call(name, keys, *args), began_at)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
-        """See :meth:`Scripts.begin`; the time ends when the reply was read, which may be later than it came."""
+        """Send a call, see :meth:`Scripts.begin`; the measured time ends when the reply is read."""
         began_at = time.perf_counter()
         reply = self._plain.begin(name, keys, *args)
         return lambda until=None: self._timed(name, lambda: reply(until), began_at)

@@ -1,4 +1,4 @@
-"""Calls that arrive in the order in which they are sent, although none of them waits for the answer to another."""
+"""Calls that arrive in the order in which they are sent, without waiting for each other's replies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .scripts import Reply, Scripts
 
 
 def in_order(scripts: Scripts, connection: Connection) -> Scripts:
-    """Scripts of one sender: what it begins goes to a node over one connection.
+    """Return scripts for one sender: the calls that it begins go to each node over one connection.
 
-    The answers have to be read in the order in which the calls were begun. A call that has to be made again, because
-    its connection was lost, is made when its answer is read, and those behind it after it. Not for several threads.
+    Replies have to be read in the order in which the calls were begun. If a connection was lost, its calls are repeated
+    in order as their replies are read. Not for several threads.
     """
     if isinstance(scripts, ObservedScripts):
         watched = copy.copy(scripts)
@@ -30,13 +30,13 @@ def in_order(scripts: Scripts, connection: Connection) -> Scripts:
 
 
 class _OrderedScripts(Scripts):
-    """Scripts whose ``begin`` shares connections. A lost call is made again on one of its own."""
+    """Scripts whose ``begin`` shares connections. A lost call is repeated on a connection of its own."""
 
     def __init__(self, behind: Scripts, connection: Connection) -> None:
         self._nodes = _SharedConnections(connection)
         super().__init__(cast(Connection, self._nodes))
         self._behind = behind
-        self._heads = behind._heads  # which take longer to make than the rest of a small call
+        self._heads = behind._heads  # making them takes longer than the rest of a small call
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
         """See :meth:`Scripts.begin`."""
@@ -55,7 +55,7 @@ class _OrderedScripts(Scripts):
 
 
 class _SharedConnections:
-    """As much of a connection as :meth:`Scripts.begin` asks for."""
+    """Part of the connection interface that :meth:`Scripts.begin` needs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -71,22 +71,22 @@ class _SharedConnections:
 
 
 class _SharedLink:
-    """One connection of a node, lent to every call until all of them have their answers."""
+    """Connection to one node, shared by calls until all of them have their replies."""
 
     def __init__(self, pool: BoundedPool) -> None:
         self._pool = pool
         self._link: Link | None = None
-        #: calls on the connection
+        #: number of calls that use the connection
         self._users = 0
         self._lost = False
-        #: whether the call that is being begun went out
+        #: True if the call that is being begun was sent
         self._sent = False
-        #: calls that could not be sent, and are made when their answers are asked for
+        #: number of calls that could not be sent, and are made when their replies are read
         self._later = 0
 
     def begin(self, packed: bytes, until: float) -> Pending | None:
         """See :meth:`BoundedPool.begin`."""
-        # A call that comes when the connection is lost must not overtake those that were lost with it.
+        # A call that begins after the connection was lost must not overtake those that were lost with it.
         if self._is_lost() or self._later:
             return None
         if self._link is None:
@@ -104,7 +104,7 @@ class _SharedLink:
         return Pending(self._read, self._release)
 
     def watched(self, reply: Reply) -> Reply:
-        """The reply of the call that was begun just now."""
+        """Return the reply of the call that was just begun."""
         sent, self._sent = self._sent, False
         if sent:
             return reply
@@ -123,7 +123,7 @@ class _SharedLink:
 
     def _read(self, until: float) -> Any:
         if self._link is None or self._is_lost():
-            # What could be read would be the answer to another call.
+            # The reply read here would be that of another call.
             raise redis_errors.ConnectionError("the connection was lost with an earlier call")
         try:
             return self._link.read_before(until)

@@ -1,7 +1,7 @@
-"""The bounded pool of connections, which plain commands and packed script calls share.
+"""Bounded pool of connections, shared by plain commands and packed script calls.
 
-redis-py's own pool raises as soon as all connections are in use, and takes longer to hand one out than packing and
-parsing a call takes.
+redis-py's own pool raises as soon as all connections are in use, and taking a connection from it takes longer than
+packing and parsing a call.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Limits:
     """Limits of a pool and of each call over it.
 
     Args:
-        connections: connections at a time, idle ones included.
-        patience: seconds in which a call ends: waiting for a connection, connecting and every retry included.
-        max_age: seconds after which a connection is made anew; None = never.
+        connections: maximum number of connections, idle ones included.
+        patience: time limit of a call in seconds, including the wait for a connection, connecting and every retry.
+        max_age: seconds after which a connection is replaced; None = never.
     """
 
     connections: int = 100
@@ -44,8 +44,8 @@ class Limits:
 class BoundedPool(ConnectionPool):
     """Pool that lets a caller wait, in the order of arrival, while all connections are in use.
 
-    A connection that its holder lost without giving it back is forgotten with its last reference, so that it does not
-    count for ever. After a fork the child makes connections of its own.
+    A connection that its holder lost without releasing it is dropped with its last reference, so that it does not count
+    for ever. After a fork the child makes connections of its own.
     """
 
     _available_connections: list[Link]
@@ -59,27 +59,27 @@ class BoundedPool(ConnectionPool):
         # redis-py 6 and 7 print all arguments here, the password among them.
         return f"<{type(self).__name__}>"
 
-    # --- as redis-py's
+    # --- interface of redis-py
 
     def reset(self) -> None:
-        """Forget all connections: they are another process's."""
+        """Drop all connections, which belong to another process."""
         self._lock = threading.RLock()  # the parent's may have been held when it forked
         self._waiting: deque[SimpleQueue[Link]] = deque()
-        #: all that there are, in use or not
+        #: all existing connections, in use or not
         self._links: WeakSet[Link] = WeakSet()
         super().reset()
 
     @property
     def _in_use_connections(self) -> Any:
-        """Connections in use, as redis-py's other methods ask for them."""
+        """Connections in use, for the other methods of redis-py."""
         return {link for link in self._links if link.in_use}
 
     @_in_use_connections.setter
     def _in_use_connections(self, connections: Any) -> None:
-        """Do nothing: redis-py empties what it would keep here itself."""
+        """Ignore the assignment: redis-py only empties its own set here."""
 
     def make_connection(self) -> Any:
-        """Return a new connection, which connects when it is used."""
+        """Return a new connection, which connects on first use."""
         patience, max_age = self.limits.patience, self.limits.max_age
         return self.connection_class(**self.connection_kwargs, patience=patience, max_age=max_age)
 
@@ -91,11 +91,11 @@ class BoundedPool(ConnectionPool):
         return link
 
     def release(self, connection: Any) -> None:
-        """Take a connection back, for whoever waits longest."""
+        """Take a connection back, and pass it to the longest-waiting caller."""
         if self.pid != os.getpid():
             self._checkpid()
         with self._lock:
-            if not connection.in_use or connection.pid != self.pid:  # given back before, or the parent process's
+            if not connection.in_use or connection.pid != self.pid:  # released before, or the parent process's
                 return
             connection.retry.until = None
             if self._waiting:
@@ -105,12 +105,12 @@ class BoundedPool(ConnectionPool):
             if connection.is_open:
                 self._available_connections.append(connection)
             else:
-                self._available_connections.insert(0, connection)  # those that are open are used first
+                self._available_connections.insert(0, connection)  # open ones are used first
 
     # --- for packed calls
 
     def take(self, until: float | None = None) -> Link:
-        """Return a connection, to be given back by :meth:`release`.
+        """Return a connection, to be returned by :meth:`release`.
 
         Args:
             until: end (monotonic) of the call; None = that of the thread (:func:`.link.within`), or of its patience.
@@ -134,10 +134,10 @@ class BoundedPool(ConnectionPool):
         return link
 
     def take_spare(self, until: float) -> Link | None:
-        """Return a connection for a call that ends at ``until``; None = only one is left, or none.
+        """Return a connection for a call that ends at ``until``; None = at most one is free.
 
-        For callers who may hold several while they wait for another one. The last one is left to those who hold none:
-        otherwise callers could wait for each other in a circle.
+        For callers that may hold several while they wait for another one. The last one is reserved for callers that
+        hold none: otherwise callers could wait for each other in a circle.
         """
         if self.pid != os.getpid():
             self._checkpid()
@@ -151,7 +151,7 @@ class BoundedPool(ConnectionPool):
         return link
 
     def begin(self, packed: bytes, until: float) -> Pending | None:
-        """Send a packed command, once, for a caller who reads the reply later; None = no connection is to spare."""
+        """Send a packed command, once, for a caller that reads the reply later; None = no spare connection."""
         link = self.take_spare(until)
         if link is None:
             return None
@@ -165,7 +165,7 @@ class BoundedPool(ConnectionPool):
     # ---
 
     def _free(self) -> Link | None:
-        """Return a connection that nobody uses, or a new one; None = all are in use. Call it under the lock."""
+        """Return an unused or new connection; None = all are in use. The caller must hold the lock."""
         if self._available_connections:
             link = self._available_connections.pop()
         elif len(self._links) < self.max_connections:
@@ -183,7 +183,7 @@ class BoundedPool(ConnectionPool):
             with self._lock, suppress(ValueError):
                 self._waiting.remove(place)
             with suppress(Empty):
-                link = place.get_nowait()  # it came at the last moment
+                link = place.get_nowait()  # it arrived at the last moment
                 if isinstance(error, Empty):
                     return link
                 self.release(link)
@@ -198,7 +198,7 @@ class BoundedPool(ConnectionPool):
         if until is not None:
             link.limit(until)
         if self.limits.max_age is not None and time.monotonic() >= link.old_at:
-            link.disconnect()  # it connects again before it sends
+            link.disconnect()  # it reconnects before it sends
             self._close_old()
 
     def _close_old(self) -> None:
@@ -210,21 +210,21 @@ class BoundedPool(ConnectionPool):
 
 
 class BoundedSentinelPool(BoundedPool, SentinelConnectionPool):
-    """The same for the master that Sentinels name."""
+    """Bounded pool for the master that Sentinels name."""
 
     def release(self, connection: Any) -> None:
-        """See :meth:`BoundedPool.release`. A connection to an earlier master is closed."""
+        """Release a connection, see :meth:`BoundedPool.release`. A connection to an earlier master is closed."""
         if self.master_address != (connection.host, connection.port):
             connection.disconnect()
         super().release(connection)
 
 
 class Pending:
-    """Command that was sent, and whose reply has to be read, once.
+    """Command that was sent, and whose reply has to be read once.
 
     Args:
-        read: returns the reply, or raises what came instead; gets the end (monotonic) of the wait for it.
-        release: gives the connection back.
+        read: returns the reply or raises the error; gets the end (monotonic) of the wait for it.
+        release: returns the connection to the pool.
     """
 
     __slots__ = ("_read", "_release")
@@ -234,7 +234,7 @@ class Pending:
         self._release = release
 
     def reply(self, until: float) -> Any:
-        """Return the reply, or raise what came instead. The wait for it ends at ``until`` (monotonic)."""
+        """Return the reply or raise the error. The wait for it ends at ``until`` (monotonic)."""
         try:
             return self._read(until)
         finally:

@@ -1,4 +1,4 @@
-"""Can a queue live on this Redis? One look at the server, and a plain sentence about what stands in the way."""
+"""Check that a Redis server is fit for a queue, with a plain sentence about any obstacle."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ OLDEST: Final = (6, 2)
 _SETTING: Final = "DELAYQ['REDIS']"
 _TLS_ALERT: Final = b"\x15\x03"
 _PASSWORD: Final = re.compile("username-password|Authentication required")
-_PATIENCE: Final = 2.0  # seconds for each look at the line
+_PATIENCE: Final = 2.0  # seconds for each test connection
 
 
 def check(make_pool: Callable[[], ConnectionPool], where: str, *, cluster: bool) -> dict[str, Any]:
-    """``INFO`` of the server (on a cluster: of one node), if a queue can live there.
+    """Return ``INFO`` of the server (on a cluster: of one node), if it is fit for a queue.
 
     Args:
-        make_pool: makes a pool of connections to it; on a cluster that connects already.
+        make_pool: makes a pool of connections to it; on a cluster this connects already.
         where: the address for messages, without secrets.
-        cluster: whether a cluster is expected.
+        cluster: True if a cluster is expected.
 
     Raises:
         Misconfigured, QueueUnavailable: see ``Connection.check``.
@@ -60,7 +60,7 @@ def _info(client: redis.Redis) -> dict[str, Any]:
         logger.warning("the Redis user may not run INFO, so the server's version and settings are not checked")
         return {}
     except redis_errors.ResponseError as error:
-        if "permission" not in str(error):  # NOPERM of redis-py's that have no class for it
+        if "permission" not in str(error):  # NOPERM in versions of redis-py without a class for it
             raise
         return {}
 
@@ -138,8 +138,8 @@ def _of_the_line(
 
 
 def _told_by_greeting(pool: ConnectionPool | None, where: str, *, silent: bool) -> Misconfigured | None:
-    """What the other end's answer to a plain PING tells: TLS on the wrong side, protected mode, no Redis at all."""
-    if pool is None or "host" not in pool.connection_kwargs:  # a Sentinel's master and a unix socket are not asked
+    """Return the error that the reply to a plain PING shows: TLS on the wrong side, protected mode, not a Redis."""
+    if pool is None or "host" not in pool.connection_kwargs:  # not for a Sentinel's master or a unix socket
         return None
     address = (pool.connection_kwargs["host"], pool.connection_kwargs.get("port", 6379))
     tried_tls = issubclass(pool.connection_class, SSLConnection)
@@ -165,7 +165,7 @@ def _greeting(address: tuple[str, int]) -> bytes:
 
 
 def _speaks_tls(address: tuple[str, int]) -> bool:
-    """Whether a handshake is answered, be it with a refusal. Nothing secret is sent, so nothing is verified."""
+    """Return True if the peer answers a handshake, even with a refusal. No secret is sent, so nothing is verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""Loads the Lua scripts, composes their includes and calls them. Nobody else sees a script's name.
+"""Loader and caller of the Lua scripts. No other module handles their sources and hashes.
 
-A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are pasted there, in
-that order. Redis from 7 on reads the flags in the first line; for 6.2 that line is taken off.
+A script begins with a header and a line ``-- include a b c``: the pieces ``lua/lib/<name>.lua`` are inserted there, in
+that order. Redis 7 and later reads the flags in the first line; for 6.2 that line is removed.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ NAMES: Final = (
     "take_over",
     "locate",
 )
-#: a node of a cluster that says so, or nothing, is not the one to ask (any more)
+#: errors of a cluster node after which the call goes to another node (or waits for the slot to move)
 _ELSEWHERE: Final = (
-    redis_errors.AskError,  # and MovedError
+    redis_errors.AskError,  # and its subclass MovedError
     redis_errors.TryAgainError,
     redis_errors.ClusterError,
     redis_errors.SlotNotCoveredError,
     redis_errors.ConnectionError,
     redis_errors.TimeoutError,
 )
-#: packed beginnings of calls that are kept, 1.5 kB each
+#: maximum number of packed call headers that are cached, 1.5 kB each
 MOST_HEADS: Final = 20_000
 _INCLUDE: Final = re.compile(r"^ *-- include (.+)$", re.MULTILINE)
 _SCRIPT_FLAGS_SINCE: Final = (7, 0)
@@ -97,7 +97,7 @@ _SCRIPT_FLAGS_SINCE: Final = (7, 0)
 
 @cache
 def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
-    """The source of a script with its pieces pasted in.
+    """Return the source of a script with its pieces inserted.
 
     Args:
         flags: keep the first line, which Redis before 7 cannot read.
@@ -116,14 +116,14 @@ def compose(name: str, *, flags: bool = True, test_clock: bool = False) -> str:
     if not flags and source.startswith("#!"):
         first, _, source = source.partition("\n")
         if "allow-oom" in first:
-            # Before 7 a script may use memory over the limit once it has written; this is a write that changes nothing.
+            # Before 7 a script may exceed the memory limit once it has written; this is a write that changes nothing.
             source = "redis.call('PERSIST', KEYS[1])\n" + source
     return source
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Turns what redis-py raises into the errors of this package; the original stays as the cause."""
+    """Translate errors of redis-py into the errors of this package; the original stays as the cause."""
     try:
         yield
     except REDIS_ERRORS as error:
@@ -131,7 +131,7 @@ def clear_errors() -> Iterator[None]:
 
 
 def raise_clear(error: Exception) -> NoReturn:
-    """Raises the error of this package for what redis-py raised; a fault of ours goes on as it is."""
+    """Raise the error of this package for an error of redis-py; a bug of ours is raised unchanged."""
     fault = classify(error)
     if fault is Fault.BUG:
         raise error
@@ -143,19 +143,19 @@ def raise_clear(error: Exception) -> NoReturn:
 
 
 def pack_argument(value: Any) -> bytes:
-    """A word of a command as it goes over the wire."""
+    """Return a word of a command in wire format."""
     word = value if type(value) is bytes else str(value).encode()
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 class Reply(Protocol):
-    """Waits for the reply to a call that was begun, until a moment (monotonic); without one, as long as a call may."""
+    """Function that waits for the reply to a call, until a moment (monotonic) or the end of the call's time limit."""
 
     def __call__(self, until: float | None = None) -> Any: ...
 
 
 class Scripts:
-    """The scripts of one deployment. Calls are ``scripts.call(name, keys, *args)``."""
+    """Lua scripts of one deployment. Calls are ``scripts.call(name, keys, *args)``."""
 
     def __init__(self, connection: Connection, *, test_clock: bool = False) -> None:
         self._connection = connection
@@ -165,7 +165,7 @@ class Scripts:
         self._flags: bool | None = None
 
     def call(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Any:
-        """Run a script; load it when the server does not know it (restart, ``SCRIPT FLUSH``, failover).
+        """Run a script; load it if the server does not have it (restart, ``SCRIPT FLUSH``, failover).
 
         Raises:
             QueueUnavailable, QueueFull, Misconfigured: see :func:`clear_errors`.
@@ -173,10 +173,10 @@ class Scripts:
         return self._call(name, keys, args, time.monotonic() + self._connection.patience)
 
     def begin(self, name: str, keys: tuple[bytes, ...], *args: Any) -> Reply:
-        """Send a call and return what waits for its reply, which must be called.
+        """Send a call and return a function that waits for its reply; the function must be called.
 
-        Calls to several nodes of a cluster are worked on at the same time.
-        If anything goes wrong on the way the call is made again as a whole: it carries its request id.
+        Calls to several nodes of a cluster run at the same time. If anything goes wrong, the call is repeated as a
+        whole, which is safe because it carries its request id.
         """
         until = time.monotonic() + self._connection.patience
         pending = None
@@ -187,7 +187,7 @@ class Scripts:
 
         def finish(until: float | None = None) -> Any:
             if until is None:
-                until = time.monotonic() + left  # what the caller does meanwhile does not count
+                until = time.monotonic() + left  # time that the caller spends meanwhile does not count
             if pending is not None:
                 with suppress(*REDIS_ERRORS):
                     return pending.reply(until)
@@ -202,7 +202,7 @@ class Scripts:
             try:
                 return self._connection.exchange(keys[0], self._command(sha, keys, args), until)
             except NoScriptError:
-                pass  # EVAL loads and runs on the very node that answers, inside one command
+                pass  # EVAL loads and runs on the node that answers, inside one command
             except _ELSEWHERE:
                 if not self._connection.cluster:
                     raise
@@ -214,22 +214,22 @@ class Scripts:
         return self._packed(sha, keys, len(args)) + b"".join(map(pack_argument, args))
 
     def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
-        """The part of the command that is the same in every call of a script on a shard, in the wire's own form.
+        """Return the constant part of a script's command on a shard, in wire format.
 
-        Twenty-eight keys take redis-py longer to pack than the rest of a schedule() takes altogether.
+        Packing 28 keys takes redis-py longer than all the rest of a schedule() call.
         """
         of = (sha, keys[0], keys[-1], arguments)
         known = self._heads.get(of)
         if known is None:
             words = [b"EVALSHA", sha.encode(), len(keys), *keys]
             known = b"*%d\r\n" % (len(words) + arguments) + b"".join(map(pack_argument, words))
-            if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are made again
+            if len(self._heads) >= MOST_HEADS:  # queues and epochs come and go; those in use are packed again
                 self._heads.clear()
             self._heads[of] = known
         return known
 
     def loaded(self, name: str) -> tuple[str, str]:
-        """``(sha, source)`` of a script as this server wants it."""
+        """Return ``(sha, source)`` of a script in the form that this server needs."""
         known = self._loaded.get(name)
         if known is None:
             source = compose(name, flags=self._server_knows_flags(), test_clock=self._test_clock)
@@ -243,9 +243,9 @@ class Scripts:
 
 
 def server_version(info: Callable[..., Any]) -> tuple[int, ...]:
-    """``(major, minor)`` that the server says it is compatible with (Valkey says 7.2)."""
+    """Return the ``(major, minor)`` that the server reports as compatible (Valkey reports 7.2)."""
     answer = info("server")
-    if "redis_version" not in answer:  # a cluster answers for each node
+    if "redis_version" not in answer:  # a cluster returns one section per node
         versions = [server_version(lambda _section, node=node: node) for node in answer.values()]
         return min(versions)
     return tuple(int(part) for part in str(answer["redis_version"]).split(".")[:2])

@@ -1,7 +1,7 @@
-"""The three kinds of deployment (a server, Sentinels, a Cluster), all with the same settings.
+"""Sources of connections for the three kinds of deployment (server, Sentinels, Cluster), all with the same settings.
 
 redis-py's defaults differ between its versions, between ``Redis()`` and ``from_url()``, and some of them are harmful to
-a queue (ten silent re-sends, no time limit at all). So every setting is given here, for every way to connect.
+a queue (ten silent retries, no time limit at all). Therefore every setting is given here, for every kind.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ except ImportError:  # redis-py before 5.3
     from redis.backoff import EqualJitterBackoff as ExponentialWithJitterBackoff  # type: ignore[assignment]
 
 # Errors after which the same command is sent again. READONLY is among them, because it ends with a new connection,
-# which finds the new master; the script was not run. Every script of ours knows a command that it has seen before.
+# which finds the new master; the script was not run. Every script recognises a repeated command.
 _RETRIED: Final = (redis_errors.ConnectionError, redis_errors.TimeoutError, redis_errors.ReadOnlyError)
 
 
 def _keepalive_options() -> dict[int, int]:
-    """A peer that vanished without a word is noticed after 45 s, also by a read without a time limit."""
+    """Return options by which TCP detects a silently lost peer after 45 s, also in a read without a time limit."""
     wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
     return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}
 
 
 def _settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
-    """The arguments of every connection, whoever made it."""
+    """Return the arguments common to all connections."""
     backoff: AbstractBackoff = ExponentialWithJitterBackoff(base=0.02, cap=LONGEST_PAUSE)
     settings: dict[str, Any] = {
         "socket_timeout": config.socket_timeout,
         "socket_connect_timeout": config.connect_timeout,
         "retry": Retry(backoff, config.retries, supported_errors=_RETRIED),
-        "retry_on_error": list(_RETRIED),  # redis-py before 6 asks this list, too
-        "health_check_interval": 0,  # one more step in a call; what it would find out, the command itself does
+        "retry_on_error": list(_RETRIED),  # redis-py before 6 checks this list, too
+        "health_check_interval": 0,  # an extra step in each call; the command itself detects the same problems
         "protocol": 2,
         "decode_responses": False,
         "encoding": "utf-8",
@@ -64,7 +64,7 @@ def _settings(config: RedisConfig, *, tcp: bool = True) -> dict[str, Any]:
 
 
 def _blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
-    """What is different for a connection that waits: patience, and no re-send of a wait that timed out."""
+    """Return the differing settings of a blocking connection: its own time limit, and no retries."""
     return {
         "socket_timeout": socket_timeout,
         "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
@@ -74,7 +74,7 @@ def _blocking_settings(socket_timeout: float | None) -> dict[str, Any]:
 
 
 def _hurried_settings(seconds: float) -> dict[str, Any]:
-    """Return what is different for a caller in a hurry: a lost connection is made anew once."""
+    """Return the differing settings for callers with a short time limit: a lost connection is replaced once."""
     lost = (redis_errors.ConnectionError, redis_errors.ReadOnlyError)
     return {
         "socket_timeout": seconds,
@@ -90,7 +90,7 @@ def _limits(config: RedisConfig) -> Limits:
 
 
 def _waiting_limits(limits: Limits) -> Limits:
-    """Return the limits for a client that waits as long as it is told to, on connections that its holder replaces."""
+    """Return the limits for a client that blocks without a deadline, on connections that its holder replaces."""
     return replace(limits, patience=math.inf, max_age=None)
 
 
@@ -115,7 +115,7 @@ class Source(Protocol):
 
 
 class Server:
-    """One server at a fixed address."""
+    """Single server at a fixed address."""
 
     cluster = False
 
@@ -148,7 +148,7 @@ class Server:
 
 
 class Sentinels:
-    """The master that the Sentinels name."""
+    """Master that the Sentinels name."""
 
     cluster = False
 
@@ -192,7 +192,7 @@ class Sentinels:
 
 
 def _bounded_sentinels(addresses: Iterable[Address], own: dict[str, Any], **changes: Any) -> Sentinel:
-    """Return the Sentinels. Each is asked within its own time limit and within that of the call that asks."""
+    """Return the Sentinels. A query to each ends within its own time limit and within that of the calling command."""
     settings = own | changes
     made = Sentinel(list(addresses), sentinel_kwargs=settings)
     for client in made.sentinels:
@@ -204,7 +204,7 @@ def _bounded_sentinels(addresses: Iterable[Address], own: dict[str, Any], **chan
 
 
 def _sentinel_settings(config: RedisConfig) -> dict[str, Any]:
-    """For the Sentinels themselves: no retries, because the next Sentinel is the retry."""
+    """Return the settings for the Sentinels themselves: no retries, because the next Sentinel is the retry."""
     return _settings(config) | {
         "socket_timeout": config.connect_timeout,
         "retry": Retry(NoBackoff(), 0, supported_errors=_RETRIED),
@@ -213,13 +213,13 @@ def _sentinel_settings(config: RedisConfig) -> dict[str, Any]:
 
 
 class _Cluster(RedisCluster):
-    """A cluster's client that also follows to nodes it has not heard of.
+    """Client of a cluster that also follows redirects to unlisted nodes.
 
-    A node that was just added has no slots yet and is in no list; redis-py would break on being sent there (ASK).
+    A node that was just added has no slots yet and is in no list; redis-py would fail on a redirect to it (ASK).
     """
 
     _newcomers: dict[str, ClusterNode]
-    #: seconds in which a command ends, however many nodes are asked
+    #: time limit of a command in seconds, however many nodes it needs
     patience: float = math.inf
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -242,7 +242,7 @@ class _Cluster(RedisCluster):
 
 
 class Cluster:
-    """A Redis Cluster."""
+    """Redis Cluster."""
 
     cluster = True
 
@@ -273,14 +273,14 @@ class Cluster:
             with within(time.monotonic() + self.limits.patience):
                 # One silent node must not stop the queues of the others.
                 made = _Cluster(
-                    # redis-py takes another class of pools only from who gives a URL.
+                    # redis-py accepts another class of pools only together with a URL.
                     url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
                     startup_nodes=[ClusterNode(host, port) for host, port in others],
                     require_full_coverage=False,
                     connection_pool_class=partial(BoundedPool, limits=self.limits),
                     **options,
                 )
-        except IndexError as error:  # what redis-py makes of a cluster that has no slots yet
+        except IndexError as error:  # raised by redis-py for a cluster that has no slots yet
             raise redis_errors.ClusterDownError("CLUSTERDOWN no slot is served by any node") from error
         made.patience = self.limits.patience
         return made
@@ -308,7 +308,7 @@ def _of_pool(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_of(config: RedisConfig) -> Source:
-    """The deployment that ``config`` names."""
+    """Return the deployment that ``config`` names."""
     if config.sentinels:
         return Sentinels.of(config)
     if config.cluster_nodes:
@@ -316,17 +316,17 @@ def source_of(config: RedisConfig) -> Source:
     return Server.of(config)
 
 
-# --- taking over a client that somebody else made
+# --- sources from an existing client
 
-# What leads to the server; everything else of a foreign client is replaced by our settings.
+# Options that identify the server; everything else of a foreign client is replaced by our settings.
 _TAKEN_OVER: Final = ("host", "port", "path", "db", "username", "password", "credential_provider")
 
 
 def source_of_client(client: Any) -> Source:
-    """The deployment that a redis-py client (django-redis's, for instance) leads to, with our settings.
+    """Return the deployment of a redis-py client (django-redis's, for instance), with our settings.
 
     Raises:
-        Misconfigured: it is no synchronous redis-py client, or leads to replicas.
+        Misconfigured: it is not a synchronous redis-py client, or connects to replicas.
     """
     if isinstance(client, RedisCluster):
         return _cluster_of_client(client)

@@ -1,4 +1,4 @@
-"""Putting many jobs in: packed into chunks of one shard, two of them under way while the next one is packed."""
+"""Sender of many jobs, packed into chunks of one shard; two chunks are in flight while the next one is packed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CHUNK: Final = 250
 CHUNK_BYTES: Final = 1 << 20
 IN_FLIGHT: Final = 2
 MOVED: Final = "v"
-#: letters behind which the key of a generation is answered, if it is asked for
+#: outcomes whose reply carries the key of a generation, if requested
 _WITH_KEY: Final = frozenset("mig")
 
-#: place among the jobs given, the job, its packed form
+#: place among the given jobs, the job, its packed form
 _Entry: TypeAlias = tuple[int, NewJob, bytes]
-#: places, and a letter for each
+#: places, and an outcome letter for each
 _Answer: TypeAlias = tuple[list[int], str]
 
 
 class _Packer:
-    """Collects the entries of one shard until they make a chunk."""
+    """Collector of the entries of one shard until they fill a chunk."""
 
     __slots__ = ("_size", "entries")
 
@@ -43,19 +43,19 @@ class _Packer:
         self._size = 0
 
     def add(self, entry: _Entry) -> bool:
-        """Whether the chunk is full now."""
+        """Add an entry; return True if the chunk is full."""
         self.entries.append(entry)
         self._size += len(entry[2])
         return len(self.entries) == CHUNK or self._size >= CHUNK_BYTES
 
     def take(self) -> list[_Entry]:
-        """The entries of the chunk; begins a new one."""
+        """Return the entries of the chunk and begin a new one."""
         entries, self.entries, self._size = self.entries, [], 0
         return entries
 
 
 class _Sent(NamedTuple):
-    """A chunk under way."""
+    """Chunk in flight."""
 
     number: int
     entries: list[_Entry]
@@ -64,11 +64,11 @@ class _Sent(NamedTuple):
 
 
 class ChunkSender:
-    """One call for any number of jobs. What a closed shard sends away goes on to the next epoch's, in its order.
+    """Sender of any number of jobs in one call. Jobs refused by a closed shard go to the next epoch, in order.
 
-    Where a shard gets several chunks they go over one line to a node, so that none overtakes another
-    (:mod:`..redis.ordered`). Those that have an id in common wait for each other besides: the first may have to be sent
-    again when the second has been done.
+    If a shard gets several chunks, they go over one connection per node, so that none overtakes another
+    (:mod:`..redis.ordered`). Chunks that share an id also wait for each other: the first may have to be sent again when
+    the second is already done.
 
     Args:
         keys: fill in ``NewJob.joined``.
@@ -82,21 +82,21 @@ class ChunkSender:
         self._deadline = pack_deadline(not_after_ms)
         self._packers: defaultdict[int, _Packer] = defaultdict(_Packer)
         self._on_the_way: deque[_Sent] = deque()
-        #: what was sent away and is not packed again yet
+        #: entries that were refused by a closed shard and are not packed again yet
         self._moved: deque[_Entry] = deque()
-        #: by place, the shards that sent a job away which is still on its way
+        #: by place of an unfinished job, the shards that refused it
         self._asked: dict[int, frozenset[int]] = {}
         self._patience: Patience | None = None
 
     def send(self, news: Iterable[NewJob]) -> Iterator[_Answer]:
-        """Places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
+        """Send the jobs; yield places and outcomes (letters of ``schedule.lua``) of one chunk after another."""
         queue, packers = self._queue, self._packers
         layout = queue.layout
         try:
             for place, new in enumerate(news):
                 if queue.layout is not layout:
                     layout = queue.layout
-                    yield from self._all()  # they went where ids belonged before, and may be sent on to where this goes
+                    yield from self._all()  # entries packed for the old layout must arrive before this one
                 entry = place, new, pack_new(new)
                 number = self._route(entry)
                 if packers[number].add(entry):
@@ -105,13 +105,13 @@ class ChunkSender:
                     yield from self._send_moved()
             yield from self._all()
         except QueueUnavailable:
-            self._drain(until=time.monotonic())  # the time for an answer is over for those behind it, too
+            self._drain(until=time.monotonic())  # entries behind it are out of time, too
             raise
         finally:
             self._drain()
 
     def _route(self, entry: _Entry) -> int:
-        """The oldest shard in which the id may live, of those that did not send it away."""
+        """Return the oldest shard in which the id may live and that has not refused it."""
         queue, new = self._queue, entry[1]
         fresh = new.fresh and not new.durable
         if (fresh or len(queue.epochs) == 1) and entry[0] not in self._asked:
@@ -126,13 +126,13 @@ class ChunkSender:
             queue.broker.epochs.meet(queue, homes[-1] // MAX_SHARDS, self._patience, create=True)
 
     def _keep_order(self) -> None:
-        """From here on a shard may get one chunk behind another. Most calls have few jobs and never come to that."""
+        """Keep the order of chunks from here on. Most calls have few jobs and never need it."""
         if not self._in_order:
             self._in_order = True
             self._scripts = in_order(self._scripts, self._queue.broker.connection)
 
     def _send(self, number: int) -> Iterator[_Answer]:
-        """Sends what is packed for a shard; answers of others that had to be waited for."""
+        """Send the entries packed for a shard; yield replies that had to be collected first."""
         entries = self._packers[number].take()
         shard = self._queue.shard(number)
         frame = b"".join([entry[2] for entry in entries])
@@ -148,7 +148,7 @@ class ChunkSender:
             yield self._collect()
 
     def _send_moved(self) -> Iterator[_Answer]:
-        """Packs again what was sent away, and sends the chunks that become full. What comes back meanwhile is last."""
+        """Pack refused entries again, and send the chunks that become full. Entries refused meanwhile come last."""
         if self._moved:
             self._keep_order()
         while self._moved:
@@ -158,7 +158,7 @@ class ChunkSender:
                 yield from self._send(number)
 
     def _all(self) -> Iterator[_Answer]:
-        """Sends everything, until there is nothing more to be answered."""
+        """Send everything, until no reply is outstanding."""
         while True:
             for number in [number for number, packer in self._packers.items() if packer.entries]:
                 yield from self._send(number)
@@ -169,7 +169,7 @@ class ChunkSender:
             yield from self._send_moved()
 
     def _drain(self, until: float | None = None) -> None:
-        """Read what is under way, after a call or the caller's iterable broke off: connections are given back empty."""
+        """Read outstanding replies after an error or an interrupted iterable, so that connections are clean."""
         while self._on_the_way:
             with suppress(DelayQError):
                 self._on_the_way.popleft().reply(until)

@@ -1,4 +1,4 @@
-"""How a run makes way for others: its limits, and its patience."""
+"""Throttling of bulk loads: rate and memory limits, and waiting times."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 
 class RunStopped(DelayQError):
-    """The sender was told to stop while it waited. What it wrote is known: the run can be gone on with."""
+    """Stop request during a wait. All rows written so far are recorded, so the bulk load can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How a run makes way for others. Seconds, unless something else is said.
+    """Limits that make a bulk load yield to other work. Times are in seconds.
 
     Raises:
-        InvalidJob: a limit that cannot be one.
+        InvalidJob: an invalid limit.
     """
 
-    #: jobs a second of all senders of the run together; None = as fast as it goes. Not for rows that find their job in
-    #: an older epoch of the queue, which are few
+    #: jobs a second of all senders of the bulk load together; None = no limit. Rows whose job lives in an older epoch
+    #: of the queue, which are few, are not counted
     per_second: float | None = None
-    #: how long a full or paused queue, or a full Redis, is waited for without that anything goes in
+    #: longest wait without progress for a full or paused queue, or a full Redis
     patience: float = 600.0
-    #: part of Redis's ``maxmemory`` beyond which nothing is sent; 0 = it is not looked at
+    #: share of Redis's ``maxmemory`` above which sending pauses; 0 = no check
     most_memory: float = 0.85
-    #: chunks between two looks at it
+    #: chunks between two checks of the memory
     look_every: int = 100
 
     def __post_init__(self) -> None:
@@ -52,12 +52,12 @@ class Limits:
 
 
 class Wait:
-    """One wait for something that cannot be hurried: longer and longer rests, up to an end.
+    """Wait with growing pauses and a deadline.
 
     Args:
-        seconds: when it is given up.
-        stop: asked while it waits.
-        longest: of one rest, seconds.
+        seconds: time until the wait is given up.
+        stop: called during the wait; True ends it.
+        longest: longest pause, seconds.
     """
 
     def __init__(self, seconds: float, stop: Callable[[], bool], *, first: float = 0.05, longest: float = 2.0) -> None:
@@ -67,7 +67,7 @@ class Wait:
         self._longest = longest
 
     def rest(self, refusal: Exception) -> None:
-        """Rests once; raises ``refusal`` instead when it has taken too long."""
+        """Pause once; raise ``refusal`` instead after the deadline."""
         if time.monotonic() >= self._give_up_at:
             raise refusal
         rest(self._pause, self._stop)
@@ -75,7 +75,7 @@ class Wait:
 
 
 def rest(seconds: float, stop: Callable[[], bool]) -> None:
-    """Waits.
+    """Sleep for the given time.
 
     Raises:
         RunStopped: ``stop()`` was true.
@@ -90,7 +90,7 @@ def rest(seconds: float, stop: Callable[[], bool]) -> None:
 
 
 class Brakes:
-    """Holds one sender back, before each chunk: as long as Redis is near its limit, and so that the rate is kept."""
+    """Throttle of one sender: before each chunk it waits for Redis's memory limit, and to keep the rate."""
 
     def __init__(self, broker: Broker, run: Run, limits: Limits, stop: Callable[[], bool]) -> None:
         self._broker = broker
@@ -100,14 +100,14 @@ class Brakes:
         self._chunks = 0
 
     def hold(self, jobs: int, ledger: bytes, digest: bytes) -> None:
-        """Returns when ``jobs`` jobs may be sent.
+        """Wait until ``jobs`` jobs may be sent.
 
         Args:
             ledger: its key.
-            digest: by which it would know this chunk: what is in already takes nothing of the rate.
+            digest: of the chunk in the ledger: a chunk that was written before does not count against the rate.
 
         Raises:
-            QueueFull: there is no memory, for longer than the patience goes.
+            QueueFull: memory was short for longer than ``patience``.
             RunStopped: ``stop()`` was true.
         """
         if self._limits.most_memory and self._chunks % self._limits.look_every == 0:
@@ -136,19 +136,20 @@ class Brakes:
             )
 
     def _memory(self) -> tuple[int, int]:
-        """Bytes in use and the limit, of the node that is nearest to its limit."""
+        """Return bytes in use and the limit, for the node that is nearest to its limit."""
         nodes = memory_of(self._broker).values()
         pairs = [(int(node["used_memory"]), int(node.get("maxmemory", 0))) for node in nodes]
         return max(pairs, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0)
 
 
 def memory_of(broker: Broker) -> dict[str, dict[str, Any]]:
-    """``INFO memory``: of the server, under ""; on a cluster of each master that answers, by its name (``host:port``).
+    """Return ``INFO memory`` of the server, under ""; on a cluster of each reachable master, by name (``host:port``).
 
-    Any of them may be the one that is full. A master that does not answer is left out: whoever needs it will be told.
+    Each master may be the one that is full. An unreachable master is left out; callers that need it get its error
+    later.
 
     Raises:
-        DelayQError: nobody answers.
+        DelayQError: no node answers.
     """
     client: Any = broker.client
     with clear_errors():

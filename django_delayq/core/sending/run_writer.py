@@ -1,4 +1,4 @@
-"""Writing the chunks of a run: packed by shard, two calls under way while the next chunk is packed."""
+"""Writer of the chunks of a bulk load: packed by shard, two calls in flight while the next chunk is packed."""
 
 from __future__ import annotations
 
@@ -40,37 +40,37 @@ _REFUSED: Final = "fp"
 _MOVED: Final = "v"
 _NAMED: Final = "et"
 _CLOSED: Final = "X"
-#: how many ids are named of those that came to nothing
+#: maximum number of refused ids that are listed
 MOST_NAMED: Final = 100
 #: bytes of jobs that wait for their chunks to become full
 MOST_WAITING: Final = 64 << 20
-#: shapes whose chunks become full side by side
+#: number of shapes whose chunks are collected side by side
 MOST_SHAPES: Final = 64
 
 
 class RunClosed(DelayQError):
-    """The run came to its end while this sender was still at work; nothing of this chunk was written."""
+    """Refusal because the bulk load was closed during this sender's work; nothing of this chunk was written."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What became of the rows of one sender. Of chunks that were in before it tells what it came to then."""
+    """Outcomes of the rows of one sender. Chunks that were written before count with their original outcomes."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    #: (id, outcome) of the first that were refused for good
+    #: (id, outcome) of the first rows that were refused for good
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """What waits until it is enough for a call."""
+    """Rows collected for one call."""
 
     rows: Rows = field(default_factory=Rows)
     ids: set[bytes] = field(default_factory=set)
     size: int = 0
 
     def add(self, entry: Entry) -> int:
-        """Its bytes."""
+        """Add an entry; return its size in bytes."""
         ident, due_ms, body, extra = entry
         self.ids.add(ident)
         rows = self.rows
@@ -84,7 +84,7 @@ class _Chunk:
         return size
 
     def extend(self, rows: Rows, size: int) -> bool:
-        """Adds several, of so many bytes; not if one of their ids is there already, or twice among them."""
+        """Add several rows of the given size; return False if an id would occur twice, and add none."""
         self.ids.update(rows.ids)
         if len(self.ids) < len(self.rows) + len(rows):
             self.ids = set(self.rows.ids)
@@ -96,7 +96,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Sent:
-    """A call under way."""
+    """Call in flight."""
 
     number: int
     #: with the keys in the bodies
@@ -106,24 +106,24 @@ class _Sent:
     frame: Frame
     digest: bytes
     reply: Callable[[], bytes | None]
-    #: whether the rate has still to be kept for it
+    #: True if the chunk was not yet counted against the rate
     unpaid: bool = False
 
 
 class RunWriter:
-    """One sender of a run. Give it entries, then :meth:`finish`; not to be shared between threads.
+    """Sender of a bulk load. Pass entries, then call :meth:`finish`; not to be shared between threads.
 
-    A sender that raised is at its end, and has written part of what it was given: go on with the run with another one,
-    and with everything from the beginning.
+    A sender that raised cannot be used again, and has written part of its input. Resume the bulk load with a new
+    sender, and with the complete input.
 
     Args:
-        broker: where to.
-        run: an open run.
+        broker: the target.
+        run: an open bulk load.
         limits: see there.
-        stop: asked while it waits; true = give up waiting (:class:`RunStopped`).
+        stop: called during waits; true = give up waiting (:class:`RunStopped`).
 
     Raises:
-        RunClosed: the run has come to its end.
+        RunClosed: the bulk load is closed.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class RunWriter:
         self._stop = stop
         self._in_order = in_order(broker.scripts, broker.connection)
         self._queue = broker.queue(run.queue)
-        self._queue.reload()  # what this process knows of it may be old
-        #: those through which a chunk may have to go, the oldest first
+        self._queue.reload()  # this process may have an old layout
+        #: epochs that a chunk may have to visit, the oldest first
         self._epochs = run.epochs
         self._groups = groups_of(run)
         self._tables: dict[Shape, dict[int, _Chunk]] = {}
@@ -147,11 +147,11 @@ class RunWriter:
         self._table: dict[int, _Chunk] = {}
         self._waiting = 0
         self._on_the_way: deque[_Sent] = deque()
-        #: how often a chunk of this digest was made; half a byte for each job
+        #: number of chunks made with this digest; half a byte for each job
         self._times: dict[bytes, int] = {}
         #: key of the ledger beside a shard
         self._ledgers: dict[int, bytes] = {}
-        #: what stands for a task in a shard
+        #: code of a task in a shard
         self._codes: dict[tuple[int, bytes], bytes] = {}
         self._broken = False
         self.written = Written()
@@ -159,10 +159,10 @@ class RunWriter:
     # -- collecting --------------------------------------------------------------------------------------------------
 
     def add(self, shape: Shape, entry: Entry) -> None:
-        """One more job. What is given for one id goes in in the order in which it is given.
+        """Add one job. Entries of one id are written in the order given.
 
         Raises:
-            InvalidJob: an id that cannot be one.
+            InvalidJob: an invalid id.
             RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`finish`.
         """
         if shape is not self._shape:
@@ -172,7 +172,7 @@ class RunWriter:
         chunk = self._table.get(group)
         if len(self._tables) > 1:
             self._send_others(group, ident)
-        if chunk is None or ident in chunk.ids:  # one after the other, as if they had come alone
+        if chunk is None or ident in chunk.ids:  # entries of one id are written one after the other, as if sent alone
             if chunk is not None:
                 self._dispatch(shape, group)
             chunk = self._table[group] = _Chunk()
@@ -183,7 +183,7 @@ class RunWriter:
             self._dispatch_all()
 
     def add_many(self, shape: Shape, rows: Rows) -> None:
-        """More jobs: the same chunks as if they were added one by one, for less work.
+        """Add several jobs: the same chunks as with :meth:`add`, for less work.
 
         Raises:
             InvalidJob, RunClosed, RunStopped, QueueFull, QueuePaused, QueueUnavailable: see :meth:`add`.
@@ -191,7 +191,7 @@ class RunWriter:
         if shape is not self._shape:
             self._turn_to(shape)
         if len(self._tables) > 1 or self._waiting + rows.size >= MOST_WAITING:
-            self._add_each(shape, rows)  # chunks may have to go before they are full
+            self._add_each(shape, rows)  # chunks may have to be sent before they are full
             return
         by_group: dict[int, list[int]] = {}
         for place, ident in enumerate(rows.ids):
@@ -202,7 +202,7 @@ class RunWriter:
                 self._add_part(shape, group, part.cut(start, start + self.run.chunk))
 
     def _add_part(self, shape: Shape, group: int, rows: Rows) -> None:
-        """Some of one group, no more than a chunk takes."""
+        """Add rows of one group, at most as many as fit into a chunk."""
         while rows.ids:
             chunk = self._table.get(group)
             if chunk is None:
@@ -228,19 +228,19 @@ class RunWriter:
         self._shape, self._table = shape, self._tables.setdefault(shape, {})
 
     def _send_others(self, group: int, ident: bytes) -> None:
-        """What waits for this id in chunks of another shape goes first."""
+        """Send chunks of other shapes that contain this id first."""
         for shape, table in self._tables.items():
             if table is not self._table and group in table and ident in table[group].ids:
                 self._dispatch(shape, group)
 
     def finish(self) -> Written:
-        """Sends the rest, waits for every answer, and tells what became of all rows.
+        """Send the rest, wait for every reply, and return the outcomes of all rows.
 
         Raises:
-            QueueFull, QueuePaused: for longer than the patience goes.
-            QueueUnavailable: Redis is gone. Who goes on with the run later finds what is in.
-            RunClosed: somebody closed the run meanwhile.
-            RunStopped: it was told to stop while it waited.
+            QueueFull, QueuePaused: for longer than ``Limits.patience``.
+            QueueUnavailable: Redis cannot be reached. A resumed bulk load skips the chunks already written.
+            RunClosed: the bulk load was closed meanwhile.
+            RunStopped: it was stopped while it waited.
         """
         with self._whole():
             self._dispatch_all()
@@ -249,7 +249,10 @@ class RunWriter:
         return self.written
 
     def abandon(self) -> None:
-        """Reads the answers that are on their way, so that the lines are empty; their jobs are in or will be again."""
+        """Read the outstanding replies, so that the connections are clean.
+
+        Their jobs are written, or will be when the bulk load is resumed.
+        """
         while self._on_the_way:
             with suppress(DelayQError):
                 self._on_the_way.popleft().reply()
@@ -266,14 +269,14 @@ class RunWriter:
             chunk = self._tables[shape].pop(group)
             self._waiting -= chunk.size
             while any(sent.group == group and not chunk.ids.isdisjoint(sent.rows.ids) for sent in self._on_the_way):
-                self._collect()  # what was given first for an id may be refused now, and is tried again before this
+                self._collect()  # earlier rows of an id may be refused now and are retried before this chunk
             self._send_to(self._epochs[0], shape, group, chunk.rows)
             while len(self._on_the_way) > IN_FLIGHT:
                 self._collect()
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What is not done to its end has lost jobs, so nothing may follow."""
+        """Mark the sender as broken if the block fails: jobs are lost then, so no later ones may follow."""
         if self._broken:
             raise DelayQError("this sender broke off; go on with the run with a new one, and with all of its input")
         try:
@@ -286,7 +289,7 @@ class RunWriter:
     def _send_to(
         self, epoch: tuple[int, int], shape: Shape, group: int, rows: Rows, origin: _Sent | None = None
     ) -> None:
-        """The same rows make the same chunks, whoever sends them again. Most often they have one place."""
+        """Send rows, split by shard. The same rows make the same chunks in every try; most often one shard gets all."""
         number, shards = epoch
         by_place: dict[int, Rows] = {}
         if self._groups % shards == 0:
@@ -309,7 +312,10 @@ class RunWriter:
         return _Sent(number, shape, group, rows, frame, digest, bytes, origin is None or origin.unpaid)
 
     def _fresh_digest(self, frame: Frame, rows: Rows) -> bytes:
-        """Each chunk of this sender has its own: what is given twice is done twice, since others may lie between."""
+        """Return a digest that is unique within this sender.
+
+        Input given twice is written twice, because other rows may lie between.
+        """
         digest = frame.digest(rows.bodies)
         times = self._times.get(digest, 0)
         self._times[digest] = times + 1
@@ -320,11 +326,12 @@ class RunWriter:
         if ledger is None:
             ledger = self._ledgers[sent.number] = ledger_key(self._broker, self.run, sent.number)
         if sent.number // MAX_SHARDS not in dict(self._queue.epochs):
-            # Retired. Nothing is written there any more, whatever became of its tombstone.
+            # A retired epoch, to which no chunk is written any more, whatever became of its tombstone.
             sent.reply = lambda: self._look(ledger, sent.digest)
             return
         if sent.unpaid and sent.number // MAX_SHARDS == self._queue.epochs[-1][0]:
-            # An older epoch sends on nearly all: that is paid for where it goes to, unless it is in there.
+            # An older epoch refuses nearly all rows. They count against the rate in the epoch that accepts them, unless
+            # they are written there already.
             self._brakes.hold(len(sent.rows), ledger, sent.digest)
             sent.unpaid = False
         shard = self._queue.shard(sent.number)
@@ -357,7 +364,7 @@ class RunWriter:
             if not refused.ids:
                 return
             if len(refused) < len(sent.rows):
-                wait = None  # it goes on, or it is what was told at an earlier try
+                wait = None  # there is progress, or a result of an earlier try
                 sent = self._made(sent.number, sent.shape, sent.group, refused, sent)
             else:
                 wait = wait or Wait(self._limits.patience, self._stop)
@@ -365,7 +372,7 @@ class RunWriter:
             self._call(sent, self._broker.scripts.begin)
 
     def _answer(self, sent: _Sent) -> tuple[str, QueueFull | None]:
-        """The letters, one alone standing for all; and why Redis took nothing at all."""
+        """Return the outcome letters, a single one standing for all; and the error if Redis accepted nothing at all."""
         try:
             reply = sent.reply()
         except QueueFull as error:
@@ -376,7 +383,7 @@ class RunWriter:
         return letters, None
 
     def _sort_out(self, sent: _Sent, letters: str) -> Rows:
-        """Counts what is done and sends on what was sent away; answers what was refused and has to be tried again."""
+        """Count final outcomes, send rows of closed shards on, and return the refused rows that have to be retried."""
         rows = sent.rows
         if len(letters) == 1:
             if letters in _REFUSED:
@@ -411,7 +418,8 @@ class RunWriter:
                 return later
             known, self._epochs = self._epochs, epochs_of(self._broker, self.run)
             if self._epochs != known:
-                # Who closes the run reads the layout after it wrote the record: it sees this epoch, or we see that.
+                # The closing caller reads the layout after it wrote the record: it sees this epoch, or this sender sees
+                # its record.
                 record = read_run(self._broker, self.run.id)
                 if record is None or record.state != OPEN or record.opened_ms != self.run.opened_ms:
                     raise self._closed(self.run)
@@ -441,7 +449,7 @@ class RunWriter:
 
 
 def write_all(writer: RunWriter, news: Iterable[NewJob]) -> Written:
-    """Writes jobs, and finishes. Those without a key get the one that the run makes for them."""
+    """Write jobs and finish. Jobs without a key get the one derived for them in this bulk load."""
     try:
         for new in news:
             writer.add(*entry_of(with_keys(writer.run.id, new)))

@@ -1,25 +1,26 @@
-"""Runs of bulk writes: what a run has written already is not written again, whoever goes on with it and when.
+"""Resumable bulk loads: chunks that were written are not written again, whichever process resumes the load and when.
 
-A run is known by an id that its author chose. Its record says what its input was, so that it is gone on with only by
-who brings the same; and how its chunks are made, so that a second try makes the same ones. Which of them are in is
-said by its *ledger*, a hash beside each shard that it writes to (``lua/bulk.lua``): digest of a chunk -> its outcomes.
-Existence alone would not do: a job that was written, ran and is gone would be written, and run, again.
+A bulk load (*run* in code) is identified by an id that its author chose. Its record describes the input, so that the
+load is resumed only with the same input; and how chunks are made, so that a second try makes the same ones. The
+*ledger*, a hash beside each shard that the load writes to (``lua/bulk.lua``), records the written chunks: digest of a
+chunk -> its outcomes. Checking that a job exists would not be enough: a job that was written, ran and is gone would be
+written, and run, again.
 
-A ledger outlives its shard: when an epoch is retired, or the queue deleted, it stays. What was meant for a shard that
-is closed goes on to the next epoch (:mod:`..operations.resharding`), one after another, so whoever goes on with the run
-finds it again.
+A ledger outlives its shard: it stays when an epoch is retired or the queue deleted. Rows meant for a closed shard move
+on to the next epoch (:mod:`..operations.resharding`), one after another, so a resumed load finds them again.
 
-Closing a run takes the ledgers away. A sender that was left behind, of a task that Spark tried twice for instance,
-finds the run closed for another day. First the record says that it is being closed, then the layout is read, then every
-ledger closed: a sender who comes to an epoch that is not in the record looks at the record before it writes there, so
-either it sees that it is too late, or its epoch is in that layout. Forgetting a run goes the same way.
+Closing a load removes the ledgers. A sender that was left behind, for instance in a task that Spark tried twice, finds
+the load closed for another day. Closing first marks the record as closing, then reads the layout, then closes every
+ledger. A sender that reaches an epoch missing in its record reads the record before it writes there, so either it finds
+the load closing, or its epoch is in that layout. Forgetting a load works the same way.
 
-However many close, forget and open a run at once: a record is changed only by who has read what it is
-(``lua/swap_run.lua``), so it never goes back, neither to an earlier state nor from one run to another that had its id
-before. Who finds a step done does the next one; who finds that the run is no more, or another one, leaves it alone.
-Ledgers are of one run only (its id and when it was opened), and may be closed any number of times.
+Closing, forgetting and opening may run concurrently. A record is changed only by a caller that has read its present
+value (``lua/swap_run.lua``), so it never goes back, neither to an earlier state nor from one load to an earlier one of
+the same id. A caller that finds a step done does the next one; a caller that finds the load gone, or replaced by
+another one, leaves it alone. Ledgers belong to one load only (its id and opening time), and may be closed any number of
+times.
 
-A run that nobody closes keeps its ledgers (about half a byte for each job): see :func:`forget_old`.
+A load that is never closed keeps its ledgers (about half a byte for each job): see :func:`forget_old`.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ if TYPE_CHECKING:
 OPEN: Final = "open"
 CLOSING: Final = "closing"
 CLOSED: Final = "closed"
-#: somebody takes it away: it is to be treated as one that is no more
+#: being removed: it is to be treated as gone
 FORGETTING: Final = "forgetting"
 CHUNK: Final = 250
-#: how chunks and their digests are made; another number, and what older releases began is not gone on with
+#: version of the format of chunks and their digests; loads begun with another one cannot be resumed
 FORM: Final = 2
 MOST_ID: Final = 200
-#: groups of ids that stay together in all epochs
+#: maximum number of groups of ids that stay together in all epochs
 MOST_GROUPS: Final = 4096
-#: how long a closed ledger turns away who was left behind
+#: how long a closed ledger rejects senders that were left behind
 CLOSED_MS: Final = 86_400_000
-#: what the letters of the scripts are called here
+#: names of the letters of the scripts
 OUTCOMES: Final[Mapping[str, str]] = {
     "c": "created",
     "m": "merged",
@@ -69,57 +70,57 @@ OUTCOMES: Final[Mapping[str, str]] = {
     "p": "paused",
     "v": "moved",
 }
-#: those that are final: each row of a run comes to one of them, once
+#: final outcomes: each row of a load gets one of them, once
 _COUNTED: Final = tuple(letter for letter in OUTCOMES if letter not in "fpv")
 
 
 class RunDiffers(InvalidJob):
-    """A run is gone on with, but its input, its queue or its chunks are others than those it was begun with."""
+    """Mismatch of input, queue or chunks between a resumed bulk load and its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One bulk write. Times are Unix ms on Redis's clock."""
+    """Bulk load. Times are Unix ms on Redis's clock."""
 
     id: str
     queue: str
-    #: (epoch, shards) of the queue when it was opened: how its chunks are made
+    #: (epoch, shards) of the queue when it was opened, which determine its chunks
     epochs: tuple[tuple[int, int], ...]
     opened_ms: int
     #: jobs in a chunk
     chunk: int = CHUNK
-    #: what its input was: names with texts or numbers
+    #: description of its input: names with texts or numbers
     source: tuple[tuple[str, str], ...] = ()
     state: str = OPEN
     closed_ms: int = 0
-    #: how many rows came to what; of a closed run only, see :func:`progress`
+    #: number of rows by outcome; of a closed load only, see :func:`progress`
     counts: tuple[tuple[str, int], ...] = ()
-    #: of its chunks and their digests; a record that does not say it is of the first
+    #: version of its chunks and their digests; records without one are of the first
     form: int = 1
 
     @property
     def closed(self) -> bool:
-        """Whether it has come to its end."""
+        """True if it is closed."""
         return self.state == CLOSED
 
 
 def open_run(
     broker: Broker, run_id: str, queue: str, *, source: Mapping[str, object] | None = None, chunk: int = CHUNK
 ) -> Run:
-    """Begins a run, or goes on with the one of this id.
+    """Open a bulk load, or resume the one of this id.
 
     Args:
-        broker: where its queue is.
+        broker: the deployment of its queue.
         run_id: 1 to 200 bytes, without spaces.
-        queue: which is made if there is none.
-        source: what makes its input the same as before: names, sizes, partitions.
+        queue: created if there is none.
+        source: identifies the input: names, sizes, partitions.
         chunk: most jobs of one script call, 1 … 250.
 
     Returns:
-        The run as it was opened first; it may be closed, then everything is in.
+        The load as it was opened first; if it is closed, all its rows are written.
 
     Raises:
-        InvalidJob: an id or a chunk that cannot be one.
+        InvalidJob: an invalid id or chunk size.
         RunDiffers: it was opened with another input, queue or chunk size.
     """
     _check(run_id, chunk)
@@ -130,9 +131,10 @@ def open_run(
             fresh = broker.client.hsetnx(runs_key(broker.prefix), run_id, _encode(wanted))
         found = wanted if fresh else read_run(broker, run_id)
         if found is None:
-            continue  # somebody forgot it in this moment
+            continue  # it was forgotten at this moment
         if found.state == FORGETTING or (fresh and _is_closed_beside(broker, found)):
-            # Who began that may not come to the end; or a run that was begun in the same ms was forgotten meanwhile.
+            # The caller that is forgetting it may never finish; or a load opened in the same ms was forgotten
+            # meanwhile.
             _forget(broker, found)
             wanted = replace(wanted, opened_ms=max(wanted.opened_ms, found.opened_ms + 1))  # for ledgers of its own
             continue
@@ -144,18 +146,18 @@ def open_run(
             )
         if found.state != CLOSING:
             return found
-        close_run(broker, found)  # nor who began to close it
+        close_run(broker, found)  # the caller that began to close it may never finish
 
 
 def read_run(broker: Broker, run_id: str) -> Run | None:
-    """The run of this id; None if there is none."""
+    """Return the bulk load of this id; None if there is none."""
     with clear_errors():
         stored = broker.client.hget(runs_key(broker.prefix), run_id)
     return None if stored is None else _decode(run_id, stored)
 
 
 def runs(broker: Broker) -> list[Run]:
-    """All runs that are remembered, the oldest first."""
+    """Return all recorded bulk loads, the oldest first."""
     with clear_errors():
         stored = broker.client.hgetall(runs_key(broker.prefix))
     return sorted(
@@ -164,9 +166,9 @@ def runs(broker: Broker) -> list[Run]:
 
 
 def progress(broker: Broker, run: Run) -> Counter[str]:
-    """How many rows of a run came to what so far, as Redis counted them: each once, however often it was sent.
+    """Return the number of rows by outcome so far, as Redis counted them: each once, however often it was sent.
 
-    Chunks of two senders that are the same to the last byte are one that was sent twice.
+    Byte-identical chunks of two senders count as one chunk that was sent twice.
     """
     known = next((record for _, record in _stages(broker, run)), run)
     if known.closed:
@@ -182,11 +184,11 @@ def progress(broker: Broker, run: Run) -> Counter[str]:
 
 
 def close_run(broker: Broker, run: Run) -> Run:
-    """Ends a run: its chunks are forgotten and its counts kept in its record. Closing it again changes nothing.
+    """Close a bulk load: forget its chunks and keep its counts in its record. Closing it again changes nothing.
 
     Returns:
-        The run as its record has it, the same for all who close it. Of one that was forgotten nothing is kept, and a
-        later one of the same id is left alone: then what was given, closed.
+        The load as recorded, the same for all callers that close it. If it was forgotten, no counts exist, a later load
+        of the same id is left alone, and the given load is returned as closed.
     """
     for stored, known in _stages(broker, run):
         if known.closed:
@@ -196,7 +198,7 @@ def close_run(broker: Broker, run: Run) -> Run:
         if known.state == OPEN:
             _swap(broker, run.id, stored, replace(known, state=CLOSING))
             continue
-        # The ledgers keep their counts for a day, in which whoever finishes this for us finds them all.
+        # The ledgers keep their counts for a day, so that another caller can finish an interrupted close.
         counts = _close_ledgers(broker, known)
         _swap(
             broker,
@@ -208,10 +210,10 @@ def close_run(broker: Broker, run: Run) -> Run:
 
 
 def forget_run(broker: Broker, run_id: str) -> bool:
-    """Takes a run away with all that is remembered of it; its jobs stay. Whether there was one.
+    """Delete a bulk load with all its records; its jobs stay. Return False if there was none.
 
-    An open run that is forgotten cannot be gone on with: what it wrote is known no more. Who is still at work on it is
-    turned away.
+    An open load that is forgotten cannot be resumed, because its written chunks are no longer recorded. Its active
+    senders are rejected.
     """
     run = read_run(broker, run_id)
     if run is not None:
@@ -229,10 +231,10 @@ def _forget(broker: Broker, run: Run) -> None:
 
 
 def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
-    """Forgets (:func:`forget_run`) the runs whose end lies so long ago, and the open ones whose beginning does.
+    """Forget (:func:`forget_run`) loads closed this long ago, and open ones opened this long ago.
 
-    A record of a closed run is small. What grows is the ledgers of runs that broke off and that nobody went on with.
-    Take a time in which no run is still at work, and after which nobody will go on with one.
+    The record of a closed load is small. The ledgers of loads that were interrupted and never resumed take the space.
+    Choose an age at which no load is still active or will be resumed.
 
     Args:
         older_than_ms: the age, at least 0 ms.
@@ -241,7 +243,7 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
         Their ids, the oldest first.
 
     Raises:
-        InvalidJob: an age that cannot be one.
+        InvalidJob: an invalid age.
     """
     before = round(broker.now_ms()) - check_int("older_than_ms", older_than_ms, 0, 1 << 53)
     old = [run for run in runs(broker) if (run.closed_ms or run.opened_ms) <= before]
@@ -251,22 +253,22 @@ def forget_old(broker: Broker, older_than_ms: int) -> list[str]:
 
 
 def ledger_key(broker: Broker, run: Run, number: int) -> bytes:
-    """Key of the ledger of a run beside one shard, in the shard's slot.
+    """Return the key of the ledger of a load beside one shard, in the shard's slot.
 
-    A run that is begun later under the id of one that was forgotten has others, whoever still works on the first.
+    A later load under the id of a forgotten one has other ledgers, so senders of the first do not interfere.
     """
     stem = broker.shard(run.queue, number).names["body"].removesuffix(b"body")
     return stem + b"run:%b:%d" % (run.id.encode(), run.opened_ms)
 
 
 def key_of(run_id: str, ident: bytes) -> bytes:
-    """The key of the generation that a run makes of an id: the same with each try, so that a chunk's bytes are.
+    """Return the key of the generation that a load makes of an id: the same in every try.
 
-    Where one run may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more
-    than the id, or they will be taken for one.
+    If a load may give an id several generations (rows of one id, payloads of one job), ``ident`` has to be more than
+    the id, otherwise they are taken for one.
     """
     key = hashlib.blake2b(ident, digest_size=16, key=_salt(run_id)).digest()
-    return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # none is durable
+    return key if key[0] < 0x80 else bytes((key[0] & 0x7F,)) + key[1:]  # never durable
 
 
 @lru_cache(maxsize=64)
@@ -275,7 +277,7 @@ def _salt(run_id: str) -> bytes:
 
 
 def epochs_of(broker: Broker, run: Run) -> layouts.Epochs:
-    """``(epoch, shards)`` of every epoch to which the run may have come, the oldest first, retired ones included."""
+    """Return ``(epoch, shards)`` of every epoch that the load may have reached, oldest first, retired ones included."""
     _, layout = broker.read_layout(run.queue)
     epochs = dict(run.epochs)
     if layout is not None:
@@ -285,10 +287,10 @@ def epochs_of(broker: Broker, run: Run) -> layouts.Epochs:
 
 
 def groups_of(run: Run) -> int:
-    """Into how many groups the ids are divided, so that those of one have one place in every epoch of the run.
+    """Return the number of groups of ids, such that the ids of one group share a shard in every epoch of the load.
 
-    What one shard sends away goes to one other one then, as a whole. Where that would make too many groups, it holds
-    for the younger epochs, where most of the jobs are going to be.
+    Rows that one shard refuses then go to one other shard, as a whole. If that would need too many groups, it holds
+    only for the younger epochs, which get most of the jobs.
     """
     groups = 1
     for _, shards in reversed(run.epochs):
@@ -298,7 +300,7 @@ def groups_of(run: Run) -> int:
 
 
 def _is_closed_beside(broker: Broker, run: Run) -> bool:
-    """Whether the ledgers of a run are those of another one, which was forgotten."""
+    """Return True if the ledgers of a load are those of another, forgotten one."""
     with clear_errors():
         return bool(broker.client.hexists(ledger_key(broker, run, number_of(run.epochs[0][0], 0)), "\0closed"))
 
@@ -306,8 +308,8 @@ def _is_closed_beside(broker: Broker, run: Run) -> bool:
 def _epochs_now(broker: Broker, name: str) -> layouts.Epochs:
     while True:
         queue = broker.queue(name)
-        queue.reload()  # what this process knows of it may be old
-        if queue.epochs:  # else it was deleted in this moment
+        queue.reload()  # this process may have an old layout
+        if queue.epochs:  # otherwise it was deleted at this moment
             return queue.epochs
 
 
@@ -333,12 +335,12 @@ def _differences(found: Run, wanted: Run) -> list[str]:
 
 
 def _numbers(broker: Broker, run: Run) -> list[int]:
-    """Every shard that may have a ledger of the run."""
+    """Return every shard that may have a ledger of the load."""
     return [number_of(epoch, place) for epoch, shards in epochs_of(broker, run) for place in range(shards)]
 
 
 def _stages(broker: Broker, run: Run) -> Iterator[tuple[bytes, Run]]:
-    """The record of a run as it is stored and what it says, read anew with each turn, for as long as it is there."""
+    """Yield the record of a load as stored and decoded, read again at each iteration, for as long as it exists."""
     while True:
         with clear_errors():
             stored = broker.client.hget(runs_key(broker.prefix), run.id)
@@ -349,13 +351,13 @@ def _stages(broker: Broker, run: Run) -> Iterator[tuple[bytes, Run]]:
 
 
 def _swap(broker: Broker, run_id: str, stored: bytes, wanted: Run | None) -> None:
-    """Changes a record, unless somebody else did so since ``stored`` was read; None = it is taken off."""
+    """Change a record, unless it changed since ``stored`` was read; None deletes it."""
     key = runs_key(broker.prefix).encode()
     broker.scripts.call("swap_run", (key,), run_id, stored, b"" if wanted is None else _encode(wanted))
 
 
 def _close_ledgers(broker: Broker, run: Run) -> Counter[str]:
-    """What they have counted, whoever closed them first."""
+    """Close the ledgers and return their counts, whichever caller closed them first."""
     counts: Counter[str] = Counter()
     for number in _numbers(broker, run):
         found = broker.scripts.call("close_run", (ledger_key(broker, run, number),), CLOSED_MS)
@@ -369,7 +371,7 @@ def _encode(run: Run) -> bytes:
 
 def _decode(run_id: str, stored: bytes) -> Run:
     told: dict[str, Any] = json.loads(stored)
-    # A newer release may say more.
+    # A newer release may store more fields.
     known = {field.name: told[field.name] for field in fields(Run) if field.name in told}
     for name in ("epochs", "source", "counts"):
         known[name] = tuple(tuple(pair) for pair in known.get(name, ()))
