@@ -52,7 +52,7 @@ class Changes:
         return taken
 
     def branch(self, *kinds: What) -> Changes:
-        """Return a separate mailbox for one reader. It receives these kinds only and takes nothing from other readers."""
+        """Return a separate mailbox for one reader. It receives only these kinds and takes nothing from others."""
         made = Changes()
         with self._lock:
             self._branches = (*self._branches, (frozenset(kinds), made))
