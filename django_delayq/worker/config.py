@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from ..core.errors import Misconfigured
 
-#: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. It
-#: must return all of them
+#: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs
+#: that it omits are appended
 Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
 
 SCHEDULERS: Final = ("weighted", "seq", "lag")
