@@ -108,7 +108,7 @@ class Attempt:
         self._value = encoded
         return raw
 
-    # --- what is told and stored
+    # --- signals and records
 
     def start(self, job: Job) -> None:
         """Store the start, and send the signal."""

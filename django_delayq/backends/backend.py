@@ -197,7 +197,10 @@ def home(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
 
 
 def adopt_tasks(modules: Iterable[str]) -> None:
-    """Register the Tasks of these modules for workers, if ``TASKS`` has a backend of this package; see :func:`adopt`."""
+    """Register the Tasks of these modules for workers, if ``TASKS`` has a backend of this package.
+
+    See :func:`adopt`.
+    """
     ours = {backend.alias: backend for backend in _ours()}
     if ours:
         first = next(iter(ours.values()))

@@ -70,7 +70,7 @@ def _mark_of(queue: str) -> str:
     return f"{crc32(queue.encode()):08x}"
 
 
-# --- what was asked for
+# --- the request
 
 
 def plain(value: Any) -> Any:
@@ -150,7 +150,7 @@ def _facts(context: Mapping[str, Any]) -> Facts | None:
         return None
 
 
-# --- what came of it
+# --- the outcome
 
 
 def error_line(error: BaseException) -> bytes:

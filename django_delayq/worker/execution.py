@@ -125,7 +125,7 @@ class Execution:
             self._performed(run)
             self._recorded(run)
 
-    # --- the verbs
+    # --- the steps
 
     def _resolved(self, run: Run) -> bool:
         task = run.task = self._registry.get(run.job.task)

@@ -24,7 +24,7 @@ class Reporter:
         self._ring: Callable[[], None] | None = None
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """See :class:`~.loop.Attached`."""
+        """Subscribe ``ring`` to new counters; see :class:`~.loop.Attached`."""
         self._ring = ring
         self._tally.subscribe(ring)
 
@@ -43,6 +43,6 @@ class Reporter:
         return 0.0  # the next turn checks for counters that arrived meanwhile
 
     def close(self) -> None:
-        """See :class:`~.loop.Closed`. The rest is flushed at the end of the process."""
+        """End the subscription; see :class:`~.loop.Closed`. The rest is flushed at the end of the process."""
         if self._ring is not None:
             self._tally.unsubscribe(self._ring)

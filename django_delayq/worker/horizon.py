@@ -24,7 +24,7 @@ _LONGEST_DOUBT: Final = 1.0
 
 
 class Source:
-    """One shard of one queue, as the fetch loop sees it. Times are of ``time.monotonic()``."""
+    """State of one shard of one queue in the fetch loop. Times are of ``time.monotonic()``."""
 
     __slots__ = ("asked_at", "due_at", "empties", "pace", "passed", "queue", "shard", "stride", "woken")
 

@@ -1,4 +1,4 @@
-"""Loop that runs a duty repeatedly: the duty says what to do once and how long to rest."""
+"""Loop that runs a duty repeatedly: the duty defines one turn and how long to rest after it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Notifier:
         self._loop = loop or EventLoop()
 
     def is_heard(self, settlement: Settlement, task: Task | None) -> bool:
-        """Return True if anything is called for this end."""
+        """Return True if a listener is called for this end."""
         event = event_of(settlement)
         has_hook = task is not None and task.options.on_exhausted is not None
         return (event is not None and self._hooks.wants(event, task)) or (has_hook and is_exhausted(settlement))

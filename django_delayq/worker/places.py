@@ -35,7 +35,7 @@ class Child:
     #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""
     blame: bool = False
-    #: True once the supervisor has asked it to stop
+    #: True once the supervisor has sent it a stop signal
     told: bool = False
 
     def cause(self, code: int) -> str:

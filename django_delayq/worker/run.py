@@ -66,7 +66,7 @@ class Run:
         self.job = job
         self.source = source
         self.received = received
-        #: end of the lease as far as this process knows; the heartbeat moves it. NEVER = there is none: the job was
+        #: end of the lease as far as this process can tell; the heartbeat moves it. NEVER = there is none: the job was
         #: acked before its handler began (``ack="early"``)
         self.deadline = deadline
         #: Redis's clock in ms = monotonic() * 1000 + offset_ms
@@ -119,7 +119,7 @@ class Run:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """All its jobs."""
+        """Jobs of the attempt: one, or those of all members of the batch."""
         return tuple([part.job for part in self.members]) or (self.job,)
 
     @property

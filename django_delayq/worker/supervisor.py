@@ -186,7 +186,7 @@ class Supervisor:
                 moments.append(self._suspects.next_at)
         return max(0.0, min(moments) - now)
 
-    # --- birth
+    # --- starting children
 
     def _start_missing(self, now: float) -> None:
         if self._is_ending:
@@ -226,7 +226,7 @@ class Supervisor:
         )
         return Child(place.index, birth.name, process, board, time.monotonic())
 
-    # --- watch
+    # --- watching children
 
     def _watch(self, now: float) -> None:
         gap, self._awake_at = now - self._awake_at, now
@@ -268,7 +268,7 @@ class Supervisor:
             child.killed, child.blame = why, blame
         child.process.kill()
 
-    # --- death
+    # --- dead children
 
     def _reap(self, now: float, *, wait: bool = False) -> None:
         if os.getpid() == 1:

@@ -103,7 +103,7 @@ class WakeThread:
             return
         places = self._waker.wait(BLOCK)
         if places:
-            self.hungry.clear()  # the fetch loop sets it again when it has looked and is still hungry
+            self.hungry.clear()  # the fetch loop sets it again after its next check, if it is still hungry
             if any(place not in self._horizon.by_place for place in places):
                 self._strangers()
             self._horizon.wake(places)

@@ -470,7 +470,7 @@ class Worker:
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
 
-    # --- the warden's calls
+    # --- called by the timeout monitor
 
     def _overran(self, run: Run) -> None:
         logger.error(
