@@ -1,7 +1,8 @@
-"""A backend for Django's own Tasks: ``TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayQBackend"}}``.
+"""Backend for Django's own Tasks: ``TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayQBackend"}}``.
 
-``django.tasks`` from Django 6.0 on, its backport ``django-tasks`` before (``pip install "django-delayq[tasks]"``).
-Importing this package imports that framework, so nothing else here does it unless the setting ``TASKS`` asks for it.
+Uses ``django.tasks`` from Django 6.0 on, and its backport ``django-tasks`` before
+(``pip install "django-delayq[tasks]"``). Importing this package imports that framework, so the rest of django_delayq
+imports it only if the setting ``TASKS`` names it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run of a Task in a worker: what it is told, what it leaves behind."""
+"""Attempt at a Task in a worker: the signals it sends and the record it stores."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _attempt: ContextVar[Attempt | None] = ContextVar("delayq_task_attempt", default
 
 
 def current(task: FrameworkTask) -> Attempt:
-    """The attempt that goes on here; outside of a worker one that leaves nothing behind."""
+    """Return the attempt that runs here; outside of a worker one that stores nothing."""
     attempt = _attempt.get()
     return attempt if attempt is not None and attempt.task is task else Attempt(task, None)
 
 
 def begin(task: FrameworkTask, job: Job) -> None:
-    """A worker is about to call the function."""
+    """Start an attempt. Called before the worker calls the function."""
     attempt = Attempt(task, job)
     _attempt.set(attempt)
     attempt.start(job)
@@ -50,7 +50,7 @@ def begin(task: FrameworkTask, job: Job) -> None:
 def finish(
     task: FrameworkTask, job: Job, state: str, *, error: BaseException | None = None, retry_in: float = 0.0
 ) -> None:
-    """It is over, or could not begin; what becomes of the job is decided."""
+    """End an attempt, or a start that failed, after the outcome of the job is decided."""
     attempt = _attempt.get()
     if attempt is None or attempt.job is not job:
         attempt = Attempt(task, job)
@@ -58,7 +58,10 @@ def finish(
 
 
 class Attempt:
-    """One run, or the try of one. Belongs to the thread of its job (``returned`` may be called on the event loop)."""
+    """Attempt at a Task, also one that could not begin.
+
+    Belongs to the thread of its job (``returned`` may be called on the event loop).
+    """
 
     def __init__(self, task: FrameworkTask, job: Job | None) -> None:
         self.task = task
@@ -80,20 +83,21 @@ class Attempt:
 
     @property
     def recorded(self) -> bool:
-        """Whether somebody may ask for the result: ``enqueue()`` made the job."""
+        """Return True if the result can be read: ``enqueue()`` created the job."""
         return self._head.facts is not None
 
     # --- around the function
 
     def lead(self, takes_context: bool) -> tuple[Any, ...]:
-        """What the function gets before its arguments."""
+        """Return the arguments that the function gets before its own."""
         return (TaskContext(task_result=self.result),) if takes_context else ()
 
     def returned(self, raw: Any) -> Any:
-        """The function returned.
+        """Check and keep the function's return value.
 
         Raises:
-            TypeError, ValueError: what has no form in JSON. ResultTooLarge: what is too large to be kept.
+            TypeError, ValueError: it has no form in JSON.
+            ResultTooLarge: it is too large to be kept.
         """
         encoded = json.dumps(normalize_json(raw), separators=(",", ":")).encode()
         if len(encoded) > self._options.max_result_bytes:
@@ -104,10 +108,10 @@ class Attempt:
         self._value = encoded
         return raw
 
-    # --- what is told and stored
+    # --- signals and records
 
     def start(self, job: Job) -> None:
-        """Store that it runs, and tell."""
+        """Store the start, and send the signal."""
         now = timezone.now()
         self._began = now.isoformat()
         record = Record(first=self._began, last=self._began, workers=(job.worker,))
@@ -119,17 +123,17 @@ class Attempt:
                 self._stored, self._overtaken = True, found is None
                 record = found or record
             except DelayQError as error:
-                # The run matters more than what is known of it; its end is written with more patience.
+                # The attempt matters more than its record; the end is stored with more retries.
                 logger.warning("%s: the start of task %s could not be stored: %s", job.id, job.task, error)
         self.result = result_of(job.id, self._head, record, status=RUNNING, backend=self.task.task.backend)
         if not self._overtaken:
             emit(task_started, self._backend, task_result=self.result)
 
     def end(self, state: str, error: BaseException | None, retry_in: float) -> None:
-        """Store how it ended, and tell if that is for good."""
+        """Store the outcome, and send the signal if it is final."""
         run, job = running.get(), self.job
         if job is None or self._overtaken or (run is not None and run.lost):
-            return  # what it did does not count any more: the job is another worker's
+            return  # its outcome does not count any more: the job belongs to another worker
         now = timezone.now()
         line = error_line(error) if error is not None else b""
         record: Record | None = None
@@ -168,11 +172,14 @@ class Attempt:
             )
             self._overtaken = record is None
             if record is None or record.head:
-                break  # else it expired during the run, and has to be written as a whole
+                break  # otherwise it expired during the attempt, and has to be written completely
         return record
 
     def _tell_finished(self, error: BaseException | None) -> None:
-        """The framework's own receiver logs the exception that is being handled, so there has to be one."""
+        """Send the signal while handling the error.
+
+        The framework's own receiver logs the exception that is being handled, so there has to be one.
+        """
         if error is None:
             emit(task_finished, self._backend, task_result=self.result)
             return
@@ -198,7 +205,7 @@ def _home(alias: str) -> tuple[type[Any], BackendOptions]:
 
 
 def _patiently(call: Callable[[], T], job: Job, deadline: float) -> T | None:
-    """``call()`` again while Redis is away: until the job is surely not ours any more, and runs again."""
+    """Call ``call()``, and retry it while Redis is unreachable, until the job surely belongs to another worker."""
     pause = Backoff()
     until = deadline + connections.broker().lease_ms / 1000
     while True:

@@ -1,4 +1,4 @@
-"""The backend: ``enqueue()`` schedules a job, ``get_result()`` looks at it."""
+"""Backend: ``enqueue()`` schedules a job, ``get_result()`` reads its state."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from .task import AnyTask
 
 logger: Final = logging.getLogger("django_delayq.tasks")
-#: outcomes of a handle whose job Redis does not have (yet)
+#: outcomes of a handle whose job is not in Redis (yet)
 _NOT_IN_REDIS: Final = (ON_COMMIT, swift.OUTBOX)
 _EVERY_QUEUE: Final[list[str]] = []
 
 
 class DelayQBackend(BaseTaskBackend):
-    """Runs Django's Tasks as jobs of django_delayq.
+    """Backend that runs Django's Tasks as jobs of django_delayq.
 
-    One is made in each thread, while task modules are imported: it holds nothing but what the settings say.
+    One is created in each thread, while task modules are imported, so it holds only its settings.
     """
 
     task_class = DelayQTask
@@ -54,15 +54,15 @@ class DelayQBackend(BaseTaskBackend):
         usable = isinstance(self.given_queues, (list, tuple, set, frozenset)) and all(
             isinstance(name, str) for name in self.given_queues
         )
-        # What is wrong is told by check(): raised here it would end the import of a task module, and hide the check.
+        # check() reports errors: an exception here would end the import of a task module, and hide the check.
         super().__init__(alias, {**params, "QUEUES": self.given_queues if usable else _EVERY_QUEUE})
 
     @cached_property
     def settings(self) -> options.BackendOptions:
-        """``OPTIONS``, checked.
+        """Validated ``OPTIONS``.
 
         Raises:
-            InvalidTaskBackend: they are wrong.
+            InvalidTaskBackend: they are invalid.
         """
         try:
             return options.load(self.options, f"TASKS[{self.alias!r}]['OPTIONS']")
@@ -70,14 +70,14 @@ class DelayQBackend(BaseTaskBackend):
             raise InvalidTaskBackend(str(error)) from None
 
     def settings_or_defaults(self) -> options.BackendOptions:
-        """``OPTIONS``, or the defaults while they are wrong."""
+        """Return ``OPTIONS``, or the defaults while they are invalid."""
         try:
             return self.settings
         except InvalidTaskBackend:
             return options.BackendOptions()
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """What is wrong with the settings of this backend (``delayq.E040`` …)."""
+        """Return the errors in the settings of this backend (``delayq.E040`` …)."""
         from .checking import messages
 
         return list(messages(self))
@@ -85,7 +85,9 @@ class DelayQBackend(BaseTaskBackend):
     # --- enqueue
 
     def validate_task(self, task: AnyTask) -> None:
-        """See the framework. A ``run_after`` may also be a ``timedelta``, which counts from ``enqueue()`` on.
+        """Validate a task, as the framework requires.
+
+        ``run_after`` may also be a ``timedelta``, which counts from ``enqueue()`` on.
 
         Raises:
             InvalidTask: the task cannot be run here; the message says why.
@@ -106,12 +108,14 @@ class DelayQBackend(BaseTaskBackend):
         register(task, self.settings_or_defaults().of)
 
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Schedule a run; in a transaction, when it commits.
+        """Schedule the task; inside a transaction, when it commits.
 
         Raises:
             InvalidTask, InvalidTaskBackend: see :meth:`validate_task` and :attr:`settings`.
-            TypeError: the function cannot be called so. TypeError, ValueError: an argument has no form in JSON.
-            QueueFull, QueuePaused, QueueUnavailable: Redis's answer. After a commit it is logged and signalled instead.
+            TypeError: the function cannot be called with these arguments.
+            TypeError, ValueError: an argument has no form in JSON.
+            QueueFull, QueuePaused, QueueUnavailable: Redis refused the job or is unreachable. After a commit these are
+                logged and signalled instead.
         """
         self.validate_task(task)
         settings = self.settings
@@ -154,7 +158,7 @@ class DelayQBackend(BaseTaskBackend):
         return result
 
     def _announce(self, result: AnyResult, head: Head, handle: JobHandle) -> None:
-        """The job is stored: begin its record, tell the framework."""
+        """Create the record of a stored job, and send the framework's signal."""
         if handle.outcome == "not_sent":
             return  # logged and signalled already
         if handle.outcome not in _NOT_IN_REDIS:
@@ -162,27 +166,27 @@ class DelayQBackend(BaseTaskBackend):
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             try:
                 swift.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
-            except DelayQError as error:  # the job itself says all of this while it lives
+            except DelayQError as error:  # the job itself has all of this while it is live
                 logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
         emit(task_enqueued, type(self), task_result=result)
 
     # --- results
 
     def get_result(self, result_id: str) -> AnyResult:
-        """The result as it is now; it is asked for in Redis each time.
+        """Return the current result, read from Redis on each call.
 
         Raises:
-            TaskResultDoesNotExist: there is no such result, or not any more, or its transaction has not committed.
-            QueueUnavailable: Redis cannot be asked now.
+            TaskResultDoesNotExist: there is no such result, it has expired, or its transaction has not committed.
+            QueueUnavailable: Redis is unreachable.
         """
         result = lookup.find(result_id)
-        if result.backend not in task_backends.settings:  # the alias is gone; refresh() has to find a way
+        if result.backend not in task_backends.settings:  # the alias was removed; refresh() needs one that exists
             change(result, backend=self.alias, task=like(result.task, backend=self.alias))
         return result
 
 
 def home(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
-    """Class and options of the backend that a job came from; those of the defaults, if there is none of that name."""
+    """Return class and options of the backend that a job came from; the defaults, if no backend has that name."""
     try:
         found: object = task_backends[alias]
     except InvalidTaskBackend:
@@ -193,7 +197,10 @@ def home(alias: str) -> tuple[type[DelayQBackend], options.BackendOptions]:
 
 
 def adopt_tasks(modules: Iterable[str]) -> None:
-    """Make the Tasks of these modules known to workers, if the settings have a backend of ours; see :func:`adopt`."""
+    """Register the Tasks of these modules for workers, if ``TASKS`` has a backend of this package.
+
+    See :func:`adopt`.
+    """
     ours = {backend.alias: backend for backend in _ours()}
     if ours:
         first = next(iter(ours.values()))
@@ -203,6 +210,6 @@ def adopt_tasks(modules: Iterable[str]) -> None:
 def _ours() -> list[DelayQBackend]:
     found: list[Any] = []
     for alias in task_backends:
-        with contextlib.suppress(InvalidTaskBackend):  # Django's own check says what is wrong with that one
+        with contextlib.suppress(InvalidTaskBackend):  # Django's own check reports the error in that one
             found.append(task_backends[alias])
     return [backend for backend in found if isinstance(backend, DelayQBackend)]

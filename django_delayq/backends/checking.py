@@ -1,4 +1,4 @@
-"""What ``DelayQBackend.check()`` tells; Django's own check of the setting ``TASKS`` asks for it."""
+"""Messages of ``DelayQBackend.check()``, which Django's own check of the setting ``TASKS`` calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def messages(backend: DelayQBackend) -> Iterator[CheckMessage]:
-    """Everything that is wrong with the settings of one backend."""
+    """Yield every error in the settings of one backend."""
     where = f"TASKS[{backend.alias!r}]"
     if not apps.is_installed("django_delayq"):
         yield Error(

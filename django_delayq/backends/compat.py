@@ -1,7 +1,7 @@
-"""Which of the two worlds of Tasks this project lives in: Django's own from 6.0 on, the backport before.
+"""Compatibility layer over the two implementations of Tasks: Django's own from 6.0 on, the backport before.
 
-They are not one: on Django 6 a backend of the backport would hear none of Django's signals. So nothing here asks
-whether the backport is installed, only which Django this is.
+They are separate: on Django 6 a backend of the backport would not receive Django's signals. So this module checks the
+version of Django, and not whether the backport is installed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
     "task_started",
 ]
 
-#: whether Tasks are a part of Django
+#: True if Tasks are a part of Django
 NATIVE: Final = django.VERSION >= (6, 0)
-#: the package that they live in
+#: package of the implementation
 WORLD: Final = "django.tasks" if NATIVE else "django_tasks"
-#: the logger that its receivers of the signals write to
+#: logger that its signal receivers write to
 LOGGER: Final = WORLD
 
 if TYPE_CHECKING or NATIVE:
@@ -60,6 +60,6 @@ else:
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
 
-    # They had other names in the backport until it took over those of Django.
+    # They had other names in the backport until it adopted Django's.
     InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
     InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError

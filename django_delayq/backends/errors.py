@@ -1,4 +1,7 @@
-"""What stands in ``result.errors`` where no exception of the project's own can. The docstring says what happened."""
+"""Error classes for entries of ``result.errors`` that do not come from an exception in the project's code.
+
+Their docstrings describe the cause.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ __all__ = ["Crashed", "Gone", "ResultTooLarge", "UnknownTask"]
 
 
 class UnknownTask(DelayQError):
-    """For a day no worker knew a task of this name."""
+    """Error of a job whose task name no worker knew for a day."""
 
 
 class Gone(DelayQError):
-    """The job was cancelled, discarded or deleted, or it expired, before a run of it could end."""
+    """Error of a job that was cancelled, discarded or deleted, or that expired, before an attempt could end."""
 
 
 class ResultTooLarge(DelayQError):
-    """The task returned more than ``OPTIONS["max_result_bytes"]``. What it did before stands."""
+    """Error of a task that returned more than ``OPTIONS["max_result_bytes"]``. Its side effects remain."""

@@ -1,6 +1,6 @@
-"""What is heard of Tasks: of each run by the task itself, of cancelled ones by a receiver of the queue's own signal.
+"""Receivers for the ends of Tasks: each task listens to its own attempts, and a signal receiver to cancelled jobs.
 
-A receiver of the signals of all runs would cost every other job of the worker as much as it costs the Tasks.
+A receiver of the signals of all attempts would cost every other job of the worker as much as it costs the Tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .stored import is_result_id, raised_nowhere
 logger: Final = logging.getLogger("django_delayq.tasks")
 
 
-#: what the end of a run is for the framework
+#: framework status for each end of an attempt
 _STATES: Final = {"job_succeeded": SUCCESSFUL, "job_failed": READY, "job_buried": FAILED}
 
 
@@ -38,7 +38,7 @@ def heard(
     retry_in: float | None = None,
     **_: Any,
 ) -> None:
-    """A worker tells of a run of this task; see ``worker.Hooks.notify``."""
+    """Handle an event of an attempt at this task; see ``worker.Hooks.notify``."""
     if event == "job_started":
         attempts.begin(task, job)
     else:
@@ -46,7 +46,7 @@ def heard(
 
 
 def _cancelled(sender: object, *, id: str, outcome: str, **_: Any) -> None:
-    """A job that waited is gone. One that runs goes on, and tells itself how it ended."""
+    """Store the end of a waiting job that was cancelled. A running job stores its own end."""
     if outcome != "cancelled" or not is_result_id(id):
         return
     try:
@@ -54,15 +54,15 @@ def _cancelled(sender: object, *, id: str, outcome: str, **_: Any) -> None:
         ttl_ms, at = int(kept.result_ttl * 1000), timezone.now().isoformat()
         error = raised_nowhere(Gone, "it was cancelled")
         swift.ask(lambda broker: records.of(broker).close(id, ttl_ms, at=at, error=error))
-    except DelayQError as failed:  # without it the result is the same, but for the time of its end
+    except DelayQError as failed:  # without it only the time of the end is missing in the result
         logger.warning("%s: the end of a cancelled task could not be stored: %s", id, failed)
 
 
 def connect() -> None:
-    """Hear of jobs that are cancelled in this process; again is harmless."""
+    """Listen to jobs that are cancelled in this process. Safe to call again."""
     job_cancelled.connect(_cancelled, dispatch_uid="django_delayq.tasks")
 
 
 def disconnect() -> None:
-    """Listen no more."""
+    """Stop listening."""
     job_cancelled.disconnect(dispatch_uid="django_delayq.tasks")

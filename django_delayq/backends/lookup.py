@@ -1,4 +1,4 @@
-"""Where a result is now: the job itself says what is true, the record what the job does not keep."""
+"""Lookup of results: the job itself has the current state, the record has what the job does not keep."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _GONE: Final = raised_nowhere(Gone, "it was cancelled, discarded or deleted, or 
 
 
 def find(ident: object) -> AnyResult:
-    """The result of this id.
+    """Return the result of this id.
 
     Raises:
-        TaskResultDoesNotExist: it was never enqueued (or its transaction has not committed), or its time is over.
-        QueueUnavailable: Redis cannot be asked now.
+        TaskResultDoesNotExist: it was never enqueued (or its transaction has not committed), or it has expired.
+        QueueUnavailable: Redis is unreachable.
     """
     if not isinstance(ident, str) or not is_result_id(ident):
         raise TaskResultDoesNotExist(str(ident))
@@ -49,7 +49,7 @@ def find(ident: object) -> AnyResult:
     record = results.read(ident)
     view = next(_views(ident, record), None)
     if view is None and record is not None and not record.final:
-        # It may have ended between the two looks: a worker writes the record before the job goes.
+        # It may have ended between the two reads: a worker writes the record before the job is deleted.
         record = results.read(ident) or record
     if view is None and (record is None or not record.final) and is_durable(ident):
         row = _row(ident)
@@ -69,7 +69,7 @@ def _views(ident: str, record: Record | None) -> Iterator[JobView]:
         names = [queue.name for queue in broker.queues() if may_be_in(ident, queue.name)]
     for name in names:
         view = broker.inspector.get(name, ident)
-        # Without a record only its own context tells that enqueue() made it.
+        # Without a record only its own context shows that enqueue() created it.
         if view is not None and (record is not None or Head.of_job(view.job).facts is not None):
             yield view
 
@@ -84,7 +84,10 @@ def _head(record: Record | None, view: JobView | None) -> Head | None:
 
 
 def _row(ident: str) -> OutboxJob | None:
-    """What the database has of it: Redis was not told yet, or has lost it and will be told again."""
+    """Return the job's row in the database.
+
+    It exists while Redis does not have the job yet, or has lost it and will get it again.
+    """
     for alias in filter(door.has_table, conf().outbox.databases):
         for row in rows.table(alias).filter(job_id=ident).order_by("-pk"):
             if may_be_in(ident, row.queue):
@@ -123,14 +126,14 @@ def _seen(ident: str, head: Head, known: Record | None, view: JobView | None) ->
         )
     begun = known is None or record.token == view.job.token
     if view.state == "reserved" and begun:
-        # Its end may be written already, and the job go in a moment.
+        # Its end may be stored already, shortly before the job is deleted.
         state = record.state if known is not None else RUNNING
         return result_of(ident, head, record, status=state, finished_at=_ended(record) if record.final else None)
     return result_of(ident, head, record, status=READY, errors=_of_lost_run(record, view))
 
 
 def _of_lost_run(record: Record, view: JobView) -> list[TaskError]:
-    """What became of a run that began and left nothing, if it was counted."""
+    """Return the error of an attempt that began and stored no end, if it was counted."""
     if record.state != RUNNING or view.job.failures <= record.failures:
         return []
     last = core_error(view.job)

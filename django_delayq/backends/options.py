@@ -1,4 +1,4 @@
-"""``TASKS[alias]["OPTIONS"]``, and the options of single tasks, checked."""
+"""Validation of ``TASKS[alias]["OPTIONS"]`` and of the options of single tasks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..core.inputs import check_queue_name, check_task_name, short, suggest
 from ..core.options import OPTION_NAMES, OWN, TaskOptions, seconds_of
 from ..settings.values import whole
 
-#: how a task of Django's framework is tried: once, unless it says otherwise
+#: number of attempts at a task of Django's framework, unless configured
 MAX_ATTEMPTS: Final = 1
 DAY: Final = 86_400.0
 _MERGED: Final = "merged tasks are made by django_delayq's own @task"
 _RECURRING: Final = "recurring tasks are made by django_delayq's own @task"
 _IDS: Final = "each enqueue() makes a job of its own, which meets no other"
-#: options of django_delayq's own tasks that these have not, and what to do instead
+#: options of django_delayq's own tasks that Django's Tasks do not have, and the reason or alternative
 NOT_HERE: Final = {
     "queue": "the queue is named by the framework: @task(queue_name=…)",
     "priority": "the priority is the framework's, -100 to 100: @task(priority=…)",
@@ -36,13 +36,13 @@ NOT_HERE: Final = {
     "due_policy": _IDS,
     "ack": "a job that is acked before it runs leaves nothing by which a lost run could be told from one that goes on",
 }
-#: options of one task; ``name`` is what jobs store, by default "app_label.function"
+#: options of one task; ``name`` is the name that jobs store, by default "app_label.function"
 TASK_OPTIONS: Final = ("name", *(name for name in OPTION_NAMES if name not in NOT_HERE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    """``TASKS[alias]["OPTIONS"]``."""
+    """Validated ``TASKS[alias]["OPTIONS"]``."""
 
     #: seconds that a result is kept after its end (a ``timedelta`` or a number)
     result_ttl: float = 7 * DAY
@@ -56,16 +56,16 @@ class BackendOptions:
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def of(self, *names: str) -> dict[str, Any]:
-        """The options of the task that is known by any of these names: its own, before the defaults."""
+        """Return the options of the task that has any of these names: its own override the defaults."""
         own = next((self.tasks[name] for name in names if name in self.tasks), {})
         return {**self.defaults, **own}
 
 
 def load(raw: Any, where: str) -> BackendOptions:
-    """Options of a backend, checked.
+    """Return the validated options of a backend.
 
     Raises:
-        Misconfigured: an unknown or wrong one; the message begins with ``where``.
+        Misconfigured: an unknown or invalid option; the message begins with ``where``.
     """
     for problem in problems(raw, where):
         raise Misconfigured(problem)
@@ -76,7 +76,7 @@ def load(raw: Any, where: str) -> BackendOptions:
 
 
 def problems(raw: object, where: str) -> Iterator[str]:
-    """A sentence about everything that is wrong with these options."""
+    """Yield a message about each error in these options."""
     if not isinstance(raw, Mapping):
         yield f"{where} must be a dict, got {short(raw)}"
         return
@@ -154,14 +154,15 @@ _CHECKS: Final = {
 
 
 def build(said: Mapping[str, Any], what: str, **placed: Any) -> TaskOptions:
-    """The options of one task.
+    """Return the options of one task.
 
-    Arguments:
-        said: names of :data:`TASK_OPTIONS`.
-        placed: queue and priority, which are the framework's to say.
+    Args:
+        said: values by names of :data:`TASK_OPTIONS`.
+        what: the task, for error messages.
+        placed: queue and priority, which the framework sets.
 
     Raises:
-        Misconfigured: an unknown or wrong option, with a suggestion; the message begins with ``what``.
+        Misconfigured: an unknown or invalid option, with a suggestion; the message begins with ``what``.
     """
     for name in said:
         if name in NOT_HERE:

@@ -1,4 +1,4 @@
-"""Where records of results lie: in Redis, or beside the in-memory broker of a test."""
+"""Storage of result records: in Redis, or in memory beside the in-memory broker of a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _stand_ins: Final[WeakKeyDictionary[Broker, MemoryResults]] = WeakKeyDictionary(
 
 
 def of(broker: Broker) -> Results:
-    """The records of a broker's deployment."""
+    """Return the records of a broker's deployment."""
     if isinstance(broker.connection, Connection):
         return Results(broker)
     found = _stand_ins.get(broker)
@@ -27,14 +27,17 @@ def of(broker: Broker) -> Results:
 
 
 class MemoryResults(Results):
-    """Records that live as long as the broker does; they do not expire. As ``lua/result.lua`` does it otherwise."""
+    """Records in memory, with the lifetime of the broker.
+
+    They do not expire, and otherwise behave as in ``lua/result.lua``.
+    """
 
     def __init__(self, broker: Broker) -> None:
-        # Not the broker itself: it would hold its own key in the dictionary above.
+        # Does not keep the broker: that would hold its own key in the dictionary above.
         self._fields: dict[str, dict[str, object]] = {}
 
     def read(self, ident: str) -> Record | None:
-        """The record, if there is one."""
+        """Return the record, if there is one."""
         fields = self._fields.get(ident)
         return _record(fields) if fields is not None else None
 
@@ -91,7 +94,7 @@ def _empty() -> dict[str, object]:
 
 
 def _begun(known: dict[str, object], job: Job, worker: str, lost: LostErrors | None) -> bool:
-    """Whether the run counts; noted if nothing is known of it yet."""
+    """Return True if the attempt counts. Record it if it is new."""
     token, failures, crashes = (int(str(known[name])) for name in ("token", "failures", "crashes"))
     if token < job.token:
         if known["state"] == RUNNING and job.failures > failures and lost is not None:

@@ -1,4 +1,4 @@
-"""From Django's Tasks to registered tasks of the queue: the name that jobs store, and what a worker calls."""
+"""Registration of Django's Tasks as tasks of the queue: the names that jobs store, and the functions for workers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _LOWEST: Final = -100
 _HIGHEST: Final = 100
 _lock: Final = threading.RLock()
 _known: Final[dict[Callable[..., Any], FrameworkTask]] = {}
-#: decorated while Django's apps were loaded
+#: Tasks that were decorated while Django's apps were loading
 _early: Final[list[AnyTask]] = []
 
 
 class FrameworkTask(core.Task):
-    """A registered task whose function was decorated with the framework's ``@task``. It hears of its own runs.
+    """Registered task whose function was decorated with the framework's ``@task``. Listens to its own attempts.
 
     Attributes:
         task: the framework's Task, as it was decorated.
-        said: the options that it was made of.
+        said: the options that it was built from.
     """
 
     def __init__(self, task: AnyTask, name: str, options: core.TaskOptions, said: Mapping[str, Any]) -> None:
@@ -47,22 +47,25 @@ class FrameworkTask(core.Task):
 
 
 def priority_class(priority: float) -> int:
-    """The queue's class of a priority of the framework: -100 … 100 to 7 … 0, and 0 to 4, the default of both."""
+    """Return the queue's class of a framework priority: -100 … 100 maps to 7 … 0, and 0 to the default, 4."""
     return round((_HIGHEST - priority) * (PRIORITIES - 1) / (_HIGHEST - _LOWEST))
 
 
 def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> FrameworkTask | None:
-    """The registered task of this Task's function, made now if there is none, or its own backend says otherwise now.
+    """Return the registered task of this Task's function.
 
-    Arguments:
-        options_of: what the settings say about the task of these names.
+    It is created if there is none, or if the options of its own backend have changed.
+
+    Args:
+        task: the Task.
+        options_of: returns the options in the settings for the task of these names.
 
     Returns:
-        None while Django's apps are loaded: the name begins with the app's label, which nobody knows yet. It is
-        registered by :func:`adopt` then.
+        None while Django's apps are loading: the name begins with the app's label, which is unknown until then.
+        :func:`adopt` registers the task later.
 
     Raises:
-        InvalidTask: an unknown or wrong option, or another function has the name.
+        InvalidTask: an unknown or invalid option, or another function has the name.
     """
     if not apps.apps_ready:
         _early.append(task)
@@ -82,7 +85,7 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
             made = FrameworkTask(first, said.get("name") or by_default, options, said)
             if known is not None and known.name != made.name:
                 core.registry.remove(known)
-            core.registry.add(made)  # in one step, where the name is the same: a worker may look it up now
+            core.registry.add(made)  # one step if the name is the same, because a worker may look it up now
         except Misconfigured as error:
             raise InvalidTask(str(error)) from None
         _known[task.func] = made
@@ -90,27 +93,28 @@ def register(task: AnyTask, options_of: Callable[..., dict[str, Any]]) -> Framew
 
 
 def known(func: Callable[..., Any]) -> FrameworkTask | None:
-    """The registered task of this function."""
+    """Return the registered task of this function."""
     return _known.get(func)
 
 
 def known_names() -> set[str]:
-    """What options of single tasks may be given by: registered names, those by default among them, and module paths."""
+    """Return the names that options of single tasks may use: registered names, default names and module paths."""
     with _lock:
         tasks = list(_known.values())
     return {name for one in tasks for name in (one.name, task_name(one.task.func), one.task.module_path)}
 
 
 def adopt(modules: Iterable[str], options_of: Callable[[AnyTask], Callable[..., dict[str, Any]]]) -> None:
-    """Register what could not be before: Tasks from the time before the apps were known, and those of other backends.
+    """Register Tasks that could not be registered before: those decorated early, and those of other backends.
 
-    ``using(backend=…)`` may bring any Task of these modules here, and a worker has to know it then.
+    ``using(backend=…)`` may send any Task of these modules here, and then a worker needs it.
 
-    Arguments:
-        options_of: gives for a Task what the settings say of it.
+    Args:
+        modules: names of the imported task modules.
+        options_of: returns, for a Task, the function that gives its options in the settings.
     """
     while _early:
-        task = _early.pop(0)  # the decorated one comes before those of using()
+        task = _early.pop(0)  # the decorated one is first, before those of using()
         register(task, options_of(task))
     for name in modules:
         for value in list(vars(sys.modules[name]).values()):
@@ -128,7 +132,7 @@ def _listener(registered: FrameworkTask) -> Callable[..., None]:
 
 
 def _performer(registered: FrameworkTask) -> Callable[..., Any]:
-    """What a worker calls: the function, its context in front, what it returns checked."""
+    """Return the function that a worker calls: it adds the context argument and checks the return value."""
     from . import attempts
 
     func, lead = registered.task.func, registered.task.takes_context
@@ -144,7 +148,7 @@ def _performer(registered: FrameworkTask) -> Callable[..., Any]:
     called: Callable[..., Any] = aperform if iscoroutinefunction(func) else perform
     functools.update_wrapper(called, func)
     signature = inspect.signature(func)
-    # Callers give the arguments without the context.
+    # Callers pass the arguments without the context.
     parameters = list(signature.parameters.values())[1 if lead else 0 :]
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return called

@@ -1,4 +1,4 @@
-"""The forms in which a result is stored, and the TaskResult that is made of them."""
+"""Stored forms of a result, and the TaskResult built from them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 else:
     AnyResult = TaskResult
 
-#: under this name the facts travel in a job's context. No name of DELAYQ["CONTEXT"] can have a dot
+#: name of the facts in a job's context. No name in DELAYQ["CONTEXT"] can contain a dot
 CONTEXT: Final = "django.tasks"
-#: largest stored traceback in characters; of a longer one the end is kept
+#: maximum size of a stored traceback in characters; of a longer one the end is kept
 TRACEBACK_CHARS: Final = 8000
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{20}\.[0-9a-f]{8}d?")
 _MARK: Final = slice(21, 29)
 _DURABLE_LENGTH: Final = 30
 _PACKAGE: Final = __name__.partition(".")[0]
-#: what the core calls an end that was no exception's
+#: names that the core gives to ends without an exception
 _NAMED: Final = {
     "Crashed": errors.Crashed,
     "UnknownTask": errors.UnknownTask,
@@ -47,22 +47,22 @@ _NAMED: Final = {
 
 
 def new_result_id(queue: str, *, durable: bool) -> str:
-    """The id of a result and of its job: 20 random characters, and the marks by which it is found again."""
+    """Return an id for a result and its job: 20 random characters, and marks for finding its queue and its row."""
     return f"{new_id()}.{_mark_of(queue)}{'d' if durable else ''}"
 
 
 def is_result_id(value: object) -> bool:
-    """Whether it can be the id of a result."""
+    """Return True if the value can be the id of a result."""
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def may_be_in(ident: str, queue: str) -> bool:
-    """Whether the job of this id may be in this queue."""
+    """Return True if the job of this id may be in this queue."""
     return ident[_MARK] == _mark_of(queue)
 
 
 def is_durable(ident: str) -> bool:
-    """Whether the job of this id has a row in the database until it is done."""
+    """Return True if the job of this id has a row in the database until it is done."""
     return len(ident) == _DURABLE_LENGTH
 
 
@@ -70,17 +70,17 @@ def _mark_of(queue: str) -> str:
     return f"{crc32(queue.encode()):08x}"
 
 
-# --- what was asked for
+# --- the request
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON gives it back; what normalize_json raises for what has no form there."""
+    """Return ``value`` as JSON returns it. Raise as normalize_json does for a value without a form in JSON."""
     return json.loads(json.dumps(normalize_json(value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What no job keeps by itself."""
+    """Facts of an ``enqueue()`` that a job does not store by itself."""
 
     backend: str
     priority: int
@@ -88,18 +88,18 @@ class Facts:
     run_after: datetime | None
 
     def dump(self) -> dict[str, Any]:
-        """As a part of a job's context."""
+        """Return the form for a job's context."""
         return {"b": self.backend, "p": self.priority, "e": _text(self.enqueued_at), "r": _text(self.run_after)}
 
     @classmethod
     def load(cls, said: Mapping[str, Any]) -> Facts:
-        """What :meth:`dump` made."""
+        """Return the facts from the output of :meth:`dump`."""
         return cls(backend=said["b"], priority=said["p"], enqueued_at=_time(said["e"]), run_after=_time(said["r"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What never changes about a result."""
+    """Constant part of a result."""
 
     task: str
     queue: str
@@ -108,26 +108,26 @@ class Head:
     facts: Facts | None
 
     def pack(self) -> bytes:
-        """The stored form."""
+        """Return the stored form."""
         facts = self.facts.dump() if self.facts is not None else None
         said = {"t": self.task, "q": self.queue, "a": self.args, "k": self.kwargs, "f": facts}
         return json.dumps(said, separators=(",", ":")).encode()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Head:
-        """What :meth:`pack` made."""
+        """Return the head from the output of :meth:`pack`."""
         said = json.loads(packed)
         facts = Facts.load(said["f"]) if said["f"] is not None else None
         return cls(task=said["t"], queue=said["q"], args=said["a"], kwargs=said["k"], facts=facts)
 
     @classmethod
     def of_job(cls, job: Job) -> Head:
-        """The same from the job itself."""
+        """Return the head of a job."""
         return cls._of(job.task, job.queue, job.args, job.context)
 
     @classmethod
     def of_new(cls, new: NewJob, queue: str) -> Head:
-        """The same from a job that is asked for."""
+        """Return the head of a job that is to be scheduled."""
         options = json.loads(new.options) if new.options else {}
         return cls._of(new.task, queue, new.args, options.get("context") or {})
 
@@ -137,12 +137,12 @@ class Head:
             args, kwargs = decode_args(packed) if packed else ([], {})
             args, kwargs = plain(args), plain(kwargs)
         except (Undecodable, TypeError, ValueError):
-            args, kwargs = [], {}  # a worker buries it; there is nothing else to say of them
+            args, kwargs = [], {}  # a worker buries it; its arguments are unknown
         return cls(task=task, queue=queue, args=args, kwargs=kwargs, facts=_facts(context))
 
 
 def _facts(context: Mapping[str, Any]) -> Facts | None:
-    """What ``enqueue()`` gave a job to carry; None for a job that was scheduled in another way."""
+    """Return the facts that ``enqueue()`` added to a job; None for a job that was scheduled in another way."""
     said = context.get(CONTEXT)
     try:
         return Facts.load(said) if said is not None else None
@@ -150,27 +150,27 @@ def _facts(context: Mapping[str, Any]) -> Facts | None:
         return None
 
 
-# --- what came of it
+# --- the outcome
 
 
 def error_line(error: BaseException) -> bytes:
-    """The stored form of what a run raised."""
+    """Return the stored form of an attempt's exception."""
     kind = type(error)
     return pack_error(f"{kind.__module__}.{kind.__qualname__}", traceback_of(error))
 
 
 def pack_error(path: str, traceback: str) -> bytes:
-    """One line: JSON has none inside."""
+    """Return an error as one line, because JSON escapes line breaks."""
     return json.dumps({"c": path, "t": traceback[-TRACEBACK_CHARS:]}, separators=(",", ":")).encode()
 
 
 def raised_nowhere(kind: type[BaseException], message: str) -> bytes:
-    """The stored form of an end that no code of the run saw."""
+    """Return the stored form of an end that the attempt's own code did not see."""
     path = f"{kind.__module__}.{kind.__qualname__}"
     return pack_error(path, f"{path}: {message}\n")
 
 
-#: of a run that left nothing
+#: errors of an attempt that stored no end
 LOST: Final = LostErrors(
     crashed=raised_nowhere(errors.Crashed, "the process died under the task"),
     overran=raised_nowhere(core_errors.JobTimeout, "the run did not end although its time limit had passed"),
@@ -178,7 +178,7 @@ LOST: Final = LostErrors(
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback as Python prints it, from the first frame that is not ours on."""
+    """Return the traceback as Python prints it, from the first frame outside this package."""
     try:
         return "".join(TracebackException(type(error), error, own_part(error), compact=True).format())
     except Exception as broken:
@@ -186,7 +186,10 @@ def traceback_of(error: BaseException) -> str:
 
 
 def own_part(error: BaseException) -> TracebackType | None:
-    """The traceback without the frames of ours that lead to the task; whole, if there is nothing behind them."""
+    """Return the traceback without this package's frames that lead to the task.
+
+    Returns all of it, if there are no other frames.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         trace = trace.tb_next
@@ -194,7 +197,7 @@ def own_part(error: BaseException) -> TracebackType | None:
 
 
 def read_errors(lines: Sequence[bytes]) -> list[TaskError]:
-    """The errors of a record."""
+    """Return the errors of a record."""
     found = []
     for line in lines:
         said = json.loads(line)
@@ -203,7 +206,7 @@ def read_errors(lines: Sequence[bytes]) -> list[TaskError]:
 
 
 def core_error(job: Job) -> TaskError | None:
-    """The last error that the queue itself keeps of a job."""
+    """Return the last error that the queue itself keeps of a job."""
     try:
         said = json.loads(job.error) if job.error else None
     except ValueError:
@@ -227,12 +230,16 @@ def result_of(
     finished_at: datetime | None = None,
     backend: str = "default",
 ) -> AnyResult:
-    """A TaskResult.
+    """Return a TaskResult.
 
-    Arguments:
-        errors: further ones, behind those of the record.
-        finished_at: the end of it all, None = not yet.
-        backend: alias of a job that was not made by ``enqueue()``.
+    Args:
+        ident: id of the result.
+        head: its constant part.
+        record: its stored record.
+        status: its status.
+        errors: further errors, after those of the record.
+        finished_at: the final end, None = not yet.
+        backend: alias for a job that was not created by ``enqueue()``.
 
     Raises:
         TaskResultDoesNotExist: this process has no such task.
@@ -264,7 +271,7 @@ def result_of(
 
 
 def change(result: AnyResult, **values: Any) -> None:
-    """Set what is frozen for everybody else."""
+    """Set attributes of a result, which is frozen for all other code."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 

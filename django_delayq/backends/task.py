@@ -1,4 +1,4 @@
-"""The Task that ``@task`` of Django's framework makes on this backend: Django's own, and options of ours."""
+"""Task that the framework's ``@task`` creates on this backend: Django's Task with options of django_delayq."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class DelayQTask(AnyTask):
-    """A Task with options of django_delayq: ``@task(max_attempts=5, retry_in=60)``.
+    """Task with options of django_delayq: ``@task(max_attempts=5, retry_in=60)``.
 
-    Keywords that the framework does not know come here (not on Django 6.0, which refuses them: there
-    ``TASKS[alias]["OPTIONS"]["tasks"]`` says the same).
+    Keywords that the framework does not define are passed on as options. Django 6.0 refuses them: use
+    ``TASKS[alias]["OPTIONS"]["tasks"]`` there instead.
 
     Attributes:
-        options: what the decorator was given beyond the framework's own.
+        options: the decorator's arguments beyond the framework's own.
     """
 
-    # Not a part of what makes two tasks equal: it belongs to the function, and may hold what has no hash.
+    # Excluded from comparison: it belongs to the function, and may contain values without a hash.
     options: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __init__(
@@ -57,7 +57,7 @@ class DelayQTask(AnyTask):
         AnyTask.__post_init__(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As the task of its module with the changes of ``using()``: functions have no other stored form."""
+        """Pickle it as the task of its module with the changes of ``using()``: functions have no other stored form."""
         changes = {name: getattr(self, name) for name in ("priority", "backend", "queue_name", "run_after")}
         return _found, (self.module_path, changes)
 
@@ -73,7 +73,7 @@ def _found(path: str, changes: Mapping[str, Any]) -> AnyTask:
 
 
 def like(task: AnyTask, **changes: Any) -> AnyTask:
-    """A task as this one but for ``changes``, not validated: for what was stored under earlier settings."""
+    """Return a copy of this task with ``changes``, not validated, for values stored under earlier settings."""
     made = object.__new__(type(task))
     for one in fields(task):
         object.__setattr__(made, one.name, changes.get(one.name, getattr(task, one.name)))

@@ -1,4 +1,4 @@
-"""Django around the worker: what the settings and the command line say (:mod:`.wiring`), duties in the database.
+"""Django integration of the worker: configuration from settings and command line, and database duties.
 
 Imported by ``management`` and ``testing`` only.
 """

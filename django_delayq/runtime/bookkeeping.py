@@ -1,7 +1,7 @@
-"""What a worker does in the database beside its jobs: each duty, and the connection that it needs for it.
+"""Database duties of a worker beside its jobs, each with the database connection that it needs.
 
-Every duty has a thread, and so a database connection, of its own. It has the connection only while it works: one that
-rests for long gives it back, so that a deployment without durable jobs holds none for them.
+Every duty has its own thread, and so its own database connection. It holds the connection only while it works: a duty
+that rests for long closes it, so that a deployment without durable jobs holds no connections for them.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("django_delayq.bookkeeping")
 
-#: seconds until another look for tables that are missing
+#: seconds until the next check for missing tables
 UNMIGRATED: Final = 60.0
-#: a rest of so many seconds is worth a new connection
+#: seconds of rest from which closing the connection pays off
 LONG_REST: Final = 5.0
-#: tables whose absence was told: once, not by each duty
+#: missing tables that were logged: once, not by each duty
 _told: Final[set[str]] = set()
 
 
 def duties(
     settings: Conf, broker: DjangoBroker, changes: Changes, queues: Callable[[], Sequence[Queue]]
 ) -> dict[str, Duty]:
-    """What a dispatcher does, by name.
+    """Return the database duties of a dispatcher by name.
 
     Args:
-        settings: the project's.
-        broker: the process's.
-        changes: where the worker notes what has changed.
-        queues: those that it looks after.
+        settings: the project's settings.
+        broker: the broker of this process.
+        changes: mailbox in which the worker notes changes.
+        queues: returns the queues that the dispatcher serves.
     """
     made: dict[str, Duty] = {}
     for alias in _databases(settings):
@@ -71,7 +71,7 @@ def duties(
 
 
 def always(settings: Conf, broker: DjangoBroker, changes: Changes) -> dict[str, Duty]:
-    """What every worker process does, by name. Arguments as for :func:`duties`."""
+    """Return the database duties of every worker process by name. Arguments as for :func:`duties`."""
     aliases = _databases(settings)
     if not aliases:
         return {}
@@ -84,20 +84,20 @@ def _databases(settings: Conf) -> list[str]:
 
 
 def _is_usable(alias: str) -> bool:
-    """Whether the project has such a database at all."""
+    """Return True if the project has such a database."""
     return alias in connections and connections[alias].vendor != "unknown"
 
 
 class WithDatabase:
-    """A duty whose trouble with the database is its own: Redis is not blamed for it, and it never ends for good.
+    """Duty that handles its own database errors: they are not counted as failures of Redis, and never end the duty.
 
     Args:
-        name: for the log.
-        duty: what is to be done.
-        aliases: of the databases that it works in.
+        name: name for the log.
+        duty: the duty itself.
+        aliases: aliases of the databases that it uses.
     """
 
-    #: its good turns say nothing about Redis (see Loop)
+    #: its successful turns do not prove that Redis works (see Loop)
     silent = True
 
     def __init__(self, name: str, duty: Duty, aliases: Iterable[str]) -> None:
@@ -107,13 +107,13 @@ class WithDatabase:
         self._pause = Backoff()
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """``ring`` ends the rest of the loop."""
+        """Pass ``ring``, which ends the rest of the loop, to the duty."""
         attach = getattr(self._duty, "attach", None)
         if attach is not None:
             attach(ring)
 
     def run(self) -> float:
-        """One turn of the duty on sound connections."""
+        """Run one turn of the duty on working connections."""
         hygiene.house_thread()
         try:
             hygiene.before_job()
@@ -132,7 +132,7 @@ class WithDatabase:
         return rest
 
     def close(self) -> None:
-        """Gives the thread's connections back."""
+        """Close the connections of this thread."""
         hygiene.thread_end()
 
     def _rest_after(self, error: DatabaseError) -> float:
@@ -141,7 +141,7 @@ class WithDatabase:
         if missing:
             if missing not in _told:
                 _told.add(missing)
-                # Who uses none of it may leave the tables out.
+                # Projects that use none of it may omit the tables.
                 logger.log(
                     logging.WARNING if declared(conf()) else logging.INFO,
                     "durable jobs, mirrors and their like rest: there is no table %s; run manage.py migrate",
@@ -155,7 +155,7 @@ class WithDatabase:
         return self._pause.next()
 
     def _missing_tables(self) -> str:
-        """The name of a table of ours that is not there; "" if all are, or nobody can tell."""
+        """Return the name of a missing table of this package; "" if none is missing, or if it cannot be determined."""
         try:
             for alias in self._aliases:
                 connection = connections[alias]

@@ -1,6 +1,6 @@
-"""The setting ``TASKS``, looked at without importing Django's Tasks: most projects have none.
+"""Setting ``TASKS``, read without importing Django's Tasks, because most projects do not use them.
 
-Django registers its own check of ``TASKS`` when ``django.tasks`` is imported, which nothing in Django does by itself.
+Django registers its own check of ``TASKS`` when ``django.tasks`` is imported, which Django itself never does.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NATIVE: Final = django.VERSION >= (6, 0)
 
 
 def wanted() -> bool:
-    """Whether ``TASKS`` names a backend of ours, as far as can be seen without importing it."""
+    """Return True if ``TASKS`` names a backend of this package, as far as visible without importing it."""
     return bool(_ours())
 
 
 def queue_names() -> set[str]:
-    """The queues that backends of ours list: their Tasks go there by ``using(queue_name=…)``."""
+    """Return the queues that backends of this package list: Tasks can be sent there by ``using(queue_name=…)``."""
     lists = [entry.get("QUEUES") for entry in _ours()]
     return {name for names in lists if isinstance(names, (list, tuple, set)) for name in names if isinstance(name, str)}
 
@@ -37,16 +37,16 @@ def _ours() -> list[Mapping[str, Any]]:
 
 
 def prepare(modules: Iterable[str]) -> None:
-    """After the task modules were imported: let Django check our backend, and make their Tasks known to workers.
+    """Let Django check our backend, and register its Tasks for workers. Called after the task modules were imported.
 
-    Arguments:
+    Args:
         modules: names of the imported task modules.
     """
     if wanted():
         try:
-            from .. import backends  # noqa: F401  # with it, Django's check of TASKS
+            from .. import backends  # noqa: F401  # this import registers Django's check of TASKS
         except ImportError:
-            return  # delayq.E044 says it
+            return  # check delayq.E044 reports it
     if f"{_PATH}backend" in sys.modules:
         from ..backends.backend import adopt_tasks
 
@@ -55,11 +55,11 @@ def prepare(modules: Iterable[str]) -> None:
 
 @register("delayq")
 def check_world(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """What has to be there for a backend of ours before Django 6.0."""
+    """Check the requirements of a backend of this package before Django 6.0."""
     if _NATIVE or not wanted():
         return []
     try:
-        import django_tasks  # noqa: F401  # only whether it is there
+        import django_tasks  # noqa: F401  # imported only to check that it is installed
     except ImportError:
         return [
             Error(

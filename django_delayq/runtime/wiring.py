@@ -1,4 +1,4 @@
-"""Where the worker meets Django: what the settings and the command line say, and the hooks around each job."""
+"""Wiring of the worker into Django: configuration from settings and command line, and the hooks around each job."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ logger: Final = logging.getLogger("django_delayq.runtime")
 
 
 def make_hooks(settings: Conf) -> Hooks:
-    """Connection hygiene, signals, the context that travels with jobs, and the functions that ``HOOKS`` names.
+    """Return the worker's hooks: connection handling, signals, the context of jobs, and the functions in ``HOOKS``.
 
     Raises:
-        Misconfigured: a path of ``HOOKS``, ``CONTEXT`` or ``CODEC_TYPES`` cannot be imported, or is not what it
-            should be.
+        Misconfigured: a path in ``HOOKS``, ``CONTEXT`` or ``CODEC_TYPES`` cannot be imported, or has the wrong type.
     """
     codec_types.install(settings)
     own = load_hooks(settings)
@@ -62,7 +61,11 @@ def make_hooks(settings: Conf) -> Hooks:
 
 
 def load_hooks(settings: Conf) -> dict[str, Callable[..., Any]]:
-    """The functions that ``HOOKS`` names; :class:`Misconfigured` if one cannot be imported or called."""
+    """Return the functions that ``HOOKS`` names.
+
+    Raises:
+        Misconfigured: one cannot be imported or called.
+    """
     return {name: load_function(f"{SETTING}['HOOKS'][{name!r}]", path) for name, path in settings.hooks.paths().items()}
 
 
@@ -83,13 +86,13 @@ def _before_job(settings: Conf) -> Callable[[Job], None]:
 
     def before_job(job: Job) -> None:
         hygiene.before_job(job)
-        context_links.restore(job, links)  # each run has a contextvars.Context of its own, so nothing has to be undone
+        context_links.restore(job, links)  # each attempt has its own contextvars.Context, so nothing has to be undone
 
     return before_job
 
 
 def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
-    """The settings' worker, with what the command line chose (None = not chosen)."""
+    """Return the worker configuration from the settings, overridden by command-line choices (None = not chosen)."""
     wanted = settings.worker
     fields: dict[str, Any] = {
         "queues": wanted.queues or default_queues(settings),
@@ -124,16 +127,16 @@ def make_config(settings: Conf, **chosen: Any) -> WorkerConfig:
 
 
 def default_queues(settings: Conf) -> tuple[str, ...]:
-    """Every queue of kind "python" that a task, the settings or Redis name; and "default"."""
+    """Return every queue of kind "python" that a task, the settings or Redis name, and "default"."""
     names = _own_queues(settings)
-    # Without Redis the worker waits for it, with what the project itself names.
+    # Without Redis the worker waits for it, with the queues that the project itself names.
     with contextlib.suppress(QueueUnavailable):
         names.update(queue.name for queue in connections.broker().queues() if queue.kind == "python")
     return tuple(sorted(name for name in names if settings.queue(name).kind == "python"))
 
 
 def declared_queues(settings: Conf) -> set[str]:
-    """Return the names of the queues that a task, ``QUEUES`` or a backend of Django's Tasks names; and "default"."""
+    """Return the names of the queues that a task, ``QUEUES`` or a backend of Django's Tasks names, and "default"."""
     return _own_queues(settings) | tasks_setting.queue_names()
 
 
@@ -143,11 +146,13 @@ def _own_queues(settings: Conf) -> set[str]:
 
 
 def check_queues(names: Sequence[str], settings: Conf) -> None:
-    """Refuse queues that no task, setting or job has: most often a misspelled ``--queues``. Ask Redis for the others.
+    """Refuse queues that no task, setting or job has, most often a misspelled ``--queues``.
+
+    Redis is queried only for names that the project does not declare.
 
     Raises:
         Misconfigured: there is no such queue; the message names the one that may be meant.
-        QueueUnavailable: Redis cannot be asked.
+        QueueUnavailable: Redis is unreachable.
     """
     declared = declared_queues(settings)
     unknown = [name for name in names if name not in declared]
@@ -162,7 +167,7 @@ def check_queues(names: Sequence[str], settings: Conf) -> None:
 
 
 def pulled_queues(names: Sequence[str], settings: Conf) -> list[str]:
-    """Return sentences about queues from which workers take nothing."""
+    """Return messages about queues that workers do not reserve from."""
     return [
         f"the queue {name!r} is of kind 'pull': workers take nothing from it, Queue({name!r}).reserve() does."
         for name in names
@@ -177,7 +182,7 @@ def _splitter(name: str) -> Any:
 
 
 def make_middlewares(settings: Conf) -> list[Middleware]:
-    """The functions that ``MIDDLEWARE`` names.
+    """Return the functions that ``MIDDLEWARE`` names.
 
     Raises:
         Misconfigured: one cannot be imported or called.
@@ -186,7 +191,12 @@ def make_middlewares(settings: Conf) -> list[Middleware]:
 
 
 def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
-    """A worker on the process's broker; ``told`` by its supervisor, if it has one."""
+    """Return a worker on the broker of this process.
+
+    Args:
+        config: the worker's configuration.
+        told: the child specification from the supervisor, if there is one.
+    """
     settings = conf()
     broker = connections.broker()
     changes = Changes()
@@ -206,9 +216,10 @@ def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
 
 
 def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
-    """Work until told to stop, then end this process, past threads of jobs that do not end."""
+    """Work until stopped, then end this process without waiting for threads whose jobs still run."""
     code = make_worker(config, told).run()
-    # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and spans wait in batches.
+    # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and buffered spans have to be
+    # sent.
     embedded = sys.modules.get("django_delayq.embedded")
     if embedded is not None:
         embedded.release_all()
@@ -219,15 +230,21 @@ def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
 
 
 def make_supervisor(config: WorkerConfig, command: Sequence[str], *, reload_on: frozenset[int]) -> Supervisor:
-    """A supervisor of such workers. What the supervisor itself opened at start is closed again: it runs no jobs."""
+    """Return a supervisor of such workers.
+
+    Database connections that were opened at start are closed again, because the supervisor runs no jobs.
+    """
     make_middlewares(conf())
-    hooks = make_hooks(conf())  # a wrong path is one error here, not one in each child, again and again
+    hooks = make_hooks(conf())  # a wrong path raises one error here, instead of one in every new child
     databases.close_all()
     return Supervisor(command, config, connections.broker, registry, reload_on=reload_on, hooks=hooks)
 
 
 def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -> list[str]:
-    """How a child is started: as this process was, with chosen queues spelled out and the system checks left out."""
+    """Return the command line of a child.
+
+    It is that of this process, with the chosen queues spelled out and system checks skipped.
+    """
     called = os.path.basename(sys.argv[0] if sys.argv else "")
     if name in sys.argv and called:
         command = list(get_child_arguments())
@@ -244,7 +261,7 @@ def child_command(name: str, options: Mapping[str, Any], config: WorkerConfig) -
 
 
 def redis_name(settings: Conf) -> str:
-    """Which Redis it is, for people; never with a password."""
+    """Return a readable name of the Redis server, never with a password."""
     redis = settings.redis
     if redis is None:
         return "embedded Redis"
@@ -254,7 +271,7 @@ def redis_name(settings: Conf) -> str:
 
 
 def ensure_server() -> str:
-    """Ask Redis for its version before anything starts.
+    """Check the version of Redis before anything starts.
 
     Returns:
         Why Redis cannot be used now; empty if it can. A worker waits for it.

@@ -1,6 +1,7 @@
-"""The worker: repeats some of the core's verbs for ever. It knows the core and nothing of Django.
+"""Worker processes: reserve jobs, run them and settle them. Depends on the core, not on Django.
 
-The door is lazy, because a web process that only asks for ``current_job`` needs none of the runtime.
+Imported by the commands, the Django integration and the runtime package. Names are imported on first use, because a web
+process that only calls ``current_job`` needs none of the runtime.
 """
 
 from __future__ import annotations

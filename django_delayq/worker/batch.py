@@ -1,4 +1,4 @@
-"""Batches: merged jobs of one task, out of one reserve, that share one call of the handler."""
+"""Batches of merged jobs: several jobs of one task from one reserve that share one call of the handler."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ if TYPE_CHECKING:
 
 
 class Batcher:
-    """Knows how many jobs a task takes at once."""
+    """Groups merged jobs into batches by the ``batch_size`` of their tasks."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 
     def expected(self, queue: str) -> int:
-        """How many jobs of this queue one run will surely take, by what the registered tasks say."""
+        """Return the smallest number of jobs that an attempt takes from this queue, judging by the registered tasks."""
         sizes = [_size(task) for task in self._registry if task.options.queue == queue]
         return min(sizes, default=1)
 
     def size_of(self, job: Job) -> int:
-        """How many jobs a run of this one may take."""
+        """Return how many jobs one attempt may take, given this job."""
         return _size(self._registry.get(job.task)) if job.merged else 1
 
     def arrange(self, runs: Sequence[Run]) -> list[Run]:
-        """The same runs, those of merged tasks united to batches, in the order of their first ones."""
+        """Return the same attempts with those of merged tasks combined into batches.
+
+        Each batch takes the position of its first member.
+        """
         groups: list[list[Run]] = []
         growing: dict[Task, list[Run]] = {}
         for run in runs:

@@ -1,10 +1,15 @@
-"""The board: shared memory in which a child shows what it runs, so that its supervisor knows it after a ``kill -9``.
+"""Scoreboard: shared memory where a child records its running jobs, readable by the supervisor after a ``kill -9``.
 
-Layout: a header (``<ddBBB``: stamp, ready since, leaving, wish, call; at 24 ``<d``: overdue at), then of each slot:
+Layout: a header (``<ddBBB``: stamp, ready since, leaving, requested end, call; at 24 ``<d``: overdue at), then of each
+slot:
+
 flag u8 | queue length u8 | id length u8 | others u16 | shard u32 | token u64 | started f64 | limit f64 | queue | id |
-and at its end the digests (8 bytes each) of the other ids of a batch, which has one queue, one shard and one token.
-The flag is lowered first and raised last, so whenever the child dies a raised flag has a whole record behind it.
-A mark is a few stores into a mapped page: no system call, no lock. Times are CLOCK_MONOTONIC, one for all processes.
+
+and at its end the digests (8 bytes each) of the other ids of a batch. A batch has one queue, one shard and one token.
+
+The flag is cleared first and set last, so a set flag always has a complete record behind it, whenever the child dies.
+Writing a record takes a few stores into a mapped page: no system call, no lock. Times are CLOCK_MONOTONIC, which all
+processes share.
 """
 
 from __future__ import annotations
@@ -25,17 +30,17 @@ if TYPE_CHECKING:
 
 IDLE: Final = 0
 RUNNING: Final = 1
-#: it goes on although its time limit struck
+#: the handler still runs although its time limit was enforced
 TIMED_OUT: Final = 2
-#: the handler came back. If the process dies before the ack this run is still the likeliest cause: a handler that
-#: sends its own process a signal is back before the signal is
+#: the handler returned. If the process dies before the ack, this attempt is still the likeliest cause: a signal that a
+#: handler sends to its own process may arrive after the handler has returned
 ENDED: Final = 3
 
 _HEADER: Final = Struct("<ddBB")
 _HEADER_BYTES: Final = 64
 _RECORD: Final = Struct("<BBHIQdd")  # after the flag byte
 _TEXT_AT: Final = 1 + _RECORD.size
-_OTHERS_AT: Final = 640  # behind flag, numbers, a queue name and an id of up to 255 bytes each, and air
+_OTHERS_AT: Final = 640  # room for the flag, the numbers, a queue name and an id of up to 255 bytes each, and a reserve
 _DIGEST_BYTES: Final = 8
 _MOST_OTHERS: Final = 250
 _RECORD_BYTES: Final = _OTHERS_AT + _MOST_OTHERS * _DIGEST_BYTES
@@ -44,46 +49,46 @@ _WISH_AT: Final = 17
 _CALL_AT: Final = 18
 _OVERDUE_AT: Final = 24
 _DOUBLE: Final = Struct("<d")
-#: what somebody told a child through Redis and its supervisor has to do, by the byte that says so
+#: ends that an operator requested from a child through Redis and its supervisor has to carry out, by byte value
 _WISHES: Final = ("", "drain", "stop")
 
 
 def digest_of(ident: str) -> bytes:
-    """What stands for an id where there is no room for it."""
+    """Return the digest that stands for an id where there is no room for the id itself."""
     return hashlib.blake2b(ident.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What one slot was doing."""
+    """Record of what one slot was running."""
 
     queue: str
     shard: int
     id: str
     token: int
     started: float
-    #: when its time limit was to strike; infinite without one
+    #: when its time limit ends; infinite without one
     limit_at: float
     timed_out: bool
-    #: the handler came back; its end may be stored or not
+    #: the handler returned; its outcome may or may not be stored
     ended: bool = False
     #: digests of the other ids of a batch
     others: tuple[bytes, ...] = ()
 
     @property
     def places(self) -> Iterator[tuple[str, int, bytes]]:
-        """What identifies the held jobs (see :func:`place_of`)."""
+        """Keys that identify the held jobs (see :func:`place_of`)."""
         for digest in (digest_of(self.id), *self.others):
             yield self.queue, self.token, digest
 
 
 def place_of(job: Job) -> tuple[str, int, bytes]:
-    """What identifies a held job on boards."""
+    """Return the key that identifies a held job on scoreboards."""
     return job.queue, job.token, digest_of(job.id)
 
 
 class Board:
-    """One child's board. The supervisor creates it, the child opens it by its file descriptor."""
+    """Scoreboard of one child. The supervisor creates it; the child opens it by its file descriptor."""
 
     def __init__(self, fd: int, slots: int) -> None:
         self.fd = fd
@@ -93,7 +98,7 @@ class Board:
 
     @classmethod
     def create(cls, slots: int) -> Board:
-        """A new board, all idle, in memory that only its file descriptor names."""
+        """Return a new scoreboard with all slots idle, in memory that only its file descriptor refers to."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("delayq-board")
         else:
@@ -103,14 +108,19 @@ class Board:
         return cls(fd, slots)
 
     def close(self) -> None:
-        """Let go of the memory. The other side's mapping stays."""
+        """Unmap the memory. The other process's mapping remains."""
         self._map.close()
         os.close(self.fd)
 
     # --- the child's side
 
     def mark(self, run: Run, parts: Sequence[Run] = ()) -> None:
-        """Slot ``run.slot`` begins ``run``; ``parts`` are the runs of a batch, that of its job first."""
+        """Record that slot ``run.slot`` begins ``run``.
+
+        Args:
+            run: the attempt.
+            parts: the attempts of a batch, that of its first job first; empty for a single job.
+        """
         job, shared, start = run.job, self._map, self._starts[run.slot]
         queue, job_id = job.queue.encode(), job.id.encode()
         shared[start] = IDLE
@@ -135,35 +145,35 @@ class Board:
         shared[start] = RUNNING
 
     def limit(self, slot: int, limit_at: float) -> None:
-        """The run in ``slot`` has a time limit."""
+        """Record the time limit of the attempt in ``slot``."""
         Struct("<d").pack_into(self._map, self._starts[slot] + _TEXT_AT - 8, limit_at)
 
     def mark_timed_out(self, slot: int) -> None:
-        """The run in ``slot`` went on although its limit struck."""
+        """Record that the attempt in ``slot`` still runs after its time limit was enforced."""
         self._map[self._starts[slot]] = TIMED_OUT
 
     def clear(self, slot: int) -> None:
-        """The run in ``slot`` ended. Its record stays until the next one begins."""
+        """Record that the attempt in ``slot`` ended. Its record stays until the next attempt begins."""
         self._map[self._starts[slot]] = ENDED
 
     def stamp(self, now: float) -> None:
-        """The child is alive."""
+        """Record that the child is alive."""
         Struct("<d").pack_into(self._map, 0, now)
 
     def set_ready(self, now: float) -> None:
-        """The child serves its queues."""
+        """Record that the child serves its queues."""
         Struct("<d").pack_into(self._map, 8, now)
 
     def set_leaving(self) -> None:
-        """The child ends on purpose: what still runs is not what killed it."""
+        """Record that the child ends on purpose, so that the jobs it still runs are not blamed for its end."""
         self._map[_LEAVING_AT] = 1
 
     def set_wish(self, wish: str) -> None:
-        """Somebody told this child that the whole program shall "drain" or "stop"; the latter counts more."""
+        """Request "drain" or "stop" of the whole program, on behalf of an operator. "stop" takes precedence."""
         self._map[_WISH_AT] = max(self._map[_WISH_AT], _WISHES.index(wish))
 
     def report_overdue(self, now: float) -> None:
-        """Jobs are due in quarantine, and this child cannot take them."""
+        """Record that quarantined jobs are due that this child cannot take."""
         _DOUBLE.pack_into(self._map, _OVERDUE_AT, now)
 
     def take_call(self) -> bool:
@@ -175,27 +185,27 @@ class Board:
 
     @property
     def stamped(self) -> float:
-        """When the child last showed life (0 = never)."""
+        """Time when the child last refreshed its stamp (0 = never)."""
         return float(_HEADER.unpack_from(self._map, 0)[0])
 
     @property
     def ready(self) -> float:
-        """When the child began to serve (0 = not yet)."""
+        """Time when the child began to serve its queues (0 = not yet)."""
         return float(_HEADER.unpack_from(self._map, 0)[1])
 
     @property
     def leaving(self) -> bool:
-        """Whether the child said that it ends on purpose."""
+        """Return True if the child ends on purpose."""
         return bool(self._map[_LEAVING_AT])
 
     @property
     def wish(self) -> str:
-        """What somebody told the child that the program shall do: "", "drain" or "stop"."""
+        """The end that was requested from the child for the whole program: "", "drain" or "stop"."""
         return _WISHES[self._map[_WISH_AT]]
 
     @property
     def overdue_at(self) -> float:
-        """When the child last saw jobs that are due in quarantine and cannot be taken by it (0 = never)."""
+        """Time when the child last found due quarantined jobs that it cannot take (0 = never)."""
         return float(_DOUBLE.unpack_from(self._map, _OVERDUE_AT)[0])
 
     @property
@@ -205,15 +215,15 @@ class Board:
 
     @property
     def called(self) -> bool:
-        """Return True if a call was not taken yet."""
+        """Return True if the child has not taken the supervisor's call yet."""
         return bool(self._map[_CALL_AT])
 
     def call(self) -> None:
-        """Have a quarantine child look for jobs at once."""
+        """Make a quarantine child look for jobs at once."""
         self._map[_CALL_AT] = 1
 
     def marks(self) -> list[Mark]:
-        """What the child runs or, in slots that found no other work, ran last."""
+        """Return what each slot runs or, if it has found no other work since, ran last."""
         found = []
         for start in self._starts:
             flag = self._map[start]

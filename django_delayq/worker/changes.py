@@ -1,4 +1,4 @@
-"""What of the queues has changed, for those who keep books of them outside Redis: a mailbox inside this process."""
+"""Change notifications inside one process, for components that keep records of queues outside Redis."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Final, Literal
 
 logger = logging.getLogger(__name__)
 
-#: ends of durable jobs wait to be taken; the index of failed jobs, the morgue has changed; the shard lost its data
+#: completions of durable jobs are waiting; the index of failed jobs changed; the morgue changed; the shard lost its
+#: data
 What = Literal["settled", "failed", "morgue", "lost"]
 Place = tuple[str, int]
 KINDS: Final[tuple[What, ...]] = ("settled", "failed", "morgue", "lost")
 
 
 class Changes:
-    """Which shards (queue, number) have news of a kind. Any thread may put in and take out.
+    """Mailbox of the shards (queue, number) that changed, by kind. Thread-safe.
 
-    News are hints: whoever takes them looks for himself, and one too many does no harm.
+    Notifications are hints: the reader checks the shard itself, and a superfluous one is harmless.
     """
 
     def __init__(self) -> None:
@@ -28,13 +29,13 @@ class Changes:
         self._branches: tuple[tuple[frozenset[str], Changes], ...] = ()
 
     def note(self, queue: str, shard: int, what: What) -> None:
-        """There is something new; who subscribed is called, unless that was known already."""
+        """Record a change, and call the subscribers unless it was recorded already."""
         for wanted, branch in self._branches:
             if what in wanted:
                 branch.note(queue, shard, what)
         place = (queue, shard)
         with self._lock:
-            places = self._places[what]  # another one after each take
+            places = self._places[what]  # ``take`` replaces this set, so it is read under the lock
             if place in places:
                 return
             places.add(place)
@@ -45,19 +46,22 @@ class Changes:
                 logger.exception("a subscriber to changes failed")
 
     def take(self, what: What) -> set[Place]:
-        """The shards with news of this kind since the last time."""
+        """Return the shards that changed in this way since the last call."""
         with self._lock:
             taken, self._places[what] = self._places[what], set()
         return taken
 
     def branch(self, *kinds: What) -> Changes:
-        """A mailbox of its own for one reader, who hears of these kinds only and takes nothing from others."""
+        """Return a separate mailbox for one reader. It receives only these kinds and takes nothing from others."""
         made = Changes()
         with self._lock:
             self._branches = (*self._branches, (frozenset(kinds), made))
         return made
 
     def subscribe(self, ring: Callable[[], None]) -> None:
-        """Call ``ring()`` whenever something is noted that was not known: quickly, it is in somebody else's way."""
+        """Call ``ring()`` whenever a new change is recorded.
+
+        ``ring`` must return quickly, because it runs in the thread that recorded the change.
+        """
         with self._lock:
             self._rings = (*self._rings, ring)

@@ -1,4 +1,4 @@
-"""The two ends of the line between a supervisor and its children: environment, board, death in either direction."""
+"""Link between a supervisor and its children: environment, scoreboard, exit codes, and detecting the other's death."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ VARIABLE: Final = "DELAYQ_CHILD"
 
 #: exit codes of a worker process
 EXIT_OK: Final = 0
-#: worked off its max_jobs or outgrew its max_rss: start another one at once
+#: the process reached its max_jobs or max_rss: start another one at once
 EXIT_RECYCLE: Final = 81
-#: a run ignored its time limit; only a new process gets rid of it
+#: an attempt ignored its time limit; only ending the process ends it
 EXIT_STUCK: Final = 82
-#: of a quarantine child: no job has waited for quarantine for a while
+#: a quarantine child ended because no job has waited for quarantine for a while
 EXIT_DRY: Final = 83
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -34,18 +34,18 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """What a supervisor tells a child."""
+    """Child specification: what a supervisor passes to a child process."""
 
     name: str
     index: int
     board_fd: int
     slots: int
     parent: int
-    #: it runs the jobs that wait for quarantine, and no others
+    #: run the jobs that wait for quarantine, and no others
     quarantine: bool = False
 
     def environment(self) -> dict[str, str]:
-        """The supervisor's environment with this in it."""
+        """Return the supervisor's environment with this specification added."""
         told = {
             "name": self.name,
             "index": self.index,
@@ -58,8 +58,11 @@ class Birth:
 
 
 def birth() -> Birth | None:
-    """What this process's supervisor told it; None if there is none. To be asked once, early in the process."""
-    told = os.environ.pop(VARIABLE, None)  # a job's own subprocesses are nobody's children
+    """Return the specification that the supervisor passed to this process; None without a supervisor.
+
+    Removes it from the environment, so call it once, early in the process.
+    """
+    told = os.environ.pop(VARIABLE, None)  # subprocesses of jobs must not inherit it
     if told is None:
         return None
     words = json.loads(told)
@@ -67,7 +70,7 @@ def birth() -> Birth | None:
 
 
 def adopt(told: Birth) -> Board:
-    """Take up the board, and have the kernel send SIGTERM to this process when the supervisor dies."""
+    """Open the scoreboard, and have the kernel send SIGTERM to this process when the supervisor dies."""
     os.set_inheritable(told.board_fd, False)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -75,24 +78,27 @@ def adopt(told: Birth) -> Board:
 
 
 def is_orphan(told: Birth) -> bool:
-    """Whether the supervisor is gone (for systems that do not tell, and for a death before :func:`adopt`)."""
+    """Return True if the supervisor is gone.
+
+    Needed on systems that do not signal its death, and for a death before :func:`adopt`.
+    """
     return os.getppid() != told.parent
 
 
 def served_by(birth: Birth | None) -> Which:
-    """Which jobs a process runs. Without a supervisor there is no quarantine: then it runs all alike."""
+    """Return which jobs a process runs. Without a supervisor there is no quarantine, so it runs all jobs."""
     if birth is None:
         return "all"
     return "quarantined" if birth.quarantine else "others"
 
 
 def new_name() -> str:
-    """A name that no other worker has: host, pid, and a random part for pids that come again."""
+    """Return a unique worker name: host, pid, and a random part because pids are reused."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with ``code``, past the threads of jobs that do not end."""
+    """End the process with ``code`` without waiting for threads whose jobs still run."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -1,4 +1,4 @@
-"""What a worker is told. A frozen object that is handed in; nothing below reads settings or the environment."""
+"""Worker configuration: a frozen object passed in by the caller. The worker itself reads no settings or environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 
 from ..core.errors import Misconfigured
 
-#: orders a process's (queue, shard) pairs; called with them, the worker's name and its index. It must keep them all.
+#: function that orders a process's (queue, shard) pairs, called with the pairs, the worker's name and its index. Pairs
+#: that it omits are appended
 Splitter: TypeAlias = Callable[[Sequence[tuple[str, int]], str, int], Sequence[tuple[str, int]]]
 
 SCHEDULERS: Final = ("weighted", "seq", "lag")
@@ -18,54 +19,54 @@ SPLITTERS: Final = ("default", "rendezvous", "by_node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """All times in seconds."""
+    """Configuration of one worker. All times are in seconds."""
 
     #: names of the queues to reserve from
     queues: tuple[str, ...]
-    #: serve every other queue of the deployment too, also those that come later
+    #: also serve every other queue of the deployment, including queues that are created later
     all_queues: bool = False
-    #: those of ``queues`` that no task and no setting names: each is served once it is there, and never made
+    #: those of ``queues`` that no task and no setting names: each is served once it exists, and is never created
     awaited: frozenset[str] = frozenset()
-    #: queues that are never reserved from, because others pull from them
+    #: queues that are never reserved from, because other programs pull from them
     pulled: frozenset[str] = frozenset()
     #: queue name → how often it is visited compared with a queue of weight 1 (scheduler "weighted")
     weights: Mapping[str, float] = field(default_factory=dict)
-    #: jobs that one process runs at the same time; an ``async def`` job takes one of them too
+    #: jobs that one process runs at the same time; an ``async def`` job occupies a thread too
     threads: int = 5
     #: processes that the supervisor keeps running
     processes: int = 1
-    #: processes at most that the supervisor adds for jobs in quarantine, each for one job at a time
+    #: maximum number of processes that the supervisor adds for jobs in quarantine, each for one job at a time
     quarantine: int = 2
     #: reserve and run jobs; False = housekeeping only (``delayq_dispatcher``)
     consumer: bool = True
-    #: also wake, reap and tidy up
+    #: also run the dispatcher's housekeeping: wake consumers, reap leases, clean up
     dispatcher: bool = True
-    #: time that running jobs get to finish once the worker was told to stop
+    #: time that running jobs get to finish once the worker is stopped
     grace: float = 25.0
     #: work that a process may hold beyond its free slots, in milliseconds of measured run time
     prefetch_ms: float = 50.0
-    #: leases are renewed and the process is announced this often
+    #: seconds between two renewals of the leases and two announcements of the process
     heartbeat: float = 5.0
-    #: the process is replaced after so many jobs
+    #: number of jobs after which the process is replaced
     max_jobs: int | None = None
-    #: the process is replaced when it uses more than so many MiB of memory
+    #: memory use in MiB above which the process is replaced
     max_rss: float | None = None
     #: name in the worker registry and on leases; must be unique. Empty = host, pid and a random part
     name: str = ""
-    #: number of this process among its supervisor's
+    #: index of this process among its supervisor's children
     index: int = 0
-    #: end when nothing is ready any more
+    #: end when no job is ready any more
     burst: bool = False
-    #: order of the shards: "default" (each process begins elsewhere), "rendezvous" (by hash of worker and shard,
-    #: stable when processes come and go), "by_node" (every ``nodes``-th shard first) or a function
+    #: order of the shards: "default" (each process starts at a different shard), "rendezvous" (by hash of worker and
+    #: shard, stable when processes come and go), "by_node" (every ``nodes``-th shard first) or a function
     splitter: str | Splitter = "default"
-    #: splitter "by_node": how many nodes (machines) share the work, and which of them this is, counted from 0. Wrong
+    #: splitter "by_node": how many nodes (machines) share the work, and the number of this one, counted from 0. Wrong
     #: values cost speed only: every process visits every shard in the end
     nodes: int = 1
     node: int = 0
     #: which of several shards with due work is next: "weighted", "seq" (all weights 1) or "lag" (longest overdue)
     scheduler: str = "weighted"
-    #: time zone of the cron expressions that name none
+    #: time zone of cron expressions that name none
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:

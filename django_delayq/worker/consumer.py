@@ -1,7 +1,7 @@
-"""The fetch loop: settles what ended, reserves what is next, hands it to the slots, rests when there is nothing to do.
+"""Fetch loop: settles ended attempts, reserves jobs, passes them to the slots, and rests when there is nothing to do.
 
-One thread talks to Redis for all slots. While it waits for a reply the slots work on the batch before, and the ack of
-that batch travels in the same call as the next reserve.
+One thread talks to Redis for all slots. While it waits for a reply, the slots work on the previous batch, and the acks
+of that batch are sent in the same call as the next reserve.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH: Final = 250
-#: jobs without a slot that a process holds at most, however tiny they are
+#: maximum number of jobs that a process holds without a slot, however short they are
 MOST_WAITING: Final = 500
-#: one shard in rotation is asked this often although nothing points to it
+#: seconds between two checks, each of one shard in rotation, although nothing indicates work there
 SAFETY_CHECK: Final = 5.0
-#: jobs that are overdue in quarantine for so many seconds are reported: other supervisors than their own take them then
+#: quarantined jobs that are overdue by this many seconds are reported, so that other supervisors take them
 QUARANTINE_PATIENCE: Final = 2.0
-#: a quarantine process ends when it found no job for so many seconds
+#: a quarantine process ends after finding no job for this many seconds
 QUARANTINE_IDLE: Final = 30.0
-#: jobs that wait here so long for a slot go back to where another worker finds them
+#: jobs that wait this many seconds for a slot are given back, so that another worker can take them
 GIVE_BACK: Final = 0.5
-#: settlements of a shard that is not asked now wait at most so long for company
+#: seconds that settlements of a shard with no reserve at present wait for more to be sent with
 _COMPANY: Final = 0.02
 _GLANCE: Final = 0.05
 _TINY_RUN: Final = 0.002
 
 
 class Consumer:
-    """Reserves, hands out, collects. All methods but ``stop``, ``halt`` and ``overran`` belong to its thread.
+    """Fetch loop of one process. All methods but ``stop``, ``halt`` and ``overran`` must be called in its thread.
 
     Args:
-        which: jobs that this process runs. Those that wait for quarantine run in processes of their own, one at a time.
-        board: where the supervisor of those is told that jobs wait for it, and calls one that is idle.
+        which: the jobs that this process runs. Jobs that wait for quarantine run one at a time, in separate processes.
+        board: scoreboard on which this process reports overdue quarantined jobs to its supervisor, and on which the
+            supervisor calls an idle quarantine process.
     """
 
     def __init__(
@@ -78,9 +79,9 @@ class Consumer:
     ) -> None:
         #: the loop is over
         self.finished = threading.Event()
-        #: ``max_jobs`` were taken
+        #: ``max_jobs`` jobs were taken
         self.worked_off = False
-        #: it stopped because no job waits for quarantine
+        #: the loop stopped because no job waits for quarantine
         self.dry = False
         self._which = which
         self._board = board
@@ -99,7 +100,7 @@ class Consumer:
         self._prefetch = config.prefetch_ms / 1000
         self._accepted = 0
         self._collected = 0
-        self._batches = 0  # of the runs in hand
+        self._batches = 0  # number of batches among the held attempts
         self._settler = Settler(horizon, weather, lease, changes, *((tally.ended,) if tally is not None else ()))
         self._strays = Strays(name, self._settler, horizon, registry)
         self._busy_at = time.monotonic()
@@ -117,17 +118,17 @@ class Consumer:
 
     @property
     def held(self) -> set[Run]:
-        """Every run in this process's hands, until it is settled."""
+        """Attempts that this process holds and has not settled yet."""
         return self._settler.held
 
     @property
     def settled(self) -> int:
-        """Number of runs that left for good."""
+        """Number of attempts that were settled."""
         return self._settler.settled
 
     @property
     def tasks(self) -> list[str]:
-        """Names of the tasks that this process can run: other workers leave jobs of these to it."""
+        """Names of the tasks that this process can run; other workers leave jobs of unknown tasks to it."""
         return self._registry.names
 
     def start(self) -> None:
@@ -135,10 +136,10 @@ class Consumer:
         self._thread.start()
 
     def stop(self, *, give_back: bool = True) -> None:
-        """Reserve no more; end when everything in hand has ended.
+        """Stop reserving, and end when everything held has ended.
 
         Args:
-            give_back: what no slot has begun is given back at once instead of being run.
+            give_back: give back at once what no slot has begun, instead of running it.
         """
         self._giving_back = self._giving_back or give_back
         self._stopping = self._settler.stopping = True
@@ -150,12 +151,12 @@ class Consumer:
         self._horizon.nudge()
 
     def overran(self, run: Run) -> None:
-        """This run cannot be ended; do not wait for it."""
+        """Record that this attempt cannot be ended, so that the loop does not wait for it."""
         self._stuck.add(run)
         self.stop(give_back=False)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of the loop."""
+        """Wait for the end of the loop. Return False after ``timeout`` seconds."""
         return self.finished.wait(timeout)
 
     # --- the loop
@@ -167,7 +168,8 @@ class Consumer:
                 self._turn()
                 pause.reset()
             except Exception as error:
-                # Calls to Redis are retried where they are made; what arrives here is a bug, and even that is survived.
+                # Calls to Redis are retried by the settler. An error that arrives here is a bug, and the loop
+                # continues.
                 time.sleep(pause.next(self._weather.storm("fetch loop", error)))
         if self._strays:
             self._strays.give_back()
@@ -193,7 +195,7 @@ class Consumer:
         if self._strays:
             self._strays.give_back()
         if self._which == "quarantined" and self._settler:
-            self._settler.settle_all()  # what has ended is none of the next one's business, should that crash
+            self._settler.settle_all()  # settled first, so that a crash of the next job does not affect it
         now = time.monotonic()
         room, source = BATCH, self._horizon.due(now)
         if source is not None:
@@ -208,14 +210,14 @@ class Consumer:
             self._rest()
 
     def _room(self, source: Source) -> int:
-        """How many jobs of this shard fit in now."""
+        """Return how many jobs of this shard can be reserved now."""
         if self._stopping or self._fitness.until > time.monotonic():
             return 0
         waiting, pace = len(self._slots.inbox), source.pace
         room = pace.room(self._slots.free, waiting, self._prefetch)
         if pace.size == 1:
             room = min(room, MOST_WAITING - waiting)
-        else:  # a run takes several jobs, and those that run are not among those that wait
+        else:  # an attempt takes several jobs, and running jobs do not count as waiting
             most = MOST_WAITING + self._slots.count * pace.size - (self._accepted - self._collected)
             room = min(room * pace.size, max(most, self._slots.free - waiting))
         if self._config.max_jobs is not None:
@@ -229,7 +231,7 @@ class Consumer:
     def _fetch(self, source: Source, limit: int) -> None:
         acks = self._settler.take_acks(source)
         queue, shard, worker, which = source.queue, source.shard, self._name, self._which
-        request = os.urandom(16)  # the same in every attempt: a reply that got lost is asked for again
+        request = os.urandom(16)  # the same in every retry, so that Redis repeats a reply that was lost
         asked_at = time.monotonic()
         self._horizon.asking(source, asked_at)
 
@@ -243,7 +245,7 @@ class Consumer:
         answer = self._settler.patiently(call, acks)
         now = time.monotonic()
         if answer is None or now - asked_at > self._lease:
-            # Given up, or asked for again so late that the first answer may have been another one.
+            # Given up, or retried so late that an earlier reply may have been a different one.
             self._strays.doubt(source)
         if answer is None:
             self._horizon.answered(source, now, 0.0, 0)
@@ -272,25 +274,28 @@ class Consumer:
         else:
             pace.size = 1
         slots.spread = not pace.tiny
-        # One slot is woken for each two milliseconds of work; unmeasured work gets as many as there are jobs.
+        # Wake one slot for every two milliseconds of work. Unmeasured work wakes as many slots as there are jobs.
         wake = len(runs) if pace.seconds is None else 1 + int(len(runs) * pace.seconds / _TINY_RUN)
         slots.put(runs, min(wake, len(runs)))
         if self._config.max_jobs is not None and self._accepted >= self._config.max_jobs:
             self.worked_off = self._stopping = True
 
     def _arranged(self, source: Source, runs: list[Run]) -> list[Run]:
-        """The runs for the slots: merged jobs share runs, and starts that might go unrecorded are recorded first."""
+        """Return the attempts for the slots.
+
+        Merged jobs are combined into batches. Starts that might otherwise go unrecorded are recorded first.
+        """
         unclear = [run for run in runs if run.job.flags & UNCLEAR]
         if unclear:
             self._record_starts(unclear)
-        # The least that one run takes: of slow jobs no more shall be held than find a slot.
+        # The smallest batch: of slow jobs, no more than find a slot should be held.
         source.pace.size = min([self._batcher.size_of(run.job) for run in runs])
         arranged = self._batcher.arrange(runs)
         self._batches += sum([bool(run.members) for run in arranged])
         return arranged
 
     def _has_run_dry(self, now: float) -> bool:
-        """Whether nothing is ready anywhere and nothing is in hand."""
+        """Return True if no shard has ready jobs and no job is held."""
         sources = self._horizon.sources
         return (
             self._accepted == self._collected
@@ -299,7 +304,7 @@ class Consumer:
         )
 
     def _collect(self) -> None:
-        """Take over what the slots have finished, and learn how long it took."""
+        """Take over what the slots have finished, and update the measured run times."""
         done, self._busy_at = self._slots.done, time.monotonic()
         fresh: dict[Source, list[Run]] = {}
         while done:
@@ -315,7 +320,7 @@ class Consumer:
             self._settler.add(source, runs)
 
     def _record_starts(self, runs: list[Run]) -> None:
-        """Redis learns of these starts before they happen: if the whole machine dies now too, they count."""
+        """Record these starts in Redis before they happen, so that they count even if the whole machine dies."""
         jobs = [run.job for run in runs]
         started = {(job.id, job.token) for job in jobs}
         answers = self._settler.patiently(lambda: runs[0].queue.touch(jobs, started), [])
@@ -325,7 +330,7 @@ class Consumer:
     # --- give back
 
     def _give_back_waiting(self) -> None:
-        """What no slot has begun goes back at once, uncounted."""
+        """Give back, uncounted, what no slot has begun."""
         for run in self._slots.take_back():
             self._hand_back(run, "the worker stops")
 
@@ -341,11 +346,11 @@ class Consumer:
     # --- rest
 
     def _rest(self) -> None:
-        """Nothing to settle, nothing to reserve: wait for a due time, an ended run, a token."""
+        """Wait for a due time, an ended attempt or a wake token."""
         horizon, slots = self._horizon, self._slots
         if self._config.burst and self._has_run_dry(time.monotonic()):
             self._stopping = True
-        horizon.resting = True  # from here on an ended run nudges; the looks below see whatever ended before
+        horizon.resting = True  # from here on an ended attempt ends the rest; the checks below cover earlier ones
         now = time.monotonic()
         until = NEVER
         if slots.inbox:
@@ -370,7 +375,10 @@ class Consumer:
         horizon.rest(until)
 
     def _await_call(self, now: float) -> float:
-        """When an idle quarantine process looks again if it was called. It has no wake thread, and ends in time."""
+        """Take the supervisor's call, and return when an idle quarantine process checks for one again.
+
+        A quarantine process has no wake thread, and ends when it stays idle for too long.
+        """
         if self._board is not None and self._board.take_call():
             self._horizon.wake(list(self._horizon.by_place))
         elif now >= self._busy_at + QUARANTINE_IDLE:
@@ -378,7 +386,7 @@ class Consumer:
         return now + _GLANCE
 
     def _safety_check(self, now: float) -> float:
-        """When the next look without a reason is; makes the shard that was not asked for longest due for it."""
+        """Return when the next check without a reason is due, and make the least recently checked shard due for it."""
         stalest = self._horizon.stalest()
         if stalest is None:
             return NEVER
@@ -390,7 +398,7 @@ class Consumer:
         return at
 
     def _look_after_inbox(self, now: float) -> None:
-        """Held work must not wait for slots that do not come free: wake idle ones, else give it back."""
+        """Keep held jobs from waiting for busy slots: wake an idle slot, or give the jobs back after a while."""
         slots = self._slots
         if slots.free:
             slots.wake(1)

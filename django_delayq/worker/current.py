@@ -1,4 +1,4 @@
-"""What a handler can ask about the job that it is running."""
+"""View of the running job for its handler."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from .run import NEVER, Run, trusted
 
-#: the run of this thread or coroutine; set by the execution, read by :func:`current_job`
+#: the attempt of this thread or coroutine; set by the execution, read by :func:`current_job`
 running: ContextVar[Run | None] = ContextVar("delayq_run", default=None)
 
 
 class CurrentJob:
-    """A view of the running job. Valid until the handler returns.
+    """View of the running job. Valid until the handler returns.
 
-    In a batch it is a view of the whole call, which speaks for its first job where it can speak for one only;
-    :attr:`jobs` has a view of each.
+    In a batch it is a view of the whole call. Attributes that can describe one job only describe the first;
+    :attr:`jobs` has a view of each job.
     """
 
     __slots__ = ("_job", "_parts", "_run")
@@ -30,17 +30,17 @@ class CurrentJob:
 
     @property
     def id(self) -> str:
-        """The job's id, unique within its queue."""
+        """Id of the job, unique within its queue."""
         return self._job.id
 
     @property
     def queue(self) -> str:
-        """Name of its queue."""
+        """Name of the job's queue."""
         return self._job.queue
 
     @property
     def task(self) -> str:
-        """Name that the job was scheduled under."""
+        """Task name that the job was scheduled under."""
         return self._job.task
 
     @property
@@ -50,27 +50,27 @@ class CurrentJob:
 
     @property
     def retry_count(self) -> int:
-        """Failures less one, so -1 for a job that never failed."""
+        """Number of failures minus one: -1 for a job that never failed."""
         return self._job.failures - 1
 
     @property
     def noe(self) -> int:
-        """How often the job was handed out before this time, counted as a failure or not."""
+        """Number of earlier reserves of the job, whether they counted as failures or not."""
         return self._job.reserves - 1
 
     @property
     def lives(self) -> int:
-        """Attempts that are left, this one included."""
+        """Number of attempts left, including this one."""
         return (self._run.policy.max_attempts if self._run.policy else 1) - self._job.failures
 
     @property
     def due(self) -> datetime:
-        """When it was due (UTC)."""
+        """Time at which the job was due (UTC)."""
         return datetime.fromtimestamp(self._job.due_ms / 1000, UTC)
 
     @property
     def tick(self) -> datetime | None:
-        """Of a recurring task: the tick that this run is for, in every attempt; None for other jobs."""
+        """Tick of a recurring task that this job is for, the same in every attempt; None for other jobs."""
         ms = self._job.options.get("tick_ms")
         return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
@@ -81,12 +81,12 @@ class CurrentJob:
 
     @property
     def context(self) -> Mapping[str, Any]:
-        """The ``context`` of the schedule call."""
+        """Value of ``context`` from the schedule call."""
         return self._job.context
 
     @property
     def token(self) -> int:
-        """Fencing token of this lease: larger than that of every earlier holder of the job. One for a whole batch."""
+        """Fencing token of this lease, larger than that of every earlier holder of the job. A batch has only one."""
         return self._job.token
 
     @property
@@ -101,7 +101,7 @@ class CurrentJob:
 
     @property
     def payloads(self) -> Sequence[Any]:
-        """A merged job's payloads in score order, as the handler gets them; empty for other jobs."""
+        """Payloads of a merged job in score order, as passed to the handler; empty for other jobs."""
         if not self._job.merged or not self._run.args:
             return ()
         payloads: Sequence[Any] = self._run.args[0].get(self.id, ())
@@ -109,47 +109,50 @@ class CurrentJob:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """The scores of :attr:`payloads`."""
+        """Scores of :attr:`payloads`."""
         return tuple(_number(payload.score) for payload in self._job.payloads)
 
     @property
     def payload_keys(self) -> tuple[str, ...]:
-        """The keys of :attr:`payloads` (32 hex digits each), the same in every attempt."""
+        """Keys of :attr:`payloads` (32 hex digits each), the same in every attempt."""
         return tuple(payload.key.hex() for payload in self._job.payloads)
 
     @property
     def jobs(self) -> tuple[CurrentJob, ...]:
-        """A view of each job that this call works on."""
+        """Views of all jobs that this call works on."""
         return tuple([view_of(part) for part in self._parts]) or (self,)
 
     @property
     def lost(self) -> bool:
-        """True when it belongs to another worker by now (all jobs of a batch do): what comes out is not stored."""
+        """Return True if the lease is lost: the job belongs to another worker now, and its outcome is not stored.
+
+        For a batch it is true when all of its jobs are lost.
+        """
         return all(part.lost for part in self._parts or (self._run,))
 
     @property
     def should_stop(self) -> bool:
-        """True when the job was cancelled or lost, or the process is about to end: return soon.
+        """Return True if the handler should return soon: the job was cancelled or lost, or the process is about to end.
 
-        A batch should stop when its time or its process is over, or when all of its jobs should; look at :attr:`jobs`
-        for each of them.
+        For a batch it is true when its time or its process ends, or when all of its jobs should stop; :attr:`jobs` has
+        the flag of each job.
         """
         run = self._run
         return run.should_stop or (bool(self._parts) and all(part.should_stop for part in self._parts))
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until this run should be over: until its time limit, or until its lease ends if that is sooner.
+        """Seconds until this attempt should be over: until its time limit, or until its lease ends if that is sooner.
 
-        The worker renews the lease every few seconds, so it matters only while Redis cannot be reached. Of a batch the
-        lease that ends first counts. 0 when it is over, or the job lost; infinite without limit and lease
+        The worker renews the lease every few seconds, so the lease matters only while Redis is unreachable. In a batch
+        the lease that ends first counts. 0 when the time is over or the job is lost; infinite without limit and lease
         (``ack="early"``).
         """
         return max(0.0, self._ends_at() - time.monotonic())
 
     @property
     def deadline(self) -> datetime | None:
-        """When :attr:`seconds_left` will have passed, on Redis's clock (UTC); None = never. A renewal moves it."""
+        """Time at which :attr:`seconds_left` will be 0, on Redis's clock (UTC); None = never. A renewal moves it."""
         ends_at = self._ends_at()
         if ends_at == NEVER:
             return None
@@ -163,11 +166,11 @@ class CurrentJob:
         return min(run.limit_at, *leases) if leases else 0.0
 
     def touch(self) -> bool:
-        """Renew the lease now (the worker does so by itself every few seconds); in a batch, those of all its jobs.
+        """Renew the lease now, in a batch those of all its jobs. The worker also renews it every few seconds.
 
         Returns:
-            False if the job (every job of the batch) belongs to another worker by now; nothing that this run does will
-            be stored any more.
+            False if the job (every job of the batch) belongs to another worker now; no outcome of this attempt will be
+            stored any more.
         """
         held = [part for part in self._parts or (self._run,) if not part.acked]
         queue, asked_at = self._run.queue, time.monotonic()
@@ -193,7 +196,7 @@ def _number(score: str) -> float:
 
 
 def view_of(run: Run) -> CurrentJob:
-    """The view of a run; one and the same as long as the run lasts."""
+    """Return the view of an attempt, the same object for as long as the attempt lasts."""
     if run.view is None:
         run.view = CurrentJob(run)
     view: CurrentJob = run.view
@@ -201,6 +204,6 @@ def view_of(run: Run) -> CurrentJob:
 
 
 def current_job() -> CurrentJob | None:
-    """The job whose handler is running here, or None outside of one."""
+    """Return the job whose handler is running here, or None outside of a handler."""
     run = running.get()
     return None if run is None else view_of(run)

@@ -1,7 +1,8 @@
-"""The dispatcher: housekeeping of shards for those who cannot do it themselves.
+"""Dispatcher: housekeeping of shards.
 
-It wakes other consumers when a job falls due and its own process's consumer did not take it, reaps expired leases and
-takes dead workers off the registry. Several dispatchers are harmless: every move of theirs is one guarded script.
+It wakes other consumers when a job falls due and this process's own consumer did not reserve it, reaps expired leases
+and removes dead workers from the registry. Several dispatchers may run at once: each of their changes is one guarded
+script.
 """
 
 from __future__ import annotations
@@ -25,53 +26,54 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: seconds between two looks without a reason
+#: seconds between two routine checks
 LOOK: Final = 3.0
-#: how long after a due time the process's own consumer may take to ask for the job
+#: seconds after a due time within which the process's own consumer may reserve the job
 OWN_CONSUMER: Final = 0.05
-#: a jump between Redis's clock and ours that makes leases doubtful
+#: difference in seconds between Redis's clock and ours, from one check to the next, that makes leases doubtful
 _JUMP: Final = 2.0
-#: an answer that takes this part of a lease means that Redis stood still
+#: a reply that takes longer than 1/10 of a lease means that Redis stalled
 _SLOW: Final = 10.0
-#: the longest time between two looks at a shard, as a part of a lease
+#: maximum time between two checks of a shard, as a fraction of a lease
 _OF_A_LEASE: Final = 0.95
 _AGAIN: Final = 1.0
 _SOON: Final = 0.02
 _FORGET_AFTER_MS: Final = 60_000
-#: seconds between two looks after old epochs
+#: seconds between two checks for old epochs
 CARE: Final = 30.0
 
 
 @dataclass(slots=True)
 class Beat:
-    """One shard on the round. Times are of ``time.monotonic()``."""
+    """Schedule of the checks of one shard. Times are of ``time.monotonic()``."""
 
     queue: Queue
     shard: int
     look_at: float
     looked_at: float = 0.0
-    #: Redis's clock minus ours at the last look (seconds); None before the first
+    #: Redis's clock minus ours at the last check (seconds); None before the first
     offset: float | None = None
     deadline_at: float = NEVER
     due_at: float = NEVER
     hold: bool = False
-    #: the last look
+    #: result of the last check
     tick: Tick | None = None
 
 
 class Overdue(Protocol):
-    """Who in this process takes care of due times."""
+    """Component of this process that handles due times."""
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """Whether a due time of the shard passed ``patience`` seconds ago and nobody here has asked since."""
+        """Return True if a due time of the shard passed ``patience`` seconds ago and no reserve here followed."""
         ...
 
 
 class Patrol:
-    """The duty of looking at every shard in time: almost once per lease, and at each known deadline.
+    """Duty that checks every shard in time: almost once per lease, and at each known deadline.
 
-    ``pace`` is the number of seconds between two looks without a reason, as long as the shards are few. Without a
-    ``reaper`` expired leases are left to others.
+    Args:
+        pace: seconds between two routine checks, as long as there are few shards.
+        reaper: reaps expired leases; without one they are left to other processes.
     """
 
     def __init__(
@@ -98,10 +100,14 @@ class Patrol:
         self._outage_seen = weather.cleared_at
 
     def run(self) -> float:
-        """Look where it is time to look. Returns the seconds until that is the case again."""
+        """Check the shards that are due for it.
+
+        Returns:
+            Seconds until the next check.
+        """
         now = time.monotonic()
         self._meet(self._queues(), now)
-        # Still lasting, as far as is known: the look below may be the first call that comes through again.
+        # Read before the checks, because one of them may be the first call that succeeds again.
         outage = self._weather.lasting()
         if self._weather.cleared_at != self._outage_seen:
             self._outage_seen = self._weather.cleared_at
@@ -115,7 +121,7 @@ class Patrol:
         return max(0.0, min((self._next_look(beat) for beat in self._beats), default=now + LOOK) - now)
 
     def _hold_all(self) -> None:
-        """Holders could not renew: nothing is taken from them until they had one lease of time to do so."""
+        """Postpone reaping in all shards by one lease, because holders could not renew their leases."""
         for beat in self._beats:
             beat.hold = True
 
@@ -128,8 +134,10 @@ class Patrol:
 
     @property
     def _period(self) -> float:
-        """Seconds between two looks at one shard. A lease is renewed or won within that time before it ends, so each
-        end of a lease is known before it comes."""
+        """Seconds between two checks of one shard.
+
+        Each lease is won or renewed within that time before it ends, so every end of a lease is known in advance.
+        """
         return min(self._pace * len(self._beats), _OF_A_LEASE * self._lease)
 
     def _next_look(self, beat: Beat) -> float:
@@ -145,7 +153,7 @@ class Patrol:
             return True
         if self._horizon.overdue(beat.queue.name, beat.shard, now, OWN_CONSUMER):
             return True
-        beat.due_at = NEVER  # our own consumer asked since; it knows the next due time better than we do
+        beat.due_at = NEVER  # our own consumer has reserved since, and knows the next due time more exactly
         return False
 
     def _look(self, beat: Beat) -> None:
@@ -154,7 +162,7 @@ class Patrol:
         now = time.monotonic()
         beat.hold = False
         beat.looked_at = now
-        # The looks at a queue's shards are spread over the period by their first, not all at one moment.
+        # The first check of each shard spreads the checks of a queue's shards over the period.
         beat.look_at = now + self._period * (1.0 if beat.offset is not None else self._phase(beat))
         self._remember(beat, tick, now)
         self._tell(beat, tick)
@@ -166,7 +174,7 @@ class Patrol:
             beat.hold = True
         elif now - asked_at > self._lease / _SLOW and not tick.held_back:
             logger.warning("Redis took %.1f s for an answer; no lease is taken for %.0f s", now - asked_at, self._lease)
-            self._hold_all()  # it stood still, and those who wanted to renew stood in the same line
+            self._hold_all()  # while Redis stalled, holders could not renew their leases either
         elif (
             self._reaper is not None
             and tick.expired
@@ -187,12 +195,12 @@ class Patrol:
         beat.deadline_at = NEVER if self._reaper is None else at(tick.next_deadline_ms)
         beat.due_at = at(tick.next_due_ms)
         if beat.deadline_at <= now:
-            beat.deadline_at = now + _AGAIN  # expired: reaped right now, or held back
+            beat.deadline_at = now + _AGAIN  # expired: reaped in this turn, or held back
         if beat.due_at + OWN_CONSUMER <= now:
-            beat.due_at = now + _AGAIN  # everybody is busy; the token lies there for the first who is not
+            beat.due_at = now + _AGAIN  # all consumers are busy; the wake token remains for the first one that is free
 
     def _tell(self, beat: Beat, tick: Tick) -> None:
-        """What is other than at the last look; of the first look nobody knows what is new."""
+        """Note what changed since the last check. The first check has nothing to compare with."""
         before, beat.tick = beat.tick, tick
 
         def note(what: What) -> None:
@@ -209,14 +217,14 @@ class Patrol:
 
 
 class Registrar:
-    """The duty of taking workers off the registry that were not heard of for a minute."""
+    """Duty that removes workers from the registry that have not announced themselves for a minute."""
 
     def __init__(self, broker: Broker, own: str) -> None:
         self._broker = broker
         self._own = own
 
     def run(self) -> float:
-        """Once a minute is enough for what is only looked at by people."""
+        """Remove them. Once a minute is enough for a list that only people read."""
         workers = self._broker.workers()
         if len(workers) > 1 or (workers and workers[0]["name"] != self._own):
             now_ms = self._broker.now_ms()
@@ -227,14 +235,14 @@ class Registrar:
 
 
 class Caretaker:
-    """The duty of ending what a change of the number of shards left behind. It asks Redis only where there is such."""
+    """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished."""
 
     def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]]) -> None:
         self._broker = broker
         self._queues = queues
 
     def run(self) -> float:
-        """Finish what its author did not, take off the epochs in which nothing lies any more."""
+        """Complete interrupted changes, and remove old epochs that hold no jobs any more."""
         for queue in list(self._queues()):
             if layouts.is_pending(queue.layout):
                 self._broker.epochs.finish(queue.name)

@@ -1,4 +1,4 @@
-"""The event loop of a process: one thread in which all ``async def`` jobs run."""
+"""Event loop of a process: one thread in which all ``async def`` jobs run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .run import Run
 
 
 class EventLoop:
-    """Started by the first coroutine. The slot that took the job waits for it, so ``threads`` bounds both kinds."""
+    """Event loop that the first coroutine starts.
+
+    The slot that took the job waits for its coroutine, so ``threads`` limits both kinds of jobs.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +24,7 @@ class EventLoop:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
-        """The coroutine's result, or what it raised. The time limit cancels it."""
+        """Return the coroutine's result, or raise its exception. The time limit cancels the coroutine."""
         loop = self._ensure()
         context = contextvars.copy_context()
         answer: Future[Any] = Future()
@@ -62,12 +65,13 @@ class EventLoop:
             try:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                # asyncio lets these two out of the loop although the task has them already; the loop goes on.
+                # asyncio raises these two out of the loop, although the task has stored them already. The loop
+                # continues.
                 continue
             return
 
     def close(self) -> None:
-        """Stop the loop; coroutines that still run are left where they are."""
+        """Stop the loop. Coroutines that still run are abandoned."""
         with self._lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is None or thread is None:

@@ -1,8 +1,10 @@
-"""The run of a job, as a pipeline of verbs over a :class:`Run`: resolved → decoded → prepared → performed → settled.
+"""Execution of an attempt: a pipeline of steps over a :class:`Run`.
 
-Whatever a handler does ends here as a settlement: an exception of any kind (SystemExit, KeyboardInterrupt,
-GeneratorExit and CancelledError included), nonsense as a result, a fork of which both sides come back. A batch goes the
-same way with several jobs: each leaves it where its own fate is decided, and the handler gets those that are left.
+The steps are resolved → decoded → prepared → performed → settled.
+
+Every outcome of a handler ends here as a settlement: an exception of any kind (SystemExit, KeyboardInterrupt,
+GeneratorExit and CancelledError included), an unusable result, a fork where both processes return. A batch takes the
+same path with several jobs: each leaves it where its own outcome is decided, and the handler gets the remaining ones.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ from .unknown import UnknownTasks
 
 logger: Final = logging.getLogger(__name__)
 
-#: makes the stored form of an error
+#: returns the stored form of an error
 Recorder: TypeAlias = Callable[[BaseException], bytes]
 
 
 class Execution:
-    """What a slot calls with each run."""
+    """Callable that a slot calls with each attempt."""
 
     def __init__(
         self,
@@ -53,11 +55,11 @@ class Execution:
         board: Board | None = None,
         loop: EventLoop | None = None,
     ) -> None:
-        #: set by the composition root, since the warden watches the slots that call this
+        #: timeout monitor; set by the composition root, because it watches the slots that call this object
         self.warden: Warden | None = None
-        #: settles jobs of other releases; one that reads the registry of workers is set by the composition root
+        #: settles jobs of other releases; the composition root sets one that reads the registry of workers
         self.unknown = UnknownTasks()
-        #: whether jobs can begin here
+        #: readiness gate: whether jobs can begin here
         self.fitness = Fitness()
         self._registry = registry
         self._hooks = hooks
@@ -70,17 +72,17 @@ class Execution:
         self._pid = os.getpid()
 
     def __call__(self, run: Run) -> None:
-        """Run the job and leave ``run.settlement`` behind, in a batch that of each member. Never raises."""
+        """Run the job and set ``run.settlement``, in a batch that of each member. Never raises."""
         run.started = monotonic()
         try:
-            # A context of its own: no ContextVar of one job is seen by the next one in this thread.
+            # A separate context, so that no ContextVar of one job is visible to the next one in this thread.
             if type(run) is BatchRun:
                 copy_context().run(self._together, run)
             elif run.lost or run.started >= run.deadline:
                 run.settlement = self._too_late(run)
             else:
                 copy_context().run(self._pipeline, run)
-        except BaseException as error:  # the boundary: a slot outlives everything
+        except BaseException as error:  # the outermost handler: a slot must survive everything
             logger.exception("%s: the execution itself failed", run.job.id)
             run.error = error
         run.ended = run.ended or monotonic()
@@ -89,14 +91,17 @@ class Execution:
         run.view = None
 
     def _policy_of(self, run: Run) -> Policy:
-        """Also of a run that was never resolved: what came meanwhile is united with its job by its task's rules."""
+        """Return the policy of an attempt, also of one that was never resolved.
+
+        A settlement always needs it: payloads that arrived meanwhile are merged with the job by its task's rules.
+        """
         return run.policy or decision.policy_of(self._registry.get(run.job.task), run.job)
 
     def _too_late(self, run: Run) -> Settlement:
         return decision.give_back(run.job, self._policy_of(run), reason="the lease ended before the run could start")
 
     def _close(self, run: Run) -> None:
-        """No job leaves without a settlement."""
+        """Give every job a settlement that has none yet."""
         for part in run.parts:
             part.ended, part.view = run.ended, None
             if part.settlement is not None:
@@ -120,7 +125,7 @@ class Execution:
             self._performed(run)
             self._recorded(run)
 
-    # --- the verbs
+    # --- the steps
 
     def _resolved(self, run: Run) -> bool:
         task = run.task = self._registry.get(run.job.task)
@@ -183,12 +188,12 @@ class Execution:
         except BaseException as error:
             run.error = error
         if os.getpid() != self._pid:
-            os._exit(0)  # the handler forked and the copy came back: only one of the two may settle
+            os._exit(0)  # the handler forked and the child process returned: only one of the two may settle
         if hooks.after_job is not None:
             try:
                 hooks.after_job(run.job)
             except BaseException as error:
-                # It counts more than a partial failure, which acks the rest: what leaked is the work of all.
+                # It overrides a partial failure, which would ack the other jobs: a leak concerns all of them.
                 if run.error is None or isinstance(run.error, PartialFailure):
                     run.error = error
         run.ended = monotonic()
@@ -203,11 +208,11 @@ class Execution:
             finally:
                 warden.disarm(run)
         except JobTimeout:
-            warden.disarm(run)  # it may have struck in the middle of the disarming above
+            warden.disarm(run)  # it may have been raised inside the disarming above
             raise
 
     def _handler(self, run: Run) -> Any:
-        """The innermost call: the task's function, on the event loop if it is a coroutine."""
+        """Call the task's function, on the event loop if it returns a coroutine. The innermost call of the chain."""
         if run.task is None:
             raise LookupError(f"no task named {run.job.task} in this process")
         result = run.task.func(*run.args, **run.kwargs)
@@ -237,7 +242,7 @@ class Execution:
         self._teller.failed(run, run.settlement, error)
 
     def _recorded(self, run: Run, record: Recorder | None = None) -> None:
-        """What stands for "settled" when the job was acked before it began."""
+        """Settle a job that was acked before its handler began. Replaces :meth:`_settled` for it."""
         job, error = run.job, run.error
         if error is not None and isinstance(error, PartialFailure):
             error = run.error = decision.failures_of(error, [job.id]).get(job.id)
@@ -256,7 +261,7 @@ class Execution:
     # --- several jobs in one call
 
     def _together(self, batch: BatchRun) -> None:
-        """The pipeline of a batch: the same verbs, for each member where its own fate is decided."""
+        """Run the pipeline for a batch: the same steps, for each member where its own outcome is decided."""
         for member in batch.members:
             if member.lost or batch.started >= member.deadline:
                 member.settlement = self._too_late(member)
@@ -264,13 +269,13 @@ class Execution:
                 self._decoded(member)
         if self._agreed(batch) and self._prepared(batch) and self._acked_early(batch):
             parts = batch.live
-            view_of(batch)  # made now, when it is known whom the handler gets
+            view_of(batch)  # created here, when the members that the handler gets are known
             self._performed(batch, parts)
             self._parted(batch, parts)
         self._close(batch)
 
     def _agreed(self, batch: BatchRun) -> bool:
-        """What the call as a whole is made of: the members that are left. False = none is."""
+        """Set the arguments and the policy of the call from the remaining members. Return False if there are none."""
         parts = batch.live
         if not parts:
             return False
@@ -287,7 +292,7 @@ class Execution:
         return policy is None or not policy.early or (ack_early(batch, policy) and self._agreed(batch))
 
     def _parted(self, batch: BatchRun, parts: tuple[Run, ...]) -> None:
-        """The call is over: each member goes its own way."""
+        """Settle each member after the call."""
         record = _remembering(self._record)
         failures: dict[str, BaseException] = {}
         if batch.error is not None:
@@ -302,7 +307,7 @@ def _timed_out(run: Run) -> bool:
 
 
 def _remembering(record: Recorder) -> Recorder:
-    """``record`` that is asked once for each error: in a batch all jobs may have the same."""
+    """Return ``record`` with a cache: in a batch all jobs may have the same error."""
     known: dict[int, bytes] = {}
 
     def remembered(error: BaseException) -> bytes:

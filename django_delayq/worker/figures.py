@@ -1,4 +1,4 @@
-"""The duty of telling Redis the figures of finished runs, about a second after the first of them came in."""
+"""Duty that flushes the counters of finished attempts to Redis, about a second after the first of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """A duty for a :class:`~.loop.Loop`. A process in which nothing ends asks for nothing."""
+    """Duty for a :class:`~.loop.Loop`. A process in which no attempt ends sends no command."""
 
-    #: most of its turns ask nothing
+    #: most of its turns send no command to Redis
     silent = True
 
     def __init__(self, tally: Tally) -> None:
@@ -24,21 +24,25 @@ class Reporter:
         self._ring: Callable[[], None] | None = None
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """See :class:`~.loop.Attached`."""
+        """Subscribe ``ring`` to new counters; see :class:`~.loop.Attached`."""
         self._ring = ring
         self._tally.subscribe(ring)
 
     def run(self) -> float:
-        """Tell, if it is time. Returns the seconds until that may be the case."""
+        """Flush the counters if it is time.
+
+        Returns:
+            Seconds until the next flush may be due.
+        """
         if not self._tally:
             return NEVER
         early = self._tally.since + PACE - time.monotonic()
         if early > 0:
             return early
         self._tally.flush()
-        return 0.0  # looks whether something came in meanwhile
+        return 0.0  # the next turn checks for counters that arrived meanwhile
 
     def close(self) -> None:
-        """See :class:`~.loop.Closed`. The end of the process flushes what is left."""
+        """End the subscription; see :class:`~.loop.Closed`. The rest is flushed at the end of the process."""
         if self._ring is not None:
             self._tally.unsubscribe(self._ring)

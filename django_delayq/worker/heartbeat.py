@@ -1,4 +1,4 @@
-"""The heartbeat: one duty per process that renews all its leases, hears of cancellations and announces the process."""
+"""Heartbeat: one duty per process that renews all leases, receives cancellations and announces the process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHUNK: Final = 250
-#: seconds between two announcements that carry the names of the tasks; Redis may have lost them
+#: seconds between two announcements that include the task names; Redis may have lost them
 TASKS_SECONDS: Final = 60.0
 
 
 class Heartbeat:
-    """A duty for a :class:`~.loop.Loop`.
+    """Duty for a :class:`~.loop.Loop`.
 
     Args:
-        describe: what the process says of itself in the worker registry.
-        announced: called behind each announcement, which also tells whether the registry of queues changed.
-        words: does what somebody told this worker.
+        describe: returns the process's entry for the worker registry.
+        announced: called after each announcement, whose reply also shows whether the registry of queues changed.
+        words: carries out commands that were sent to this worker.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Heartbeat:
         self._trust = trusted(broker.lease_ms / 1000)
 
     def run(self) -> float:
-        """Leases first: a registry that cannot be written must not cost them."""
+        """Renew the leases, then announce the process: a registry that cannot be written must not cost leases."""
         began = time.monotonic()
         if self._consumer is not None:
             self._renew(list(self._consumer.held))
@@ -64,7 +64,7 @@ class Heartbeat:
             self._tasks_at = began + TASKS_SECONDS
         self._announced()
         self._words.heed(heard)
-        # By the clock, not by the end of the last turn: a Redis that stood still must not cost two turns.
+        # Measured from the start of this turn: a Redis that stalls must not delay two turns.
         return max(0.0, began + self._rest - time.monotonic())
 
     def _renew(self, runs: list[Run]) -> None:
@@ -74,7 +74,7 @@ class Heartbeat:
             if run.acked:
                 continue
             if now >= run.deadline:
-                run.should_stop = True  # nobody can promise any more that it is still ours
+                run.should_stop = True  # this process may have lost the lease
             if not run.lost and not self._is_live_locked(run, now):
                 by_queue.setdefault(run.job.queue, []).append(run)
         for mine in by_queue.values():
@@ -92,9 +92,9 @@ class Heartbeat:
         answers = runs[0].queue.touch([run.job for run in runs], started)
         for run, answer in zip(runs, answers, strict=True):
             if run.acked:
-                continue  # since we asked: it has no lease any more, so it cannot have lost it
+                continue  # acked since the call: it has no lease any more, so it cannot have lost it
             if answer == "lost":
-                # Also said of a run that was settled a moment ago; then nobody looks at the flags any more.
+                # Redis also returns this for an attempt that was settled a moment ago; its flags are not read any more.
                 run.lost = run.should_stop = True
                 continue
             run.deadline = asked_at + self._trust
@@ -102,7 +102,10 @@ class Heartbeat:
                 run.should_stop = True
 
     def _is_live_locked(self, run: Run, now: float) -> bool:
-        """Whether the run goes on beyond its ``max_lease``: then its lease may end, although its process lives."""
+        """Return True if the attempt has exceeded its ``max_lease``.
+
+        Its lease is then not renewed any more, although its process lives.
+        """
         limit = run.policy.max_lease if run.policy is not None else None
         if limit is None or run.ended or not run.started or now - run.started < limit:
             return False

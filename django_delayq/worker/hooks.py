@@ -1,4 +1,4 @@
-"""Where a framework plugs in: connection hygiene, signals, log set-up. The worker itself knows none."""
+"""Hooks for a framework: connection handling, signals, log set-up. The worker itself depends on no framework."""
 
 from __future__ import annotations
 
@@ -23,35 +23,38 @@ def _mute(event: str, **details: Any) -> None: ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """Callables around a process, its job threads and each job. All are optional.
+    """Optional callables around a process, its job threads and each job.
 
     Events for ``notify`` (each with ``job`` and ``task``, the latter None when not registered here):
     ``job_started``; ``job_succeeded`` (seconds); ``job_failed`` (error, outcome, retry_in seconds, None = never);
-    ``job_buried`` (error, reason). They are sent from the job's thread, before the end of the run is stored; of a
-    batch, one for each of its jobs. ``before_job`` and ``after_job`` surround a batch once, with its first job.
+    ``job_buried`` (error, reason). They are sent from the job's thread, before the outcome of the attempt is stored. A
+    batch sends one for each of its jobs. ``before_job`` and ``after_job`` are called once for a batch, with its first
+    job.
 
-    Ends of jobs whose process is gone are sent from a thread of a supervisor or a dispatcher (:mod:`.orphans`), within
-    ``thread_start``, ``before_job``, ``after_job`` and ``thread_end``.
+    Outcomes of jobs whose process is gone are sent from a thread of a supervisor or a dispatcher (:mod:`.orphans`),
+    within ``thread_start``, ``before_job``, ``after_job`` and ``thread_end``.
     """
 
-    #: before the first / after the last part of the process runs
+    #: called before the first / after the last part of the process runs
     process_start: Callable[[], None] = _nothing
     process_stop: Callable[[], None] = _nothing
-    #: in each thread that runs jobs
+    #: called in each thread that runs jobs, at its start and its end
     thread_start: Callable[[], None] = _nothing
     thread_end: Callable[[], None] = _nothing
-    #: before the handler, in its thread. What it raises gives the job back without counting an attempt
+    #: called before the handler, in its thread. An exception gives the job back without counting an attempt
     before_job: Callable[[Job], None] | None = None
-    #: after the handler, whatever it did, and before the ack. What it raises makes a returned run a failed one
+    #: called after the handler, whatever its outcome, and before the ack. An exception makes a successful attempt a
+    #: failed one
     after_job: Callable[[Job], None] | None = None
-    #: whether anybody listens to an event of a task: asked before anything is prepared for it
+    #: returns True if a task's event has receivers; called before anything is prepared for it
     wants: Callable[[str, Task | None], bool] = _deaf
-    #: tell about an event; what it raises is logged
+    #: sends an event; exceptions are logged
     notify: Callable[..., None] = _mute
-    #: the stored form of what a handler raised; if it fails itself, the default form is stored
+    #: returns the stored form of a handler's exception; if it fails itself, the default form is stored
     format_error: Formatter | None = None
-    #: seconds until the next attempt after an error, with the number of earlier failures; None = by the back-off.
-    #: What the task's own ``retry_for`` names is not asked about
+    #: returns the seconds until the next attempt, given the error and the number of earlier failures; None = use the
+    #: back-off.
+    #: Not called for errors that the task's own ``retry_for`` names
     retry_delay: Callable[[BaseException, int], float | None] | None = None
-    #: the very last call before the process ends although jobs still run (flush logs); there is little time left
+    #: called last, before the process ends although jobs still run (flush logs); there is little time left
     last_words: Callable[[], None] = _nothing

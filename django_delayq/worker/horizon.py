@@ -1,7 +1,7 @@
-"""When each shard has work next, and the one condition on which everybody waits for it.
+"""Shard selector: when each shard has work next, and the condition that all threads wait on for it.
 
-The fetch loop rests on the condition until the nearest due time; the wake thread and the slots end that rest early; the
-dispatcher looks here to learn whether this process took care of a due time by itself.
+The fetch loop rests on the condition until the nearest due time. The wake thread and the slots end that rest early. The
+dispatcher reads here whether this process has handled a due time itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_DOUBT: Final = 1.0
 
 
 class Source:
-    """One shard of one queue, as the fetch loop sees it. Times are of ``time.monotonic()``."""
+    """State of one shard of one queue in the fetch loop. Times are of ``time.monotonic()``."""
 
     __slots__ = ("asked_at", "due_at", "empties", "pace", "passed", "queue", "shard", "stride", "woken")
 
@@ -33,11 +33,11 @@ class Source:
         self.shard = shard
         self.pace = pace
         self.stride = 1.0 / weight
-        #: when there is something to reserve; NEVER = the shard was empty
+        #: when the next job can be reserved; NEVER = the shard was empty
         self.due_at = 0.0
-        #: when it was last asked
+        #: when the last reserve was sent
         self.asked_at = 0.0
-        #: a wake token came while the shard was being asked: the answer may be older than the token
+        #: a wake token arrived during a reserve, whose reply may be older than the token
         self.woken = False
         self.passed = 0.0
         self.empties = 0
@@ -47,12 +47,12 @@ class Source:
 
 
 class Horizon:
-    """All shards of one process."""
+    """Shard selector over all shards of one process."""
 
     def __init__(self, sources: Sequence[Source], *, scheduler: str = "weighted") -> None:
         self.sources = list(sources)
         self.condition = threading.Condition()
-        #: True while the fetch loop rests: only then is a nudge worth its price
+        #: True while the fetch loop rests; only then is a nudge worth its cost
         self.resting = False
         self.by_place = _by_place(self.sources)
         self._welcome: Callable[[Source], None] = lambda _: None
@@ -60,24 +60,24 @@ class Horizon:
         self._virtual = 0.0
 
     def welcome(self, call: Callable[[Source], None]) -> None:
-        """``call`` with every source, and with each that comes later."""
+        """Call ``call`` with every shard now, and with each one that is added later."""
         self._welcome = call
         for source in self.sources:
             call(source)
 
     def adopt(self, sources: Sequence[Source]) -> None:
-        """From now on these are the shards of the process. Those that are known already keep what is known of them."""
+        """Replace the shards of the process. Shards that are already known keep their state."""
         with self.condition:
             for source in sources:
                 if self.by_place.get((source.queue.name, source.shard)) is not source:
-                    source.passed = self._virtual  # who comes late has no credit
+                    source.passed = self._virtual  # a new shard has no credit
                     self._welcome(source)
             # New objects, because the fetch loop reads these without the lock.
             self.sources, self.by_place = list(sources), _by_place(sources)
             self._end_rest()
 
     def due(self, now: float) -> Source | None:
-        """The shard to reserve from next, or None when none has due work."""
+        """Return the shard to reserve from next, or None if no shard has due work."""
         best: Source | None = None
         rank = 0.0
         for source in self.sources:
@@ -86,22 +86,22 @@ class Horizon:
                 if best is None or mine < rank:
                     best, rank = source, mine
         if best is not None:
-            # Stride scheduling: who was served pays by its weight; who slept gains no credit for it.
+            # Stride scheduling: a served shard pays by its weight, and an idle one gains no credit.
             self._virtual = max(self._virtual, best.passed)
             best.passed = self._virtual + best.stride
         return best
 
     def next_due_at(self) -> float:
-        """The nearest due time of all shards."""
+        """Return the nearest due time of all shards."""
         return min((source.due_at for source in self.sources), default=NEVER)
 
     def asking(self, source: Source, now: float) -> None:
-        """A reserve is about to be sent."""
+        """Record that a reserve is about to be sent."""
         source.asked_at = now
         source.woken = False
 
     def answered(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
-        """A reserve brought ``got`` jobs and the time until the next due one (None = empty shard)."""
+        """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""
         with self.condition:
             if source.woken:
                 source.due_at = now
@@ -110,17 +110,17 @@ class Horizon:
             elif got or next_due_ms > 0:
                 source.due_at, source.empties = now + next_due_ms / 1000, 0
             else:
-                # "Due, but nothing for you" is no state to last; do not ask in a hot loop if it does.
+                # A shard that has due jobs but returns none may stay so. The pauses grow, to avoid a hot loop.
                 doubt = min(_LONGEST_DOUBT, _FIRST_DOUBT * 2 ** min(source.empties, 10))
                 source.due_at, source.empties = now + doubt, source.empties + 1
 
     def expect(self, source: Source, at: float) -> None:
-        """Work that this process itself put back falls due at ``at``."""
+        """Record that work which this process put back falls due at ``at``."""
         with self.condition:
             source.due_at = min(source.due_at, at)
 
     def wake(self, places: Sequence[tuple[str, int]]) -> None:
-        """Wake tokens arrived for these (queue, shard) pairs."""
+        """Make these (queue, shard) pairs due, because wake tokens arrived for them."""
         with self.condition:
             for place in places:
                 source = self.by_place.get(place)
@@ -130,12 +130,12 @@ class Horizon:
             self._end_rest()
 
     def nudge(self) -> None:
-        """Something else changed: a run ended, the worker shall stop."""
+        """End the rest for another reason: an attempt ended, or the worker should stop."""
         with self.condition:
             self._end_rest()
 
     def rest(self, until: float) -> None:
-        """Wait until ``until`` or a nudge. ``resting`` must have been set before the caller's last look around."""
+        """Wait until ``until`` or a nudge. The caller must set ``resting`` before its last check for work."""
         with self.condition:
             timeout = until - time.monotonic()
             if self.resting and timeout > 0:
@@ -147,13 +147,13 @@ class Horizon:
         self.condition.notify_all()
 
     def stalest(self) -> Source | None:
-        """The shard that was not asked for longest."""
+        """Return the shard whose last reserve is the longest ago."""
         return min(self.sources, key=lambda source: source.asked_at, default=None)
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """Whether the shard's known due time passed ``patience`` seconds ago and nobody here has asked since.
+        """Return True if the shard's known due time passed ``patience`` seconds ago and no reserve here followed.
 
-        Also of a shard that nobody here asks: its due times are somebody else's.
+        Also True for a shard that this process does not reserve from, because other processes handle its due times.
         """
         source = self.by_place.get((queue, shard))
         return source is None or source.due_at + patience <= now
@@ -162,7 +162,14 @@ class Horizon:
 def build_sources(
     queues: Sequence[Queue], config: WorkerConfig, name: str, known: Mapping[tuple[str, int], Source] | None = None
 ) -> list[Source]:
-    """Every shard of the queues, in this process's own order; ``known`` ones stay the same objects."""
+    """Return every shard of the queues, in this process's own order.
+
+    Args:
+        queues: the queues to serve.
+        config: has the splitter and the weights.
+        name: the worker's name, for the splitter.
+        known: shards that are served already; they stay the same objects.
+    """
     known = known or {}
     paces = {source.queue.name: source.pace for source in known.values()}
     for queue in queues:
@@ -182,7 +189,7 @@ def _by_place(sources: Sequence[Source]) -> dict[tuple[str, int], Source]:
 
 
 def split(places: Sequence[tuple[str, int]], config: WorkerConfig, name: str) -> list[tuple[str, int]]:
-    """``places`` in the order of the configured splitter; a splitter orders, it never takes away."""
+    """Return ``places`` in the order of the configured splitter. A splitter orders shards and cannot remove any."""
     if callable(config.splitter):
         ordered = list(config.splitter(places, name, config.index))
         return ordered + [place for place in places if place not in ordered]
@@ -196,6 +203,6 @@ def split(places: Sequence[tuple[str, int]], config: WorkerConfig, name: str) ->
 
 
 def _rotated(places: Sequence[tuple[str, int]], by: int) -> list[tuple[str, int]]:
-    """The processes of a node begin at different places."""
+    """Return the places rotated, so that the processes of a node begin at different ones."""
     start = by % len(places) if places else 0
     return [*places[start:], *places[:start]]

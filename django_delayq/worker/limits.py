@@ -1,4 +1,4 @@
-"""The warden: one thread without any I/O that keeps time limits, shows life on the board and looks at the memory.
+"""Timeout monitor: one thread that enforces time limits, stamps the scoreboard and checks the memory use.
 
 It must not touch Redis: a slow or absent server would stop the stamp, and the supervisor would kill a healthy process.
 """
@@ -19,7 +19,7 @@ from .run import NEVER, Run
 
 logger = logging.getLogger(__name__)
 
-#: seconds that a run gets to react to its time limit before its process is replaced
+#: seconds that an attempt gets to react to its time limit before its process is replaced
 PATIENCE: Final = 5.0
 _BEAT: Final = 1.0
 
@@ -30,14 +30,14 @@ def _raise_in(thread_id: int, kind: type[BaseException]) -> None:
 
 
 def _swallow() -> None:
-    """Take what another thread wanted to have raised in this one, if it was not raised yet.
+    """Discard the exception that another thread set to be raised in this one, if it was not raised yet.
 
-    It is raised and caught. Setting it to nothing would also do away with it, but leave Python before 3.13 in the
-    belief that something is still to be raised: every thread would look for it at every turn from then on, and a
-    traced one (coverage, a debugger) would never get beyond the beginning of a function.
+    It is raised and caught. Clearing it instead would work too, but leaves Python before 3.13 in the belief that an
+    exception is still pending: from then on every thread would check for it in every turn, and a traced thread
+    (coverage, a debugger) would never get past the beginning of a function.
     """
     try:
-        _raise_in(threading.get_ident(), JobTimeout)  # in the place of one that waits, so this is the last
+        _raise_in(threading.get_ident(), JobTimeout)  # replaces a pending one, so this is the last
         while True:
             pass
     except JobTimeout:
@@ -45,12 +45,12 @@ def _swallow() -> None:
 
 
 class Warden:
-    """Watches the runs of one process.
+    """Timeout monitor of one process.
 
     Args:
-        running: what each slot runs (None = nothing).
-        overran: called once with a run that goes on ``patience`` seconds after its limit struck.
-        beat: called every second, for checks that cost no I/O over the network.
+        running: the attempt in each slot (None = idle).
+        overran: called once with an attempt that still runs ``patience`` seconds after its limit was enforced.
+        beat: called every second, for checks that need no network I/O.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Warden:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; limits strike no more."""
+        """End the thread; limits are not enforced any more."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -88,7 +88,7 @@ class Warden:
     # --- called by the job's thread
 
     def arm(self, run: Run, seconds: float) -> None:
-        """The run, in this thread, may take ``seconds`` from now."""
+        """Limit the attempt, which runs in this thread, to ``seconds`` from now."""
         run.thread_id = threading.get_ident()
         run.limited_by = 0.0
         limit_at = time.monotonic() + seconds
@@ -100,7 +100,7 @@ class Warden:
             self._board.limit(run.slot, limit_at)
 
     def disarm(self, run: Run) -> None:
-        """The run left the limited section. After this returned, no time limit strikes it any more."""
+        """End the limited section of the attempt. After this returns, its time limit is not enforced any more."""
         with self._condition:
             run.limit_at = NEVER
             was_struck = run.limited_by and run.cancel is None
@@ -159,7 +159,7 @@ class Warden:
 
 
 def resident_mib() -> float:
-    """Memory that this process uses now, in MiB (0 where the system does not tell)."""
+    """Return the resident memory of this process in MiB (0 where the system does not provide it)."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1048576

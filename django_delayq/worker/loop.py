@@ -1,4 +1,4 @@
-"""A loop that runs a duty for ever: the duty says what to do once and how long to rest, the loop knows the rest."""
+"""Loop that runs a duty repeatedly: the duty defines one turn and how long to rest after it."""
 
 from __future__ import annotations
 
@@ -15,36 +15,44 @@ logger = logging.getLogger(__name__)
 
 
 class Duty(Protocol):
-    """Something that has to be done again and again."""
+    """Something that has to be done repeatedly."""
 
     def run(self) -> float:
-        """Do it once. Returns the seconds until the next time. What it raises is survived by its loop."""
+        """Do it once. The loop survives exceptions.
+
+        Returns:
+            Seconds until the next time.
+        """
 
 
 @runtime_checkable
 class Attached(Protocol):
-    """A duty that may want to be done sooner than it said."""
+    """Duty that may need to run earlier than it announced."""
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """``ring()`` ends the rest of its loop; any thread may call it. Called once, before the first turn."""
+        """Store ``ring``, which ends the rest of the duty's loop. Called once, before the first turn.
+
+        Any thread may call ``ring()``.
+        """
 
 
 @runtime_checkable
 class Closed(Protocol):
-    """A duty that holds something for its thread."""
+    """Duty that holds a resource for its thread."""
 
     def close(self) -> None:
-        """Called in the thread of its loop, after the last turn."""
+        """Release the resource. Called in the thread of the loop, after the last turn."""
 
 
 class Loop:
-    """One thread for one duty. It ends only when it is told to."""
+    """Thread for one duty. It ends only when it is closed."""
 
     def __init__(self, name: str, duty: Duty, weather: Weather) -> None:
         self.name = name
         self._duty = duty
         self._weather = weather
-        #: a duty with a true ``silent`` does not ask Redis in each turn, so a good one says nothing about Redis
+        #: a duty with a true ``silent`` does not call Redis in each turn, so a successful turn does not prove that
+        #: Redis works
         self._silent = bool(getattr(duty, "silent", False))
         self._bell = threading.Condition()
         self._rung = False
@@ -58,13 +66,13 @@ class Loop:
         self._thread.start()
 
     def ring(self) -> None:
-        """End the present rest."""
+        """End the current rest."""
         with self._bell:
             self._rung = True
             self._bell.notify()
 
     def close(self, timeout: float = 2.0) -> None:
-        """End the loop after the duty's present turn; waits up to ``timeout`` seconds for that."""
+        """End the loop after the duty's current turn; wait up to ``timeout`` seconds for that."""
         self._closing = True
         self.ring()
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""Code around every run, in the manner of Django's middleware."""
+"""Middleware: code around every attempt, in the manner of Django's middleware."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ Middleware: TypeAlias = Callable[[Call], Call]
 
 
 def compose(middlewares: Sequence[Middleware], innermost: Call) -> Call:
-    """One call out of many; the first middleware is the outermost."""
+    """Return one call composed of the middlewares and the innermost call; the first middleware is the outermost."""
     return reduce(lambda inner, middleware: middleware(inner), reversed(middlewares), innermost)

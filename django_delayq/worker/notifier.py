@@ -1,8 +1,8 @@
-"""Event notifier: turns the end of a job into the calls that its project asked for, whichever process settles it.
+"""Event notifier: calls the listeners that the project registered for the end of a job, whichever process settles it.
 
-A task may have ``on_exhausted`` and a listener of its own; signals have receivers. All of them are called *before* the
-settlement is stored. A process that dies in between leaves the job held, or its run open, and whoever settles it next
-calls them again: so each end is notified at least once.
+A task may have ``on_exhausted`` and its own listener; signals have receivers. All of them are called *before* the
+settlement is stored. If a process dies in between, the job stays held, or its attempt stays open, and the process that
+settles it next calls them again: so each end is notified at least once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ logger: Final = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Call the listeners of a job's start and end. What they raise is logged.
+    """Notifier that calls the listeners of a job's start and end. Their exceptions are logged.
 
     Args:
-        hooks: where a framework listens.
+        hooks: the hooks of the framework.
         loop: runs ``on_exhausted`` if that is a coroutine function.
     """
 
@@ -45,7 +45,7 @@ class Notifier:
         self._loop = loop or EventLoop()
 
     def is_heard(self, settlement: Settlement, task: Task | None) -> bool:
-        """Return True if anything is called for this end."""
+        """Return True if a listener is called for this end."""
         event = event_of(settlement)
         has_hook = task is not None and task.options.on_exhausted is not None
         return (event is not None and self._hooks.wants(event, task)) or (has_hook and is_exhausted(settlement))
@@ -58,7 +58,7 @@ class Notifier:
             logger.exception("%s: a listener of %s failed", run.job.id, event)
 
     def ended(self, run: Run, settlement: Settlement, error: BaseException | None) -> None:
-        """Notify all who listen to the end of a job that did not simply succeed."""
+        """Notify all listeners of the end of a job that did not simply succeed."""
         if error is not None and is_exhausted(settlement):
             self._exhausted(run, error)
         event = event_of(settlement)
@@ -76,10 +76,10 @@ class Notifier:
         """Notify of the end of a job that no slot of this process ran. ``current_job()`` is that job meanwhile.
 
         Args:
-            queue: that of the job.
+            queue: the job's queue.
             task: None if it is not registered here.
             settlement: the end.
-            error: the cause; by default what the settlement says of it.
+            error: the cause; by default derived from the settlement.
         """
         run = _run_of(queue, task, settlement.job)
         copy_context().run(self._ended_as_current, run, settlement, error or error_of(settlement))
@@ -107,7 +107,7 @@ class Notifier:
 
     @staticmethod
     def _log(run: Run, settlement: Settlement, error: BaseException) -> None:
-        """Write a line about a failure. Without the traceback: messages of exceptions may carry arguments."""
+        """Log a failure, without the traceback: messages of exceptions may contain arguments."""
         job = run.job
         kind = settlement.error_class or "-"
         if settlement.verb == "bury":
@@ -144,7 +144,7 @@ class Notifier:
 
 
 def event_of(settlement: Settlement) -> str | None:
-    """Return the event of an end that did not simply succeed; None if it is none (given back, expired)."""
+    """Return the event of an end that did not simply succeed; None if it has none (given back, expired)."""
     if settlement.verb == "bury":
         return "job_buried"
     if settlement.verb == "fail" or (settlement.verb == "record" and settlement.outcome != "succeeded"):
@@ -153,14 +153,14 @@ def event_of(settlement: Settlement) -> str | None:
 
 
 def is_exhausted(settlement: Settlement) -> bool:
-    """Return True if a failure was the last attempt. A job that was acked before it began has one only."""
+    """Return True if a failure was the last attempt. A job that was acked before it began has only one."""
     if settlement.verb == "record":
         return settlement.outcome != "succeeded"
     return settlement.verb == "bury" and settlement.outcome in ("exhausted", "poison")
 
 
 def error_of(settlement: Settlement) -> BaseException:
-    """Return an exception for an end that no code of the run saw: its process died or was ended."""
+    """Return an exception for an end that the attempt's own code did not see: its process died or was ended."""
     try:
         message = json.loads(settlement.error)["message"]
     except (ValueError, TypeError, KeyError):
@@ -169,14 +169,14 @@ def error_of(settlement: Settlement) -> BaseException:
 
 
 def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a job's handler; what cannot be decoded is raised."""
+    """Return the arguments of a job's handler. Raise if they cannot be decoded."""
     if job.merged:
         return [{job.id: [decode(payload.data) for payload in job.payloads]}], {}
     return decode_args(job.args)
 
 
 def _run_of(queue: Queue, task: Task | None, job: Job) -> Run:
-    """Return a run that stands for one that took place elsewhere."""
+    """Return an attempt that stands for one that took place elsewhere."""
     now = time.monotonic()
     deadline = now + trusted(queue.broker.lease_ms / 1000)
     run = Run(job, Source(queue, job.shard, Pace()), now, deadline, time.time() * 1000 - now * 1000)

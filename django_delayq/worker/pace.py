@@ -1,5 +1,4 @@
-"""How long the runs of a queue take, measured, and how many jobs one run takes: what decides how many jobs a process
-may hold beyond its slots."""
+"""Measured run times and batch sizes of a queue, which decide how many jobs a process may hold beyond its slots."""
 
 from __future__ import annotations
 
@@ -10,18 +9,18 @@ _FALL: Final = 0.2
 
 
 class Pace:
-    """Seconds per run of one queue: quick to believe in slow runs, slower to believe in fast ones again."""
+    """Seconds per attempt of one queue: an average that rises quickly with slow attempts and falls more slowly."""
 
     __slots__ = ("seconds", "size")
 
     def __init__(self) -> None:
-        #: None until something was measured
+        #: None until an attempt was measured
         self.seconds: float | None = None
-        #: jobs that fit into one run: more than one if batches of merged jobs are to be expected
+        #: jobs that fit into one attempt: more than one if batches of merged jobs are expected
         self.size = 1
 
     def measured(self, total: float, runs: int) -> None:
-        """``runs`` of them took ``total`` seconds together."""
+        """Record that ``runs`` attempts took ``total`` seconds together."""
         mean = total / runs
         if self.seconds is None:
             self.seconds = mean
@@ -29,15 +28,15 @@ class Pace:
             self.seconds += (mean - self.seconds) * (_RISE if mean > self.seconds else _FALL)
 
     def at_least(self, seconds: float) -> None:
-        """A run has been going on for so long and is not over."""
+        """Record that an attempt has taken this long and has not ended."""
         self.seconds = max(self.seconds or 0.0, seconds)
 
     def room(self, free: int, waiting: int, prefetch: float) -> int:
-        """How many runs more may be reserved.
+        """Return how many more attempts may be reserved.
 
         Args:
-            free: slots that run nothing.
-            waiting: runs that are held already and have no slot yet.
+            free: idle slots.
+            waiting: attempts that are held already and have no slot yet.
             prefetch: seconds of work that may wait here.
         """
         room = free - waiting
@@ -47,5 +46,5 @@ class Pace:
 
     @property
     def tiny(self) -> bool:
-        """Runs so short that a second thread would cost more than it brings."""
+        """Return True if attempts are so short that a second thread would cost more than it gains."""
         return self.seconds is not None and self.seconds < 0.001

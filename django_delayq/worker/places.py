@@ -16,30 +16,30 @@ from .run import NEVER
 
 logger = logging.getLogger(__name__)
 
-#: a child that lived so long did not die "fast"
+#: lifetime in seconds from which a death does not count as fast
 LONG_LIFE: Final = 10.0
-#: quick deaths of children that had begun to serve, which are answered at once
+#: fast deaths, of children that had begun to serve, after which the next child starts at once
 _FREE_RESTARTS: Final = 3
 _LONGEST_BACKOFF: Final = 60.0
 
 
 @dataclass(slots=True)
 class Child:
-    """One child process. Times are of ``time.monotonic()``."""
+    """Child process. Times are of ``time.monotonic()``."""
 
     index: int
     name: str
     process: subprocess.Popen[bytes]
     board: Board
     born: float
-    #: why we killed it, if we did; then nobody's job is to blame unless ``blame`` is set
+    #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""
     blame: bool = False
-    #: whether we asked it to stop
+    #: True once the supervisor has sent it a stop signal
     told: bool = False
 
     def cause(self, code: int) -> str:
-        """Return how it ended, for the log and for the errors of its jobs."""
+        """Return how the child ended, for the log and for the errors of its jobs."""
         if self.killed:
             return f"was killed: {self.killed}"
         if code == EXIT_RECYCLE:
@@ -57,7 +57,7 @@ class Child:
 
 @dataclass(slots=True)
 class Place:
-    """A place for a child: when the next one may start, and how many died fast in a row.
+    """Place for a child: when the next one may start, and how many died fast in a row.
 
     A quarantine place is filled only while jobs wait for quarantine.
     """
@@ -69,15 +69,20 @@ class Place:
     fast_deaths: int = 0
 
     def plan_restart(self, child: Child, now: float, *, expected: bool) -> None:
-        """Children that die fast are started again at once three times, then after 1, 2, 4 … 60 s."""
+        """Set when the next child starts.
+
+        Children that die fast are restarted at once three times, then after 1, 2, 4 … 60 s.
+        """
         self.start_at = now
-        # A death in quarantine costs its job one of few crashes, so it ends; and other jobs wait for the place.
+        # A crash in quarantine costs its job one of few attempts, so crashes end by themselves; and other jobs wait for
+        # the place.
         at_work = self.quarantine and bool(child.board.ready)
         if expected or at_work or now - child.born >= LONG_LIFE:
             self.fast_deaths = 0
             return
         self.fast_deaths += 1
-        # A child that never served will hardly do better at once; one that was killed at work deserves a few tries.
+        # A child that never served will probably fail again at once. One that was killed at work deserves a few
+        # retries.
         paid = self.fast_deaths - (_FREE_RESTARTS if child.board.ready else 0)
         if paid > 0:
             delay = min(_LONGEST_BACKOFF, 2.0 ** (min(paid, 10) - 1))
@@ -86,28 +91,28 @@ class Place:
 
 
 class Suspects:
-    """Moments at which jobs are expected to wait for quarantine. Any thread may add one."""
+    """Moments at which jobs are expected to wait for quarantine. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._moments: list[float] = []
-        #: when something was last done about them
+        #: when they were last handled
         self.attended_at = 0.0
 
     def expect(self, at: float) -> None:
-        """A job is due in quarantine then; NEVER = none is."""
+        """Add the moment at which a job is due in quarantine; NEVER adds none."""
         if at < NEVER:
             with self._lock:
                 self._moments.append(at)
 
     @property
     def next_at(self) -> float:
-        """The first of these moments."""
+        """Earliest of these moments."""
         with self._lock:
             return min(self._moments, default=NEVER)
 
     def attended(self, now: float) -> None:
-        """A process takes what is due by now."""
+        """Remove the moments up to ``now``, because a process handles what is due by then."""
         self.attended_at = now
         with self._lock:
             self._moments = [at for at in self._moments if at > now]

@@ -1,4 +1,4 @@
-"""The stored form of an error: small, valid, whatever the exception is made of."""
+"""Stored form of an error: small and valid for any exception."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ ERROR_BYTES: Final = 4096
 _MESSAGE_CHARS: Final = 1000
 _FRAMES: Final = 20
 
-#: a user's own form of an error: text = its message, a dict = further or other fields, bytes = the whole record
+#: a user's own form of an error: str = the message, dict = additional or replaced fields, bytes = the whole record
 Formatter: TypeAlias = Callable[[BaseException], "str | dict[str, object] | bytes"]
 
 
 def class_of(error: BaseException) -> str:
-    """Qualified class name, e.g. ``shop.errors.GatewayDown``; builtins without their module."""
+    """Return the qualified class name, e.g. ``shop.errors.GatewayDown``; builtins without their module."""
     return name_of(type(error))
 
 
 def name_of(kind: type) -> str:
-    """The same of a class."""
+    """Return the qualified name of a class, in the same form as :func:`class_of`."""
     return (kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")[:200]
 
 
 def error_record(error: BaseException, formatter: Formatter | None = None) -> bytes:
-    """JSON of class, message and the end of the traceback, at most 4 KiB.
+    """Return JSON of class, message and the end of the traceback, at most 4 KiB.
 
     Args:
-        formatter: the user's own form. What it raises, or gives that cannot be stored, is logged, and the default form
-            is stored.
+        error: the exception.
+        formatter: the user's own form. If it raises or returns something that cannot be stored, that is logged, and the
+            default form is stored.
     """
     if formatter is not None:
         try:
             return _formatted(error, formatter(error))
         except BaseException:
-            # Of any kind: it is called while a job ends, and may not take the end away from it.
+            # Any exception: it is called while a job ends, and must not prevent the end.
             logger.exception("format_error failed for %s; the default record is stored", class_of(error))
     return record_of(class_of(error), text_of(error), _traceback_of(error))
 
 
 def record_of(name: str, message: str, trace: str = "") -> bytes:
-    """The same from its parts. Control characters arrive escaped, by the nature of JSON."""
+    """Return the record made of its parts. JSON escapes control characters."""
     end = _without_start(trace, len(trace) - ERROR_BYTES)
     return _fitted({"class": name[:200], "message": message[:_MESSAGE_CHARS], "traceback": end})
 
 
 def _fitted(record: dict[str, Any]) -> bytes:
-    """The record with as much of its traceback and message as there is room for."""
+    """Return the encoded record, with its traceback and message cut to the space available."""
     encoded = _encode(record)
-    while len(encoded) > ERROR_BYTES:  # the traceback first, from its beginning: the end tells where it broke
+    while len(encoded) > ERROR_BYTES:  # the traceback first, from its beginning: the end shows where the error occurred
         over = len(encoded) - ERROR_BYTES
         key = "traceback" if record["traceback"] else "message"
         if not isinstance(record[key], str) or not record[key]:
@@ -69,7 +70,7 @@ def _fitted(record: dict[str, Any]) -> bytes:
 
 
 def _without_start(trace: str, cut: int) -> str:
-    """Return the text from the first line on that begins behind ``cut``: a secret is not cut off from its name."""
+    """Return the text from the first line that begins after ``cut``, so that no secret is separated from its name."""
     if cut <= 0:
         return trace
     _, newline, rest = trace[cut:].partition("\n")
@@ -77,7 +78,7 @@ def _without_start(trace: str, cut: int) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Its message, at most 1,000 characters, also if it cannot be read."""
+    """Return the error's message, at most 1,000 characters. Never raises."""
     try:
         return str(error)[:_MESSAGE_CHARS]
     except Exception as broken:
@@ -102,8 +103,11 @@ def _encode(record: object) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _text_of_frame(file: str, line: int, function: str) -> str:
-    """A frame as Python prints it. Kept, because the traceback module asks the file system about each frame again, and
-    in a mass failure the same few frames come thousands of times a second."""
+    """Return a frame as Python prints it.
+
+    Cached, because the traceback module reads the file system for each frame again, and in a mass failure the same few
+    frames occur thousands of times a second.
+    """
     source = linecache.getline(file, line).strip()
     return f'  File "{file}", line {line}, in {function}\n' + (f"    {source}\n" if source else "")
 

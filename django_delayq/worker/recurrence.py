@@ -1,10 +1,10 @@
-"""When recurring tasks are due: pure functions of the clock, so that every process on every machine agrees.
+"""Due times of recurring tasks: pure functions of the clock, so that all processes on all machines agree.
 
 A *tick* is one moment at which a task falls due, in Unix milliseconds. Ticks of ``every`` are the multiples of the
-interval since 1970-01-01 UTC. Ticks of ``cron`` are those of Debian's cron in the task's time zone: where the clock is
-put forward, a fixed time that does not exist runs at the end of the gap, once; where it is put back, a fixed time that
-exists twice runs the first time only. Expressions with ``*`` (``*/5``) as their minutes or hours follow the real time
-that passes: they run in both of the repeated hours and not in the missing one.
+interval since 1970-01-01 UTC. Ticks of ``cron`` are those of Debian's cron in the task's time zone. Where the clock is
+put forward, a fixed time that does not exist runs once, at the end of the gap. Where it is put back, a fixed time that
+exists twice runs the first time only. Expressions with ``*`` (``*/5``) as their minutes or hours follow the elapsed
+time: they run in both of the repeated hours and not in the missing one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.inputs import check_id, short
 from ..core.options import TaskOptions, seconds_of
 from ..core.task import Task
 
-#: a tick may be fired late by a tenth of the time to the next one, at most by so much, and still be in time
+#: a tick is in time if it fires late by at most a tenth of the time to the next tick, and by at most this
 LONGEST_GRACE_MS: Final = 60_000
 _NICKNAMES: Final = {
     "@hourly": "0 * * * *",
@@ -33,27 +33,27 @@ _NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-#: how far back the latest tick is looked for; the rarest expressions ("29 February on a Monday") take 40 years
+#: how far back the latest tick is searched; the rarest expressions ("29 February on a Monday") take 40 years
 _LOOK_BACK: Final = tuple(timedelta(hours=hours) for hours in (3, 50, 24 * 40, 24 * 400, 24 * 366 * 9, 24 * 366 * 48))
 _A_WINTER_DAY: Final = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 class Recurrence(Protocol):
-    """The ticks of one task."""
+    """Ticks of one task."""
 
     @property
     def text(self) -> str:
-        """The schedule for people; another schedule has another text."""
+        """Schedule as readable text; different schedules have different texts."""
 
     @property
     def zone(self) -> str:
-        """The time zone that it depends on, or an empty string."""
+        """Time zone that the schedule depends on, or an empty string."""
 
     def latest(self, ms: float) -> int | None:
-        """The last tick at or before a moment; None if there was none in living memory."""
+        """Return the last tick at or before a moment; None if there was none in the last 48 years."""
 
     def following(self, ms: float) -> int | None:
-        """The first tick after a moment; None if there is none in the next 50 years."""
+        """Return the first tick after a moment; None if there is none in the next 50 years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Every:
 
     @property
     def text(self) -> str:
-        """``every 10m``, in the largest unit that divides it."""
+        """Schedule like ``every 10m``, in the largest unit that divides it."""
         for unit, ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
             if self.step_ms % ms == 0:
                 return f"every {self.step_ms // ms}{unit}"
@@ -72,15 +72,15 @@ class Every:
 
     @property
     def zone(self) -> str:
-        """Intervals depend on no time zone."""
+        """Empty string: intervals do not depend on a time zone."""
         return ""
 
     def latest(self, ms: float) -> int | None:
-        """The last multiple at or before a moment."""
+        """Return the last multiple at or before a moment."""
         return int(ms // self.step_ms) * self.step_ms
 
     def following(self, ms: float) -> int | None:
-        """The first multiple after a moment."""
+        """Return the first multiple after a moment."""
         return int(ms // self.step_ms + 1) * self.step_ms
 
 
@@ -94,10 +94,10 @@ class Cron:
 
     @classmethod
     def parse(cls, expression: str, zone: str) -> Cron:
-        """The ticks of an expression like ``*/5 * * * *`` or ``@daily``.
+        """Return the ticks of an expression like ``*/5 * * * *`` or ``@daily``.
 
         Raises:
-            InvalidJob: the expression or the zone cannot be read, or no moment ever fits.
+            InvalidJob: the expression or the zone cannot be read, or no moment ever matches.
         """
         words = expression.split()
         text = " ".join(words)
@@ -111,17 +111,17 @@ class Cron:
         made = cls(text, zone, _zone_of(zone))
         try:
             first = next(CronSim(fields, _A_WINTER_DAY), None)
-        except Exception as error:  # besides errors of its own it raises what malformed numbers lead to
+        except Exception as error:  # besides its own errors it raises those that malformed numbers cause
             raise InvalidJob(f"cron {short(expression)} cannot be read: {str(error) or type(error).__name__}") from None
         if first is None:
             raise InvalidJob(f"cron {short(expression)} never comes true; correct its day or its month")
         return made
 
     def latest(self, ms: float) -> int | None:
-        """The last tick at or before a moment.
+        """Return the last tick at or before a moment.
 
-        Found from behind it, forwards: in the hour that is repeated in autumn, walking backwards from "02:10" cannot
-        know that 02:30 was already there.
+        Searches forwards from an earlier moment: in the hour that is repeated in autumn, a backwards search from
+        "02:10" cannot detect that 02:30 has already occurred.
         """
         for span in _LOOK_BACK:
             found = None
@@ -134,11 +134,11 @@ class Cron:
         return None
 
     def following(self, ms: float) -> int | None:
-        """The first tick after a moment."""
+        """Return the first tick after a moment."""
         return next((tick for tick in self._from(_moment(ms)) if tick > ms), None)
 
     def _from(self, start: datetime) -> Iterator[int]:
-        """Ticks from about ``start`` on; the first may lie before it, where the clock was put back."""
+        """Yield ticks from about ``start`` on. The first may lie before it, where the clock was put back."""
         fields = _NICKNAMES.get(self.text.lower(), self.text)
         for tick in CronSim(fields, start.astimezone(self._tz)):
             yield int(tick.timestamp()) * 1000
@@ -161,9 +161,9 @@ def _zone_of(name: str) -> tzinfo:
 
 
 def recurrence_of(options: TaskOptions, zone: str = "UTC") -> Recurrence | None:
-    """The ticks that a task's options ask for; None if it does not recur.
+    """Return the ticks that a task's options define; None if it does not recur.
 
-    Arguments:
+    Args:
         zone: the time zone of cron expressions that name none.
 
     Raises:
@@ -177,14 +177,14 @@ def recurrence_of(options: TaskOptions, zone: str = "UTC") -> Recurrence | None:
 
 
 def tick_id(task: Task) -> str:
-    """The id of the one job that a recurring task has at a time."""
+    """Return the id of the one job that a recurring task has at a time."""
     return f"recurring:{task.name}"
 
 
 def check_recurring(task: Task, zone: str = "UTC") -> Recurrence | None:
-    """The ticks of a task that can recur; None if it does not.
+    """Return the ticks of a task that can recur; None if it does not.
 
-    Arguments:
+    Args:
         zone: the time zone of cron expressions that name none.
 
     Raises:
@@ -200,6 +200,6 @@ def check_recurring(task: Task, zone: str = "UTC") -> Recurrence | None:
 
 
 def grace_ms(recurrence: Recurrence, tick: int) -> float:
-    """How late a tick may be fired and still be no missed one."""
+    """Return how many milliseconds late a tick may fire without counting as missed."""
     following = recurrence.following(tick)
     return LONGEST_GRACE_MS if following is None else min(LONGEST_GRACE_MS, (following - tick) / 10)

@@ -1,9 +1,9 @@
-"""Recurring work: the dispatcher's duty of putting a job in at each tick of each recurring task.
+"""Recurring work: the dispatcher's duty that schedules a job at each tick of each recurring task.
 
-Every dispatcher does it for every recurring task, without talking to the others: the ticks are a pure function of
-Redis's clock, and the script that puts a job in remembers the tick, so that the first one does it and the rest learn
-that it was done. The job's id is fixed for each task. Hence at most one run of a task goes on and at most one waits:
-a tick that meets a waiting job is that job, one that meets a running job waits for its end.
+Every dispatcher does it for every recurring task, without coordination. The ticks are a pure function of Redis's clock,
+and the script that schedules a job records the tick: the first dispatcher schedules it, and the others get the reply
+that it was done. The job's id is fixed for each task. So at most one attempt of a task runs and at most one job waits:
+a tick that meets a waiting job is merged into that job, and one that meets a running job waits for its end.
 """
 
 from __future__ import annotations
@@ -29,39 +29,40 @@ logger = logging.getLogger(__name__)
 
 #: longest rest, and how long the difference between Redis's clock and ours is trusted (seconds)
 LOOK: Final = 60.0
-#: a queue that takes nothing now (paused, full) is asked again after so long
+#: time until a queue that accepts no jobs (paused, full) is retried
 _AGAIN_MS: Final = 5_000.0
-#: a task whose tick failed for a reason of its own is tried again after so long
+#: time until a task is retried whose tick failed for a reason of its own
 _LATER_MS: Final = 60_000.0
-#: a tick can only be known so far ahead of the clock if that clock was put back
+#: a recorded tick further ahead of the clock than this means that the clock was put back
 _AHEAD_MS: Final = 60_000
-#: waking a little late costs less than waking too early and once more
+#: seconds added to each rest: waking a little late costs less than waking too early and once more
 _MARGIN: Final = 0.0005
 
 
 @dataclass(slots=True)
 class Work:
-    """One recurring task, and how far this process has come with it. Times are Redis's, Unix ms."""
+    """State of one recurring task in this process. Times are Redis's, Unix ms."""
 
     task: Task
     recurrence: Recurrence
-    #: the fixed id of its jobs
+    #: fixed id of its jobs
     id: str
-    #: ticks up to this one want no firing; None = not asked yet
+    #: the last tick that needs no firing any more; None = not read from Redis yet
     done: int | None = None
-    #: when there is something to do next
+    #: when to check this task next
     look_at: float = 0.0
 
     @property
     def schedule(self) -> str:
-        """What identifies the schedule between processes."""
+        """Text that identifies the schedule across processes."""
         return f"{self.recurrence.text} {self.recurrence.zone}".rstrip()
 
 
 def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
-    """The recurring tasks of a registry.
+    """Return the recurring tasks of a registry.
 
-    Arguments:
+    Args:
+        registry: the tasks.
         zone: the time zone of cron expressions that name none.
 
     Raises:
@@ -72,7 +73,7 @@ def works_of(registry: Registry, zone: str = "UTC") -> list[Work]:
 
 
 class ServerClock:
-    """Redis's clock, asked once a minute; in between this machine's monotonic clock carries it on."""
+    """Redis's clock, read once a minute and extrapolated with this machine's monotonic clock."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -80,7 +81,7 @@ class ServerClock:
         self._asked_at: float | None = None
 
     def __call__(self) -> float:
-        """Redis's time, Unix ms."""
+        """Return Redis's time, Unix ms."""
         now = time.monotonic()
         if self._asked_at is None or now - self._asked_at >= LOOK:
             server_ms = self._broker.now_ms()
@@ -90,17 +91,17 @@ class ServerClock:
         return now * 1000 + self._offset_ms
 
     def forget(self) -> None:
-        """Ask again at the next use: it may be another server by then."""
+        """Read the clock again at the next use, because the server may have been replaced."""
         self._asked_at = None
 
 
 class Clockwork:
-    """The duty of firing the ticks of all recurring tasks. Without any it sends no command.
+    """Duty that fires the ticks of all recurring tasks. Without any it sends no command.
 
-    Arguments:
-        registry: read once, now.
+    Args:
+        registry: the tasks; read once, at construction.
         zone: the time zone of cron expressions that name none.
-        clock: Redis's time in Unix ms.
+        clock: returns Redis's time in Unix ms.
 
     Raises:
         Misconfigured: a task cannot recur as its options say.
@@ -115,7 +116,11 @@ class Clockwork:
         self.works = works_of(registry, zone)
 
     def run(self) -> float:
-        """Fire what is due. Returns the seconds until the next tick, at most a minute."""
+        """Fire due ticks.
+
+        Returns:
+            Seconds until the next tick, at most a minute.
+        """
         if not self.works:
             return LOOK
         try:
@@ -138,7 +143,7 @@ class Clockwork:
             self._look(work, now_ms)
         except Exception as error:
             if classify(error) is not Fault.BUG:
-                raise  # Redis's trouble, the same for all of them
+                raise  # a failure of Redis concerns all tasks
             logger.exception("the tick of %s failed; it is tried again in a minute", work.task.name)
             work.look_at = now_ms + _LATER_MS
 
@@ -154,7 +159,8 @@ class Clockwork:
         late_ms = now_ms - tick
         missed = late_ms > grace_ms(work.recurrence, tick)
         if missed and work.task.options.missed == "skip":
-            if queue.skip_tick(work.id, work.schedule, tick):  # else another process did, or this one before a restart
+            # False if another process skipped it, or this one before a restart
+            if queue.skip_tick(work.id, work.schedule, tick):
                 logger.info("%s: the tick of %s was missed and is skipped", work.task.name, _text_of(tick))
         elif not self._fire(queue, work, tick):
             work.look_at = min(work.look_at, now_ms + _AGAIN_MS)
@@ -164,8 +170,8 @@ class Clockwork:
         work.done = tick
 
     def _fire(self, queue: Queue, work: Work, tick: int) -> bool:
-        """Whether the tick needs no more care, by whomever it was fired."""
-        # "earliest": a run that waits keeps its place in the line, or a queue that lags would never come to it.
+        """Return True if the tick is done, whichever process fired it."""
+        # "earliest": a waiting job keeps its position, or a queue that lags would never reach it.
         new = NewJob(
             work.id,
             work.task.name,
@@ -193,8 +199,11 @@ class Clockwork:
 
 
 def _options_of(task: Task, tick: int) -> bytes:
-    """The stored options of the job of a tick: the tick itself, since the due time moves with a retry, and a limit that
-    is absolute, because the due time may stay an older one."""
+    """Return the stored options of a tick's job.
+
+    They hold the tick itself, since the due time moves with a retry, and an absolute expiry, because the due time may
+    remain an older one.
+    """
     expires = task.options.expires
     if expires is None:
         return b'{"tick_ms":%d}' % tick

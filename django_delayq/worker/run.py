@@ -1,7 +1,7 @@
-"""One run of one job: the value that travels from the reserve through a slot to the settle.
+"""Attempt at one job: the value that travels from the reserve through a slot to the settlement.
 
-A batch of merged jobs is one :class:`BatchRun`, which is what a slot and the handler see, around one :class:`Run` for
-each job, which is what is held, renewed and settled: so one lost job takes nothing away from the others.
+A batch of merged jobs is one :class:`BatchRun`, which the slot and the handler see, around one :class:`Run` for each
+job, which is held, renewed and settled. So losing one job does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ NEVER: Final = float("inf")
 
 
 def trusted(lease: float) -> float:
-    """Of a lease of so many seconds, those that its holder may count on from before the call that won or renewed it."""
+    """Return how many seconds of a lease its holder may rely on.
+
+    Counted from before the call that won or renewed it.
+    """
     return lease - min(1.0, lease / 10)
 
 
 class Run:
-    """Times are of ``time.monotonic()``, in seconds. Slots, because 20,000 of these are made in a second."""
+    """Attempt at one job. Times are of ``time.monotonic()``, in seconds.
+
+    Has ``__slots__``, because 20,000 of these are created per second.
+    """
 
     __slots__ = (
         "args",
@@ -52,15 +58,15 @@ class Run:
         "view",
     )
 
-    #: the runs of a batch, one for each of its jobs; empty = this is the run of one job. An attribute of the class,
-    #: because a run of one job shall not pay for it
+    #: the attempts of a batch, one for each of its jobs; empty = an attempt at one job. A class attribute, so that it
+    #: costs a single attempt nothing
     members: tuple[Run, ...] = ()
 
     def __init__(self, job: Job, source: Source, received: float, deadline: float, offset_ms: float) -> None:
         self.job = job
         self.source = source
         self.received = received
-        #: end of the lease as far as this process knows; the heartbeat moves it. NEVER = there is none: the job was
+        #: end of the lease as far as this process can tell; the heartbeat moves it. NEVER = there is none: the job was
         #: acked before its handler began (``ack="early"``)
         self.deadline = deadline
         #: Redis's clock in ms = monotonic() * 1000 + offset_ms
@@ -72,14 +78,14 @@ class Run:
         self.started = 0.0
         self.ended = 0.0
         self.slot = -1
-        #: what came out of it, if it did not simply return
+        #: what the handler raised, if it did not return
         self.error: BaseException | None = None
         self.settlement: Settlement | None = None
-        #: cancelled, lost, or the process is about to stop: a long handler may look at it and return early
+        #: cancelled, lost, or the process is about to stop: a long handler may check it and return early
         self.should_stop = False
-        #: the lease belongs to somebody else now: whatever comes out is dropped
+        #: the lease belongs to another worker now: the outcome is dropped
         self.lost = False
-        #: when the time limit strikes, and the exception it was enforced with (kept by the warden)
+        #: when the time limit ends, and when it was enforced (0 = not); kept by the timeout monitor
         self.limit_at = NEVER
         self.limited_by = 0.0
         self.thread_id = 0
@@ -88,42 +94,42 @@ class Run:
 
     @property
     def queue(self) -> Queue:
-        """The queue that holds the job."""
+        """Queue that holds the job."""
         return self.source.queue
 
     @property
     def now_ms(self) -> float:
-        """The time on Redis's clock, Unix ms."""
+        """Current time on Redis's clock, Unix ms."""
         return monotonic() * 1000 + self.offset_ms
 
     @property
     def started_ms(self) -> int:
-        """When the handler began, in Unix ms on Redis's clock."""
+        """Time when the handler began, in Unix ms on Redis's clock."""
         return int(self.started * 1000 + self.offset_ms)
 
     @property
     def run_ms(self) -> int:
-        """How long the run took."""
+        """Duration of the attempt in milliseconds."""
         return int((self.ended - self.started) * 1000)
 
     @property
     def parts(self) -> tuple[Run, ...]:
-        """The runs of all its jobs: itself, or the members of the batch."""
+        """Attempts at all its jobs: itself, or the members of the batch."""
         return self.members or (self,)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """All its jobs."""
+        """Jobs of the attempt: one, or those of all members of the batch."""
         return tuple([part.job for part in self.members]) or (self.job,)
 
     @property
     def live(self) -> tuple[Run, ...]:
-        """The parts about which nothing is decided yet: those whose arguments the handler gets."""
+        """Parts that are not settled yet; the handler gets their arguments."""
         return tuple([part for part in self.parts if part.settlement is None])
 
     @property
     def acked(self) -> bool:
-        """Whether the job was acked before its handler began."""
+        """Return True if the job was acked before its handler began."""
         return self.deadline == NEVER
 
     def __repr__(self) -> str:
@@ -131,7 +137,7 @@ class Run:
 
 
 class BatchRun(Run):
-    """Runs of several merged jobs of one task, out of one reserve, as one call of the handler."""
+    """Attempts at several merged jobs of one task, from one reserve, as one call of the handler."""
 
     __slots__ = ("members",)
 

@@ -1,4 +1,4 @@
-"""Which queues a process serves, and their shards: read at the start, and again when the registry says it changed."""
+"""Queues that a process serves, and their shards: read at the start, and again when the registry reports a change."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: that many names are told of a process that serves all queues
+#: number of queue names that a process with ``all_queues`` announces
 _TOLD = 50
 
 
 class Scope:
-    """The queues of one process. Any thread may ask for a refresh.
+    """Queues of one process. Any thread may call :meth:`refresh`.
 
     Args:
-        changed: called with the queues whose jobs this process runs, whenever these or their shards are others.
+        changed: called with the queues whose jobs this process runs, whenever these or their shards change.
     """
 
     def __init__(
         self, broker: Broker, config: WorkerConfig, changed: Callable[[Sequence[Queue]], None] = lambda _: None
     ) -> None:
-        #: every queue of the process, also those that are pulled from elsewhere
+        #: every queue of the process, including those that other programs pull from
         self.queues: list[Queue] = []
         self._broker = broker
         self._config = config
-        #: queues that are asked for by name, and those that are looked after but not reserved from
+        #: queues requested by name, and queues whose leases are reaped but that are not reserved from
         self._wanted = config.queues
         self._ignored = config.pulled
         self._changed = changed
@@ -46,12 +46,12 @@ class Scope:
 
     @property
     def worked(self) -> list[Queue]:
-        """The queues whose jobs this process runs."""
+        """Queues whose jobs this process runs."""
         return [queue for queue in self.queues if queue.kind == "python" and queue.name not in self._ignored]
 
     @property
     def names(self) -> list[str]:
-        """The queues for people; when they are very many, the first ones and the number of the others."""
+        """Names of the queues for display. If there are very many, the first ones and the number of the others."""
         if not self._config.all_queues:
             return [name for name in self._wanted if name not in self._ignored]
         names = [queue.name for queue in self.worked]
@@ -74,11 +74,15 @@ class Scope:
         self._seen = seen
 
     def watch(self, name: str, *, now: bool) -> None:
-        """Serve this queue too; ``now`` = read the registry for it, else that is still to come.
+        """Serve this queue too.
+
+        Args:
+            name: the queue.
+            now: read the registry for it; False = the first read is still to come.
 
         Raises:
             InvalidJob: it cannot be the name of a queue, or workers do not reserve from it.
-            QueueUnavailable: Redis cannot be asked. Nothing has changed then, in either case.
+            QueueUnavailable: Redis is unreachable. In either case nothing has changed.
         """
         check_queue_name(name)
         with self._choosing():
@@ -93,7 +97,7 @@ class Scope:
                     )
 
     def ignore(self, name: str, *, now: bool) -> None:
-        """Reserve no more from this queue; its leases are still looked after. Raises as :meth:`watch` does."""
+        """Stop reserving from this queue; its leases are still reaped. Raises as :meth:`watch` does."""
         check_queue_name(name)
         with self._choosing():
             self._ignored |= {name}
@@ -102,7 +106,7 @@ class Scope:
 
     @contextmanager
     def _choosing(self) -> Iterator[None]:
-        """Nobody sees a choice that is taken back, because the registry could not be read for it."""
+        """Undo a choice if the registry cannot be read for it, before any thread sees it."""
         with self._lock:
             before = self._wanted, self._ignored
             try:
@@ -112,7 +116,7 @@ class Scope:
                 raise
 
     def heed(self) -> None:
-        """Read the registry if the last announcement said that it changed."""
+        """Read the registry if the last announcement reported a change."""
         if self._broker.changes != self._seen:
             self.refresh()
 

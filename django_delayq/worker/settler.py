@@ -1,4 +1,4 @@
-"""Stores how runs ended, and asks Redis with patience: the same call again until it comes back or is pointless."""
+"""Settler: stores how attempts ended, and retries calls to Redis until they succeed or are pointless."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from .weather import Weather
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-#: told how jobs of one queue ended
+#: receives how jobs of one queue ended
 Ended: TypeAlias = Callable[[str, Sequence[Settlement]], object]
 
 _BATCH: Final = 250
-#: leases after which one that is not renewed is surely gone: its own, the reaper hold, and time for the reaper
+#: number of leases after which one that is not renewed is surely gone: its own, the reaper hold, and time for the
+#: reaper
 _REMEMBERED: Final = 4
 
 
 class Settler:
-    """What the fetch loop holds and what of it has ended. Belongs to the fetch loop's thread.
+    """Attempts that the fetch loop holds, and which of them have ended. Belongs to the fetch loop's thread.
 
     Args:
-        ended: told of the settlements of one queue when they are stored, whether each of them counted or not.
+        ended: called with the settlements of one queue when they are stored, whether each of them counted or not.
     """
 
     def __init__(
@@ -40,15 +41,16 @@ class Settler:
         changes: Changes | None = None,
         ended: Ended = lambda queue, settlements: None,
     ) -> None:
-        #: every run in this process's hands, until it is settled; the heartbeat reads it too
+        #: all attempts that this process has not settled yet; the heartbeat reads it too
         self.held: set[Run] = set()
-        #: runs that left for good
+        #: number of settled attempts
         self.settled = 0
-        #: (queue, id, token) -> when their end was given up although it may not be stored: their leases are no strays
+        #: (queue, id, token) → when storing the end was given up, although it may be stored: these leases are not
+        #: orphaned
         self.left: dict[tuple[str, str, int], float] = {}
-        #: since when the oldest of what has ended waits
+        #: when the oldest unsettled end arrived
         self.since = NEVER
-        #: no more patience for calls that settle nothing / for any call
+        #: stop retrying calls that settle nothing / any call
         self.stopping = False
         self.halted = False
         self._horizon = horizon
@@ -59,17 +61,17 @@ class Settler:
         self._unsettled: dict[Source, list[Run]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything has ended that is not settled yet."""
+        """Return True if an attempt has ended that is not settled yet."""
         return bool(self._unsettled)
 
     def add(self, source: Source, runs: list[Run]) -> None:
-        """These have ended."""
+        """Add attempts that have ended."""
         if not self._unsettled:
             self.since = time.monotonic()
         self._unsettled.setdefault(source, []).extend(runs)
 
     def take_acks(self, source: Source) -> list[Run]:
-        """What has ended in this shard and can be acked along with a reserve; the rest of it is settled here."""
+        """Return the ended attempts of this shard that can be acked along with a reserve. Settles its other ones."""
         runs = self._unsettled.pop(source, [])
         if not self._unsettled:
             self.since = NEVER
@@ -80,7 +82,7 @@ class Settler:
         return acks
 
     def settle_all(self) -> None:
-        """Settle everything that has ended."""
+        """Settle all ended attempts."""
         unsettled, self._unsettled = self._unsettled, {}
         self.since = NEVER
         by_queue: dict[str, list[Run]] = {}
@@ -91,7 +93,7 @@ class Settler:
                 self.settle(runs[start : start + _BATCH])
 
     def settle(self, runs: list[Run]) -> None:
-        """Settle these runs of one queue."""
+        """Settle these attempts, which belong to one queue."""
         queue = runs[0].source.queue
         settlements = settlements_of(runs)
         counted = self.patiently(lambda: queue.settle(settlements), runs)
@@ -105,7 +107,7 @@ class Settler:
                 self._horizon.expect(run.source, now + (settlement.delay_ms or 0) / 1000)
 
     def account(self, runs: list[Run], counted: list[bool]) -> None:
-        """Redis answered: these are out of our hands."""
+        """Record that Redis replied to the settlements of these attempts, which are not held any more."""
         self.held.difference_update(runs)
         self.settled += len(runs)
         if runs:
@@ -122,9 +124,9 @@ class Settler:
                     )
 
     def _tell(self, run: Run) -> None:
-        """What outside Redis is to be put right because of this end."""
+        """Note what has to be updated outside Redis because of this end."""
         job, changes, verb = run.job, self._changes, run.settlement.verb if run.settlement is not None else ""
-        if verb != "release" and waits_for_end(job):  # a record speaks of a job that was acked when its run began
+        if verb != "release" and waits_for_end(job):  # a record belongs to a job that was acked when its attempt began
             changes.note(job.queue, job.shard, "settled")
         if verb == "fail" or job.failures:
             changes.note(job.queue, job.shard, "failed")
@@ -132,11 +134,15 @@ class Settler:
             changes.note(job.queue, job.shard, "morgue")
 
     def patiently(self, call: Callable[[], T], runs: list[Run]) -> T | None:
-        """``call()``, again and again until it comes back.
+        """Call ``call()`` and retry it until it succeeds.
+
+        Args:
+            call: the call to Redis.
+            runs: the attempts that it settles.
 
         Returns:
-            None when it was given up: on a bug, when the worker halts, or when the leases of ``runs`` are over for so
-            long that the reaper has surely taken them.
+            The result, or None when it was given up: on a bug, when the worker halts, or when the leases of ``runs``
+                ended so long ago that the reaper has surely taken them.
         """
         pause = Backoff()
         while True:
@@ -155,7 +161,7 @@ class Settler:
                 time.sleep(min(left, 0.2))
 
     def _give_up(self, runs: list[Run], *, one_by_one: bool) -> None:
-        """These could not be settled together; if one of them may be to blame try each alone, else leave them be."""
+        """Drop attempts that could not be settled together. If one of them may be the cause, first retry each alone."""
         if one_by_one and len(runs) > 1:
             for run in runs:
                 self.settle([run])
@@ -174,7 +180,7 @@ class Settler:
 
 
 def settlements_of(runs: list[Run]) -> list[Settlement]:
-    """How these runs ended."""
+    """Return the settlements of these attempts."""
     return [run.settlement for run in runs if run.settlement is not None]
 
 

@@ -1,6 +1,6 @@
-"""Signals of the operating system, as something that a main thread can wait for without a lock.
+"""Signals of the operating system, in a form that a main thread can wait for without a lock.
 
-TERM and INT: stop within the grace period; the second one: at once. USR1: reserve no more, finish what is in hand, end.
+TERM and INT: stop within the grace period; the second one: at once. USR1: stop reserving, finish the held jobs, end.
 TTIN: write the stacks of all threads to stderr and the log.
 """
 
@@ -26,12 +26,13 @@ DUMP: Final = signal.SIGTTIN
 
 
 class Signals:
-    """A self-pipe: handlers only write a byte, and :meth:`wait` reads it. Main thread only; restores what it found.
+    """Self-pipe: signal handlers only write a byte, and :meth:`wait` reads it.
+
+    Main thread only. Restores the previous handlers at its end.
 
     Args:
-        ignore: signals that are somebody else's business (a child ignores the terminal's Ctrl-C: its supervisor tells
-            it what to do).
-        also: further signals to listen to.
+        ignore: signals to ignore (a child ignores the terminal's Ctrl-C, because its supervisor stops it).
+        also: further signals to receive.
     """
 
     def __init__(self, *, ignore: frozenset[int] = frozenset(), also: frozenset[int] = frozenset()) -> None:
@@ -49,8 +50,10 @@ class Signals:
             self._previous[number] = signal.signal(number, _noted)
         for number in self._ignore:
             self._previous[number] = signal.signal(number, signal.SIG_IGN)
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may be no real file
-            faulthandler.enable()  # a crash, and the SIGABRT of a supervisor that sees no life, leave stacks behind
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr may not be a real file
+            # makes a crash write the stacks to stderr, and so the SIGABRT that a supervisor sends to a child without
+            # signs of life
+            faulthandler.enable()
         return self
 
     def __exit__(
@@ -64,11 +67,11 @@ class Signals:
 
     def poke(self) -> None:
         """End a :meth:`wait` from any thread."""
-        with contextlib.suppress(OSError):  # full: it will wake up anyway
+        with contextlib.suppress(OSError):  # full: the waiting thread wakes up anyway
             os.write(self._write, b"\0")
 
     def wait(self, timeout: float | None) -> list[int]:
-        """The signals that came, after up to ``timeout`` seconds; [] at the timeout or a poke."""
+        """Return the signals that arrived within ``timeout`` seconds; [] at the timeout or a poke."""
         ready, _, _ = select.select([self._read], [], [], timeout)
         if not ready:
             return []
@@ -78,14 +81,14 @@ class Signals:
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """The wake-up descriptor has it already."""
+    """Do nothing: the wake-up descriptor has the signal already."""
 
 
 def log_stacks() -> str:
-    """Tell on stderr and in the log what every thread of this process is doing. Returns what the log got.
+    """Write the stacks of all threads of this process to stderr and the log. Return the text of the log entry.
 
-    From Python, with the interpreter lock held: a dump from inside the signal handler reads frames that other threads
-    are changing, and may crash the process that it was to explain.
+    Written from Python code, with the interpreter lock held: a dump from inside the signal handler reads frames that
+    other threads are changing, and may crash the process.
     """
     with contextlib.suppress(AttributeError, OSError, ValueError):
         faulthandler.dump_traceback(all_threads=True)

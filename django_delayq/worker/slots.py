@@ -1,4 +1,4 @@
-"""The slots: threads that run jobs, and the inbox from which they take them."""
+"""Slots: threads that run jobs, and the inbox that they take them from."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from .run import Run
 
 logger = logging.getLogger(__name__)
 
-#: slots whose runs are announced
+#: maximum number of slots whose jobs are announced
 MOST_SHOWN: Final = 64
 
 
 class Slots:
-    """``count`` threads at one inbox. A busy slot takes its next run without any lock or wait.
+    """``count`` threads at one inbox. A busy slot takes its next attempt without any lock or wait.
 
-    ``wake`` decides how many idle slots begin: one is enough for a batch of tiny runs, where a second thread would only
-    fight for the interpreter lock. A slot that is about to begin a run that is not tiny wakes the next one first.
+    ``wake`` decides how many idle slots begin. One is enough for a batch of very short attempts, where a second thread
+    would only compete for the interpreter lock. A slot that is about to begin a longer attempt wakes the next one
+    first.
     """
 
     def __init__(self, count: int, execute: Callable[[Run], None], hooks: Hooks, ended: Callable[[], None]) -> None:
         self.count = count
         self.inbox: deque[Run] = deque()
-        #: finished runs, for the fetch loop to collect
+        #: finished attempts, for the fetch loop to collect
         self.done: deque[Run] = deque()
-        #: what each slot runs
+        #: attempt in each slot
         self.running: list[Run | None] = [None] * count
-        #: wake one more before each run
+        #: wake one more slot before each attempt
         self.spread = True
         self._execute = execute
         self._hooks = hooks
@@ -54,15 +55,15 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots that run nothing."""
+        """Number of idle slots."""
         return self.running.count(None)
 
     def jobs(self) -> list[dict[str, Any]]:
-        """What the slots run now, for those who look on (:meth:`Broker.workers`). The runs may end meanwhile."""
+        """Return what the slots run now, for display (:meth:`Broker.workers`). The attempts may end meanwhile."""
         found = []
         for slot, run in enumerate(self.running[:MOST_SHOWN]):
             if run is not None:
-                began = run.started or time.monotonic()  # it was taken, and begins right now
+                began = run.started or time.monotonic()  # it was taken, and is about to begin
                 found.append(
                     {
                         "slot": slot,
@@ -76,12 +77,12 @@ class Slots:
         return found
 
     def put(self, runs: list[Run], wake: int) -> None:
-        """Hand in runs, and wake up to ``wake`` idle slots for them."""
+        """Add attempts to the inbox, and wake up to ``wake`` idle slots for them."""
         self.inbox.extend(runs)
         self.wake(wake)
 
     def wake(self, slots: int) -> None:
-        """Wake up to so many idle slots."""
+        """Wake up to this many idle slots."""
         for _ in range(slots):
             try:
                 slot = self._idle.pop()  # the last to fall asleep has the warmest cache
@@ -90,7 +91,7 @@ class Slots:
             self._bells[slot].release()
 
     def take_back(self) -> list[Run]:
-        """Everything in the inbox that no slot has taken."""
+        """Remove and return everything in the inbox that no slot has taken."""
         runs: list[Run] = []
         try:
             while True:
@@ -99,7 +100,7 @@ class Slots:
             return runs
 
     def close(self, timeout: float) -> bool:
-        """End the threads; False if one of them still runs a job after ``timeout`` seconds."""
+        """End the threads. Return False if one of them still runs a job ``timeout`` seconds later."""
         self._closing = True
         self.wake(self.count)
         for thread in self._threads:
@@ -142,7 +143,8 @@ class Slots:
     def _rest(self, slot: int) -> None:
         self._idle.append(slot)
         if self.inbox or self._closing:
-            # Something came between the last look and lying down; whoever brought it may not have seen this slot.
+            # An attempt arrived between the last check and the registration as idle; the caller of ``put`` may not have
+            # seen this slot.
             try:
                 self._idle.remove(slot)
             except ValueError:

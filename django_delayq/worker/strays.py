@@ -1,7 +1,7 @@
-"""Strays: leases that Redis holds under this process's name although the process never heard of them.
+"""Orphaned leases: leases that Redis holds under this process's name, although it does not hold the jobs.
 
-They come from a reserve whose reply was lost, and that was given up or asked again too late to be remembered. Nobody
-works on them, nobody renews them; without this they would wait for the reaper.
+They come from a reserve whose reply was lost, and which was given up or retried too late for Redis to repeat the reply.
+These jobs are neither run nor renewed; without this module they would wait for the reaper.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class Strays:
-    """Belongs to the fetch loop's thread: only while no reserve is on its way can a lease be called unknown."""
+    """Shards that may have orphaned leases.
+
+    Belongs to the fetch loop's thread: only while no reserve is under way can a lease be called orphaned.
+    """
 
     def __init__(self, name: str, settler: Settler, horizon: Horizon, registry: Registry) -> None:
         self._name = name
@@ -31,15 +34,18 @@ class Strays:
         self._doubtful: dict[Source, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether a shard has to be looked at."""
+        """Return True if a shard has to be checked."""
         return bool(self._doubtful)
 
     def doubt(self, source: Source) -> None:
-        """A reserve from this shard may have won jobs of which nothing was heard."""
+        """Add a shard: a reserve may have won jobs there without a reply."""
         self._doubtful[source] = None
 
     def give_back(self) -> None:
-        """Give back what is found in the doubtful shards, uncounted. What cannot be asked now is left to the reaper."""
+        """Give back the orphaned leases of the doubtful shards, uncounted.
+
+        A shard that cannot be read now is left to the reaper.
+        """
         doubtful, self._doubtful = self._doubtful, {}
         for source in doubtful:
             found = self._settler.patiently(lambda source=source: self._release(source), [])  # type: ignore[misc]

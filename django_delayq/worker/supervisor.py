@@ -1,7 +1,8 @@
-"""The supervisor: execs worker processes, keeps them alive, settles what a dead one held, stops them all in time.
+"""Supervisor: starts worker processes, keeps them alive, settles the jobs of dead ones, and stops all of them in time.
 
-It runs no jobs, has no threads before it spawns and talks to Redis only on behalf of the dead. Those who listen to the
-ends of their jobs are called here too (:mod:`.orphans`), in a thread for each dead child: what hangs delays no other.
+It runs no jobs, has no threads before it starts children, and talks to Redis only to settle the jobs of dead children.
+Listeners to the ends of those jobs are called here too (:mod:`.orphans`), in a thread for each dead child, so that one
+that hangs delays no other.
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: what a child gets beyond the grace before it is killed
+#: seconds that a child gets beyond the grace period before it is killed
 _STRAGGLE: Final = 0.5
 _TURN: Final = 1.0
 _SALVAGE_AT_END: Final = 2.0
 
 
 class Supervisor:
-    """Keeps ``config.processes`` children running, and up to ``config.quarantine`` more while jobs wait for quarantine.
+    """Keeper of ``config.processes`` children, and of up to ``config.quarantine`` more while jobs wait for quarantine.
 
     Ordinary children never run such a job: after a crash under several jobs it is unknown which of them caused it, so
-    each runs alone in a quarantine child, where the next crash is surely its own and costs nobody else an attempt.
+    each runs alone in a quarantine child. There the next crash is surely its own and costs no other job an attempt.
 
     Args:
-        command: what a child is started with; the rest is told through its environment (:mod:`.child`).
+        command: the command line of a child; the rest is passed through its environment (:mod:`.child`).
+        config: the configuration of the program.
         broker: called when Redis is first needed, that is when a child died.
-        registry: the policies that decide over the jobs of the dead.
-        reload_on: further signals that end all children gracefully and start fresh ones (e.g. SIGHUP).
-        hooks: who listens to the ends of jobs whose process died.
+        registry: the policies that decide over the jobs of dead children.
+        reload_on: further signals that end all children gracefully and start new ones (e.g. SIGHUP).
+        hooks: listeners to the ends of jobs whose process died.
     """
 
     def __init__(
@@ -80,7 +82,11 @@ class Supervisor:
         self._stale_after = 0.0
 
     def run(self) -> int:
-        """Work until told to stop. Main thread only. Returns the exit code: 0 also after a forced end."""
+        """Work until stopped. Main thread only.
+
+        Returns:
+            The exit code: 0 also after a forced end.
+        """
         with Signals(also=frozenset({signal.SIGCHLD}) | self._reload_on) as signals:
             logger.info(
                 "supervisor %s started: pid %d, %d processes, queues %s",
@@ -93,7 +99,7 @@ class Supervisor:
             try:
                 while True:
                     now = time.monotonic()
-                    self._hear()  # first: a child that is dead has said it too
+                    self._hear()  # first, because a child that is dead by now may have left a request
                     self._reap(now)
                     if self._is_over():
                         break
@@ -126,7 +132,7 @@ class Supervisor:
             self._tell(DUMP)
         elif number in self._reload_on:
             self._tell(signal.SIGTERM)
-            for place in self._all_places:  # what made children die fast may be mended now
+            for place in self._all_places:  # the cause of fast deaths may be fixed now
                 place.start_at, place.fast_deaths = 0.0, 0
 
     def _stop(self) -> None:
@@ -139,8 +145,11 @@ class Supervisor:
         self._tell(DRAIN)
 
     def _hear(self) -> None:
-        """What somebody told the children. Not through signals: several of them may be told the same, and a second
-        SIGTERM would end the program at once."""
+        """Carry out ends that were requested from the children.
+
+        They do not use signals: several children may get the same request, and a second SIGTERM would end the program
+        at once.
+        """
         wishes = {child.board.wish for child in self._children()}
         if "stop" in wishes and self._stop_by is None:
             self._stop()
@@ -177,7 +186,7 @@ class Supervisor:
                 moments.append(self._suspects.next_at)
         return max(0.0, min(moments) - now)
 
-    # --- birth
+    # --- starting children
 
     def _start_missing(self, now: float) -> None:
         if self._is_ending:
@@ -187,7 +196,7 @@ class Supervisor:
                 place.child = self._start(place)
 
     def _attend_suspects(self, now: float) -> None:
-        """If jobs are due in quarantine, have an idle quarantine child look for them, or start one more."""
+        """Make an idle quarantine child look for jobs that are due in quarantine, or start one more child."""
         if self._is_ending:
             return
         if any(child.board.overdue_at > self._suspects.attended_at for child in self._children()):
@@ -204,7 +213,7 @@ class Supervisor:
             place.child = self._start(place)
         for child in idle:
             child.board.call()
-        self._suspects.attended(now)  # where all are busy: each looks again behind its job
+        self._suspects.attended(now)  # if all are busy, each looks again after its job
 
     def _start(self, place: Place) -> Child:
         self._births += 1
@@ -217,12 +226,13 @@ class Supervisor:
         )
         return Child(place.index, birth.name, process, board, time.monotonic())
 
-    # --- watch
+    # --- watching children
 
     def _watch(self, now: float) -> None:
         gap, self._awake_at = now - self._awake_at, now
         if gap > 2 * _TURN:
-            # This process itself was stopped; its children may have been too. They get time to show life again.
+            # This process itself was stopped, and its children may have been too. They get time to refresh their
+            # stamps.
             self._stale_after = now + 5.0
         if self._stop_by is not None and now >= self._stop_by + _STRAGGLE:
             self._kill_all("it did not end within the grace period", blame=False)
@@ -236,7 +246,7 @@ class Supervisor:
                 self._end_lifeless(child, now - stamped)
 
     def _end_lifeless(self, child: Child, seconds: float) -> None:
-        """SIGABRT first, which leaves the stacks on stderr; one turn later SIGKILL, which always works."""
+        """Send SIGABRT, which writes the stacks to stderr; one turn later SIGKILL, which always works."""
         if child.killed:
             child.process.kill()
             return
@@ -258,7 +268,7 @@ class Supervisor:
             child.killed, child.blame = why, blame
         child.process.kill()
 
-    # --- death
+    # --- dead children
 
     def _reap(self, now: float, *, wait: bool = False) -> None:
         if os.getpid() == 1:
@@ -278,12 +288,12 @@ class Supervisor:
         board, why = child.board, child.cause(code)
         planned = board.leaving or (bool(child.killed) and not child.blame)
         expected = planned and (code in (0, EXIT_RECYCLE, EXIT_STUCK, EXIT_DRY) or self._stop_by is not None)
-        # Told to stop while it still imported the project: nothing was there yet to heed the signal gracefully.
+        # Stopped while it still imported the project: it had no handler yet to stop gracefully.
         expected = expected or (child.told and code == -signal.SIGTERM)
         logger.log(logging.INFO if expected else logging.WARNING, "child %s %s", child.name, why)
         place.plan_restart(child, now, expected=expected)
         if place.quarantine and (code != EXIT_DRY or board.called):
-            self._suspects.expect(place.start_at)  # there may be more of them than it had in hand
+            self._suspects.expect(place.start_at)  # more jobs may wait than it held
         marks, served = board.marks(), bool(board.ready)
         board.close()
         if served:
@@ -294,7 +304,7 @@ class Supervisor:
             thread.start()
 
     def _salvage(self, name: str, marks: list[Mark], why: str, planned: bool, died_at: float) -> None:
-        """Retried for one lease; after that the reaper of any dispatcher does it."""
+        """Settle the jobs of a dead child. Retried for one lease; after that the reaper of any dispatcher does it."""
         pause = Backoff()
         while True:
             try:
@@ -320,7 +330,10 @@ class Supervisor:
 
 
 def _reap_strangers(own: set[int]) -> None:
-    """As PID 1 of a container: orphans of our children become ours, and somebody has to bury them."""
+    """Collect the exit codes of adopted processes.
+
+    As PID 1 of a container, this process adopts the orphans of its children.
+    """
     with contextlib.suppress(ChildProcessError, AttributeError):
         while True:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

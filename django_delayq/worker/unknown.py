@@ -16,43 +16,43 @@ from .run import Run
 
 logger: Final = logging.getLogger(__name__)
 
-#: seconds for which an answer of the registry of workers is used again
+#: seconds for which a reply of the registry of workers is cached
 ANSWER_SECONDS: Final = 2.0
-#: seconds between two lines of the log about the same task
+#: seconds between two log lines about the same task
 LOG_SECONDS: Final = 60.0
-#: tasks that are remembered; names may come from anybody who can schedule
+#: maximum number of cached tasks; any caller that can schedule may add names
 _MOST_TASKS: Final = 1_000
 
 
 class UnknownTasks:
-    """Settles such jobs, and looks up whether a live worker knows their tasks. Slots call it from their threads.
+    """Settler for jobs of unknown tasks, which checks whether a live worker knows their tasks. Thread-safe.
 
     Args:
-        known: ``known(queue, task, now_ms)`` is true if a live worker of the queue knows the task.
+        known: ``known(queue, task, now_ms)`` returns True if a live worker of the queue knows the task.
     """
 
     def __init__(self, known: Callable[[str, str, float], bool] = lambda queue, task, now_ms: False) -> None:
         self._known = known
         self._lock = threading.Lock()
-        #: (queue, task) → until when the answer counts, and the answer
+        #: (queue, task) → when the cached reply expires, and the reply
         self._answers: dict[tuple[str, str], tuple[float, bool]] = {}
         self._logged: dict[str, float] = {}
 
     def settle(self, run: Run, policy: Policy) -> Settlement:
-        """Return what becomes of the job."""
+        """Return the settlement of the job."""
         job, now_ms = run.job, run.now_ms
         elsewhere = self._is_known(job.queue, job.task, now_ms)
         self._log(job.task, elsewhere=elsewhere)
         return decision.unknown_task(job, policy, now_ms, elsewhere=elsewhere, jitter=random.random())
 
     def _is_known(self, queue: str, task: str, now_ms: float) -> bool:
-        with self._lock:  # the other slots wait for the same answer
+        with self._lock:  # the other slots wait for the same reply
             until, known = self._answers.get((queue, task), (0.0, False))
             if time.monotonic() < until:
                 return known
             try:
                 known = self._known(queue, task, now_ms)
-            except Exception as error:  # the job has to be settled all the same
+            except Exception as error:  # the job has to be settled in any case
                 logger.warning("the tasks of the other workers cannot be read: %s", error)
             if len(self._answers) >= _MOST_TASKS:
                 self._answers.clear()

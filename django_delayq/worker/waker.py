@@ -1,4 +1,4 @@
-"""The wake thread: keeps one blocking read outstanding while the fetch loop is hungry, and only signals."""
+"""Wake thread: keeps one blocking read outstanding while the fetch loop is hungry, and only signals."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: how long one blocking read lasts at most; it is never the alarm for a due time
+#: maximum duration of one blocking read in seconds; it never times a due time
 BLOCK: Final = 25.0
 
 
 class WakeThread:
-    """Turns wake tokens into looks at the shards that they name.
+    """Thread that turns wake tokens into checks of the shards that they name.
 
     Args:
-        strangers: called when a token names a shard that the horizon does not know; it should know it afterwards.
+        strangers: called when a token names a shard that the shard selector does not have; it should have it
+            afterwards.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class WakeThread:
         self._weather = weather
         self._strangers = strangers
         self._names = _names_of(horizon)
-        self._heard: list[str] = []  # what the outstanding read listens to
+        self._heard: list[str] = []  # queues of the outstanding read
         self._waker: Waker | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._live, name="delayq-waker", daemon=True)
@@ -50,7 +51,10 @@ class WakeThread:
         self._thread.start()
 
     def listen(self) -> None:
-        """Listen to the queues that are on the horizon now. To be said again until it was heard; see :meth:`close`."""
+        """Listen to the queues that the shard selector has now.
+
+        To be called again until the thread has followed; see :meth:`close`.
+        """
         names = _names_of(self._horizon)
         if names != self._names:
             self._names = names
@@ -82,7 +86,7 @@ class WakeThread:
                     return
                 self._drop()
                 self._closing.wait(pause.next(self._weather.storm("waker", error)))
-                self._wake_all()  # what was pushed meanwhile may be lost with the connection
+                self._wake_all()  # tokens pushed meanwhile may be lost with the connection
         self._drop()
 
     def _look(self) -> None:
@@ -90,7 +94,7 @@ class WakeThread:
         if self._waker is None or self._heard is not names or self._waker.is_old():
             self._drop()
             if not names:
-                self.hungry.clear()  # nothing to listen to; the fetch loop sets it again when it is nudged
+                self.hungry.clear()  # no queues to listen to; the fetch loop sets it again when it is nudged
                 return
             self._waker, self._heard = self._broker.waker(names), names
             if self._waker.forgetful:
@@ -99,7 +103,7 @@ class WakeThread:
             return
         places = self._waker.wait(BLOCK)
         if places:
-            self.hungry.clear()  # the fetch loop sets it again when it has looked and is still hungry
+            self.hungry.clear()  # the fetch loop sets it again after its next check, if it is still hungry
             if any(place not in self._horizon.by_place for place in places):
                 self._strangers()
             self._horizon.wake(places)

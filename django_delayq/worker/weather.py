@@ -1,4 +1,4 @@
-"""The state of the line to Redis, told once when it goes and once when it comes back."""
+"""State of the connection to Redis, logged once when it fails and once when it recovers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _REMIND: Final = 60.0
 
 
 class Weather:
-    """Shared by all loops of a process, so that an outage is logged once and not by each of them.
+    """Redis health, shared by all loops of a process, so that an outage is logged once and not by each of them.
 
     Args:
-        count: called with each trouble that Redis makes.
+        count: called with each fault of Redis.
     """
 
     def __init__(self, count: Callable[[Fault], object] = lambda fault: None) -> None:
@@ -28,12 +28,12 @@ class Weather:
         self._since = 0.0
         self._reminded = 0.0
         self._bugs: dict[str, float] = {}
-        #: how long the last outage took (seconds), and when it ended (monotonic)
+        #: duration of the last outage (seconds), and when it ended (monotonic)
         self.last_outage = 0.0
         self.cleared_at = 0.0
 
     def fine(self) -> None:
-        """A call to Redis came back."""
+        """Record that a call to Redis succeeded."""
         if not self._since:
             return
         with self._lock:
@@ -44,16 +44,16 @@ class Weather:
                 logger.warning("Redis is back after %.1f s", self.last_outage)
 
     def lasting(self) -> float:
-        """Seconds since Redis went away; 0 while it is there."""
+        """Return the seconds since the outage began; 0 while Redis is reachable."""
         since = self._since
         return time.monotonic() - since if since else 0.0
 
     def storm(self, who: str, error: BaseException) -> Fault:
-        """A call failed. Returns the kind of trouble, after logging it in the measure that it deserves."""
+        """Record that a call failed. Return the kind of fault, after logging it as often as it deserves."""
         fault = classify(error)
         now = time.monotonic()
         if fault is Fault.BUG:
-            # Not Redis's weather: ours. The same error from the same loop is worth one traceback a minute.
+            # A bug of this program, not a fault of Redis. The same error from the same loop is logged once a minute.
             mark = f"{who}: {type(error).__name__}"
             if now - self._bugs.get(mark, -_REMIND) >= _REMIND:
                 self._bugs[mark] = now

@@ -1,4 +1,4 @@
-"""What somebody tells this worker through Redis (:meth:`Broker.tell_worker`), done once each."""
+"""Worker commands that operators send through Redis (:meth:`Broker.tell_worker`), carried out once each."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ logger = logging.getLogger(__name__)
 
 
 class Words:
-    """Belongs to the heartbeat.
+    """Receiver of worker commands. Belongs to the heartbeat.
 
     Args:
-        end: ``end(word)`` begins a "stop" or a "drain"; it waits for nothing.
+        end: ``end(word)`` begins a "stop" or a "drain"; it does not wait.
     """
 
     def __init__(self, broker: Broker, name: str, end: Callable[[str], None]) -> None:
-        #: ids of what was done, to be said with the next announcement; None before the first one
+        #: ids of commands that were carried out, confirmed with the next announcement; None before the first one
         self.done: list[str] | None = None
         self._broker = broker
         self._name = name
         self._end = end
 
     def heed(self, heard: Heard) -> None:
-        """Do what an announcement brought, unless that was done before."""
+        """Carry out the commands that an announcement returned, unless that was done before."""
         before = self.done or ()
-        # What is said no more was heard to be done; what is said again, though it was done, is confirmed again.
+        # A command that is not repeated was confirmed. One that is repeated, though it was carried out, is confirmed
+        # again.
         self.done = [told.id for told in heard.told]
         for told in heard.told:
             if told.id in before:
@@ -47,5 +48,5 @@ class Words:
         text = log_stacks()
         try:
             self._broker.keep_dump(self._name, text, now_ms)
-        except Exception as error:  # it is in the log in any case
+        except Exception as error:  # the log has the stacks in any case
             logger.warning("worker %s could not put its stacks into Redis: %s", self._name, error)

@@ -1,4 +1,4 @@
-"""The composition root: builds the parts of one worker process, starts them, stops them in an order with reasons."""
+"""Composition root: builds the parts of one worker process, starts them, and stops them in a safe order."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: handlers that look at ``should_stop`` hear of the end so many seconds before it
+#: seconds before the grace period ends at which ``should_stop`` turns true
 _WARNING_TIME = 5.0
 
 
 class Worker:
-    """One process's worth of worker. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
+    """One worker process. ``run()`` as a program; ``start()`` and ``stop()`` inside another one.
 
     Args:
-        duties: further housekeeping of a dispatcher, by name; each gets a loop of its own.
+        duties: further housekeeping of a dispatcher, by name; each gets its own loop.
         always: the same for every process, whether it has a dispatcher or not.
-        changes: where this process notes what has changed, for those duties.
-        birth: what the supervisor told this process; None when it has none.
-        board: where the supervisor looks for what this process runs.
-        patience: seconds that a run gets to react to its time limit.
+        changes: mailbox in which this process notes changes for those duties.
+        birth: the child specification from the supervisor; None without one.
+        board: scoreboard on which the supervisor reads what this process runs.
+        patience: seconds that an attempt gets to react to its time limit.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Worker:
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
         self.config = config
         self.name = config.name or (birth.name if birth else new_name())
-        #: set when the worker has nothing more to do, whatever the reason
+        #: set when the worker has nothing more to do, for any reason
         self.done = threading.Event()
         self._broker = broker
         self._registry = registry
@@ -117,11 +117,11 @@ class Worker:
     # --- as a program
 
     def run(self) -> int:
-        """Work until a signal, or until nothing is left to do. To be called in the main thread.
+        """Work until a signal arrives, or until nothing is left to do. Main thread only.
 
         Returns:
             The exit code. Threads of jobs that could not be ended may still be alive: end the process with
-            :func:`leave`.
+                :func:`leave`.
         """
         ignore = frozenset() if self._birth is None else frozenset({int(signal.SIGINT)})
         with Signals(ignore=ignore) as signals:
@@ -147,7 +147,7 @@ class Worker:
         elif number in STOP:
             if self._signalled:
                 if self._birth is not None and not is_orphan(self._birth):
-                    return  # a signal to the whole process group comes twice; "at once" is the supervisor's word
+                    return  # a signal to the whole process group arrives twice; only the supervisor may stop at once
                 logger.warning("worker %s stops at once", self.name)
                 self._stop_by = 0.0
                 return
@@ -162,7 +162,7 @@ class Worker:
     # --- inside another program
 
     def start(self) -> None:
-        """Start all parts; waits, with patience, until Redis can be asked for the queues."""
+        """Start all parts. Retries until Redis returns the queues."""
         self._hooks.process_start()
         horizon = self._open()
         if horizon is None:
@@ -201,7 +201,10 @@ class Worker:
         )
 
     def _open(self) -> Horizon | None:
-        """None: told to end before Redis could be asked, so that nothing may begin any more."""
+        """Return the shard selector, once Redis is reachable.
+
+        None if the worker was stopped before, so that nothing may begin.
+        """
         horizon = self._horizon = Horizon([], scheduler=self.config.scheduler)
         pause = Backoff()
         while True:
@@ -215,23 +218,23 @@ class Worker:
                 return horizon
 
     def _serve(self, queues: Sequence[Queue]) -> None:
-        """These are the queues from now on, with these shards."""
+        """Replace the queues and shards that this process reserves from."""
         horizon = self._horizon
         if horizon is not None:
             horizon.adopt(build_sources(queues, self.config, self.name, horizon.by_place))
 
     def watch(self, queue: str) -> None:
-        """Reserve from this queue too, from now on; one that does not exist yet is made. Any thread may call it.
+        """Reserve from this queue too, from now on; one that does not exist yet is created. Thread-safe.
 
         Raises:
             InvalidJob: it cannot be the name of a queue, or it is of kind "pull".
-            QueueUnavailable: Redis cannot be asked now; nothing has changed.
+            QueueUnavailable: Redis is unreachable; nothing has changed.
         """
         self._scope.watch(queue, now=self._horizon is not None)
         self._listen()
 
     def ignore(self, queue: str) -> None:
-        """Reserve no more from this queue; what is in hand is finished. Any thread may call it.
+        """Stop reserving from this queue; held jobs are finished. Thread-safe.
 
         Raises:
             InvalidJob, QueueUnavailable: see :meth:`watch`.
@@ -241,11 +244,11 @@ class Worker:
 
     @property
     def queues(self) -> Sequence[Queue]:
-        """Every queue that this process looks after, as far as it has heard."""
+        """Every queue that this process serves, as of the last read of the registry."""
         return self._scope.queues
 
     def _look_around(self) -> None:
-        """Behind each announcement."""
+        """Follow changes of the registry. Called after each announcement."""
         self._scope.heed()
         self._listen()
 
@@ -254,7 +257,7 @@ class Worker:
             self._waker.listen()
 
     def _told_to_stop(self, seconds: float) -> bool:
-        """Wait so long, while there is nothing else yet that listens to signals."""
+        """Wait this long, while no other part handles signals yet. Return True if the worker is to stop."""
         if self._signals is None:
             return self.done.wait(seconds)
         for number in self._signals.wait(seconds):
@@ -274,7 +277,7 @@ class Worker:
         self._warden = execution.warden = Warden(
             self._slots.running, self._board, self._overran, self._beat, patience=self._patience
         )
-        if self._which != "quarantined":  # the tokens are for those who serve all others
+        if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
             self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
         lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(
@@ -321,9 +324,9 @@ class Worker:
         return duties
 
     def _start_parts(self) -> None:
-        """From the inside out: who is called stands before who calls."""
+        """Start the parts from the inside out: each part is started before its callers."""
         if self._board is not None:
-            self._board.set_ready(time.monotonic())  # from here on there may be jobs to settle if we die
+            self._board.set_ready(time.monotonic())  # from here on there may be jobs to settle if this process dies
         if self._warden is not None:
             self._warden.start()
         if self._slots is not None:
@@ -348,7 +351,7 @@ class Worker:
             self._signals.poke()
 
     def describe(self) -> dict[str, Any]:
-        """What the registry of workers tells about this one."""
+        """Return this worker's entry in the registry of workers."""
         slots, consumer = self._slots, self.consumer
         return {
             "host": socket.gethostname(),
@@ -369,7 +372,7 @@ class Worker:
     # --- the end
 
     def drain(self) -> None:
-        """Reserve no more, finish what is in hand, then be done."""
+        """Stop reserving, finish the held jobs, then be done."""
         if self.consumer is not None:
             self.consumer.stop(give_back=False)
         else:
@@ -386,7 +389,7 @@ class Worker:
             self._finish()
 
     def _end_as_told(self, word: str) -> None:
-        """Somebody said so to this worker, and means the whole program."""
+        """Carry out a "stop" or "drain" command, which is meant for the whole program."""
         if self._birth is not None and self._board is not None and not is_orphan(self._birth):
             self._board.set_wish(word)  # its supervisor sees it within a second
             return
@@ -400,7 +403,7 @@ class Worker:
             threading.Thread(target=self._end_alone, name="delayq-told", daemon=True).start()
 
     def _end_alone(self) -> None:
-        """Inside another program, which may not look at ``done``."""
+        """End the worker inside another program, which may not wait for ``done``."""
         if self._stop_by is None:
             self.done.wait()
         self.stop()
@@ -411,10 +414,14 @@ class Worker:
                 run.should_stop = True
 
     def stop(self, grace: float | None = None) -> bool:
-        """End: running jobs get ``grace`` seconds (default: the configuration's). False if one of them still runs.
+        """End the worker: running jobs get ``grace`` seconds (default: the configuration's).
 
-        What still runs then keeps its lease until that ends, or until the supervisor settles it after this process is
-        gone; this process cannot give it back, because its thread may go on. Two threads may call it.
+        A job that still runs then keeps its lease until that ends, or until the supervisor settles it after this
+        process is gone. This process cannot give it back, because its thread may continue. Two threads may call this
+        method.
+
+        Returns:
+            False if a job still runs.
         """
         with self._ending:
             self._clean = self._clean or self._end(self.config.grace if grace is None else grace)
@@ -423,7 +430,7 @@ class Worker:
     def _end(self, grace: float) -> bool:
         if self._stop_by is None:
             self._begin_stop(grace)
-        # Nothing new: the wake thread and the dispatcher go first. The heartbeat goes on while jobs run.
+        # First what brings new work: the wake thread and the dispatcher. The heartbeat continues while jobs run.
         if self._waker is not None:
             self._waker.close()
         for loop in self._loops:
@@ -463,7 +470,7 @@ class Worker:
         logger.info("worker %s stopped%s", self.name, "" if clean else f", {left} jobs still running")
         self.done.set()
 
-    # --- the warden's calls
+    # --- called by the timeout monitor
 
     def _overran(self, run: Run) -> None:
         logger.error(
@@ -480,7 +487,7 @@ class Worker:
                 self._signals.poke()
 
     def _beat(self) -> None:
-        """Every second, without I/O over the network."""
+        """Check the memory use and the supervisor every second, without network I/O."""
         config = self.config
         if self._stop_by is not None:
             return

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- The jobs are done: nothing of them stays, and what was gated behind them becomes live.
+-- Ack jobs: delete everything they stored, and make the content that is gated behind them live.
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  succeeded

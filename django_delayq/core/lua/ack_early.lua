@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Jobs that are done when their run begins: nothing of them stays but what is known of the run, until its end is stored
--- (record.lua). If its process dies before, somebody else finds it there (begun.lua).
+-- Ack jobs when their attempts begin. Only the record of the attempt is kept, until its end is stored (record.lua). If
+-- its process dies before, another worker finds the record (begun.lua).
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  none

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- The fused step of a busy worker: what is done leaves, what is due comes, in one move.
--- ARGV    3 worker; 4 ack entries (lib/settle); 5 limit; 6 and 7 the first and the last class that is served (lib/keys);
---         missing = all
+-- Ack finished jobs and reserve due ones in one step, for a busy worker.
+-- ARGV    3 worker; 4 ack entries (lib/settle); 5 limit; 6 and 7 the first and the last class that is served
+--         (lib/keys); missing = all
 -- Returns {one '1' or '0' for each entry, the batch (lib/reserve)}.
 -- Events  succeeded
 -- include keys clock begin sweep window settled body names state due wake bytes payload gate event lease settle acked reserve

@@ -1,9 +1,9 @@
 #!lua
--- Brings a job back from the morgue of a shard of another epoch; that one's grave is dug up afterwards, by discard.lua.
--- ARGV    1 a request id that follows from the grave: whoever kicks it too, or again, gets the same reply;
+-- Bring a job back from the morgue of a shard of another epoch. Its record there is deleted afterwards, by discard.lua.
+-- ARGV    1 a request id that is derived from the record: any caller that kicks it too, or again, gets the same reply;
 --         3 id; 4 delay ms; 5 '1' = replace a live job; 6 task, '' = the body is broken and stays as it is; 7 body,
---         without its task's number unless it is broken; 8 the payloads of the grave
--- Returns kicked, live (a live job of the id stands in the way) or v (a closed shard, and the id is not live here).
+--         without its task's number unless it is broken; 8 the payloads of the record
+-- Returns kicked, live (a live job of the id prevents it) or v (a closed shard, and the id is not live here).
 -- Events  none
 -- include keys clock begin sweep window settled body tasks state due wake bytes payload gate grave durable kick
 local seen = replay()

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Notes how far a consumer has read the events of a shard, and takes off what all consumers have read. The entry at the
--- slowest one's cursor stays as a tombstone: who finds it there knows that nothing behind it was taken off unread.
--- A cursor never goes back. Nothing is noted behind the end of the stream: that is a cursor into a stream that was lost,
--- and trimming by it would take what nobody has read.
+-- Store how far a consumer has read the events of a shard, and trim what all consumers have read. The entry at the
+-- slowest cursor stays as a tombstone: a consumer that finds it there can rely on no later entry having been trimmed
+-- unread. A cursor never moves back. A position behind the end of the stream is not stored: it belongs to a stream that
+-- was lost, and trimming by it would remove unread entries.
 -- ARGV    3 consumer; 4 position; 5 ... names of all consumers that follow this queue
 -- Returns the consumer's cursor now, or '' when there is none, because the position lies behind the end.
 -- Events  none

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- A worker says that it lives, and hears what somebody told it. What it was told is said until it says that it is done,
--- because the reply may get lost. KEYS 1 registry of workers (hash), 2 registry of queues (hash), 3 what workers are
---         told (hash), 4 tasks that workers can run (hash).
--- ARGV    1 name; 2 what it says of itself, the server's time is put in front; 3 the ids of what it was told and has
---         done, one after the other; '*' = it is new, so whatever was told was told to another one of its name;
---         4 names of the tasks that it can run, or '': as announced before
--- Returns now ms, and how often the registry of queues was changed so far; then what it was told and has not done:
---         '<ms> <number>[ <word>:<id>]...'
+-- Announce a live worker, and return the commands that operators sent to it. A command is repeated until the worker
+-- confirms it, because the reply may get lost.
+-- KEYS    1 registry of workers (hash), 2 registry of queues (hash), 3 commands for workers (hash), 4 tasks that
+--         workers can run (hash).
+-- ARGV    1 name; 2 the worker's description, the server's time is put in front; 3 the ids of commands that it has
+--         carried out, one after the other; '*' = the worker is new, so existing commands were meant for another one of
+--         its name; 4 names of the tasks that it can run, or '': as announced before
+-- Returns now ms, and the number of changes of the registry of queues so far; then the pending commands: '<ms>
+--         <number>[ <word>:<id>]...'
 -- Events  none
 local workers, queues, told = KEYS[1], KEYS[2], KEYS[3]
 local time = redis.call('TIME')

@@ -1,16 +1,16 @@
 #!lua
--- Puts one chunk of a bulk write in, once in the life of its run: the ledger of the run knows it by its digest, so a
--- chunk that is sent again, hours later too and whatever became of its jobs, changes nothing and gets the same letters.
--- The jobs of a chunk have one shape and come as columns. Fresh plain jobs, which is what most are, go in together, by
--- three commands for all of them.
--- KEYS    behind those of the shard: the ledger of the run in this shard
+-- Store one chunk of a bulk load, once during the load: the ledger of the load has its digest. So a chunk that is sent
+-- again, even hours later and whatever happened to its jobs, changes nothing and gets the same letters. The jobs of a
+-- chunk have one shape and are sent as columns. Fresh plain jobs, the most common case, are stored together, by three
+-- commands for all of them.
+-- KEYS    behind those of the shard: the ledger of the load in this shard
 -- ARGV    3 '<c2 code of the task><B conflict><B due policy><B score policy><B marks><B first byte of the bodies>
---           <Bc0 task><I2 n>' and n times each '<Bc0 due, ms, as text>', '<Bc0 id>', '<I4c0 body, with that code>' and,
---           of merged jobs, '<I4c0 what schedule.lua has behind the body>'; all as in schedule.lua. When the code is
---           right (the sender reads it in the shard), bodies go in as they come
---         4 the digest by which the ledger knows them; 5 the run's id
--- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the run is closed.
---         A chunk of which nothing was taken in is not remembered, so that it may be tried again.
+--         <Bc0 task><I2 n>' and n times each '<Bc0 due, ms, as text>', '<Bc0 id>', '<I4c0 body, with that code>' and,
+--         of merged jobs, '<I4c0 what schedule.lua has behind the body>'; all as in schedule.lua. When the code is
+--         right (the sender reads it in the shard), bodies are stored unchanged; 4 the digest that the ledger has for
+--         them; 5 the load's id
+-- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the load is
+--         closed. A chunk of which no job was accepted is not remembered, so that it can be retried.
 -- Events  bulk
 -- include keys clock begin sweep window settled body tasks due wake entry
 local function make_policies()
@@ -29,7 +29,7 @@ end
 local frame = ARGV[3]
 local code, conflict, due_policy, score_policy, marks, flags, task, n, at = struct.unpack('<c2BBBBBBc0I2', frame)
 
--- The next column, of n values. unpack() gives the position behind it as one more value.
+-- Reads the next column, of n values. unpack() returns the position behind it as one more value.
 local function column(format)
   local values = { struct.unpack('<' .. string.rep(format, n), frame, at) }
   at = values[n + 1]
@@ -38,7 +38,7 @@ end
 
 local first_due = at
 local dues = column('Bc0')
--- Behind a minus the place of arrival cannot just be written behind the moment. (No length is 45, the byte of a minus.)
+-- The place of arrival cannot simply be appended to a negative moment. (No length is 45, the byte of a minus.)
 local is_negative = string.find(string.sub(frame, first_due, at - 1), '-', 1, true)
 local ids, bodies = column('Bc0'), column('I4c0')
 local extras = marks >= MARK_MERGED and column('I4c0')
@@ -54,17 +54,17 @@ local function entry(i)
   return e
 end
 
--- What goes in without a look at anything but its id, because no rule of the shard and no policy of its own has a say
--- in it; answers the places of the others, whose numbers of arrival are kept free. No id is twice in a chunk.
+-- Store the jobs for which only the id has to be checked, because neither a rule of the shard nor a policy of their own
+-- applies. Return the places of the other ones, whose numbers of arrival stay free. No id occurs twice in a chunk.
 local DIGIT = { [0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9' }
 local function put_ordinary()
   local right = task_code(task)
   local prefix = code ~= right and flag .. right
   local rest, k = {}, 0
-  -- Filled beforehand, because tables that grow would take longer than all that is done with them here.
+  -- Filled beforehand, because tables that grow would take longer than everything else here.
   local fields, members = { unpack(ids, 1, n) }, { unpack(ids, 1, n) }
-  -- The place of arrival is counted digit by digit, and written behind the moment: to format scores would take as long
-  -- as everything else.
+  -- The place of arrival is counted digit by digit and appended to the moment: formatting scores would take as long as
+  -- everything else.
   local low = seq % 10
   local middle = (seq - low) / 10 % 10
   local high = (seq - 10 * middle - low) / 100 % 10
@@ -124,7 +124,7 @@ if #rest > 0 then
 end
 seq = arrived + n
 local refused, moved, created = (tally.f or 0) + (tally.p or 0), tally.v or 0, tally.c or 0
--- Refused in part and sent away in part it becomes two chunks, and whoever sends it again has to make the same two.
+-- A chunk that is refused in part and redirected in part becomes two chunks, and a retry has to produce the same two.
 if refused == n or moved == n then
   return reply
 end

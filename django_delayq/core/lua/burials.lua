@@ -1,5 +1,6 @@
 #!lua flags=no-writes
--- The names of an id's records in the morgue, up to 250. The records themselves may be large: graves.lua reads them.
+-- Return the names of an id's records in the morgue, up to 250. The records themselves may be large: graves.lua reads
+-- them.
 -- ARGV    3 id
 -- Returns each name (id \0 key), and behind it when it was buried (us)
 -- Events  none

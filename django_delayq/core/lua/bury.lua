@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Jobs that nobody will try again: into the morgue; what was gated behind them becomes live. Of a merged job it may be
--- the first payload only: then the rest of its run is tried afresh.
+-- Move jobs that are not retried any more into the morgue, and make the content that is gated behind them live. Of a
+-- merged job it may be the first payload only: then the rest of its attempt is retried as a fresh job.
 -- ARGV    3 worker; 4 entries (lib/settle); mark OLDEST = only the payload with the lowest score
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  buried, exhausted, poison, undecodable ...; cancelled
@@ -10,13 +10,13 @@ if seen then
   return seen
 end
 
--- Only what this run held is buried: payloads that came meanwhile are gated content and live on.
+-- Buries only what this attempt held: payloads that arrived meanwhile are gated content and stay live.
 local function bury_run(e, s, body)
   dig(e.id, body, s, e, is_merged(body) and payloads_for_grave(e.id, s.taken) or '')
   finish_run(e.id, s.taken, e.gated)
 end
 
--- The grave has the payload's own key, and so has the job that comes of it when it is kicked.
+-- The record has the payload's own key, and so has the job that is made of it when it is kicked.
 local function bury_first_payload(e, s, body)
   local first, rest = string.sub(s.taken, 1, TAKEN), string.sub(s.taken, TAKEN + 1)
   local _, fields = in_hand(e.id, first)

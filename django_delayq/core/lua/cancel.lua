@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- A waiting job is gone; a running one is marked: its failure or expiry ends it. By id alone what is gated behind the run
--- is dropped too; a caller who names a generation means nothing but that.
--- ARGV    3 id; 4 task, or '' for any; 5 ms on this clock, or '': a call that comes later changes nothing; 6 keys and
+-- Cancel a job. A waiting one is deleted. A running one is marked: its failure or expiry ends it. A call by id alone
+-- also deletes the content that is gated behind the attempt; a call that names a generation affects only that one.
+-- ARGV    3 id; 4 task, or '' for any; 5 ms on this clock, or '': a call that arrives later changes nothing; 6 keys and
 --         7 digest of the generation that is meant (lib/generation)
 -- Returns cancelled, stopping, taken (a live job of another task), '' (no such live job), v (no live job of the id in a
 --         closed shard) or late.

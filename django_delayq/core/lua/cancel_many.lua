@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Takes many jobs out, each as cancel.lua does, but only if it is still the generation that is meant. If that one is gated
--- behind a run, the run goes on and nothing comes after it.
+-- Cancel many jobs, each as cancel.lua does, but only if it is still the generation that is meant. If that one is gated
+-- behind an attempt, the attempt continues and no job follows it.
 -- ARGV    3 entries one after another: 'Bc0 id, Bc0 key'
--- Returns one letter for each: c(ancelled), s(topping: it is running), g (it was gated, and is gone), r (it is gated behind a
---         run that left payloads behind, which nobody can tell from those that came meanwhile) or n(o such generation).
---         Fewer letters than entries: the first ones had so many payloads that the others have to wait for another call.
+-- Returns one letter for each: c(ancelled), s(topping: it is running), g (it was gated, and is deleted), r (it is gated
+--         behind an attempt that left payloads behind, which cannot be distinguished from those that arrived meanwhile)
+--         or n(o such generation). Fewer letters than entries: the first ones had so many payloads that the others have
+--         to be sent in another call.
 -- Events  bulk
 -- include keys clock begin sweep window settled body state due wake bytes payload gate
 local MOST_PAYLOADS = 1000

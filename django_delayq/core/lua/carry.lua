@@ -1,9 +1,8 @@
 #!lua flags=allow-oom
--- Tells a shard what an older epoch leaves behind: ticks that were fired there, so that they are not fired again, and what
--- was counted there.
--- ARGV    3 '' or the number of the epoch, if its counters are told (only the first time counts); 4 ... field of META
+-- Copy state of an older epoch to a shard: ticks that were fired there, so that they are not fired again, and counters.
+-- ARGV    3 '' or the number of the epoch, if its counters are sent (only the first time counts); 4 ... field of META
 --         (tick:<id> or sight:<id>) or count:<counter>, value, field, value, ...
--- Returns '1', or '0' when nothing was told, because this shard is a tombstone.
+-- Returns '1', or '0' when nothing was stored, because this shard is a tombstone.
 -- Events  none
 -- include keys clock begin
 if ended then

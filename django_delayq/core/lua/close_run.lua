@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Closes the ledger of a run in one shard: its chunks are forgotten, and none is taken any more while somebody may still
--- be sending one. What was counted stays with the mark, so that whoever closes it again, because the first one broke off,
--- is told the same.
+-- Close the ledger of a bulk load in one shard: its chunks are forgotten, and none is accepted any more while a sender
+-- may still be active. The counts stay with the mark, so that a caller that closes it again, because the first one was
+-- interrupted, gets the same reply.
 -- KEYS    1 the ledger
--- ARGV    1 ms after which the mark goes
+-- ARGV    1 ms after which the mark is deleted
 -- Returns {letter, count, ...} as they were counted.
 -- Events  none
 local letters = { 'c', 'm', 'r', 'i', 'g', 'e', 't', 'k' }

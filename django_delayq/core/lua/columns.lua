@@ -1,29 +1,29 @@
 #!lua flags=no-writes
--- Jobs of one place of the shard, column by column, for those who read whole shards; nothing is changed.
--- ARGV    3 place: w waiting, r reserved, g gated, m morgue; 4 position of the index in KEYS, '' = the jobs of ARGV[12];
---         5 limit; 6 cursor score or '' and 7 cursor member: behind these; 8 where the wanted range begins and 9 where it
---         ends, each '' or a bound as page.lua has it; 10 '1' = they are bounds of members; 11 the most bytes of arguments
---         that are told of a job (lib/cut), '' = all, 'none' = nothing but members and scores; 12 ids, 'Bc0' each, of
---         what is asked for (not of the morgue): those that do not lie in the place are left out.
+-- Return jobs of one place of the shard, column by column, for readers of whole shards; nothing is changed.
+-- ARGV    3 place: w waiting, r reserved, g gated, m morgue; 4 position of the index in KEYS, '' = the jobs of
+--         ARGV[12]; 5 limit; 6 cursor score or '' and 7 cursor member: behind these; 8 where the wanted range begins
+--         and 9 where it ends, each '' or a bound as page.lua has it; 10 '1' = they are bounds of members; 11 the
+--         maximum of bytes of arguments returned for a job (lib/cut), '' = all, 'none' = only members and scores; 12
+--         ids, 'Bc0' each, of the wanted jobs (not of the morgue): those that are not in the place are left out.
 -- Returns '<BI4I4>' marks (1 there is more behind, 2 with states, 4 with numbers of payloads), how many members were
---         looked at (fewer than were asked for when the first ones are large), n; the names of the tasks; and of the n
---         jobs, one column after another: '<d' score (waiting, gated: due us, reserved: deadline ms, morgue: as the index
---         has it), member, body (morgue: the record, without the payloads behind their number), state, '<I4' number of
+--         checked (fewer than requested when the first ones are large), n; the names of the tasks; and of the n jobs,
+--         one column after another: '<d' score (waiting, gated: due us, reserved: deadline ms, morgue: as the index has
+--         it), member, body (morgue: the record, without the payloads behind their number), state, '<I4' number of
 --         payloads under the id. Columns of texts have all their '<I4' lengths in front.
 -- Events  none
 -- include keys clock begin settled bytes payload body names cut grave ranks
 local REPLY_BYTES, READ_BYTES = 1024 * 1024, 4 * 1024 * 1024
--- A reply names 255 tasks at most, and one piece of a page may bring 25.
+-- A reply names 255 tasks at most, and one piece of a page may add 25.
 local MOST_NAMES = 225
--- Jobs that are read in one piece; one at a time once they turned out to be large, after the first two.
+-- Number of jobs that are read in one piece; one at a time once they turned out to be large, after the first two.
 local PIECE, LARGE = 25, 16 * 1024
 local place, with_bodies = ARGV[3], ARGV[11] ~= 'none'
 local most = tonumber(ARGV[11])
--- Most shards have jobs without a state and without payloads only.
+-- Most shards only have jobs without a state and without payloads.
 local has_states = place ~= 'm' and redis.call('EXISTS', STATE) == 1
 local has_order = place ~= 'm' and redis.call('EXISTS', ORDER) == 1
 
--- Members behind the cursor, their scores, and whether there is more.
+-- Return the members behind the cursor, their scores, and whether there are more.
 local function page()
   local key, of_members = KEYS[tonumber(ARGV[4])], ARGV[10] == '1'
   local first = rank_of_bound(key, ARGV[8], 0, of_members)
@@ -50,7 +50,7 @@ local function listed(frame)
   return ids
 end
 
--- Packed in pieces: one unpack() bears a few thousand.
+-- Packed in pieces: one unpack() can take a few thousand values.
 local function numbers(format, values)
   local parts = {}
   for first = 1, #values, AT_ONCE do
@@ -99,7 +99,7 @@ local function add(id, score, body, state)
   size = size + #body + #(state or '')
 end
 
--- The record of a grave with the number of its payloads, but not them. One that nobody can read stays as it is.
+-- Return a morgue record with the number of its payloads, but without them. One that cannot be read stays as it is.
 local function add_grave(grave, score, record)
   local read_well, body, payloads = pcall(body_of_record, record)
   read = read + #record
@@ -116,7 +116,7 @@ local function due_of(id, body)
   return body and redis.call('ZSCORE', DUE[class_of(body)], id)
 end
 
--- What lies under these members, first to last of those that were found.
+-- Return what is stored under these members, first to last of those that were found.
 local function take(first, last)
   local key = place == 'm' and GRAVE or place == 'g' and GATE or BODY
   local values = redis.call('HMGET', key, unpack(found, first, last))

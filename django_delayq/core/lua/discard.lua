@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Throws a job out of the morgue.
--- ARGV    3 id; 4 key (16 bytes, or '' = the youngest grave of the id); 5 '1' = it came back in another shard (adopt.lua)
--- Returns '1', or '0' when there is no such grave.
+-- Delete a job from the morgue.
+-- ARGV    3 id; 4 key (16 bytes, or '' = the id's youngest record); 5 '1' = it came back in another shard (adopt.lua)
+-- Returns '1', or '0' when there is no such record.
 -- Events  none
 -- include keys clock begin sweep window settled body bytes payload grave
 local seen = replay()
@@ -11,7 +11,7 @@ end
 local grave = find_grave(ARGV[3], ARGV[4])
 if grave then
   if ARGV[5] == '1' then
-    -- It has not ended. A mark of its burial that nobody has taken so far must not be the last word here.
+    -- The job has not ended. An untaken completion of its burial must not be the last one here.
     each_in_grave(grave, mark_live)
     fill_in(grave)
   else

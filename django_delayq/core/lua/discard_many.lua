@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Throws many jobs out of the morgue.
--- ARGV    3 entries one after another: 'Bc0 id, Bc0 key' (16 bytes, or empty = the youngest grave of the id)
--- Returns one letter for each: d(iscarded) or n(o such grave).
+-- Delete many jobs from the morgue.
+-- ARGV    3 entries one after another: 'Bc0 id, Bc0 key' (16 bytes, or empty = the id's youngest record)
+-- Returns one letter for each: d(iscarded) or n(o such record).
 -- Events  none
 -- include keys clock begin sweep window settled body bytes payload grave
 local seen = replay()

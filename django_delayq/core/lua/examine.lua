@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Checks what must always be true of some ids, and mends it when asked.
--- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 graves one after another, 'I2c0' each;
---         6 fields of PAYLOAD one after another, 'I2c0' each
+-- Check the invariants of some ids, and repair violations on request.
+-- ARGV    3 '1' = repair; 4 ids one after another, 'Bc0' each; 5 names of morgue records one after another, 'I2c0'
+--         each; 6 fields of PAYLOAD one after another, 'I2c0' each
 -- Returns {violation, id, ...}.
 -- Events  none
 -- include keys clock begin settled body state due wake bytes payload gate
@@ -97,8 +97,8 @@ local function check_gate(id, body, leased)
       if body and is_merged(body) then
         redis.call('HDEL', GATE, id)
       else
-        -- As at the end of every run that does not come back: the newer content takes its place. Nothing says that the
-        -- older one is done, so if somebody waits for it he sends it again.
+        -- As at the end of every attempt that does not return: the newer content replaces it. No completion is written
+        -- for the older content, so a caller that waits for it sends it again.
         leave_places(id)
         open_gate(id, gated)
       end
@@ -106,7 +106,7 @@ local function check_gate(id, body, leased)
   end
 end
 
--- What came during a run is gated: nobody would look for payloads without a gate when the run ends.
+-- Content that arrived during an attempt is gated: without a gate, its payloads would be missed when the attempt ends.
 local function check_what_came(id, body, came, taken)
   local gated = redis.call('HEXISTS', GATE, id) == 1
   if came > 0 and not gated and not left_some(taken) then
@@ -160,7 +160,7 @@ local function examine_once(id)
   check_payloads(id, body, leased, s)
 end
 
--- What was mended may show the next damage: a job that lost its lease still has the token of that lease.
+-- A repair may reveal the next violation: a job that lost its lease still has the token of that lease.
 local function examine(id)
   for _ = 1, repair and 5 or 1 do
     local found_before = #findings
@@ -187,7 +187,8 @@ local function examine_grave(grave)
   end
 end
 
--- A payload that lies in no order is never handed out. A live job gets it back; without one it was never asked for.
+-- A payload without an entry in ORDER is never handed out. A live job gets the entry back; without a job the payload is
+-- deleted.
 local function examine_payload(field)
   local id, digest, slot = string.sub(field, 1, -19), string.sub(field, -17, -2), string.sub(field, -1)
   local value = redis.call('HGET', PAYLOAD, field)

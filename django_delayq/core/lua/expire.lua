@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Jobs that were handed out too late to be of use: gone without an attempt; what was gated behind them becomes live.
+-- Delete jobs that were handed out too late to be useful, without an attempt, and make the content that is gated behind
+-- them live.
 -- ARGV    3 worker; 4 entries (lib/settle)
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  expired; cancelled
@@ -19,7 +20,7 @@ return settle_all(ARGV[4], function(e, s)
   if e.gated then
     finish_payloads(e.id, s.taken, e.gated)
   elseif #s.taken > 0 then
-    -- Also what was too much for this run: it is the same job, and as late.
+    -- Includes the payloads that exceeded this attempt's limit: they belong to the same job, and are as late.
     drop_payloads(e.id, mark_payloads)
   end
   end_run(e.id, e.gated)

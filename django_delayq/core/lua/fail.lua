@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Counted attempts that failed, timed out or crashed: the jobs wait for their next attempt.
--- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off; mark OWN = nobody else can have caused the crash
+-- Store counted attempts that failed, timed out or crashed; the jobs wait for their next attempt.
+-- ARGV    3 worker; 4 entries (lib/settle); delay ms is the back-off; mark OWN = no other job can have caused the crash
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  failed, timeout, crashed; cancelled
 -- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle

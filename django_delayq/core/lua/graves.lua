@@ -1,17 +1,17 @@
 #!lua flags=no-writes
--- Records of the morgue.
--- ARGV    3 graves (id \0 key) one after another, 'I2c0' each; 4 the most bytes of arguments that are told of each
---         (lib/cut), or of the data of its payloads; '' or missing = all
--- Returns the names of the tasks and 'I2c0 grave, I4 bytes left out, I4c0 record' for each that is there; no more than
---         make one MiB, the last of them whole: the others have to be asked for in another call.
+-- Return records of the morgue.
+-- ARGV    3 names of records (id \0 key) one after another, 'I2c0' each; 4 the maximum of bytes of arguments returned
+--         for each (lib/cut), or of the data of its payloads; '' or missing = all
+-- Returns the names of the tasks and 'I2c0 name, I4 bytes left out, I4c0 record' for each that exists; no more than fit
+--         into one MiB, the last of them whole: the others have to be requested in another call.
 -- Events  none
 -- include keys clock begin body names grave cut
 local REPLY_BYTES = 1024 * 1024
--- What is left out was read all the same, and Redis stands still for it.
+-- Data that is left out was read all the same, which blocks Redis meanwhile.
 local READ_BYTES = 4 * 1024 * 1024
 local most = tonumber(ARGV[4] or '')
 
--- How many bytes the data of framed payloads have (frames.unpack_payload).
+-- Return how many bytes the data of framed payloads has (frames.unpack_payload).
 local function size_of(payloads)
   local n, at = struct.unpack('<I4', payloads)
   local size = 0
@@ -23,7 +23,8 @@ local function size_of(payloads)
   return size
 end
 
--- A record without the arguments of its body, or without its payloads (their number stays), where they are too large.
+-- Return a record without the arguments of its body, or without its payloads (their number stays), where they are too
+-- large.
 local function cut_record(record)
   if not most or #record <= most then
     return record, 0

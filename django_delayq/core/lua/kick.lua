@@ -1,8 +1,8 @@
 #!lua
--- Brings a job back from the morgue: due now or after a delay, failures forgotten.
--- ARGV    3 id; 4 key (16 bytes, or '' = the youngest grave of the id); 5 delay ms; 6 '1' = replace a live job
--- Returns kicked, live (a live job of the id stands in the way), '' (no such grave) or v
---         (the shard is closed and the id not live here: it has to come back in another one).
+-- Bring a job back from the morgue: due now or after a delay, with its failures reset.
+-- ARGV    3 id; 4 key (16 bytes, or '' = the id's youngest record); 5 delay ms; 6 '1' = replace a live job
+-- Returns kicked, live (a live job of the id prevents it), '' (no such record) or v (the shard is closed and the id not
+--         live here: it has to come back in another one).
 -- Events  none
 -- include keys clock begin sweep window settled body state due wake bytes payload gate grave durable kick
 local seen = replay()

@@ -1,10 +1,11 @@
 #!lua
--- Brings many jobs back from the morgue, each as kick.lua does.
--- ARGV    3 entries one after another: 'Bc0 id, Bc0 key' (16 bytes, or empty = the youngest grave of the id);
---         4 ms when the first is due; 5 '1' = ms is a delay from now; 6 ms between one due time and the next;
---         7 '1' = replace live jobs
--- Returns one letter for each: k(icked), l(ive: a live job of the id stands in the way), n(o such grave), v (lib/kick).
---         Fewer letters than entries: the first ones had so many payloads that the others have to wait for another call.
+-- Bring many jobs back from the morgue, each as kick.lua does.
+-- ARGV    3 entries one after another: 'Bc0 id, Bc0 key' (16 bytes, or empty = the id's youngest record); 4 ms when the
+--         first is due; 5 '1' = ms is a delay from now; 6 ms between one due time and the next; 7 '1' = replace live
+--         jobs
+-- Returns one letter for each: k(icked), l(ive: a live job of the id prevents it), n(o such record), v (lib/kick).
+--         Fewer letters than entries: the first ones had so many payloads that the others have to be sent in another
+--         call.
 -- Events  none
 -- include keys clock begin sweep window settled body state due wake bytes payload gate grave durable kick
 local MOST_PAYLOADS = 1000

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- Which of some durable generations, or payloads, were put in here: they live, lie in the morgue, or have ended and are
--- marked.
+-- Check which of some durable generations, or payloads, were stored here: they are live, in the morgue, or have ended
+-- and have a completion.
 -- ARGV    3 entries one after another: '<Bc0 id><c16 key><Bc0 digest of the payload, or empty>'
 -- Returns one '1' or '0' for each.
 -- Events  none

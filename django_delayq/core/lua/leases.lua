@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reserved jobs by the end of their lease, for the reaper, the supervisor and the inspector.
+-- Return reserved jobs by the end of their lease, for the reaper, the supervisor and the inspector.
 -- ARGV    3 offset; 4 limit; 5 '1' = only leases that ran out (none during a reaper hold)
 -- Returns the names of the tasks, "<I2 n>" and for each "<d deadline ms>", id, state, body as "Bc0 I4c0 I4c0".
 -- Events  none

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- How long the structures are that must be equally long, at one moment (a transaction is refused by a full Redis).
+-- Return the lengths of structures that must be equally long, at one moment (a full Redis refuses a transaction).
 -- ARGV    none
 -- Returns payloads, payloads in order, remembered replies, places in the window.
 -- Events  none

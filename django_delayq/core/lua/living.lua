@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Which of some ids are live in this shard.
+-- Check which of some ids are live in this shard.
 -- ARGV    3 ids one after another, 'Bc0' each
 -- Returns one '1' or '0' for each.
 -- Events  none

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- Where the job of an id is that a caller means.
+-- Find the job of an id that a caller means.
 -- ARGV    3 id; 4 keys and 5 digest that name it (lib/generation)
--- Returns live (it waits or runs), gated (behind the run of another one), '' (it lives no more) or v (no live job of the id
---         in a closed shard).
+-- Returns live (it waits or runs), gated (behind the attempt of another one), '' (it is not live any more) or v (no
+--         live job of the id in a closed shard).
 -- Events  none
 -- include keys clock begin settled body state bytes payload gate generation
 local id = ARGV[3]

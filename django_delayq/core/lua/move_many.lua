@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Moves the due times of many jobs that wait, or are gated behind a run, each only if it is still the generation that is
--- meant.
+-- Move the due times of many jobs that wait, or are gated behind an attempt, each only if it is still the generation
+-- that is meant.
 -- ARGV    3 entries one after another: 'Bc0 id, Bc0 key'; 4 ms; 5 '1' = ms is a delay from now, '0' = a moment
 -- Returns one letter for each: m(oved), r(eserved now) or n(o such generation).
 -- Events  none

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Adds figures up, or sets them. A call that is sent again changes nothing. KEYS 1 figures (hash), 2 requests that were
---         heard (zset: id -> when, ms): those of the last ten minutes, at most 10,000.
+-- Increment counters, or set metrics. A retried call changes nothing.
+-- KEYS    1 counters (hash), 2 handled requests (zset: id -> when, ms): those of the last ten minutes, at most 10,000.
 -- ARGV    1 request id; 2 how many fields the hash may have; 3 number of fields to add to; for each of them: field,
---         increment; for each that is left: field, value to be set, behind which the server's time is put
+--         increment; for each that is left: field, value to be set, to which the server's time is appended
 -- Returns number of fields that were left out, because there are too many.
 -- Events  none
 local figures, heard = KEYS[1], KEYS[2]

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Payloads of a live merged job in score order, a piece at a time; nothing is changed.
--- ARGV    3 id; 4 '' or what the piece before answered; 5 how many at most (250)
--- Returns {what to ask for the next piece with, '' at the end; 'I4c0' payload record for each}.
+-- Return payloads of a live merged job in score order, a piece at a time; nothing is changed.
+-- ARGV    3 id; 4 '' or the cursor that the previous piece returned; 5 maximum number (250)
+-- Returns {cursor for the next piece, '' at the end; 'I4c0' payload record for each}.
 -- Events  none
 -- include keys clock begin settled bytes payload
 local from, behind = range_of(ARGV[3])

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- How runs ended whose jobs were acked before they began (ack_early.lua): their events and counters.
--- ARGV    3 worker; 4 entries (lib/settle); mark EXPIRED = only if no end of the run is stored yet
+-- Record how attempts ended whose jobs were acked before they began (ack_early.lua): their events and counters.
+-- ARGV    3 worker; 4 entries (lib/settle); mark EXPIRED = only if no end of the attempt is stored yet
 -- Returns one '1' or '0' for each.
 -- Events  the outcome of each
 -- include keys clock begin sweep window event lease settle

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Takes waiting jobs out, each as a whole: what came for it up to this moment goes with it, what comes later is another
--- job. Those that are reserved are left alone.
--- ARGV    3 ids one after another, 'Bc0' each; 4 what becomes of them: cancel (gone), delete (gone, if they have failed)
---         or kill (into the morgue, if they have failed); 5 moment, us: only jobs that failed at or before it
+-- Remove waiting jobs, each as a whole: content that arrived for it up to this moment is removed too, and later content
+-- makes another job. Reserved jobs stay unchanged.
+-- ARGV    3 ids one after another, 'Bc0' each; 4 what to do with them: cancel (delete), delete (if they have failed) or
+--         kill (move into the morgue, if they have failed); 5 moment, us: only jobs that failed at or before it
 -- Returns one letter for each: d(one) or n(ot such a job now). Fewer letters than ids: the first ones had so many
---         payloads that the others have to wait for another call.
+--         payloads that the others have to be sent in another call.
 -- Events  bulk
 -- include keys clock begin sweep window settled body state due wake bytes payload gate grave
 local MOST_PAYLOADS = 1000
@@ -24,8 +24,9 @@ local function is_meant(id)
   return failed and failed <= moment
 end
 
--- The payloads of a job lie in several graves, none with more than one run would have taken from it; the first has the
--- job's own key, each of the others that of its first payload. A piece is dropped after its graves stand.
+-- The payloads of a job are spread over several morgue records, none with more than one attempt would have taken. The
+-- first record has the job's own key, each other one that of its first payload. A piece is dropped after its records
+-- are written.
 local function bury_payloads(id, body, s, e)
   local moved = 0
   drop_payloads(id, function(fields)
@@ -67,7 +68,7 @@ local function drop(id, body)
   return dropped
 end
 
--- Answers how many payloads went with the job, nil when it is none of those that are meant.
+-- Return how many payloads were removed with the job, nil when it is not one of the wanted jobs.
 local function remove(id)
   local body = redis.call('HGET', BODY, id)
   local class = body and class_of(body)

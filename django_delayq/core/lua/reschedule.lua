@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Moves the due time of a waiting job, or of what is gated behind a running one.
--- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now, 'now' = to now, but never later than it is;
---         7 keys and 8 digest of the generation that is meant (lib/generation)
+-- Move the due time of a waiting job, or of the content that is gated behind a running one.
+-- ARGV    3 id; 4 task, or '' for any; 5 ms; 6 '1' = ms is a delay from now, 'now' = to now, but never later than it
+--         is; 7 keys and 8 digest of the generation that is meant (lib/generation)
 -- Returns moved, taken (a live job of another task), '' (no such job waits) or v (no live job of the id in a closed
 --         shard).
 -- Events  none
@@ -14,7 +14,7 @@ local id, task, keys = ARGV[3], ARGV[4], ARGV[7]
 local to_now = ARGV[6] == 'now'
 local ms = tonumber(ARGV[5]) + ((to_now or ARGV[6] == '1') and now_ms or 0)
 
--- An overdue job that is wanted now keeps its place in front of what fell due after it.
+-- An overdue job that is wanted now keeps its place before jobs that fell due after it.
 local function is_early_enough(due)
   return to_now and due <= now_ms * 1000
 end
@@ -35,7 +35,7 @@ local function reschedule()
     end
     return 'moved'
   elseif keys ~= '' and place == 'live' then
-    return '' -- it runs; what is gated behind it is another one
+    return '' -- it runs; the content gated behind it is another job
   end
   local gated = redis.call('HGET', GATE, id)
   if not gated then

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Hands out due jobs, the most urgent class first, each under a lease and one fencing token.
--- ARGV    3 worker; 4 limit (at most 250); 5 ms that the lease lasts, '' = as usual; 6 '1' = the jobs count as started at
---         once (a holder without a heartbeat); 7 the only id that is wanted, or ''; 8 '1' = that one also before it is due;
---         9 and 10 the first and the last class that is served (lib/keys); missing = all
--- Returns the batch (lib/reserve); sent again, the jobs that the first call handed out and that are still held, with a new
---         lease. Or v: the wanted id is not live in this closed shard.
+-- Hand out due jobs, the most urgent class first, each under a lease and one fencing token.
+-- ARGV    3 worker; 4 limit (at most 250); 5 ms that the lease lasts, '' = as usual; 6 '1' = the jobs count as started
+--         at once (a holder without a heartbeat); 7 the only id that is wanted, or ''; 8 '1' = that one also before it
+--         is due; 9 and 10 the first and the last class that is served (lib/keys); missing = all
+-- Returns the batch (lib/reserve); for a retried call, the jobs that the first call handed out and that are still held,
+--         with a new lease. Or v: the wanted id is not live in this closed shard.
 -- Events  none
 -- include keys clock begin sweep window settled body names state due wake bytes payload reserve
 served = { tonumber(ARGV[9]) or 1, tonumber(ARGV[10]) or #DUE }
@@ -23,7 +23,7 @@ else
   batch, token = reserve(tonumber(ARGV[4]), ARGV[3])
 end
 if token > 0 or not closing then
-  -- An old shard that is asked in vain is not kept from its end (retire.lua).
+  -- Requests to an old shard without jobs must not delay its end (retire.lua).
   remember(text(token))
 end
 return batch

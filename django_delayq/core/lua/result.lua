@@ -1,19 +1,20 @@
 #!lua flags=allow-oom
--- Writes the record of a job whose result somebody will ask for. A run that was overtaken by a later one changes nothing.
--- KEYS    1 record (hash): head, state, token and counters of the last run, first and last start, end, value;
+-- Write the result record of a job whose result a caller will read. An attempt that was overtaken by a later one
+-- changes nothing.
+-- KEYS    1 record (hash): head, state, token and counters of the last attempt, first and last start, end, value;
 --         workers and errors, one a line
--- ARGV    1 verb: create (only if there is none), start and end (of a run), close (the job is gone without one);
---         2 token of the run; 3 ms that the record lives from now on; 4 failures and 5 crashes of the job before the run;
---         6 worker; 7 the run's error, '' = none; 8 and 9 error of the run before, if it died with its process / was
---         ended by its time limit without leaving one;
---         10 … field, value: set. head and first only if they are not there
+-- ARGV    1 verb: create (only if there is none), start and end (of an attempt), close (the job is gone without one); 2
+--         token of the attempt; 3 ms that the record is kept from now on; 4 failures and 5 crashes of the job before
+--         the attempt; 6 worker; 7 the attempt's error, '' = none; 8 and 9 error of the previous attempt, if it died
+--         with its process / was ended by its time limit without leaving one; 10 … field, value: set. head and first
+--         only if they do not exist
 -- Returns '0' when nothing was changed, else all fields and values
 -- Events  none
 local record = KEYS[1]
 local verb, token, failures, crashes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local MOST = { workers = 1000, errors = 20 }
 
--- Before Redis 7 the loader puts a write in front that takes the end of the record's life away.
+-- Before Redis 7 the loader prepends a write that removes the record's time to live.
 local function unchanged()
   redis.call('PEXPIRE', record, ARGV[3])
   return '0'

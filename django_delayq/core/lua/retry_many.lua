@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Moves the due times of waiting jobs that have failed, each only if it is still the generation that is meant.
--- ARGV    3 entries one after another: 'Bc0 id, Bc0 key'; 4 ms; 5 '1' = ms is a delay from now, 'now' = to now, but never
---         later than they are due
+-- Move the due times of waiting jobs that have failed, each only if it is still the generation that is meant.
+-- ARGV    3 entries one after another: 'Bc0 id, Bc0 key'; 4 ms; 5 '1' = ms is a delay from now, 'now' = to now, but
+--         never later than they are due
 -- Returns one letter for each: m(oved), r(eserved now) or n(o such failed job).
 -- Events  none
 -- include keys clock begin sweep window body due wake each

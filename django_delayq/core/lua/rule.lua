@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
--- Orders how a shard behaves from now on.
--- ARGV    3 flags to take away; 4 flags to put: 1 paused for new jobs, 2 paused for reserving, 4 closing (no new ids),
---         8 classes are weighted; 5 most live ids, 6 most graves, 7 ms that a grave stays: 0 = no limit, '' = as it is
+-- Set the queue policy of a shard.
+-- ARGV    3 flags to clear; 4 flags to set: 1 paused for new jobs, 2 paused for reserving, 4 closing (no new ids), 8
+--         classes are weighted; 5 most live ids, 6 most morgue records, 7 ms that a morgue record is kept: 0 = no
+--         limit, '' = unchanged
 -- Returns the last fencing token.
 -- Events  none
 -- include keys clock begin sweep window body due wake rules

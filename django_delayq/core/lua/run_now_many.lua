@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Makes waiting jobs of one class due now, the next ones behind those of the call before, and keeps their order. One that
--- is overdue keeps its place, and so does one that is due sooner than its turn would come.
--- ARGV    3 class, 1 ... 9; 4 place of the last job of the call before, us (0 at first); 5 the last place that is
---         looked at, us; 6 most jobs
--- Returns '<dI4I4' place of the last job that was looked at, how many were looked at, how many of them were moved.
+-- Make waiting jobs of one class due now, after those of the previous call, and keep their order. An overdue job keeps
+-- its place, and so does one that is due before its turn.
+-- ARGV    3 class, 1 ... 9; 4 place of the last job of the previous call, us (0 at first); 5 the last place that is
+--         checked, us; 6 most jobs
+-- Returns '<dI4I4' place of the last job that was checked, how many were checked, how many of them were moved.
 -- Events  none
 -- include keys clock begin sweep window body due wake
 local seen = replay()
@@ -12,7 +12,7 @@ if seen then
 end
 local class, last, moment, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local before = head()
--- What lies at or before `last` was done by the calls before, or keeps its place.
+-- Jobs at or before `last` were handled by the previous calls, or keep their place.
 last = math.max(last, now_us)
 local found = redis.call('ZRANGEBYSCORE', DUE[class], '(' .. text(last), moment, 'WITHSCORES', 'LIMIT', 0, limit)
 local moved = {}

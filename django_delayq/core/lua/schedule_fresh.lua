@@ -1,7 +1,8 @@
 #!lua
--- One plain job under an id that was just made, waking nobody: what most calls of schedule() are, so it is written out
--- without functions and with few keys. Whatever is not ordinary is left to schedule.lua: a task or class that is new
--- here, a shard with rules, or a job that becomes the shard's next. Under an id that was just made nothing can live.
+-- Store one plain job under an id that was just generated, without a wake-up: the most common schedule() call, so it is
+-- written out without functions and with few keys. Every special case is left to schedule.lua: a task or class that is
+-- new here, a shard with rules, or a job that becomes the shard's next. No job can be live under an id that was just
+-- generated.
 -- KEYS    1 due set of the job's class; 2 body; 3 count; 4 reply; 5 window; 6 meta; 7 task
 -- ARGV    1 request id; 2 the constants of the shard (not used); 3 one entry of schedule.lua
 -- Returns c(reated), or nothing when schedule.lua has to decide.
@@ -15,7 +16,7 @@ end
 local _, _, _, marks, ms, id, task, body = struct.unpack('<BBBBdBc0Bc0I4c0', ARGV[3])
 local known = call('HMGET', KEYS[7], task, '\2')
 local number = not known[2] and known[1]
--- A head means that the class is in use; a later one means that somebody has to be woken.
+-- A head means that the class is in use; a later one means that a consumer has to be woken.
 local head = number and call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 if not head then
   return false
@@ -23,7 +24,7 @@ end
 local now_ms = math.floor(server_us() / 1000)
 local seq = call('HINCRBY', KEYS[6], 'seq', 1)
 local due = (marks % 2 == 1 and ms + now_ms or ms) * 1000 + seq % 1000
--- One in so many goes the long way, which also sweeps the request window.
+-- One call in SWEEP_EVERY takes the long way, which also sweeps the request window.
 if tonumber(head) > due or seq % SWEEP_EVERY == 0 then
   return false
 end

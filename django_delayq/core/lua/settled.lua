@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
--- Marks of durable generations (lib/settled): takes those that were dealt with off, tells others.
--- ARGV    3 marks to forget, '<c16 key><B end><d stamp>' each; one that is another by now stays; 4 how many are told
--- Returns marks in the same form, in no order.
+-- Return completions of durable generations (lib/settled), after deleting those that were handled.
+-- ARGV    3 completions to delete, '<c16 key><B end><d stamp>' each; one that has changed since stays; 4 how many are
+--         returned
+-- Returns completions in the same form, in no order.
 -- Events  none
 -- include keys
 local MARK = 25
@@ -12,5 +13,5 @@ for at = 1, #frame - MARK + 1, MARK do
     redis.call('HDEL', SETTLED, key)
   end
 end
--- By lot: those that nobody can deal with yet do not stand before the others.
+-- Chosen at random, so that completions that cannot be handled yet do not block the others.
 return limit > 0 and table.concat(redis.call('HRANDFIELD', SETTLED, limit, 'WITHVALUES')) or ''

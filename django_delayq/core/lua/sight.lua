@@ -1,11 +1,12 @@
 #!lua
--- Remembers since when the schedule of a recurring task is known, so that nobody fires ticks from before that.
--- ARGV    3 id of the task's job; 4 its schedule as text: another text is another schedule, known from now on;
---         5 a tick in ms that is skipped with all before it, or '': the next call returns it
--- Returns Unix ms. Ticks up to it want no firing: they were fired or skipped, or lie before the schedule was first seen.
+-- Remember since when the schedule of a recurring task is known, so that no process fires ticks from before that.
+-- ARGV    3 id of the task's job; 4 its schedule as text: another text is another schedule, known from now on; 5 a tick
+--         in ms that is skipped with all before it, or '': the next call returns it
+-- Returns Unix ms. Ticks up to it want no firing: they were fired or skipped, or lie before the schedule was first
+--         seen.
 -- Events  none
 -- include keys clock begin
--- Only a clock that ran wrong can have written what lies further ahead than this; it would silence the task until then.
+-- A value further ahead than this was written with a wrong clock; it would suppress the task until then.
 local AHEAD_MS = 60000
 
 local tick_field, sight_field = 'tick:' .. ARGV[3], 'sight:' .. ARGV[3]

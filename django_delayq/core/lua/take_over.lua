@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Holds a job whose run began in the place of its holder, which is dead or whose lease ran out: a new token and a new
--- lease. So one alone settles it, with time to notify others before.
+-- Take over a job whose attempt began from a holder that is dead or whose lease ran out: with a new token and a new
+-- lease. So only one process settles it, with time to send notifications before.
 -- ARGV    3 '<d token><B 1 = only if the lease is over><Bc0 id>'; 4 the new holder
--- Returns the batch (lib/reserve) with the job; with none when it is held under another token, or not over.
+-- Returns the batch (lib/reserve) with the job; an empty one when it is held under another token, or its lease is not
+--         over.
 -- Events  none
 -- include keys clock begin sweep window settled body names state due wake bytes payload lease reserve
 local seen = replay()

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Tells a worker something, which it hears with its next announcement. KEYS 1 registry of workers (hash), 2 what workers
---         are told (hash).
+-- Send a command to a worker, which receives it with its next announcement.
+-- KEYS    1 registry of workers (hash), 2 commands for workers (hash).
 -- ARGV    1 name; 2 word; 3 id of this call
 -- Returns 1, or 0: no such worker is registered.
 -- Events  none

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- The dispatcher's look at a shard: wakes a consumer when due work waits, says when to look again, and arms the
--- reaper hold after a restart of Redis (another run_id) or when the caller saw an outage; forgets old requests, and
--- graves that are too many or too old.
--- ARGV    1 also what the shard is to be called from now on, if it was never looked at; 3 '1' = hold
--- Returns '<dddBB' now us, next due us (-1 none; what waits for quarantine left out), next deadline ms (-1 none), 1 = leases
---         ran out, 1 = reaper hold;
+-- Check a shard for the dispatcher: wake a consumer when due work waits, and return when to check again. Starts the
+-- reaper hold after a restart of Redis (another run_id) or when the caller noticed an outage. Deletes old requests, and
+-- morgue records that are too many or too old.
+-- ARGV    1 also the name that the shard gets, if it was never checked before; 3 '1' = hold
+-- Returns '<dddBB' now us, next due us (-1 none; what waits for quarantine left out), next deadline ms (-1 none), 1 =
+--         leases ran out, 1 = reaper hold;
 --         '<Bc0 birth><Bc0 run id of Redis><I4 marks><I4 begun><I4 failed><d newest of them, us><I4 morgue><d newest of it, us>';
 --         and the rules of the shard as they are stored, if it has any.
 -- Events  none
@@ -17,7 +17,8 @@ end
 if ARGV[3] == '1' or (known and known ~= run_id) then
   hold_ms = now_ms + lease_ms
 end
--- Another one than before means that the shard has lost what lay in it. The request id is as random as anything here.
+-- A name that differs from the previous one means that the shard has lost its data. The request id is as random as
+-- anything available here.
 local born = redis.call('HGET', META, 'born')
 if not born and not ended then
   born = request
@@ -28,12 +29,12 @@ trim_graves(250)
 write_marks()
 keep_clock()
 
--- Nobody has to look again for the sake of work that is paused.
+-- Paused work needs no further check.
 local next_due = not paused_out and head() or nil
 local function is_due(score)
   return score and math.floor(score / 1000) <= now_ms
 end
--- Who is woken by a job in quarantine does not take it, but sees that it is overdue.
+-- A consumer that is woken by a job in quarantine does not take it, but notices that it is overdue.
 if is_due(next_due) or (not paused_out and is_due(head(QUARANTINE, QUARANTINE))) then
   wake()
 end

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Extends leases; marks the runs that are known to have started.
--- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'; 4 ms that the lease lasts from now, '' = as usual
+-- Extend leases, and mark the attempts that are known to have started.
+-- ARGV    3 entries one after another: '<d token><B started><Bc0 id>'; 4 ms that the lease lasts from now, '' = as
+--         usual
 -- Returns for each h(eld), s(topping: cancelled, held all the same) or l(ost).
 -- Events  none
 -- include keys clock begin sweep window state

@@ -1,15 +1,15 @@
 #!lua flags=no-writes
--- Everything known of the live jobs with these ids.
--- ARGV    3 ids one after another, 'Bc0' each; 4 the most bytes of arguments that are told of a job (lib/cut),
---         '' or missing = all
+-- Return everything stored about the live jobs with these ids.
+-- ARGV    3 ids one after another, 'Bc0' each; 4 the maximum of bytes of arguments returned for a job (lib/cut), '' or
+--         missing = all
 -- Returns for each '<Bd' place (0 none, 1 waiting, 2 reserved), due us or deadline ms, then 'I4c0' state, body, gate,
 --         and '<I4I4I4' number of payloads, bytes left out of the body, and of the gated one; and '<d' now ms and the
 --         names of the tasks in front. Of fewer jobs than ids, when the first ones are large: the others have to be
---         asked for in another call.
+--         requested in another call.
 -- Events  none
 -- include keys clock begin settled bytes payload body names cut
 local REPLY_BYTES = 1024 * 1024
--- What is left out was read all the same, and Redis stands still for it.
+-- Data that is left out was read all the same, which blocks Redis meanwhile.
 local READ_BYTES = 4 * 1024 * 1024
 local most, read = tonumber(ARGV[4] or ''), 0
 

@@ -1,5 +1,5 @@
--- Ack, shared by ack.lua, ack_reserve.lua and ack_early.lua: batched, because blank jobs pass here at full speed.
--- What leaves at once, each list in one command: jobs with nothing behind them.
+-- Ack, shared by ack.lua, ack_reserve.lua and ack_early.lua. Batched for speed, because every plain job passes here.
+-- Jobs without gated content are deleted at once, with one command for each list.
 local function new_leaving()
   return { ids = {}, failed = {}, members = {}, fields = {} }
 end
@@ -27,7 +27,7 @@ local function leave(leaving)
   remove_all('ZREM', FAILURES, leaving.failed)
 end
 
--- Tokens, ids, runs and marks of the entries, each in a list of its own.
+-- Return tokens, ids, attempts and marks of the entries, each in a separate list.
 local function read_acks(frame)
   local tokens, ids, runs, marks, at, n = {}, {}, {}, {}, 1, 0
   while at <= #frame do
@@ -38,7 +38,8 @@ local function read_acks(frame)
   return tokens, ids, runs, marks
 end
 
--- `keep`, if given, is called with the id and the state of each job before it goes; it is counted when its run ends.
+-- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
+-- attempt ends.
 local function ack(frame, keep)
   local tokens, ids, runs, marks = read_acks(frame)
   if #ids == 0 then

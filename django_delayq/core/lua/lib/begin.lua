@@ -1,4 +1,4 @@
--- What every verb starts with: the constants of the shard, and now.
+-- Start of every operation: the constants of the shard, and the current time.
 -- ARGV[1] request id; ARGV[2] '<I4 lease ms><I4 event cap><I4 shard><Bc0 wake channel, empty = wake list>'.
 local request = ARGV[1]
 local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I4Bc0', ARGV[2])
@@ -7,7 +7,7 @@ local now_us = server_us()
 local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules', 'durable')
 local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
--- What somebody ordered for this shard (rule.lua); most shards have no rules.
+-- The queue policy of this shard (rule.lua); most shards have none.
 local CLOSING, ENDED = 4, 16
 local paused_in, paused_out, closing, weighted, ended = false, false, false, false, false
 local max_length, morgue_max, morgue_ttl = 0, 0, 0
@@ -16,11 +16,11 @@ if meta[6] then
   flags, max_length, morgue_max, morgue_ttl = struct.unpack('<Bddd', meta[6])
   paused_in, paused_out = flags % 2 >= 1, flags % 4 >= 2
   closing, weighted = flags % 8 >= CLOSING, flags % 16 >= 8
-  -- A tombstone (retire.lua): nothing lies here any more, nothing comes in, and nothing is counted or remembered.
+  -- A tombstone (retire.lua): the shard has no jobs, accepts none, and neither counts nor remembers anything.
   ended = flags % 32 >= ENDED
 end
--- Time never runs backwards by less than a lease: it stands still. A larger step is a new truth, after which every
--- deadline is doubtful, so nothing is reaped for one lease.
+-- If the clock moves back by less than a lease, time stands still. A larger step is accepted as the new time; every
+-- deadline is doubtful then, so no lease is reaped for one lease.
 local stepped_back = clock_seen - now_us > lease_ms * 1000
 if now_us < clock_seen and not stepped_back then
   now_us = clock_seen
@@ -34,7 +34,7 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- A due or updated score: milliseconds in front, place of arrival behind, so that equal times stay in order.
+-- Return a due or updated score: milliseconds in front, place of arrival behind, so that equal times stay in order.
 local function score_at(ms)
   seq = seq + 1
   return text(ms * 1000 + seq % 1000)

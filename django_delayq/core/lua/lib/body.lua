@@ -1,16 +1,16 @@
--- What the scripts read of a body (job.pack_body): byte 1 priority, kind and version, bytes 2 and 3 the task.
--- TASK: name -> number, \0 number -> name; a body carries the number, so a name is stored once, not in each job.
+-- The parts of a body that the scripts read (job.pack_body): byte 1 priority, kind and version, bytes 2 and 3 the task.
+-- TASK: name -> number, \0 number -> name. A body has the number, so a name is stored once and not in each job.
 local function flags_of(body)
   return string.byte(body, 1) or 4
 end
 
--- The class in which the job waits. The mark of quarantine counts in bodies of our version only (job.pack_body).
+-- Return the class in which the job waits. The mark of quarantine counts only in bodies of our version (job.pack_body).
 local function class_of(body)
   local flags = flags_of(body)
   return math.floor(flags / 32) == 5 and QUARANTINE or flags % 8 + 1
 end
 
--- The body with or without the mark that its job waits for quarantine.
+-- Return the body with or without the mark that its job waits for quarantine.
 local function with_quarantine(body, wanted)
   local flags = flags_of(body)
   if math.floor(flags / 32) ~= (wanted and 1 or 5) or body == '' then
@@ -27,7 +27,7 @@ local function task_code_of(body)
   return string.sub(body, 2, 3)
 end
 
--- The key of the generation. A broken body may end inside it.
+-- Return the key of the generation. A broken body may end inside it.
 local function key_of(body)
   return string.sub(body, 4, 19)
 end
@@ -40,7 +40,7 @@ local function task_name(code)
   return redis.call('HGET', TASK, '\0' .. code)
 end
 
--- The two bytes that stand for a task name, or nil when no job of it was ever scheduled here.
+-- Return the two bytes that stand for a task name, or nil when no job of it was ever scheduled here.
 local function find_task_code(name)
   local number = redis.call('HGET', TASK, name)
   return number and struct.pack('<I2', tonumber(number))

@@ -1,4 +1,4 @@
--- Byte order, as sorted sets have it: Lua's own `<` on strings follows the server's locale.
+-- Byte order, as sorted sets use it: Lua's own `<` on strings follows the server's locale.
 local function comes_before(a, b)
   local shorter = math.min(#a, #b)
   for i = 1, shorter do

@@ -1,5 +1,5 @@
--- Bodies whose arguments are larger than a reader wants: they stay behind, and the reader is told how large they are.
--- Where the arguments begin (job.pack_body). Of a body that nobody can read everything behind its key counts as them.
+-- Leaves out the arguments of a body that are larger than the reader wants, and returns their size.
+-- Return where the arguments begin (job.pack_body). In a body that cannot be read they are everything behind its key.
 local function arguments_at(body)
   local flags, first = flags_of(body), 20
   if math.floor(flags / 32) == 1 and math.floor(flags / 16) % 2 == 1 and #body >= 21 then
@@ -9,7 +9,7 @@ local function arguments_at(body)
   return first <= #body + 1 and first or 20
 end
 
--- The body, or what is left of it, and how many bytes were left out. `most` nil = nothing is.
+-- Return the body, or the part that is not left out, and how many bytes were left out. `most` nil = none are.
 local function cut(body, most)
   if not most or #body <= most then
     return body, 0

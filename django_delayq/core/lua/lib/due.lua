@@ -1,4 +1,4 @@
--- The due sets. Meta remembers which priority classes were ever used, so that the others are never looked at.
+-- The due sets. Meta records which priority classes were ever used, so that the others are never read.
 local function is_used(class)
   return math.floor(classes / 2 ^ (class - 1)) % 2 == 1
 end
@@ -11,7 +11,7 @@ local function use_class(class)
   end
 end
 
--- A job came into the class of those that wait for quarantine.
+-- True if a job entered the class of those that wait for quarantine.
 local has_quarantined = false
 
 local function put_due(body, score, id)
@@ -21,7 +21,8 @@ local function put_due(body, score, id)
   has_quarantined = has_quarantined or class == QUARANTINE
 end
 
--- The smallest due score of some classes, if none are named of all that do not wait for quarantine; nil when nothing waits.
+-- Return the smallest due score of some classes, by default of all that do not wait for quarantine; nil when no job
+-- waits.
 local function head(from, to)
   local first
   for class = from or 1, to or QUARANTINE - 1 do

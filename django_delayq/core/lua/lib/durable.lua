@@ -1,4 +1,4 @@
--- What comes in, beside or in place of durable content.
+-- Content that arrives beside or in place of durable content.
 local function expect_durable_payloads()
   if not has_durable_payloads then
     has_durable_payloads = true
@@ -6,7 +6,7 @@ local function expect_durable_payloads()
   end
 end
 
--- A plain job's generation is over: another one has its place.
+-- Marks the end of a plain job's generation that another one replaces.
 local function mark_replaced(old, new)
   if not is_merged(old) and key_of(old) ~= key_of(new) then
     mark_end(key_of(old), 'done')

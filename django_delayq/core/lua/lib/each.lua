@@ -1,7 +1,7 @@
--- What is done to each of many generations that the caller names. Includes: begin sweep window due wake.
+-- Applies a function to each of many generations that the caller names. Includes: begin sweep window due wake.
 
--- `act(id, key)` for each of the entries 'Bc0 id, Bc0 key' of a frame; the letters that it gives, one after another, are
--- the reply of the call.
+-- Calls `act(id, key)` for each of the entries 'Bc0 id, Bc0 key' of a frame; the letters that it returns, one after
+-- another, are the reply of the call.
 local function for_each(frame, act)
   local before = head()
   local answers, at = {}, 1

@@ -1,4 +1,4 @@
--- The entries of schedule.lua and bulk.lua, and how they are read.
+-- The entries of schedule.lua and bulk.lua, and their decoder.
 local MARK_DELAY, MARK_KEEP_RETRIES, MARK_MERGED, MARK_SCORE_IS_NOW = 1, 2, 4, 8
 local MERGE, REPLACE, IGNORE, ERROR = 0, 1, 2, 3
 local KEEP, EARLIEST, LATEST, INHERIT = 0, 2, 3, 4

@@ -1,5 +1,5 @@
--- One fat entry for a finished attempt; `run` holds its texts (lib/settle), or nothing when no event is wanted. Nobody
--- reads those of a tombstone.
+-- Writes one complete entry for a finished attempt; `run` holds its texts (lib/settle), or is empty when no event is
+-- wanted. A tombstone writes none, because no consumer reads them.
 local function emit(outcome, id, run, worker, error_class)
   if run == '' or ended then
     return

@@ -7,7 +7,8 @@ local function pack_gate(due, body)
   return struct.pack('<d', due) .. body
 end
 
--- What is gated behind each of these ids. Most shards have no gated content at all, so that is asked first.
+-- Return the content gated behind each of these ids. Most shards have no gated content at all, so that is checked
+-- first.
 local function gates_behind(ids)
   return redis.call('HLEN', GATE) > 0 and redis.call('HMGET', GATE, unpack(ids)) or {}
 end
@@ -17,7 +18,7 @@ local function forget_failures(id)
   redis.call('ZREM', FAILURES, id)
 end
 
--- The run is over: the gated content is a fresh job now.
+-- Makes the gated content a fresh job after the end of the attempt.
 local function open_gate(id, packed)
   local due, body = read_gate(packed)
   forget_failures(id)
@@ -27,7 +28,7 @@ local function open_gate(id, packed)
   put_due(body, text(due), id)
 end
 
--- Nothing of the id stays, except what is gated behind it.
+-- Deletes everything of the id except the content that is gated behind it.
 local function end_run(id, gated)
   if gated then
     open_gate(id, gated)

@@ -1,5 +1,6 @@
--- Which job of an id a caller means. `keys`: of its generation and of its payload, 16 bytes each, '' = whichever lives;
--- `digest` of the payload, or ''. A merged payload goes from run to run, and so from one generation to the next.
+-- Which job of an id a caller means. `keys`: of its generation and of its payload, 16 bytes each, '' = the live one;
+-- `digest` of the payload, or ''. A merged payload goes from attempt to attempt, and so from one generation to the
+-- next.
 -- Includes: body bytes payload state gate.
 local function is_one_of(keys, key)
   for at = 1, #keys, 16 do
@@ -23,7 +24,7 @@ local function place_of_payload(id, keys, digest)
   end
 end
 
--- Where it is: live (it waits or runs), gated (behind the run of another one), or nil.
+-- Return where it is: live (it waits or runs), gated (behind the attempt of another one), or nil.
 local function place_of(id, body, keys, digest)
   if keys == '' or is_one_of(keys, key_of(body)) then
     return 'live'

@@ -1,8 +1,8 @@
 -- Morgue records, one for each generation: id \0 key -> '<ddI2I2I2Bc0Bc0Bc0I2c0I4c0' due us, buried at us, failures,
--- reserves, crashes, outcome, reason, error class, error, body; a merged one's payloads framed behind it.
+-- reserves, crashes, outcome, reason, error class, error, body; the payloads of a merged job are framed behind it.
 local GRAVE_FORMAT = '<ddI2I2I2Bc0Bc0Bc0I2c0I4c0'
 
--- The body of a record, and its payloads.
+-- Return the body of a record, and its payloads.
 local function body_of_record(record)
   local fields = { struct.unpack(GRAVE_FORMAT, record) }
   return fields[#fields - 1], string.sub(record, fields[#fields])
@@ -20,7 +20,7 @@ local function fill_in(grave)
   redis.call('HDEL', GRAVE, grave)
 end
 
--- Calls `each(key)` for the generations that lie in a grave: the plain job, or the framed payloads.
+-- Calls `each(key)` for the generations in a record: the plain job, or the framed payloads.
 local function each_buried(body, payloads, each)
   if not is_merged(body) then
     return each(key_of(body))
@@ -35,7 +35,7 @@ local function each_buried(body, payloads, each)
   end
 end
 
--- The same for a grave that is only known by name, which ends in the key of a plain job.
+-- Calls `each(key)` for a record of which only the name is known. The name ends in the key of a plain job.
 local function each_in_grave(grave, each)
   if not has_durable_payloads then
     return each(string.sub(grave, -16))
@@ -47,14 +47,14 @@ local function each_in_grave(grave, each)
   end
 end
 
--- At once: see lib/settled.
+-- Written at once, see lib/settled.
 local function mark_live(key)
   if is_durable(key) then
     redis.call('HSET', SETTLED, key, struct.pack('<Bd', 3, tonumber(score_at(now_ms))))
   end
 end
 
--- Nobody will bring it back any more.
+-- Deletes a record for good: its job cannot be brought back any more.
 local function throw_out(grave)
   each_in_grave(grave, function(key)
     mark_end(key, 'done')
@@ -62,7 +62,7 @@ local function throw_out(grave)
   fill_in(grave)
 end
 
--- Drops the oldest graves, up to `most`, as far as they are too many or too old for the shard's rules.
+-- Deletes the oldest records, up to `most`, as long as they are too many or too old for the shard's rules.
 local function trim_graves(most)
   local excess = morgue_max > 0 and redis.call('ZCARD', MORGUE) - morgue_max or 0
   if excess <= 0 and morgue_ttl == 0 then
@@ -81,7 +81,7 @@ local function trim_graves(most)
 end
 
 local function dig(id, body, s, e, payloads)
-  if e.outcome ~= 'undecodable' then -- of those the bytes are kept as they are
+  if e.outcome ~= 'undecodable' then -- the bytes of an undecodable one are kept as they are
     body = with_quarantine(body, false)
   end
   local grave, buried = grave_of(id, body), score_at(now_ms)
@@ -93,7 +93,7 @@ local function dig(id, body, s, e, payloads)
   each_buried(body, payloads, function(key)
     mark_end(key, 'buried')
   end)
-  -- More than one goes for each that comes, so that a morgue that is too large shrinks.
+  -- Deletes more than one for each new record, so that a morgue that is too large shrinks.
   trim_graves(2)
 end
 
@@ -107,7 +107,7 @@ local function each_grave_of(id, each)
   end
 end
 
--- The grave that a caller means: the named generation, or the youngest of the id.
+-- Return the record that a caller means: of the named generation, or the youngest of the id.
 local function find_grave(id, key)
   if key ~= '' then
     local grave = id .. '\0' .. key

@@ -1,5 +1,5 @@
--- How a job comes back from the morgue, shared by kick.lua, kick_many.lua and adopt.lua.
--- Answers how many payloads came back: a caller with many ids rests when they were many.
+-- Brings a job back from the morgue; shared by kick.lua, kick_many.lua and adopt.lua.
+-- Return how many payloads came back: a caller with many ids pauses when they were many.
 local function put_back_payloads(id, frame, taken)
   local n, at = struct.unpack('<I4', frame)
   for _ = 1, n do
@@ -34,7 +34,7 @@ local function make_live(id, body, due, old)
     redis.call('HDEL', STATE, id)
     forget_failures(id)
     if is_merged(body) then
-      -- What waits already is not put off.
+      -- Waiting content is not delayed.
       body, due = with_quarantine(old, false), math.min(due, current or due)
     else
       mark_replaced(old, body)
@@ -44,7 +44,7 @@ local function make_live(id, body, due, old)
   put_due(body, text(due), id)
 end
 
--- Makes the content of a grave live, due at `ms`: answers kicked, live (a live job of the id stands in the way) or v (this
+-- Makes the content of a record live, due at `ms`. Return kicked, live (a live job of the id prevents it) or v (this
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
 local function bring_back(id, body, payloads, ms, replace)
   local merged, moved = is_merged(body), 0
@@ -69,7 +69,7 @@ local function bring_back(id, body, payloads, ms, replace)
   return 'kicked', moved
 end
 
--- Brings the grave's job back: answers as bring_back() does, or '' when there is no such grave.
+-- Brings the record's job back: returns what bring_back() does, or '' when there is no such record.
 local function kick(id, key, ms, replace)
   local grave = find_grave(id, key)
   if not grave then

@@ -1,11 +1,11 @@
--- Whether a durable generation, or a payload, was put in here before: whoever sends it again must not start it again.
+-- Checks if a durable generation, or a payload, was stored here before: a retry must not start it again.
 local function is_in_morgue(id, key)
   if redis.call('HEXISTS', GRAVE, id .. '\0' .. key) == 1 then
     return true
   elseif not has_durable_payloads then
     return false
   end
-  -- The grave of a merged job has the name of the job, or of one of the payloads in it.
+  -- The record of a merged job has the name of the job, or of one of the payloads in it.
   for _, grave in ipairs(redis.call('ZRANGEBYLEX', MORGUE_ID, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', 0, 250)) do
     if string.find(redis.call('HGET', GRAVE, grave) or '', key, 1, true) then
       return true
@@ -14,7 +14,7 @@ local function is_in_morgue(id, key)
   return false
 end
 
--- The keys of an id's payloads, as a set; read once in a call.
+-- Return the keys of an id's payloads, as a set; read once in a call.
 local keys_of_ids = {}
 
 local function payload_keys(id)
@@ -41,7 +41,7 @@ local function is_payload(value, key)
   return value and key_of_payload(value) == key
 end
 
--- `digest` is that of the payload, or '' when it is not known.
+-- `digest` is that of the payload, or '' when it is unknown.
 local function is_among_payloads(id, key, digest)
   if not has_durable_payloads then
     return false

@@ -1,5 +1,5 @@
--- The names of the tasks whose bodies a reply carries: '<B n>' and n times '<c2 number><Bc0 name>', in front of it.
--- They travel with every reply, because a number means another task after the loss of Redis.
+-- The names of the tasks whose bodies a reply has: '<B n>' and n times '<c2 number><Bc0 name>', in front of it.
+-- They are sent with every reply, because a number means another task after the loss of Redis.
 local names, names_seen = {}, {}
 
 local function name_task_of(body)

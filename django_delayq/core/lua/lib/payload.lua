@@ -1,20 +1,20 @@
 -- Payloads of merged jobs. ORDER: id \0 sortable score (8) arrival (8) digest (16) slot (1), all score 0, so one id's
--- payloads lie together in score order. PAYLOAD: id \0 digest slot -> sortable (8) arrival (8) key (16) Bc0 score text,
--- data. Slot '1' holds an equal payload that came while its twin in slot '0' was in flight; where there is one, there is
--- gated content. Includes: bytes settled.
--- `taken` (lib/state) tells what a run has in its hands: 32 bytes of each payload as they are in ORDER, sortable, arrival
--- and digest, the first one first; and one byte more when the run left payloads behind.
+-- payloads are adjacent and in score order. PAYLOAD: id \0 digest slot -> sortable (8) arrival (8) key (16) Bc0 score
+-- text, data. Slot '1' holds an equal payload that arrived while its twin in slot '0' was in flight; where there is
+-- one, there is gated content. Includes: bytes settled.
+-- `taken` (lib/state) lists the payloads that an attempt holds: 32 bytes of each payload as they are in ORDER
+-- (sortable, arrival and digest), the first one first; and one more byte when the attempt left payloads behind.
 local TAKE_MOST, TAKE_BYTES, AT_ONCE, READ_AT_ONCE = 250, 4 * 1024 * 1024, 250, 25
 local TAKEN = 32
 
--- Large lists go in pieces: one unpack() bears a few thousand, and other clients are waiting.
+-- Handles large lists in pieces: one unpack() can take a few thousand values, and other clients are waiting.
 local function remove_all(command, key, members)
   for first = 1, #members, AT_ONCE do
     redis.call(command, key, unpack(members, first, math.min(first + AT_ONCE - 1, #members)))
   end
 end
 
--- The payload's own bytes behind the head of its record.
+-- Return the payload's own bytes behind the head of its record.
 local function data_of(value)
   local _, at = struct.unpack('<Bc0', value, 33)
   return string.sub(value, at)
@@ -24,8 +24,8 @@ local function key_of_payload(value)
   return string.sub(value, 17, 32)
 end
 
--- The payloads in these fields are done; to be called before they go. A few are read at a time, because each may have a
--- megabyte.
+-- Marks the payloads in these fields as done; to be called before their deletion. A few are read at a time, because
+-- each may have a megabyte.
 local function mark_payloads(fields)
   for first = 1, has_durable_payloads and #fields or 0, READ_AT_ONCE do
     local last = math.min(first + READ_AT_ONCE - 1, #fields)
@@ -45,7 +45,7 @@ local function member_of(id, value, digest, slot)
   return id .. '\0' .. string.sub(value, 1, 16) .. digest .. slot
 end
 
--- Members of ORDER and their fields of PAYLOAD: what stands between them is the place in the order.
+-- Return the field of PAYLOAD for a member of ORDER, which has the place in the order in the middle.
 local function field_of_member(member)
   return string.sub(member, 1, -34) .. string.sub(member, -17)
 end
@@ -69,7 +69,7 @@ local function in_flight(taken, digest)
   return false
 end
 
--- What a run has in its hands: members of ORDER, fields of PAYLOAD, and the fields of their twins.
+-- Return what an attempt holds: members of ORDER, fields of PAYLOAD, and the fields of their twins.
 local function in_hand(id, taken)
   local members, fields, twins = {}, {}, {}
   for at = 1, #taken - TAKEN + 1, TAKEN do
@@ -95,7 +95,7 @@ local function digest_of(value)
   return digest_of_bytes(data_of(value))
 end
 
--- Which of two equal payloads stays: policy '0' min, '1' max, '2' first, '3' last.
+-- Return which of two equal payloads stays: policy '0' min, '1' max, '2' first, '3' last.
 local function newer_wins(policy, old, new)
   local old_sort, new_sort = string.sub(old, 1, 8), string.sub(new, 1, 8)
   if policy == '0' then
@@ -106,8 +106,8 @@ local function newer_wins(policy, old, new)
   return policy == '3'
 end
 
--- Puts a payload in where `twin` lies in its slot, which is the record of an equal one, or nothing. Of the two the one that
--- stays bears the durable key of the other, unless it has one of its own.
+-- Stores a payload in the slot of `twin`, the record of an equal one, or nothing. The one that stays gets the durable
+-- key of the other, unless it has its own.
 local function unite_payloads(id, digest, slot, value, policy, twin)
   if twin then
     local stays, goes = value, twin
@@ -123,7 +123,7 @@ local function unite_payloads(id, digest, slot, value, policy, twin)
     if stays == twin then
       return
     end
-    -- Only its place: the record that stays takes the field, so that no moment is without one of the two.
+    -- Only its place is removed: the record that stays overwrites the field, so that one of the two always exists.
     redis.call('ZREM', ORDER, member_of(id, twin, digest, slot))
     value = stays
   end
@@ -148,8 +148,8 @@ local function has_payloads(id)
   return #payloads_of(id, 1) > 0
 end
 
--- Records of the payloads in these fields, framed, until they have `most` bytes: the frames, how many fields were looked
--- at, and the bytes. A few at a time, because each may have a megabyte.
+-- Return records of the payloads in these fields, framed, until they have `most` bytes: the frames, how many fields
+-- were read, and the bytes. A few at a time, because each may have a megabyte.
 local function read_payloads(fields, most)
   local records, seen, bytes = {}, 0, 0
   while seen < #fields and (seen == 0 or bytes < most) do
@@ -165,24 +165,24 @@ local function read_payloads(fields, most)
   return records, seen, bytes
 end
 
--- The payloads that a run has in its hands, framed for its holder.
+-- Return the payloads that an attempt holds, framed for its holder.
 local function taken_payloads(id, taken)
   local _, fields = in_hand(id, taken)
   local records = read_payloads(fields, math.huge)
   return struct.pack('<I2', #records) .. table.concat(records)
 end
 
--- The same, framed for a grave.
+-- Return the same, framed for a morgue record.
 local function payloads_for_grave(id, taken)
   local _, fields = in_hand(id, taken)
   local records = read_payloads(fields, math.huge)
   return struct.pack('<I4', #records) .. table.concat(records)
 end
 
--- How many bytes the reply of this call may still take up with payloads.
+-- Bytes of payloads that still fit into the reply of this call.
 local room = TAKE_BYTES
 
--- Hands out the first payloads in score order: their records, and what to remember of them.
+-- Hands out the first payloads in score order: returns their records, and the value of `taken`.
 local function take_payloads(id)
   local members, fields, taken = payloads_of(id, TAKE_MOST + 1), {}, {}
   for i = 1, math.min(#members, TAKE_MOST) do
@@ -197,7 +197,7 @@ local function take_payloads(id)
     table.concat(taken) .. (seen < #members and '+' or '')
 end
 
--- These are done before their time: something newer came.
+-- Removes payloads that newer content replaces, and marks them as done.
 local function drop_members(members)
   local fields = {}
   for i, member in ipairs(members) do
@@ -208,7 +208,7 @@ local function drop_members(members)
   remove_all('HDEL', PAYLOAD, fields)
 end
 
--- Drops all payloads of an id, piece by piece; `see(fields)`, if given, is called before a piece goes.
+-- Drops all payloads of an id, piece by piece; `see(fields)`, if given, is called before a piece is dropped.
 local function drop_payloads(id, see)
   local first = range_of(id)
   repeat
@@ -226,7 +226,8 @@ local function drop_payloads(id, see)
   until #members < AT_ONCE
 end
 
--- Drops what came for an id while its run goes on: all but what that run has in its hands. They are done.
+-- Drops content that arrived for an id during its attempt: all but the payloads that the attempt holds. It is marked as
+-- done.
 local function drop_gated_payloads(id, taken)
   if taken == '' then
     return drop_payloads(id, mark_payloads)
@@ -248,7 +249,7 @@ local function drop_gated_payloads(id, taken)
   until #members < AT_ONCE
 end
 
--- Calls `each(digest, twin record)` for the equal payloads that came while their twins were in flight.
+-- Calls `each(digest, twin record)` for the equal payloads that arrived while their twins were in flight.
 local function each_twin(taken, twins, each)
   for first = 1, #twins, READ_AT_ONCE do
     local last = math.min(first + READ_AT_ONCE - 1, #twins)
@@ -261,7 +262,7 @@ local function each_twin(taken, twins, each)
   end
 end
 
--- The run is over and its payloads are done: twins that came meanwhile take their places.
+-- Ends an attempt whose payloads are done: twins that arrived meanwhile take their places.
 local function finish_payloads(id, taken, gated)
   local members, fields, twins = in_hand(id, taken)
   remove_all('ZREM', ORDER, members)
@@ -274,7 +275,7 @@ local function finish_payloads(id, taken, gated)
   end
 end
 
--- The run is over and its payloads stay: a twin is the same payload again, so one of both is kept.
+-- Ends an attempt whose payloads stay: a twin is the same payload again, so one of both is kept.
 local function return_payloads(id, taken, policy, gated)
   if gated then
     local _, _, twins = in_hand(id, taken)

@@ -1,13 +1,13 @@
--- Everything beyond a fresh plain job: the inside of a function that is called when the first such entry is met, since
--- making all these would take longer than all the rest of a schedule() of one job.
--- The record as PAYLOAD has it, with its arrival behind the sortable score.
+-- Everything beyond a fresh plain job: the inside of a function that is called for the first such entry, since creating
+-- all these would take longer than the rest of a schedule() of one job.
+-- Return the record as PAYLOAD has it, with its arrival behind the sortable score.
 local function record_of(e)
   local arrival = struct.pack('>d', seq)
   if e.marks < MARK_SCORE_IS_NOW then
     return string.sub(e.record, 1, 8) .. arrival .. string.sub(e.record, 9)
   end
   local score, number = string.format('%.6f', now_us / 1000000), struct.pack('>d', now_us / 1000000)
-  -- Positive, so turning the sign bit makes it sortable (frames.sortable).
+  -- Positive, so flipping the sign bit makes it sortable (frames.sortable).
   return string.char(string.byte(number) + 128) .. string.sub(number, 2) .. arrival .. string.sub(e.record, 9, 24)
     .. struct.pack('<Bc0', #score, score) .. string.sub(e.record, 26)
 end
@@ -18,7 +18,7 @@ local function put_payload_of(e, taken)
   end
 end
 
--- The `n` payloads that the job's policy gives up first. Those in `others` are passed over.
+-- Return the `n` payloads that the job's policy drops first, except those in `others`.
 local function first_to_go(e, n, others)
   local from, behind = range_of(e.id)
   local command, passed, members = 'ZRANGEBYLEX', {}, {}
@@ -36,8 +36,8 @@ local function first_to_go(e, n, others)
   return members
 end
 
--- One more payload for those that wait, of which a limited number is kept; those of a run that goes on do not count.
--- Answers f(ull) or i(gnored) when it does not come in: then nothing has changed.
+-- Adds a payload to the waiting ones, whose number is limited; those of a running attempt do not count. Return f(ull)
+-- or i(gnored) when it is not accepted: then nothing has changed.
 local function merge_payload(e, taken)
   local record, policy, slot = record_of(e), tostring(e.score_policy), in_flight(taken, e.digest) and '1' or '0'
   local twin = redis.call('HGET', PAYLOAD, field_of(e.id, e.digest, slot))
@@ -61,7 +61,7 @@ local function merge_payload(e, taken)
   drop_members(leaving)
 end
 
--- The payload beside those that wait, or in their place.
+-- Adds the payload to the waiting ones, or replaces them by it.
 local function take_in(e, taken)
   if e.conflict == MERGE then
     return merge_payload(e, taken)
@@ -70,8 +70,8 @@ local function take_in(e, taken)
   put_payload_of(e, taken)
 end
 
--- A correction does not wait out the back-off of what it corrects, nor does it hammer: 1 s for each failure, at
--- most 60.
+-- A correction neither waits for the back-off of the job that it corrects nor retries too often: 1 s for each failure,
+-- at most 60.
 local function due_after_failure(state, current, due)
   local soonest = (state.failed_at + math.min(state.failures, 60) * 1000) * 1000
   return math.max(math.min(current, due), math.min(current, soonest))

@@ -1,4 +1,4 @@
--- Places in the event stream, '<ms>-<number>' of Redis; a number may be larger than what a double holds.
+-- Positions in the event stream, '<ms>-<number>' of Redis; a number may be larger than a double can hold.
 local function is_later(one, other)
   local ms, number = string.match(one, '^(%d+)-(%d+)$')
   local other_ms, other_number = string.match(other, '^(%d+)-(%d+)$')
@@ -11,7 +11,7 @@ local function is_later(one, other)
   return number > other_number
 end
 
--- Where the stream ends; '0-0' when nothing was ever written to it.
+-- Return where the stream ends; '0-0' when no entry was ever written.
 local function end_of_stream()
   if redis.call('EXISTS', EVENT) == 0 then
     return '0-0'
@@ -24,8 +24,8 @@ local function end_of_stream()
   end
 end
 
--- The cursors that consumers left here: field -> position. The many other fields of the shard's meta (its ticks) are
--- passed over by Redis itself.
+-- Return the cursors that consumers stored here: field -> position. Redis itself skips the many other fields of the
+-- shard's meta (its ticks).
 local function cursors_here()
   local found, from = {}, '0'
   repeat
@@ -38,8 +38,9 @@ local function cursors_here()
   return found
 end
 
--- The cursor of whoever has read least: of those whose names are the arguments from `first` on, who may not have come by
--- yet, and, unless only they are asked for, of all others that left one here. Nothing when there is nobody.
+-- Return the cursor of the slowest consumer. It considers the consumers that are named by the arguments from `first`
+-- on, which may have no cursor here yet, and, unless `only_named`, all others that stored one here. Nothing when there
+-- is none.
 local function slowest_cursor(first, only_named)
   local slowest
   local function look(cursor)

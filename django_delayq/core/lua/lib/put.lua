@@ -1,8 +1,8 @@
--- Puts one entry in, decided by its own policies; answers its letter (schedule.lua).
+-- Stores one entry according to its own policies; returns its letter (schedule.lua).
 local put_payload_of, change_live, is_known_entry, expect_durable_payloads
 local is_ruled = paused_in or max_length > 0
 
--- Why nothing new may come in, or nil.
+-- Return why no new job is accepted, or nil.
 local function refusal()
   if paused_in then
     return 'p'
@@ -17,7 +17,7 @@ local function schedule(e)
     put_payload_of, change_live, is_known_entry, expect_durable_payloads = make_policies()
   end
   if is_durable(e.key) and is_known_entry(e, old) then
-    return 'k' -- also in a closing shard, where such a job may lie in the morgue
+    return 'k' -- also in a closing shard, where such a job may be in the morgue
   elseif closing and not old then
     return 'v' -- before anything is written: this shard may be a tombstone
   end

@@ -1,6 +1,6 @@
 -- Ranks, counted from 0, in a sorted set in the order of (score, member). Includes: bytes.
 
--- How many entries lie before this place, or up to it if it is `included`; its member need not be there any more.
+-- Return how many entries are before this place, or up to it if it is `included`; its member need not exist any more.
 local function rank_of(key, score, member, included)
   local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', key, score, score)
@@ -16,8 +16,8 @@ local function rank_of(key, score, member, included)
   return low
 end
 
--- How many entries lie up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are equal);
--- `otherwise` without one ('' or nothing).
+-- Return how many entries are up to a bound, as ZCOUNT takes it (ZLEXCOUNT when it is one of members: all scores are
+-- equal); `otherwise` without one ('' or nothing).
 local function rank_of_bound(key, bound, otherwise, of_members)
   if (bound or '') == '' then
     return otherwise

@@ -1,11 +1,12 @@
--- Hands out due jobs under one fencing token. Answers the frame that queue.py reads:
--- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call hands
--- out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
+-- Hands out due jobs under one fencing token. Returns the frame that queue.py reads:
+-- '<d token><d now us><d next due us, -1 = none><d when the first one that waits for quarantine is due, if this call
+-- hands out none of those, us, -1 = none><I2 n>', the names of the tasks, and for each job
 -- '<d due us><I2 failures><I2 reserves><I2 crashes><I2 own crashes><B flags><d failed at ms><Bc0 id><I4c0 body>',
 -- for a postponed one '<d since ms><Bc0 reason>' (lib/state),
 -- for a merged one '<I2 n>' and n times '<I4c0 payload record>'.
 local BODIES_AT_ONCE, REPLY_BYTES = 25, 4 * 1024 * 1024
--- reserve.lua sets others for holders without a heartbeat: a time of their own, and the job counts as started at once.
+-- reserve.lua replaces these for holders without a heartbeat: a lease time of their own, and the job counts as started
+-- at once.
 local ttr_ms, is_started = lease_ms, false
 -- The first and the last class that this call hands out.
 local served = { 1, #DUE }
@@ -25,8 +26,9 @@ local function frame_of_batch(token, next_due, jobs)
     .. table.concat(jobs)
 end
 
--- A moment, so larger than every token of this shard, also than those that were lost. In a closing shard the clock is slow
--- until it is two seconds behind, so that the tokens of the next epoch are larger than these (epochs.py has the argument).
+-- A token is a moment, so it is larger than every earlier token of this shard, including lost ones. In a closing shard
+-- the clock is slow until it is two seconds behind, so that the tokens of the next epoch are larger than these
+-- (epochs.py explains why).
 local CLOSING_LAG, CLOSING_PACE = 2 ^ 21, 1 / 64
 
 local function new_token()
@@ -39,12 +41,12 @@ local function new_token()
   return last_token
 end
 
--- The new state of a job and its frame for the holder.
+-- Return the new state of a job and its frame for the holder.
 local function hand_out(id, due, body, packed, token, worker)
   local s = read_state(packed)
   local payloads = ''
   s.token, s.worker, s.reserves = token, worker, math.min(s.reserves + 1, 65535)
-  if s.postponed_to ~= due then -- not postponed, or moved since by somebody else
+  if s.postponed_to ~= due then -- not postponed, or moved since by a caller
     s.due = due
   end
   clear_flag(s, STARTED)
@@ -59,7 +61,8 @@ local function hand_out(id, due, body, packed, token, worker)
   return pack_state(s), frame_of_job(id, s, body, payloads)
 end
 
--- The same for a job that was never reserved, written out because nearly all are: one reserve, nothing else.
+-- Return the same for a job that was never reserved. Written out for speed, because nearly all are: one reserve, no
+-- other counts.
 local FRESH_COUNTS = struct.pack('<I2I2I2I2Bd', 0, 1, 0, 0, 0, 0)
 
 local function hand_out_fresh(id, due, body, token, state_end)
@@ -68,7 +71,7 @@ local function hand_out_fresh(id, due, body, token, state_end)
     struct.pack('<d', due) .. FRESH_COUNTS .. struct.pack('<Bc0I4c0', #id, id, #body, body)
 end
 
--- Due ids of a class with their scores and bodies, as many as one reply may carry.
+-- Return due ids of a class with their scores and bodies, as many as one reply may have.
 local function due_of_class(class, limit)
   local until_us = text(now_ms * 1000 + 999)
   local due = redis.call('ZRANGEBYSCORE', DUE[class], '-inf', until_us, 'WITHSCORES', 'LIMIT', 0, limit)
@@ -89,8 +92,8 @@ local function due_of_class(class, limit)
   return ids, scores, bodies
 end
 
--- Puts jobs of a class under the lease, which is dated from now, when the holder can start, and ends at the same moment
--- for the whole batch.
+-- Leases jobs of a class. The lease is dated from now, when the holder can start, and ends at the same moment for the
+-- whole batch.
 local function lease_jobs(class, ids, scores, bodies, token, worker, jobs)
   redis.call('ZREM', DUE[class], unpack(ids))
   local states = redis.call('HMGET', STATE, unpack(ids))
@@ -129,8 +132,8 @@ local function reserve_class(class, limit, token, worker, jobs)
   end
 end
 
--- The classes in the order in which this call serves them. Strict: the most urgent first. Weighted: each class goes first
--- twice as often as the next one, by a lot drawn from the clock, so that none starves.
+-- Return the classes in the order in which this call serves them. Strict: the most urgent first. Weighted: each class
+-- is first twice as often as the next one, chosen with a number derived from the clock, so that none starves.
 local function order_of_classes(token)
   local order = {}
   for class = served[1], served[2] do
@@ -152,7 +155,7 @@ local function order_of_classes(token)
   return order
 end
 
--- One job by its id, if it waits here and is due (or wanted early).
+-- Hands out one job by its id, if it waits here and is due (or wanted early).
 local function reserve_one(id, early, worker)
   local body, jobs, token = redis.call('HGET', BODY, id), {}, 0
   local class = body and class_of(body)
@@ -182,7 +185,7 @@ local function reserve(limit, worker)
     next_due = head(unpack(served))
   end
   if served[1] == QUARANTINE then
-    -- The tokens are for those who serve the other classes.
+    -- The wake tokens are for consumers of the other classes.
     return frame_of_batch(token, next_due, jobs), token
   elseif is_due(next_due) then
     wake_next()
@@ -192,8 +195,8 @@ local function reserve(limit, worker)
   return frame_of_batch(token, next_due, jobs), token
 end
 
--- The same batch again for a call that was sent again: what that token still holds. The lease begins anew, since its holder
--- knows of it only now.
+-- Returns the same batch for a retried call: what that token still holds. The lease begins anew, since its holder only
+-- learns of it now.
 local function reserve_again(token)
   local jobs, deadline = {}, text(now_ms + ttr_ms)
   if token > 0 then

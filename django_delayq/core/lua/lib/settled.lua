@@ -1,21 +1,22 @@
--- Marks: how generations ended of whose end somebody outside Redis wants to hear. A *durable* key, of a plain job or of a
--- payload, has its first bit set (job.new_key). SETTLED: durable key -> '<B end><d stamp us>', end 1 done, 2 buried, 3 live;
--- a mark stays until it is taken (settled.lua), and no two marks of a key have the same stamp.
--- Order of the writes: a script marks last. One that broke off has then perhaps ended a generation without a mark: whoever
--- waits for it asks (known.lua), hears that nobody knows it, and sends the job once more. The other way round a mark might
--- speak of a job that lives on: it would be forgotten outside, and lost with the next loss of Redis. LIVE is the opposite,
--- because of it a job is watched again, and so it comes first (mark_live).
--- Few functions, because every verb makes them anew in every call.
+-- Completions: how generations ended whose end a component outside Redis waits for. A *durable* key, of a plain job or
+-- of a payload, has its first bit set (job.new_key). SETTLED: durable key -> '<B end><d stamp us>', end 1 done, 2
+-- buried, 3 live. A completion stays until it is taken (settled.lua), and no two completions of a key have the same
+-- stamp.
+-- Order of the writes: a script writes its completions last. If it breaks off, a generation may have ended without one:
+-- a component that waits for it checks (known.lua), finds that it is unknown, and sends the job once more. With the
+-- opposite order a completion might name a job that is still live: it would be forgotten outside, and lost with the
+-- next loss of Redis. LIVE is different: it makes a job watched again, and so it is written first (mark_live).
+-- Few functions, because every operation creates them anew in every call.
 local ends = {}
--- Only where a payload with a durable key was ever put in are payloads looked at for the sake of their keys.
+-- Payloads are read for their keys only where one with a durable key was ever stored.
 local has_durable_payloads = meta[7] == '1'
 
 local function is_durable(key)
   return #key == 16 and string.byte(key) >= 128
 end
 
--- To be marked by write_marks(): done or buried. Of two ends in one call the later one counts; a key of which nobody wants
--- to hear is left out.
+-- Registers an end for write_marks(): done or buried. Of two ends in one call the later one counts; a key that is not
+-- durable is left out.
 local function mark_end(key, how)
   if is_durable(key) then
     ends[key] = how

@@ -1,8 +1,8 @@
 -- The mutable state of an id (job.STATE in Python); a fresh waiting job has none.
 -- token, due score, failures, reserves, crashes, those of them that surely were its own, flags, failed at (ms), worker,
--- what payloads its run has (lib/payload), error. Of a postponed job, whose run could not begin where it was handed out,
--- '<dBc0d' stands in front of the error: since when it is postponed for this reason (ms), the reason, the due score that
--- it has got for that. Its due score in front is the one that it had before, so that the wait counts as lateness.
+-- the payloads that its attempt holds (lib/payload), error. Of a postponed job, whose attempt could not begin where it
+-- was handed out, '<dBc0d' is in front of the error: since when it is postponed for this reason (ms), the reason, the
+-- due score that it got for that. Its due score in front is its previous one, so that the wait counts as lateness.
 local STATE_FORMAT = '<ddI2I2I2I2BdBc0I2c0'
 local STATE_SHORTEST = 36
 local STARTED, UNRENEWED, STOPPING, UNCLEAR, POSTPONED = 1, 2, 4, 8, 16

@@ -1,2 +1,2 @@
--- How many calls go by between two looks at the old end of the request window.
+-- Number of calls between two sweeps of the old end of the request window.
 local SWEEP_EVERY = 64

@@ -1,4 +1,4 @@
--- The two bytes that stand for a task name in this shard; a new name gets the next number.
+-- Return the two bytes that stand for a task name in this shard; a new name gets the next number.
 local codes = {}
 
 local function task_code(name)

@@ -1,4 +1,4 @@
--- Wake-up: one token per shard at most, the shard's number; losing it costs a safety check, never a job.
+-- Wake-up: at most one token per shard, the shard's number; losing it costs a safety check, never a job.
 local RELAY_MS = 20
 
 local function wake()
@@ -9,7 +9,7 @@ local function wake()
   end
 end
 
--- Due work is left behind, so another consumer is worth waking. A channel wakes all of them, so not at every reserve.
+-- Due work remains, so another consumer should be woken. A channel wakes all of them, so not at every reserve.
 local function wake_next()
   if channel ~= '' then
     if now_ms - (tonumber(redis.call('HGET', META, 'relayed')) or 0) < RELAY_MS then

@@ -1,13 +1,13 @@
--- The request window: a call that is sent again after a lost reply gets the first reply again and changes nothing, but for
--- the leases of what it handed out (reserve_again).
+-- The request window: a call that is retried after a lost reply gets the first reply again and changes nothing, except
+-- the leases of the jobs that it handed out (reserve_again).
 local WINDOW_MS, WINDOW_LENGTH = 120000, 100000
 
 local function replay()
   return redis.call('HGET', REPLY, request)
 end
 
--- Forgets up to `most` of the oldest. Twice as many as came since the last sweep keeps the window short without ever
--- working long.
+-- Deletes up to `most` of the oldest. Twice as many as arrived since the last sweep keep the window short without ever
+-- taking long.
 local function sweep(length, most)
   for _ = 1, most do
     local oldest = redis.call('LINDEX', WINDOW, 0)
@@ -24,7 +24,7 @@ local function remember(reply)
   if ended then
     return
   end
-  -- The window first: what it lists is forgotten in time, even if the reply was never written.
+  -- The window first: what it lists is deleted in time, even if the reply was never written.
   local length = redis.call('RPUSH', WINDOW, request .. struct.pack('<d', now_ms))
   redis.call('HSET', REPLY, request, reply)
   if length % SWEEP_EVERY == 0 or seq % SWEEP_EVERY == 0 then
