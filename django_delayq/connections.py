@@ -99,7 +99,7 @@ class DjangoBroker(Broker):
         return opened
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
-        """See :meth:`Broker.served`."""
+        """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""
         found = super().served(names, every=every, awaited=awaited)
         for queue in found:
             if queue.name not in self._limited:

@@ -1,4 +1,4 @@
-"""Typed responses of the server. Members that this version does not know are ignored."""
+"""Typed responses of the server. Unknown members are ignored."""
 
 from __future__ import annotations
 

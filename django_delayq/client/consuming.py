@@ -50,7 +50,7 @@ class Consuming(Base):
             left = end - time.monotonic()
             if jobs or left <= 0:
                 return jobs
-            # A server that cannot hold the request returns when to ask again.
+            # A server that cannot hold the request returns the time for the next one.
             time.sleep(min(pause, left))
 
     def ack(self, jobs: Sequence[HeldJob]) -> list[bool]:

@@ -63,7 +63,7 @@ class Shadow:
 
     @property
     def rows(self) -> Any:
-        """The rows of this shard."""
+        """Rows of this shard."""
         return table(self.place).filter(queue=self.queue.name, shard=self.number)
 
     def within(self, scope: Scope) -> Any:
@@ -127,7 +127,7 @@ class Shadow:
         return cursors_of(self.place).filter(queue=self.queue.name, shard=self.number)
 
     def _cursor(self) -> tuple[bytes, bytes] | None:
-        """Member and score of the last copied entry."""
+        """Return member and score of the last copied entry."""
         for cursor in self._cursors:
             return bytes(cursor.member), cursor.score.encode()
         return None

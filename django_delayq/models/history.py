@@ -94,7 +94,7 @@ class PipelineRun(models.Model):
     queue = models.CharField(_("queue"), max_length=NAME_LENGTH, blank=True)
     task = models.CharField(_("task"), max_length=NAME_LENGTH, blank=True)
     started_at = models.DateTimeField(_("started"), db_default=Now())
-    #: last sign of life; a run without one for long has died
+    #: time of the last update; a run without updates for a long time has died
     seen_at = models.DateTimeField(_("last heard of"), db_default=Now())
     ended_at = models.DateTimeField(_("ended"), null=True)
     #: rows of the input; null = not known

@@ -115,7 +115,7 @@ class Relay:
                 return
 
     def _settle_unlocked(self, hand: Hand, told: dict[int, OutboxJob], verdicts: dict[int, Verdict]) -> list[int]:
-        """Settle those rows of ``told`` that no other transaction has locked. Return their keys."""
+        """Settle the sent rows that no other transaction has locked. Return their keys."""
         with transaction.atomic(using=self._outbox.alias):
             final: dict[int, Verdict] = {}
             for pk, state, moved_by in self._outbox.lock(hand.token, told):

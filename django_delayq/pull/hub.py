@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 LOOK: Final = 1.75
 #: seconds between two reads of the registry of queues
 REFRESH: Final = 6.0
-#: seconds after which the wake thread, if it listens to other queues, is asked again to listen to new ones
+#: seconds after which the wake thread, if it listens to other queues, has to be notified of new ones again
 _REPEAT: Final = 0.1
 _SHORTEST: Final = 0.02
 _MOST_TURNS: Final = 10_000
@@ -147,7 +147,7 @@ class Hub:
             return self._turns[names] - 1
 
     def ask(self, place: Place) -> Question:
-        """Start a reserve on this shard. Others need not ask it before the reply, or a token, has arrived."""
+        """Start a reserve on this shard. Others need not query it before the reply, or a token, arrives."""
         with self._lock:
             return self._ask(place)
 
@@ -183,7 +183,7 @@ class Hub:
             self._wake_one(place.queue.name)
 
     def unanswered(self, question: Question) -> None:
-        """Record a failed reserve: the shard still has to be asked."""
+        """Record a failed reserve: the shard still has to be queried."""
         with self._lock:
             question.place.due_at = 0.0
             self._wake_one(question.place.queue.name)
@@ -317,7 +317,7 @@ class Hub:
         return True
 
     def ask_anew(self) -> None:
-        """Make every waiter ask every shard, because tokens may have been lost."""
+        """Make every waiter query every shard, because tokens may have been lost."""
         for waiter in self._waiters:
             waiter.anew = True
             waiter.wake()

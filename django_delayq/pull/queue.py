@@ -36,7 +36,7 @@ Wait = float | timedelta | None
 
 
 def _raw() -> None:
-    """Placeholder function for raw bytes."""
+    """Do nothing: placeholder for the function of jobs with raw bytes."""
 
 
 #: task name of raw bytes; never registered, so that no worker runs them

@@ -1,4 +1,4 @@
-"""One call for jobs: it asks the shards in turn and waits if allowed. For coroutines see :mod:`.vigil`."""
+"""One call for jobs, which queries the shards in turn and waits if allowed. For coroutines see :mod:`.vigil`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
 _FRUITLESS: Final = 100
-#: bytes of arguments after which no further shard is asked: all of them are in memory, more than once
+#: bytes of arguments after which no further shard is queried: all of them are in memory, more than once
 MOST_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -95,7 +95,7 @@ class Search:
                 self.hub.leave(waiter)
 
     def look(self) -> Looked:
-        """Ask the shards that may have jobs, all of them at first.
+        """Query the shards that may have jobs, all of them at first.
 
         Raises:
             QueueUnavailable: Redis could not be reached, and the time is over.

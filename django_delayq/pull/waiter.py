@@ -14,8 +14,8 @@ class Waiter:
     Attributes:
         names: names of the queues.
         sleeping: True if it may be woken.
-        anew: True if the knowledge of the shards may be wrong, so that all of them have to be asked.
-        called_at: when it last asked the wake thread to listen to its queues (monotonic).
+        anew: True if the knowledge of the shards may be wrong, so that all of them have to be queried.
+        called_at: time of its last request to the wake thread to listen to its queues (monotonic).
     """
 
     __slots__ = ("anew", "called_at", "names", "sleeping")
@@ -45,11 +45,11 @@ class ThreadWaiter(Waiter):
         self._woken = threading.Event()
 
     def hush(self) -> None:
-        """See :meth:`Waiter.hush`."""
+        """Prepare to sleep. See :meth:`Waiter.hush`."""
         self._woken.clear()
 
     def wake(self) -> None:
-        """See :meth:`Waiter.wake`."""
+        """End the sleep. See :meth:`Waiter.wake`."""
         self._woken.set()
 
     def sleep(self, seconds: float) -> None:
@@ -68,11 +68,11 @@ class LoopWaiter(Waiter):
         self._woken = asyncio.Event()
 
     def hush(self) -> None:
-        """See :meth:`Waiter.hush`."""
+        """Prepare to sleep. See :meth:`Waiter.hush`."""
         self._woken.clear()
 
     def wake(self) -> None:
-        """See :meth:`Waiter.wake`."""
+        """End the sleep. See :meth:`Waiter.wake`."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no waiter sleeps in it
             self._loop.call_soon_threadsafe(self._woken.set)
 

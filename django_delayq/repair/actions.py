@@ -21,7 +21,7 @@ _RETRIED = {"kicked": "retried"}
 
 
 def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replace: bool = False) -> Counter[str]:
-    """Retry jobs. A failed job skips the rest of its back-off, a job from the morgue starts anew.
+    """Retry jobs. A failed job skips the rest of its back-off, the failures of a job from the morgue are reset.
 
     Args:
         rows: rows of either mirror.

@@ -174,7 +174,7 @@ class AdminConf:
 
     #: register them with the default site; False = the project calls ``django_delayq.admin.register(site)``
     register: bool = True
-    #: words in names of arguments, payload fields and options whose values are masked for everybody (see masking)
+    #: words in names of arguments, payload fields and options whose values are masked for all users (see masking)
     sensitive: tuple[str, ...] = SENSITIVE
     #: actions on more jobs than this are run by a worker
     bulk_threshold: int = 500

@@ -1,4 +1,4 @@
-"""Screen of ``delayq_status --watch``, rendered anew for each snapshot: data in, lines out."""
+"""Screen of ``delayq_status --watch``, rendered for each snapshot: data in, lines out."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Command(DelayQCommand):
         return queue
 
     def question(self, text: str, queue: Queue) -> str:
-        """Return a question with the numbers of jobs, so that the operator knows the effect."""
+        """Return a question with the numbers of jobs, so that the operator sees the effect."""
         counts = queue.broker.inspector.counts(queue.name)
         return text.format(
             queue=printable(queue.name),

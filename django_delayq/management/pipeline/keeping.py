@@ -81,7 +81,7 @@ def write_hours(table: pyarrow.Table, days: list[date]) -> None:
     """Write the metrics of whole days to the database. Spark's driver calls this when they are computed."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()  # between two runs of a stream a night may pass
+            connection.close_if_unusable_or_obsolete()  # a stream may be idle for a whole night
     replace_days(table, days)
 
 

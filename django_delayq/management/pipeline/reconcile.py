@@ -247,7 +247,7 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
 
 
 def _scratch(options: Mapping[str, Any]) -> str | None:
-    """Return the folder for rows without jobs until they are reported; on a cluster, one that all machines can read."""
+    """Return the folder for refused rows until they are reported; on a cluster, one that all machines can access."""
     local = (options["master"] or conf().pipeline.master).startswith("local")
     return None if local else f"{common.root()}/_reconcile"
 

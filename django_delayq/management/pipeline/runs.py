@@ -81,7 +81,7 @@ def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
 
 
 def _seconds(row: PipelineRun, now: datetime) -> float:
-    """Return the duration of a run; for one that died, until its last sign of life."""
+    """Return the duration of a run; for one that died, until its last update."""
     running = state_of(row, now) == PipelineRun.State.RUNNING
     return ((row.ended_at or (now if running else row.seen_at)) - row.started_at).total_seconds()
 
