@@ -1,7 +1,7 @@
 """Delayed jobs for Django on Redis.
 
-Names are loaded when they are first used, so that importing this package loads neither Django nor Redis, and a task
-module may be imported before settings are read.
+Public API of the package. Names are loaded lazily on first use, so that importing this package loads neither Django nor
+Redis, and a task module can be imported before settings are read.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _HOME: Final = {
     "exactly_once": "outbox.inbox",
     "current_job": "worker.current",
     "Queue": "pull",
-    "retry": "core",  # the module of back-off presets: retry.steps(10, 60, 300)
+    "retry": "core",  # module of back-off presets: retry.steps(10, 60, 300)
     "Retry": "core.errors",
     "Bury": "core.errors",
     "Release": "core.errors",

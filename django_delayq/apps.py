@@ -1,4 +1,4 @@
-"""The Django app: finds task modules and registers the system checks."""
+"""Django app config that imports task modules and registers the system checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class DelayQConfig(AppConfig):
-    """Put ``"django_delayq"`` into INSTALLED_APPS."""
+    """App config that is loaded by ``"django_delayq"`` in INSTALLED_APPS."""
 
     name = "django_delayq"
     label = "django_delayq"
@@ -19,24 +19,27 @@ class DelayQConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register checks and the types that jobs may carry, import the task modules of all installed apps."""
+        """Register checks and the types that jobs may carry, and import the task modules of all installed apps."""
         from . import checks  # noqa: F401  # registers itself
         from .runtime import tasks_setting
         from .settings import codec_types
         from .settings.conf import conf_or_defaults
 
         codec_types.install_quietly()
-        from .repair import orders  # noqa: F401  # the task that carries orders out
+        from .repair import orders  # noqa: F401  # registers the task that runs admin orders
 
         tasks_setting.prepare(autodiscover(conf_or_defaults().tasks_module))
 
 
 def autodiscover(module_name: str) -> list[str]:
-    """Import ``<app>.<module_name>`` of every installed app and, where it is a package, every module in it.
+    """Import ``<app>.<module_name>`` of every installed app and, if it is a package, every module in it.
 
     Returns:
-        The names of the imported modules. An error in one of them is raised: a task that is not registered would be
-        found out much later, by a worker.
+        The names of the imported modules.
+
+    Raises:
+        Exception: any error in one of these modules is raised here. Otherwise a task that is not registered would only
+            be discovered later, by a worker.
     """
     found: list[str] = []
     for config in apps.get_app_configs():

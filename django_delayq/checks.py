@@ -1,6 +1,6 @@
-"""System checks (``manage.py check``), ids ``delayq.E…`` and ``delayq.W…``. They talk to no server.
+"""System checks for ``manage.py check``, with ids ``delayq.E…`` and ``delayq.W…``.
 
-What needs Redis itself is looked at by ``manage.py delayq_check``.
+They never connect to a server. Checks that need Redis itself are in ``manage.py delayq_check``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOCAL = ("", "localhost", "127.0.0.1", "::1")
 
 @register("delayq")
 def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """The ``DELAYQ`` setting and what it names."""
+    """Check the ``DELAYQ`` setting and everything it names."""
     try:
         config = conf()
     except Misconfigured as error:
@@ -58,15 +58,15 @@ def check_settings(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> 
 def check_tables(
     app_configs: Sequence[AppConfig] | None = None, databases: Sequence[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
-    """The tables of durable jobs, where they are needed. Runs with ``manage.py check --database default``."""
+    """Check that the tables for durable jobs exist where needed. Runs with ``manage.py check --database default``."""
     try:
         config = conf()
     except Misconfigured:
-        return []  # delayq.E001 says it
+        return []  # reported as delayq.E001
     from .outbox.door import has_table
 
     if not config.outbox.enabled or not declared(config) or "migrate" in sys.argv[1:2]:
-        return []  # migrate runs the checks before it makes the table
+        return []  # migrate runs the checks before it creates the table
     return [
         Warning(
             f"Jobs are durable, but the database {alias!r} has no table for them yet.",
@@ -80,11 +80,11 @@ def check_tables(
 
 @register("delayq", deploy=True)
 def check_deployment(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
-    """What is fine on a developer's machine and not in production."""
+    """Check for configuration that is acceptable in development but not in production."""
     try:
         config = conf()
     except Misconfigured:
-        return []  # delayq.E001 says it
+        return []  # reported as delayq.E001
     found: list[CheckMessage] = []
     if config.redis is None:
         found.append(
@@ -116,7 +116,7 @@ def _passwords(config: Conf) -> Iterator[CheckMessage]:
     try:
         redis = RedisConfig.parse(config.redis)
     except Misconfigured:
-        return  # delayq.E002 says it
+        return  # reported as delayq.E002
     hosts = [host for host, _ in redis.sentinels or redis.cluster_nodes or ((redis.host, redis.port),)]
     remote = [] if redis.path else [host for host in hosts if host not in _LOCAL]
     if remote and not redis.ssl and (redis.password or redis.sentinel_password):
@@ -218,7 +218,7 @@ def _middleware(config: Conf) -> Iterator[CheckMessage]:
 
 
 def _named(config: Conf) -> Iterator[CheckMessage]:
-    """What else the settings name by dotted paths."""
+    """Check the remaining dotted paths in the settings."""
     for name, path in config.context.items():
         yield from _loads(context_links.link, name, path, ident="delayq.E008")
     for path in config.schedule_middleware:
@@ -332,14 +332,14 @@ def _databases(config: Conf) -> Iterator[CheckMessage]:
 
 
 def _sqlite(config: Conf) -> Iterator[CheckMessage]:
-    """Find databases in SQLite files whose transactions fail as soon as two of them write."""
+    """Check for SQLite file databases whose transactions fail when two of them write concurrently."""
     threads = config.worker.threads * config.worker.processes
     for alias in dict.fromkeys((DEFAULT_DB_ALIAS, *config.outbox.databases)):
         database = settings.DATABASES.get(alias, {})
         options = database.get("OPTIONS") or {}
         name = str(database.get("NAME") or ":memory:")
         mode = str(options.get("transaction_mode") or "").upper()
-        in_memory = ":memory:" in name or "mode=memory" in name  # no other process can be at it
+        in_memory = ":memory:" in name or "mode=memory" in name  # no other process can access it
         if threads > 1 and _is_sqlite(database) and not in_memory and mode not in ("IMMEDIATE", "EXCLUSIVE"):
             yield Warning(
                 f"The database {alias!r} is SQLite, whose transactions begin without the right to write: with "

@@ -1,4 +1,4 @@
-"""One broker per process, made from the settings when first needed."""
+"""Broker of the process, created from the settings on first use."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from .core.redis.connection import Connection, RedisConfig, connect
 from .core.task import registry, short, suggest
 from .settings.conf import SETTING, Conf, check_installed, conf
 
-#: seconds that a request of the site waits for one answer of Redis. A script takes milliseconds; a Redis that writes
-#: its log to a slow disk may stand still for a second.
+#: seconds the site waits for one reply from Redis. A script takes milliseconds, but a Redis that writes its log to a
+#: slow disk may stall for a second.
 PATIENCE: Final = 3.0
 
 _lock: Final = threading.Lock()
 _broker: DjangoBroker | None = None
-#: the same for those who are in a hurry, by the seconds that they wait
+#: brokers with a shorter timeout, by their timeout in seconds
 _hurried: Final[dict[float, DjangoBroker]] = {}
-#: what tests put in the place of the process's broker, which is kept meanwhile; see :func:`stand_in`
+#: broker that tests substitute for the process's broker, which is kept meanwhile; see :func:`stand_in`
 _stand_in: DjangoBroker | None = None
 _kept: DjangoBroker | None = None
 
 
 def broker() -> DjangoBroker:
-    """The process's broker. It connects when it is first used, not here (the embedded Redis is started here).
+    """Return the process's broker.
+
+    The broker connects on first use, not here. The embedded Redis, however, is started here.
 
     Raises:
         Misconfigured: the settings name no usable Redis; the message says what to do.
@@ -47,7 +49,7 @@ def broker() -> DjangoBroker:
 
 
 def swift_broker() -> DjangoBroker:
-    """A broker of the same deployment that waits ``OUTBOX["budget"]`` for an answer, for what is sent after a commit.
+    """Return a broker of the same deployment that waits ``OUTBOX["budget"]`` for a reply, for sending after a commit.
 
     Raises:
         Misconfigured: see :func:`broker`.
@@ -56,7 +58,9 @@ def swift_broker() -> DjangoBroker:
 
 
 def hurried_broker(seconds: float) -> DjangoBroker:
-    """A broker of the same deployment that waits so long for each answer; the same one for the same ``seconds``.
+    """Return a broker of the same deployment that waits at most ``seconds`` for each reply.
+
+    The same ``seconds`` return the same broker.
 
     Raises:
         Misconfigured: see :func:`broker`.
@@ -74,7 +78,7 @@ def hurried_broker(seconds: float) -> DjangoBroker:
 
 
 class DjangoBroker(Broker):
-    """A broker whose queues have the shards, the kind and the limits that settings and tasks give them."""
+    """Broker whose queues get their shards, kind and limits from settings and tasks."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -82,7 +86,10 @@ class DjangoBroker(Broker):
         self._limited: set[str] = set()
 
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
-        """The queue of this name; what Redis says of an existing one wins, but for limits that the settings give it."""
+        """Return the queue of this name.
+
+        For an existing queue the values in Redis win, except for limits that the settings define.
+        """
         known = self._queues.get(name)
         if known is not None and not known.deleted and name in self._limited:
             return known
@@ -92,7 +99,7 @@ class DjangoBroker(Broker):
         return opened
 
     def served(self, names: Sequence[str], *, every: bool = False, awaited: Container[str] = ()) -> list[Queue]:
-        """See :meth:`Broker.served`."""
+        """Return the queues that a process serves, with their limits from the settings. See :meth:`Broker.served`."""
         found = super().served(names, every=every, awaited=awaited)
         for queue in found:
             if queue.name not in self._limited:
@@ -100,9 +107,10 @@ class DjangoBroker(Broker):
         return found
 
     def _limit(self, name: str) -> None:
-        """The settings are the truth for the limits of the queues that they name; those of others are Redis's alone.
+        """Write the limits of a queue from the settings to Redis.
 
-        Written only where Redis says otherwise, once in a process.
+        The settings are authoritative for the limits of the queues that they name. The limits of other queues are kept
+        in Redis only. Limits are written only if Redis holds other values, once per process.
         """
         if is_configured(name):
             entry = conf().queue(name)
@@ -117,34 +125,34 @@ class DjangoBroker(Broker):
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:
-        """The queue, if Redis has it."""
+        """Return the queue if it exists in Redis, else None."""
         known = self._queues.get(name)
         return known if known is not None and not known.deleted else self.known_queue(name)
 
 
 def queue(name: str) -> Queue:
-    """A queue of the process's broker."""
+    """Return a queue of the process's broker."""
     return broker().queue(name)
 
 
 def existing_queue(name: str) -> Queue | None:
-    """The queue, if the deployment has it: asking for a job must not bring a queue into being."""
+    """Return the queue if the deployment has it, else None. Looking up a job must not create a queue."""
     return broker().existing(name)
 
 
 def is_configured(name: str) -> bool:
-    """Whether ``DELAYQ["QUEUES"]`` names the queue, so that its limits are changed there and nowhere else."""
+    """Return True if ``DELAYQ["QUEUES"]`` names the queue, so that its limits can only be changed in the settings."""
     return name in conf().queues
 
 
 def configured_shards(name: str) -> int | None:
-    """The number of shards that the settings, or else a task, give a queue; None if nobody does."""
+    """Return the number of shards that the settings, or else a task, define for a queue; None if neither does."""
     named = (task.options.shards for task in registry if task.options.queue == name)
     return conf().queue(name).shards or next((shards for shards in named if shards is not None), None)
 
 
 def other_shards(of: Broker) -> list[str]:
-    """Sentences about queues that have another number of shards in Redis than in the settings."""
+    """Return messages about queues whose number of shards in Redis differs from the settings."""
     found = []
     for live in of.queues():
         wanted = configured_shards(live.name)
@@ -157,7 +165,7 @@ def other_shards(of: Broker) -> list[str]:
 
 
 def close_broker() -> None:
-    """Close the process's brokers, if there are any; the next use makes new ones."""
+    """Close the process's brokers, if there are any. The next use creates new ones."""
     global _broker, _kept
     with _lock:
         hurried = list(_hurried.values())
@@ -181,10 +189,10 @@ setting_changed.connect(_close_after_change, dispatch_uid="django_delayq.connect
 
 
 def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
-    """For tests: from now on ``one`` is the process's broker, whatever the settings say; None = the real one again.
+    """Substitute ``one`` for the process's broker, whatever the settings say. For tests. None restores the real broker.
 
     Returns:
-        What stood in until now.
+        The previous substitute, or None.
     """
     global _broker, _kept, _stand_in
     with _lock:
@@ -197,12 +205,12 @@ def stand_in(one: DjangoBroker | None) -> DjangoBroker | None:
 
 
 def is_current(one: Broker) -> bool:
-    """Whether it is a broker of this process, and was not closed since."""
+    """Return True if ``one`` is a broker of this process that has not been closed."""
     return one is _broker or one in _hurried.values()
 
 
 def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoBroker:
-    """A broker of its own for ``settings``, over ``connection`` if given; the caller closes its connection."""
+    """Return a separate broker for ``settings``, over ``connection`` if given. The caller closes its connection."""
     made = DjangoBroker(
         make_connection(settings) if connection is None else connection,
         prefix=settings.prefix,
@@ -217,7 +225,7 @@ def make_broker(settings: Conf, connection: Connection | None = None) -> DjangoB
 
 
 def make_connection(settings: Conf) -> Connection:
-    """A connection to the Redis that ``settings`` name."""
+    """Return a connection to the Redis that ``settings`` name."""
     redis = settings.redis
     if redis is None:
         return connect(RedisConfig.parse(_embedded_url(settings)))
@@ -238,7 +246,11 @@ def _embedded_url(settings: Conf) -> str:
 
 
 def embedded_directory(settings: Conf) -> Path:
-    """The folder of the embedded Redis: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``."""
+    """Return the folder of the embedded Redis: ``EMBEDDED_DIR``, else ``.delayq`` in the project's ``BASE_DIR``.
+
+    Raises:
+        Misconfigured: neither ``EMBEDDED_DIR`` nor ``BASE_DIR`` is set.
+    """
     if settings.embedded_dir is not None:
         return Path(settings.embedded_dir)
     base = getattr(django_settings, "BASE_DIR", None)

@@ -1,10 +1,11 @@
-"""Database connections of a worker: no leak, no reconnect per job, no transaction carried from job to job.
+"""Database connection handling for workers: no leaks, no reconnect per job, no transaction shared between jobs.
 
-Django does this around a request; a worker has no requests. Only connections that were really opened in the thread are
-looked at: Django announces each with ``connection_created``, so a job costs two short loops over (mostly) one element.
+Django does this around a request, and a worker has no requests. Only connections that were really opened in the thread
+are inspected: Django announces each one with ``connection_created``, so a job costs two short loops over (mostly) one
+element.
 
-Activated languages and time zones need no care here: they are context variables, and each job runs in a context of its
-own. ``async def`` jobs reach the database in asgiref's one thread for thread-sensitive code, which is looked after too.
+Activated languages and time zones need no handling here: they are context variables, and each job runs in its own
+context. ``async def`` jobs use the database in asgiref's single thread for thread-sensitive code, which is handled too.
 """
 
 from __future__ import annotations
@@ -29,22 +30,23 @@ logger: Final = logging.getLogger("django_delayq.hygiene")
 
 #: seconds to wait for the thread of thread-sensitive code, which another job may keep busy
 _PATIENCE: Final = 30.0
-#: a connection that answered so many seconds ago is trusted; housekeeping survives an error, a job pays for it
+#: seconds for which a connection that has answered is trusted without a check. Longer for housekeeping, which survives
+#: an error; a job would fail.
 _TRUSTED: Final = 1.0
 _TRUSTED_IN_HOUSE: Final = 30.0
-#: what PostgreSQL, MySQL and SQLite say when two transactions stood in each other's way
+#: error codes of PostgreSQL, MySQL and SQLite for two conflicting transactions
 _COLLISIONS: Final = frozenset(("40001", "40P01", "55P03", 1205, 1213))
 _LOCKED: Final = "database is locked"
-#: the longest pause after a collision (seconds)
+#: longest pause after a conflict (seconds)
 _LONGEST: Final = 5.0
 
 
 class _Opened(threading.local):
-    """The connections that this thread has opened."""
+    """Connections that this thread has opened."""
 
     def __init__(self) -> None:
         self.connections: list[BaseDatabaseWrapper] = []
-        #: those that were found dead and could not be opened again
+        #: connections that were found dead and could not be opened again
         self.lost: set[BaseDatabaseWrapper] = set()
         #: alias -> when the connection last answered (``time.monotonic()``)
         self.answered: dict[str, float] = {}
@@ -53,20 +55,20 @@ class _Opened(threading.local):
 
 
 _opened: Final = _Opened()
-#: whether a connection was opened in a thread that runs no jobs itself: the one behind ``sync_to_async``
+#: set if a connection was opened in a thread that runs no jobs itself: the one behind ``sync_to_async``
 _elsewhere: Final = threading.Event()
-#: whether it was said that threads of the handlers' own open connections
+#: set after the warning that threads started by handlers open connections
 _warned: Final = threading.Event()
-#: the project's own values of what :func:`install` sets
+#: the project's own values of the settings that :func:`install` overrides
 _replaced: Final[dict[str, dict[str, Any]]] = {}
 
 
 def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = True) -> None:
     """Prepare this process to run jobs. Call it in a fresh worker process, before any thread is started.
 
-    Arguments:
-        conn_max_age: seconds that connections are kept, instead of Django's CONN_MAX_AGE (whose default of 0 would
-            mean a reconnect per job); None = leave the project's values alone.
+    Args:
+        conn_max_age: seconds that connections are kept, instead of Django's CONN_MAX_AGE (whose default of 0 would mean
+            a reconnect per job); None keeps the project's values.
         conn_health_checks: check a kept connection before its first use by a job.
     """
     connection_created.connect(_remember, dispatch_uid="django_delayq.hygiene")
@@ -77,14 +79,14 @@ def install(*, conn_max_age: float | None = 60.0, conn_health_checks: bool = Tru
                 _replaced.setdefault(alias, {name: database[name] for name in ("CONN_MAX_AGE", "CONN_HEALTH_CHECKS")})
                 database["CONN_MAX_AGE"] = conn_max_age
                 database["CONN_HEALTH_CHECKS"] = conn_health_checks
-    connections.close_all()  # those opened at start were opened with the project's values
+    connections.close_all()  # those opened during start-up used the project's values
     _opened.connections.clear()
     _elsewhere.clear()
     _warned.clear()
 
 
 def uninstall() -> None:
-    """Close what was opened for ``async def`` jobs and in this thread, and give the project its settings back."""
+    """Close the connections of this thread and of ``async def`` jobs, and restore the project's settings."""
     connection_created.disconnect(dispatch_uid="django_delayq.hygiene")
     close_elsewhere(1.0)
     thread_end()
@@ -95,7 +97,7 @@ def uninstall() -> None:
 
 
 def close_elsewhere(timeout: float) -> None:
-    """Close what was opened for ``async def`` jobs; waits up to ``timeout`` seconds for their thread."""
+    """Close the connections of ``async def`` jobs. Wait up to ``timeout`` seconds for their thread."""
     if _elsewhere.is_set():
         _elsewhere.clear()
         with contextlib.suppress(TimeoutError):
@@ -103,28 +105,28 @@ def close_elsewhere(timeout: float) -> None:
 
 
 def thread_start() -> None:
-    """A thread begins to run jobs."""
+    """Mark the current thread as one that runs jobs."""
     _opened.runs_jobs = True
 
 
 def house_thread() -> None:
-    """This thread does the library's own housekeeping, and closes its connections itself."""
+    """Mark the current thread as housekeeping of the library, which closes its connections itself."""
     _opened.keeps_house = True
 
 
 def before_job(job: object = None) -> None:
-    """Give the next job of this thread what a new request would find.
+    """Reset this thread's connections for the next job, as Django does for a new request.
 
     Raises:
-        OperationalError: a database that jobs of this thread have used cannot be reached. The handler has not begun,
-            so the job is given back without an attempt.
+        OperationalError: a database that jobs of this thread have used cannot be reached. The handler has not started,
+            so the job is released without a counted attempt.
     """
     for connection in tuple(_opened.connections):
         if connection.in_atomic_block or connection.run_on_commit:
             drop(connection)
             continue
         if connection.connection is None and connection not in _opened.lost:
-            _forget(connection)  # it announces itself when it is opened again
+            _forget(connection)  # it is registered again when it is opened again
             continue
         if connection.queries_log:
             connection.queries_log.clear()
@@ -147,10 +149,10 @@ def _renew(connection: BaseDatabaseWrapper) -> None:
 
 
 def retry_delay(error: BaseException, failures: int) -> float | None:
-    """Seconds until the next attempt after an error that says when to come back; None = it does not.
+    """Return the seconds until the next attempt after a transaction conflict; None for any other error.
 
-    Two transactions that stood in each other's way (deadlock, serialization failure, a lock that was not had in time)
-    only have to miss each other the next time: a short pause of random length, growing with ``failures``.
+    Conflicting transactions (deadlock, serialization failure, lock timeout) usually succeed when they do not overlap
+    the next time. A short random pause that grows with ``failures`` is enough.
     """
     if not isinstance(error, OperationalError):
         return None
@@ -162,10 +164,10 @@ def retry_delay(error: BaseException, failures: int) -> float | None:
 
 
 def after_job(job: Job | None = None) -> None:
-    """Look at what the handler left behind; call it *before* the job is acknowledged.
+    """Check for transactions that the handler left open. Call it *before* the job is acknowledged.
 
     Raises:
-        LeakedTransaction: work of the handler was never committed, and is now rolled back. The job must not be
+        LeakedTransaction: work of the handler was never committed and is now rolled back. The job must not be
             acknowledged, or the work would be lost without a trace.
     """
     _look_for_leaks()
@@ -211,7 +213,7 @@ def thread_end() -> None:
 
 
 def drop(connection: BaseDatabaseWrapper) -> None:
-    """Roll back and close ``connection`` whatever its state is; this thread's next query opens a new one."""
+    """Roll back and close ``connection`` in any state. The next query of this thread opens a new one."""
     logger.warning("dropping the connection to the database %r: a transaction was left open on it", connection.alias)
     connection.run_on_commit = []
     connection.savepoint_ids = []
@@ -221,7 +223,7 @@ def drop(connection: BaseDatabaseWrapper) -> None:
     connection.closed_in_transaction = False
     try:
         connection.rollback()
-    except Exception:  # it is being thrown away; the server rolls back when it closes
+    except Exception:  # the connection is discarded; the server rolls back when it closes
         logger.debug("rollback failed", exc_info=True)
     try:
         connection.close()

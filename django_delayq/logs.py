@@ -1,6 +1,6 @@
-"""Logs that know their job, and those of the worker commands. A project's own ``LOGGING`` wins.
+"""Logging with the fields of the running job, and logging of the worker commands. A project's own ``LOGGING`` wins.
 
-In ``LOGGING``, so that every line of a handler carries the job that it was written in::
+Put this in ``LOGGING`` to add the running job to every log line of a handler::
 
     "filters": {"job": {"()": "django_delayq.logs.JobFilter"}},
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s [%(job_id)s] %(name)s: %(message)s"}},
@@ -24,12 +24,13 @@ from .worker.current import current_job
 PACKAGE: Final = "django_delayq"
 PLAIN: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
-#: what json.dumps leaves as it is, and what ends a line or moves a cursor all the same; only texts of a line hold such
+#: characters that json.dumps does not escape although they end a line or move a cursor; only texts in a line contain
+#: them
 _CONTROL: Final = re.compile(CONTROL)
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-#: what a record is told of the job in whose handler it was made
+#: fields that a record gets from the job whose handler created it
 FIELDS: Final = ("job_id", "queue", "task", "attempt")
 _MOST_IDS: Final = 10
 
@@ -37,8 +38,8 @@ _MOST_IDS: Final = 10
 def job_fields() -> dict[str, Any]:
     """Return ``job_id``, ``queue``, ``task``, ``attempt`` and ``context_<name>`` of the running job, if there is one.
 
-    The ``job_id`` of a batch is that of its first ten jobs, with commas between; the rest is the first job's. Values of
-    the context are masked.
+    For a batch, ``job_id`` lists the first ten ids, separated by commas; the other fields are those of the first job.
+    Values of the context are masked.
     """
     job = current_job()
     if job is None:
@@ -56,10 +57,10 @@ def job_fields() -> dict[str, Any]:
 
 
 class JobFilter(logging.Filter):
-    """Lets every record pass, and gives it the fields of :func:`job_fields`. Fields that it has are left alone.
+    """Filter that passes every record and adds the fields of :func:`job_fields`. Existing fields are kept.
 
-    Arguments:
-        missing: what :data:`FIELDS` are outside of a job, so that a format may always name them; None = leave them out.
+    Args:
+        missing: value of :data:`FIELDS` outside of a job, so that a format may always name them; None omits them.
     """
 
     def __init__(self, missing: str | None = "-") -> None:
@@ -67,7 +68,7 @@ class JobFilter(logging.Filter):
         self._outside = {} if missing is None else dict.fromkeys(FIELDS, missing)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True."""
+        """Return True after adding the fields to ``record``."""
         known = vars(record)
         for name, value in (job_fields() or self._outside).items():
             known.setdefault(name, value)
@@ -75,13 +76,13 @@ class JobFilter(logging.Filter):
 
 
 class JobAdapter(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose records carry the running job's fields, as :class:`JobFilter` would give them.
+    """Logger whose records carry the running job's fields, as :class:`JobFilter` would add them.
 
-    The message stays as it is, so that what groups lines by their text still can.
+    The message is not changed, so that tools that group lines by their text still work.
     """
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """The message, and the arguments with the fields in ``extra``."""
+        """Return the message and the keyword arguments with the fields in ``extra``."""
         found = job_fields()
         if found:
             kwargs["extra"] = {**found, **(kwargs.get("extra") or {})}
@@ -89,18 +90,21 @@ class JobAdapter(logging.LoggerAdapter[logging.Logger]):
 
 
 def get_logger(name: str) -> JobAdapter:
-    """A logger for task modules: ``logger = get_logger(__name__)``. It needs no settings, and works outside of jobs."""
+    """Return a logger for task modules: ``logger = get_logger(__name__)``.
+
+    It needs no settings and also works outside of jobs.
+    """
     return JobAdapter(logging.getLogger(name), {})
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (UTC), level, logger, message, the ``extra`` fields, and error with traceback.
 
-    Also for a project's own ``LOGGING``: ``{"()": "django_delayq.logs.JsonFormatter"}``.
+    It can also be used in a project's own ``LOGGING``: ``{"()": "django_delayq.logs.JsonFormatter"}``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the record as one line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -117,14 +121,14 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(style: str = "plain", verbosity: int = 1) -> bool:
-    """Give the package's logger a handler on stderr, unless the project's ``LOGGING`` gave it one.
+    """Add a handler on stderr to the package's logger, unless the project's ``LOGGING`` configured one.
 
-    Arguments:
+    Args:
         style: "plain" or "json".
-        verbosity: Django's ``--verbosity``: 0 warnings, 1 what happens, 2 and more everything.
+        verbosity: Django's ``--verbosity``: 0 = warnings, 1 = normal events, 2 and more = everything.
 
     Returns:
-        Whether a handler was added.
+        True if a handler was added.
     """
     package = logging.getLogger(PACKAGE)
     if package.hasHandlers():

@@ -1,11 +1,11 @@
-"""A panel for django-debug-toolbar: the jobs that a request scheduled, and what it asked of Redis.
+"""Panel for django-debug-toolbar that shows the jobs a request scheduled and its calls to Redis.
 
 Add it to the toolbar's panels::
 
     DEBUG_TOOLBAR_PANELS = [*debug_toolbar.settings.PANELS_DEFAULTS, "django_delayq.toolbar.JobsPanel"]
 
-Nothing else imports this module, so the toolbar is needed by nobody who does not use it. While the toolbar is loaded,
-the verbs and the calls of scripts go through a wrapper that looks whether a request with this panel is under way.
+No other module imports this one, so only its users need the toolbar. While the toolbar is loaded, the verbs and the
+script calls go through a wrapper that checks for a current request with this panel.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["JobsPanel"]
 
 _here: Final = str(Path(__file__).resolve().parent)
 _current: Final = Local()
-#: what runs coroutines; what stands there says nothing of who called
+#: code that runs coroutines; a frame in it does not identify the caller
 _MACHINERY: Final = ("/django/core/handlers/", "/threading.py", "/concurrent/futures/", "/asyncio/")
 
 
 class JobsPanel(Panel):
-    """The jobs of the request."""
+    """Panel with the jobs of the request."""
 
     is_async = True
     template = "django_delayq/toolbar.html"
@@ -65,7 +65,7 @@ class JobsPanel(Panel):
 
     @property
     def nav_subtitle(self) -> str:
-        """Under the panel's name in the side bar."""
+        """Return the text under the panel's name in the side bar."""
         stats = self._stats
         trips = stats.get("trips", 0)
         words = ngettext("%(trips)d call of Redis in %(ms).1f ms", "%(trips)d calls of Redis in %(ms).1f ms", trips)
@@ -73,20 +73,20 @@ class JobsPanel(Panel):
 
     @property
     def title(self) -> str:
-        """Above the panel, with the number of jobs."""
+        """Return the title above the panel, with the number of jobs."""
         jobs: int = self._stats.get("jobs", 0)
         return str(ngettext("%d job scheduled", "%d jobs scheduled", jobs) % jobs)
 
     def enable_instrumentation(self) -> None:
-        """From now on the calls of this request are ours."""
+        """Start recording the calls of this request."""
         _current.panel = self
 
     def disable_instrumentation(self) -> None:
-        """The request is over."""
+        """Stop recording the calls of this request."""
         _current.panel = None
 
     def generate_stats(self, request: HttpRequest, response: HttpResponse) -> None:
-        """What the template shows; by now the outcomes behind commits are known too."""
+        """Collect the values for the template. By now the outcomes of calls after commits are known too."""
         untyped: Any = self
         shown = [call.shown() for call in self._calls]
         by_verb: dict[str, list[float]] = {}
@@ -107,20 +107,20 @@ class JobsPanel(Panel):
         )
 
     def generate_server_timing(self, request: HttpRequest, response: HttpResponse) -> None:
-        """For the browser's own tools."""
+        """Record the time spent in Redis for the browser's developer tools."""
         untyped: Any = self
         untyped.record_server_timing(
             "redis_time", f"Redis: {self._stats.get('trips', 0)} calls", self._stats.get("ms", 0.0)
         )
 
-    # -- what is told to it ------------------------------------------------------------------------------------------
+    # -- called by the wrappers ----------------------------------------------------------------------------------------
 
     def began(self, call: Call) -> None:
-        """A verb is called."""
+        """Record the call of a verb."""
         self._calls.append(call)
 
     def asked(self, verb: str, seconds: float, failed: bool) -> None:
-        """Redis was asked."""
+        """Record a call to Redis."""
         self._trips.append((verb, seconds, failed))
 
 
@@ -139,7 +139,7 @@ class Call:
         self.ms = 0.0
 
     def shown(self) -> dict[str, Any]:
-        """Plain values for the template, as they are at the end of the request."""
+        """Return plain values for the template, as of the end of the request."""
         handle = self.result if isinstance(self.result, JobHandle) else None
         result = self.error or (handle.outcome if handle else self.result)
         if isinstance(result, dict):
@@ -164,7 +164,7 @@ class Call:
 
 
 def _caller() -> str:
-    """The innermost line of code outside of this package; "" for a coroutine, which is on nobody's stack."""
+    """Return the innermost line of code outside this package; "" for a coroutine, whose caller is not on the stack."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
@@ -179,7 +179,7 @@ def _is_ours(filename: str) -> bool:
 def _is_in_transaction(using: str | None) -> bool:
     try:
         return in_transaction(using)
-    except InvalidJob:  # the verb itself will say what is wrong with the alias
+    except InvalidJob:  # the verb itself reports the wrong alias
         return False
 
 
@@ -188,7 +188,7 @@ def _panel() -> JobsPanel | None:
 
 
 def _watched(act: Callable[..., Any], describe: Callable[..., Call]) -> Callable[..., Any]:
-    """``act``, telling the request's panel of the call."""
+    """Return ``act``, wrapped to record the call in the request's panel."""
 
     @functools.wraps(act)
     def watched(*args: Any, **named: Any) -> Any:
@@ -211,7 +211,7 @@ def _watched(act: Callable[..., Any], describe: Callable[..., Call]) -> Callable
 
 
 def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a script, telling the request's panel how long it took."""
+    """Return a script call, wrapped to record its duration in the request's panel."""
 
     @functools.wraps(act)
     def timed(self: Scripts, name: str, *args: Any) -> Any:
@@ -231,7 +231,7 @@ def _timed(act: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_verbs() -> None:
-    """Put the wrappers where the verbs are looked up at each call."""
+    """Install the wrappers in the places where the verbs are looked up at each call."""
 
     def schedule(task: Any, arguments: Any, named: Any, options: Any) -> Call:
         return Call("schedule", task.name, task.options.queue, "", options.get("using_db"))

@@ -3,17 +3,17 @@
 Each verb is one ``transaction.on_commit`` callback, so that rolling back a savepoint drops exactly the verbs of that
 savepoint, and Django's own test helpers (``captureOnCommitCallbacks``) see them.
 
-Schedules that follow each other share a round trip all the same. The verbs of a transaction stand in a :class:`Line`.
-The first of them that Django calls after the commit takes along the next ones, as far as these are schedules too and
-are *sure* to be called; when Django comes to them they have been sent and do nothing. Sure is a verb whose callback can
-no longer be dropped: none of the savepoints that it depends on was rolled back, or can have been.
+Consecutive schedules nevertheless share a round trip. The verbs of a transaction are queued in a :class:`Line`. The
+first verb that Django calls after the commit also sends the following ones, as long as these are schedules too and are
+*certain* to be called. When Django calls those, they have already been sent and do nothing. A verb is certain if its
+callback can no longer be dropped: none of the savepoints that it depends on was, or can have been, rolled back.
 
-* A verb depends on the savepoints that were open at its call. When one of them is closed, which is seen at the next
-  call, either its callback is gone with the savepoint, or it depends on the outer ones only.
-* A verb that is called after the commit tells that none of the savepoints that it depended on was rolled back since
-  its call; a later verb that depends on no others is sure.
+* A verb depends on the savepoints that were open at its call. When one of them is closed, which is detected at the next
+  call, either its callback is gone with the savepoint, or it depends on the outer savepoints only.
+* A verb that is called after the commit proves that none of the savepoints that it depended on was rolled back since
+  its call. A later verb that depends on no others is certain.
 
-Callbacks that a test calls itself, inside its transaction, take nobody along.
+A callback that a test calls itself, inside its transaction, sends no other verb.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger: Final = logging.getLogger("django_delayq.transactions")
 #: schedule_many also by the outcome: taken, exists, full, paused)
 not_sent: Final[Counter[str]] = Counter()
 
-#: most verbs that share a round trip
+#: maximum number of verbs that share a round trip
 TOGETHER: Final = 250
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """Which verb on which job; for the log and the signal when it cannot be sent."""
+    """Description of a call, used in the log and the signal when it cannot be sent."""
 
     verb: str
     queue: str
@@ -60,7 +60,7 @@ class What:
 
 
 def in_transaction(using: str | None) -> bool:
-    """Whether an ``atomic`` block is open here on the database ``using`` (None = the default one).
+    """Return True if an ``atomic`` block is open here on the database ``using`` (None = the default one).
 
     Raises:
         InvalidJob: there is no such database.
@@ -79,12 +79,12 @@ def now_or_on_commit(
 ) -> T | OnCommit:
     """Call ``send`` now, or after the commit if a transaction is open on ``using``.
 
-    Arguments:
+    Args:
         failed: called with the error when ``send`` fails after the commit. Such an error is logged, counted in
-            :data:`not_sent` and signalled, never raised: the transaction has succeeded already.
+            :data:`not_sent` and signalled, never raised: the transaction has already succeeded.
 
     Raises:
-        Whatever ``send`` raises, when it is called now.
+        Exception: any error of ``send``, when it is called now.
     """
     if not in_transaction(using):
         return send()
@@ -93,15 +93,15 @@ def now_or_on_commit(
 
 
 class Late:
-    """A verb that waits for the commit. The testing kit finds these among Django's callbacks.
+    """Call that waits for the commit. The testing kit finds these among Django's callbacks.
 
     Attributes:
-        what: which verb on which job.
-        sent: whether the commit has come.
-        line: the verbs of its transaction.
-        place: which of them it is.
-        opened: the savepoints that were open at its call.
-        risk: those of them that may still be rolled back; None = one was.
+        what: description of the call.
+        sent: True once the call was sent after the commit.
+        line: queue of the calls of its transaction.
+        place: position in ``line``.
+        opened: savepoints that were open at the call.
+        risk: those of them that may still be rolled back; None if one was rolled back.
     """
 
     __slots__ = ("_failed", "_send", "line", "opened", "place", "risk", "sent", "what")
@@ -120,10 +120,10 @@ class Late:
         self.sent = False
 
     def wait(self, using: str | None) -> None:
-        """From now on it is called after the commit of the open transaction."""
+        """Register the call to run after the commit of the open transaction."""
         connection = connections[using or DEFAULT_DB_ALIAS]
         line = _lines.get(connection)
-        if line is None or not connection.run_on_commit:  # whatever stood there is committed, or gone
+        if line is None or not connection.run_on_commit:  # the earlier queue is committed, or dropped
             line = _lines[connection] = Line(connection)
         line.append(self)
         transaction.on_commit(self, using=using, robust=True)
@@ -136,18 +136,18 @@ class Late:
             self.deliver(batch)
 
     def travels_with(self, first: Late) -> bool:
-        """Whether both are sent by one :meth:`deliver` of ``first``."""
+        """Return True if this call and ``first`` can be sent by one :meth:`deliver` of ``first``."""
         return False
 
     def deliver(self, batch: Sequence[Any]) -> None:
-        """Sends the verbs of ``batch``, of which this is the first; raises nothing."""
+        """Send the calls of ``batch``, of which this is the first. Never raises."""
         try:
             self._send()
         except Exception as error:
             self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """It was not sent, and nobody is left to whom that could be raised."""
+        """Log, count and signal a call that was not sent. It cannot be raised, because its caller is gone."""
         what = self.what
         not_sent[type(error).__name__] += 1
         logger.error(
@@ -165,7 +165,7 @@ class Late:
 
 
 class Line:
-    """The verbs of one transaction, in the order of their calls."""
+    """Queue of the calls of one transaction, in call order."""
 
     __slots__ = ("_at_risk", "_connection", "_verbs")
 
@@ -175,7 +175,7 @@ class Line:
         self._at_risk: dict[str, list[Late]] = {}
 
     def append(self, late: Late) -> None:
-        """Another verb is called now."""
+        """Add a call that is made now."""
         late.line, late.place = self, len(self._verbs)
         late.opened = late.risk = frozenset(sid for sid in self._connection.savepoint_ids if sid is not None)
         for sid in [sid for sid in self._at_risk if sid not in late.opened]:
@@ -185,7 +185,7 @@ class Line:
         self._verbs.append(late)
 
     def _closed(self, sid: str) -> None:
-        """A savepoint is not open any more: what became of the verbs that depended on it?"""
+        """Update the calls that depended on a savepoint which is no longer open."""
         verbs = self._at_risk.pop(sid)
         there = set()
         waiting: list[Any] = self._connection.run_on_commit  # (savepoints, callback, robust)
@@ -199,7 +199,7 @@ class Line:
                 late.risk = late.risk - {sid} if late in there else None
 
     def with_followers(self, first: Late) -> list[Late]:
-        """The verb that is called, and those that are sent with it."""
+        """Return the call that is due, followed by those that are sent with it."""
         batch = [first]
         if self._connection.in_atomic_block:
             return batch
@@ -215,12 +215,12 @@ class Line:
 _lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, Line]] = WeakKeyDictionary()
 
 
-#: outcomes of schedule_many by which a job is not stored
+#: outcomes of schedule_many for jobs that are not stored
 REFUSED: Final = ("taken", "exists", "full", "paused")
 
 
 def log_refused(what: What, counts: Mapping[str, int]) -> None:
-    """After a commit nobody is left to read the counts, so what was not stored is logged and counted in `not_sent`."""
+    """Log jobs that were not stored and count them in `not_sent`: after a commit the caller cannot read the counts."""
     for outcome in REFUSED:
         number = counts.get(outcome, 0)
         if number:

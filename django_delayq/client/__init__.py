@@ -1,6 +1,6 @@
-"""A client of the HTTP API, for programs without Django. It needs the standard library only.
+"""Client of the HTTP API, for programs without Django. It needs only the standard library.
 
-::
+Example::
 
     from django_delayq.client import Client
 

@@ -1,4 +1,4 @@
-"""What the server says, with types. Members that this version does not know are left out; a newer server has more."""
+"""Typed responses of the server. Unknown members are ignored."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ T = TypeVar("T")
 
 
 def moment(text: str | None) -> datetime | None:
-    """An aware datetime of what JSON has; None as it is."""
+    """Return a JSON time as an aware datetime; None stays None."""
     return None if text is None else datetime.fromisoformat(text)
 
 
 def body_of(data: Mapping[str, Any]) -> bytes | None:
-    """The raw bytes of a job of a pull queue; None of others."""
+    """Return the raw bytes of a job of a pull queue; None for other jobs."""
     if "body_base64" in data:
         return base64.b64decode(data["body_base64"])
     return data["body"].encode() if "body" in data else None
 
 
 def made(kind: type[T], data: Mapping[str, Any], /, **given: Any) -> T:
-    """An instance of a dataclass; a member with a ``read`` in its metadata goes through it."""
+    """Return an instance of a dataclass; a member with a ``read`` in its metadata is converted with it."""
     for one in fields(kind):  # type: ignore[arg-type]
         if one.init and one.name not in given and one.name in data:
             reader: Callable[[Any], Any] | None = one.metadata.get("read")
@@ -37,7 +37,7 @@ _MOMENT: Final = {"read": moment}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """A job that was taken in. ``outcome``: created, merged, replaced, ignored, gated, outbox, or skipped (no id)."""
+    """Stored job. ``outcome``: created, merged, replaced, ignored, gated, outbox, or skipped (no id)."""
 
     id: str | None
     queue: str
@@ -47,7 +47,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Many:
-    """What became of each of many: (id, outcome) in the order asked, and how often each outcome came."""
+    """Outcomes of many jobs: (id, outcome) of each in the order of the request, and counts by outcome."""
 
     results: list[tuple[str | None, str]]
     counts: dict[str, int]
@@ -55,7 +55,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobError:
-    """The last error of a job. ``kind`` is the class of the exception."""
+    """Last error of a job. ``kind`` is the class of the exception."""
 
     kind: str = ""
     message: str = ""
@@ -68,10 +68,11 @@ def _job_error(data: Mapping[str, Any] | None) -> JobError | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as it was seen at one moment; its arguments are masked.
+    """State of a job at one moment; its arguments are masked.
 
-    ``state`` is delayed, ready, reserved or morgue. It carries ``args`` and ``kwargs``, or ``payloads`` (the first 50
-    of a merged one), or ``body`` (of a queue of kind pull); nothing if they were too large for a list (``cut``).
+    ``state`` is delayed, ready, reserved or morgue. The job has ``args`` and ``kwargs``, or ``payloads`` (the first 50
+    of a merged job), or ``body`` (in a queue of kind pull), or none of these if they were too large for a list
+    (``cut``).
     """
 
     queue: str
@@ -105,15 +106,15 @@ class Job:
 
 
 def job_of(data: Mapping[str, Any]) -> Job:
-    """A job of JSON."""
+    """Return a job from JSON."""
     return made(Job, data, body=body_of(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk:
-    """What a verb did to many jobs: how often each outcome came, and of jobs that were named (id, outcome) of each.
+    """Result of a verb on many jobs: counts by outcome, and (id, outcome) of each job that was named.
 
-    ``complete`` is False if there is more to do.
+    ``complete`` is False if there are more jobs to process.
     """
 
     counts: dict[str, int]
@@ -125,7 +126,7 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many jobs lie where. Failed ones are also counted as delayed or ready."""
+    """Numbers of jobs by place. Failed jobs are also counted as delayed or ready."""
 
     delayed: int = 0
     ready: int = 0
@@ -147,10 +148,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A queue. ``paused`` is "in", "out", "both" or ""; a limit that is None is none.
+    """Queue. ``paused`` is "in", "out", "both" or ""; a limit of None means no limit.
 
-    ``counts``, ``lag_seconds`` and ``counters`` are known where queues are looked at, not where they are changed;
-    ``by_shard`` where one is looked at.
+    ``counts``, ``lag_seconds`` and ``counters`` are present in responses that read queues, not in those that change
+    them; ``by_shard`` only when a single queue is read.
     """
 
     name: str
@@ -171,7 +172,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """What one thread of a worker ran at its last heartbeat."""
+    """Job that a worker thread ran at its last heartbeat."""
 
     slot: int
     queue: str
@@ -184,7 +185,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker process, as it last said."""
+    """Worker process, as of its last heartbeat."""
 
     name: str
     host: str
@@ -207,7 +208,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stat:
-    """How long a queue is: jobs outside the morgue, jobs in it, and how many seconds the oldest due one waits."""
+    """Length of a queue: jobs outside the morgue, jobs in it, and the seconds since the oldest ready job became due."""
 
     length: int
     morgue_length: int
@@ -216,13 +217,13 @@ class Stat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """The length of everything."""
+    """Lengths of all queues."""
 
     total: Stat
     by_queue: dict[str, Stat]
 
 
 def stats_of(data: Mapping[str, Any]) -> Stats:
-    """Stats of JSON."""
+    """Return stats from JSON."""
     by_queue = {name: made(Stat, one) for name, one in data["by_queue"].items()}
     return Stats(total=made(Stat, data["total"]), by_queue=by_queue)

@@ -1,4 +1,4 @@
-"""What all parts of the client share."""
+"""Base class and helpers shared by all parts of the client."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ T = TypeVar("T")
 Seconds = float | timedelta
 #: jobs of one settling request
 SETTLED_AT_ONCE: Final = 250
-#: jobs of one request that produces, or speaks of jobs
+#: jobs of one request that produces or names jobs
 AT_ONCE: Final = 1000
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-#: of the jobs of one request; servers take bodies of 4 MiB unless their settings say otherwise
+#: maximum size of the jobs of one request; servers accept bodies of 4 MiB unless their settings differ
 MOST_BYTES: Final = 2 * 1024 * 1024
 
 
 class Base:
-    """A connection to the API. Any thread may use it; each has a connection of its own, kept alive.
+    """Connection to the API. It is thread-safe: each thread has its own connection, which is kept alive.
 
     Args:
-        url: where the project includes ``django_delayq.api.urls`` ("https://shop.example/delayq/").
-        token: of a user with the permissions that are needed; "" = none.
-        timeout: seconds for connecting, and for each answer.
-        retries: further attempts after a broken connection, 429, 502, 503 and 504, with growing pauses, or as long as
-            the server says in Retry-After (more than 30 s: the error is raised at once). Every attempt of a POST
-            carries the same Idempotency-Key.
-        headers: further ones, for a proxy or another way of authentication.
-        worker: who reserves, as others see it; default: this host and process.
+        url: address under which the project includes ``django_delayq.api.urls`` ("https://shop.example/delayq/").
+        token: token of a user with the required permissions; "" = none.
+        timeout: seconds for connecting, and for each response.
+        retries: further attempts after a broken connection, 429, 502, 503 and 504, with growing pauses, or after the
+            time in Retry-After (more than 30 s: the error is raised at once). Every attempt of a POST carries the same
+            Idempotency-Key.
+        headers: further headers, for a proxy or another way of authentication.
+        worker: name of the holder of reserved jobs; default: this host and process.
         context: for https; None = the system's certificates.
 
     Raises:
-        ValueError: the address, or the token, is none.
+        ValueError: the address or the token is invalid.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Base:
 
     @property
     def _worker(self) -> str:
-        """Who reserves. A process that was forked has another number than its parent."""
+        """Name of the holder of reserved jobs. A forked process has another number than its parent."""
         return self._named or f"http-{socket.gethostname()[:200]}-{os.getpid()}"
 
     def close(self) -> None:
-        """End this thread's connection. The client may go on: a new one is opened."""
+        """Close this thread's connection. The client can still be used: it opens a new one."""
         self._wire.close()
 
     def __enter__(self) -> Self:
@@ -95,21 +95,21 @@ class Base:
 
 
 def seconds(span: Seconds) -> float:
-    """A span as a number of seconds."""
+    """Return a time span as a number of seconds."""
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
 def said(**members: Any) -> dict[str, Any]:
-    """The members that are not None, as JSON has them: spans in seconds, moments in ISO 8601.
+    """Return the members that are not None as JSON values: spans in seconds, times in ISO 8601.
 
     Raises:
-        ValueError: a moment without a time zone.
+        ValueError: a time without a time zone.
     """
     return plain({name: value for name, value in members.items() if value is not None})
 
 
 def plain(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with those that are None."""
+    """Return all members as JSON values, including those that are None."""
     return {name: _plain(name, value) for name, value in members.items()}
 
 
@@ -124,12 +124,12 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def size_of(entry: Mapping[str, Any]) -> int:
-    """How many bytes it has as JSON."""
+    """Return the size of an entry as JSON, in bytes."""
     return len(json.dumps(entry, ensure_ascii=False).encode(errors="replace"))
 
 
 def chunks(items: Iterable[T], size: int, *, weigh: Callable[[T], int] | None = None) -> Iterator[list[T]]:
-    """The items in lists of up to ``size``, and of ``MOST_BYTES`` together where ``weigh`` says how many one has."""
+    """Yield the items in lists of up to ``size``; with ``weigh``, of at most ``MOST_BYTES`` in total."""
     found: list[T] = []
     weight = 0
     for item in items:

@@ -1,4 +1,4 @@
-"""The client itself: all its parts together."""
+"""The client class, composed of all its parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .producing import Producing
 
 
 class Client(Producing, Consuming, Operating, Looking):
-    """The HTTP API of django_delayq; see :class:`django_delayq.client.base.Base` for its arguments.
+    """Client of the HTTP API of django_delayq; see :class:`django_delayq.client.base.Base` for its arguments.
 
-    Every method raises :class:`ApiError`, or the subclass that says more.
+    Every method raises :class:`ApiError`, or a more specific subclass.
     """

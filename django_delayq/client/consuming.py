@@ -1,4 +1,4 @@
-"""Take due jobs, and say how they ended."""
+"""Consumer verbs: reserve due jobs and settle them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from .answers import moment
 from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, said, seconds, size_of
 from .held import HeldJob, held_of
 
-#: longest wait of one request, seconds; a longer one is several
+#: longest wait of one request, in seconds; a longer wait takes several requests
 _LONGEST_WAIT: Final = 20.0
 _REASON_CHARS: Final = 200
-#: of each part of an error; servers keep less
+#: characters of each part of an error; servers keep fewer
 _ERROR_CHARS: Final = 64 * 1024
 
 
 class Consuming(Base):
-    """The verbs of who does the work."""
+    """Consumer verbs of the client."""
 
     def reserve(
         self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds = 60, worker: str = ""
     ) -> list[HeldJob]:
-        """Take up to ``max`` due jobs of a queue, or of several that are served in turn.
+        """Reserve up to ``max`` due jobs of a queue, or of several queues that are served in turn.
 
         Args:
-            queues: names.
+            queues: names of the queues.
             max: 1 … 250.
             wait: seconds to wait for the first job.
-            ttr: seconds until the jobs are somebody else's again, unless they are touched.
-            worker: who reserves, as others see it; default: the client's.
+            ttr: seconds until the leases of the jobs expire, unless they are touched.
+            worker: name of the holder; default: the client's.
 
         Returns:
             The jobs; an empty list if there was none in time.
 
         Raises:
-            ApiError: the request was refused, or there was no answer.
+            ApiError: the request was refused, or there was no response.
         """
         if not queues:
             raise ValueError('which queue? client.reserve("mail"), or several: client.reserve("mail", "sms")')
@@ -50,34 +50,39 @@ class Consuming(Base):
             left = end - time.monotonic()
             if jobs or left <= 0:
                 return jobs
-            # Who cannot wait for us says when it is worth asking again.
+            # A server that cannot hold the request returns the time for the next one.
             time.sleep(min(pause, left))
 
     def ack(self, jobs: Sequence[HeldJob]) -> list[bool]:
-        """They are done. Of each whether that counted; False = its lease was lost.
+        """Acknowledge jobs as done. Return for each job if that counted; False = its lease was lost.
 
-        Jobs that were ended here before are not sent, and are False.
+        Jobs that were already ended here are not sent, and return False.
         """
         return self._settle("ack", jobs)
 
     def fail(
         self, jobs: Sequence[HeldJob], error: BaseException | str = "", delay: Seconds | None = None
     ) -> list[bool]:
-        """The attempts failed and count. They are due again after ``delay``, by default after their tasks' back-off, or
-        go to the morgue where this was the last attempt."""
+        """Record failed attempts, which are counted.
+
+        The jobs are due again after ``delay``, by default after their tasks' back-off, or go to the morgue if this was
+        the last attempt.
+        """
         return self._settle("fail", jobs, error=_told(error), delay=delay)
 
     def release(self, jobs: Sequence[HeldJob], delay: Seconds | None = None) -> list[bool]:
-        """Give them back without counting an attempt, after ``delay`` or (None) at their old places."""
+        """Release jobs without counting an attempt, due after ``delay`` or (None) at their old places."""
         return self._settle("release", jobs, delay=delay)
 
     def bury(self, jobs: Sequence[HeldJob], reason: str = "") -> list[bool]:
-        """They can never succeed: into the morgue, where a person finds the reason."""
+        """Move jobs that can never succeed to the morgue, with the reason."""
         return self._settle("bury", jobs, reason=_text(reason[:_REASON_CHARS]) or None)
 
     def touch(self, jobs: Sequence[HeldJob], ttr: Seconds | None = None) -> list[bool]:
-        """Hold them longer: ``ttr`` from now on, by default as long as each was reserved for. False where the lease was
-        lost."""
+        """Extend the leases: ``ttr`` from now on, by default as long as each job was reserved for.
+
+        Return False for jobs whose lease was lost.
+        """
 
         def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
             job.lost, job.should_stop = not answer["held"], answer["stopping"]
@@ -135,7 +140,10 @@ def _told(error: BaseException | str) -> dict[str, str] | str | None:
 
 
 def _text(text: str) -> str:
-    """What can be sent of it: an error that cannot be told would leave its job to the end of the lease."""
+    """Return the text in a form that can be sent.
+
+    A job whose error could not be sent would stay leased until the lease expires.
+    """
     if len(text) > _ERROR_CHARS:
         half = _ERROR_CHARS // 2
         text = f"{text[:half]}\n… (cut here) …\n{text[-half:]}"

@@ -1,4 +1,4 @@
-"""What the client raises: one class for each kind of answer that a program may want to tell apart."""
+"""Exceptions of the client: one class for each kind of error that a program may want to handle separately."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Final
 
 
 class ApiError(Exception):
-    """The server refused, or did not answer.
+    """Error response, or no response at all.
 
     Attributes:
-        status: HTTP status; 0 if there was no answer.
-        code: what is wrong, in a word that stays the same ("queue_full", …).
-        detail: what is wrong and what to do next, for people.
-        errors: (JSON pointer into the request's body, what is wrong there).
-        retry_after: seconds after which it is worth asking again, None if nothing is known.
-        done: of a call that sends several requests: the results of those before this one.
+        status: HTTP status; 0 if there was no response.
+        code: stable identifier of the error ("queue_full", …).
+        detail: readable description of the error and what to do next.
+        errors: (JSON pointer into the request's body, description of the error there).
+        retry_after: seconds after which a retry is worthwhile, None if unknown.
+        done: for a call that sends several requests: the results of those before this one.
     """
 
     def __init__(
@@ -37,51 +37,51 @@ class ApiError(Exception):
 
 
 class Invalid(ApiError):
-    """The request says something that cannot be (400, 413, 415, 422). Nothing was done."""
+    """Invalid request (400, 413, 415, 422). Nothing was done."""
 
 
 class NotAuthenticated(ApiError):
-    """Who is it? The token is missing or wrong."""
+    """Missing or wrong token."""
 
 
 class PermissionDenied(ApiError):
-    """The token's user may not do this."""
+    """Missing permission of the token's user."""
 
 
 class NotFound(ApiError):
-    """There is no such queue, job, worker or address."""
+    """Unknown queue, job, worker or address."""
 
 
 class QueueNotFound(NotFound):
-    """There is no such queue."""
+    """Unknown queue."""
 
 
 class JobNotFound(NotFound):
-    """There is no such job (any more)."""
+    """Unknown job, or a job that no longer exists."""
 
 
 class Conflict(ApiError):
-    """It cannot be done as things are now (409)."""
+    """Conflict with the current state (409)."""
 
 
 class IdTaken(Conflict):
-    """The id belongs to a live job of another task, or ``on_conflict="error"`` met a live job."""
+    """Id of a live job of another task, or of any live job with ``on_conflict="error"``."""
 
 
 class QueueNotEmpty(Conflict):
-    """The queue holds jobs or graves; empty it first, or delete it with ``force``."""
+    """Queue that still holds jobs or morgue records; empty it first, or delete it with ``force``."""
 
 
 class TryLater(ApiError):
-    """Nothing is wrong with the request; see :attr:`retry_after`."""
+    """Valid request that the server cannot handle now; see :attr:`retry_after`."""
 
 
 class QueueFull(TryLater):
-    """The queue reached its limit. Nothing was stored."""
+    """Queue that has reached its limit. Nothing was stored."""
 
 
 class QueuePaused(TryLater):
-    """The queue takes no new jobs until somebody resumes it. Nothing was stored."""
+    """Queue that is paused for new jobs until it is resumed. Nothing was stored."""
 
 
 class Throttled(TryLater):
@@ -89,7 +89,7 @@ class Throttled(TryLater):
 
 
 class Unavailable(TryLater):
-    """The queue, or the server, does not answer. What changes something may have been carried out."""
+    """No response from the queue or the server. A request that changes something may have been executed."""
 
 
 _BY_CODE: Final[dict[str, type[ApiError]]] = {
@@ -104,7 +104,7 @@ _BY_CODE: Final[dict[str, type[ApiError]]] = {
     "throttled": Throttled,
     "idempotency_in_progress": TryLater,
 }
-#: for codes that this version does not know, and for answers of somebody between us and the server
+#: for codes that this version does not know, and for responses of proxies between client and server
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {
     400: Invalid,
     401: NotAuthenticated,
@@ -122,11 +122,11 @@ _BY_STATUS: Final[dict[int, type[ApiError]]] = {
 
 
 def error_of(status: int, problem: object, retry_after: float | None) -> ApiError:
-    """The exception for an answer that is an error; ``problem`` is its JSON, whatever it is."""
+    """Return the exception for an error response; ``problem`` is its JSON, of any form."""
     told: Mapping[str, Any] = problem if isinstance(problem, Mapping) else {}
     code = str(told.get("code") or f"http_{status}")
     detail = str(told.get("detail") or f"the server answered {status} without saying why")
-    # Somebody between us and the server may have a form of his own for what is called like ours.
+    # A proxy may send members of the same names in another form.
     listed = told.get("errors")
     errors = [
         (str(one.get("pointer", "")), str(one.get("detail", "")))

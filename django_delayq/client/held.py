@@ -1,4 +1,4 @@
-"""A job in the caller's hands."""
+"""Job that the client has reserved."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ logger: Final = logging.getLogger("django_delayq.client")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HeldJob:
-    """A job that this program holds until ``lease_ends``. Nobody renews the lease but :meth:`touch`.
+    """Job that this program holds until ``lease_ends``. Only :meth:`touch` extends the lease.
 
-    One of :meth:`ack`, :meth:`fail`, :meth:`release` and :meth:`bury` ends it; each answers whether it counted, and
-    after the first of them every other answers False. False from the first one means that the lease was lost: the job
-    is somebody else's by now, or back in the queue, and nothing was changed. As a context manager it acks at the end of
-    the block and fails on an exception.
+    One of :meth:`ack`, :meth:`fail`, :meth:`release` and :meth:`bury` ends it. Each returns True if it counted; after
+    the first of them every other returns False. False from the first one means that the lease was lost: the job is held
+    by another worker by now, or is back in the queue, and nothing was changed. As a context manager the job is
+    acknowledged at the end of the block and fails on an exception.
 
     Attributes:
-        body: raw bytes of a queue of kind pull. Jobs of others have ``args`` and ``kwargs``, or ``payloads``.
+        body: raw bytes of a job of a pull queue. Other jobs have ``args`` and ``kwargs``, or ``payloads``.
         attempt: number of this counted attempt; the first is 1.
         noe: how often it was handed out before, counted or not.
-        lives: attempts that are left, this one included.
+        lives: attempts that are left, including this one.
         ttr: seconds that it was reserved for.
-        should_stop: somebody cancelled it; known after a :meth:`touch`.
-        lost: the lease is known to be lost.
-        ended: it was ended here.
+        should_stop: True if it was cancelled; updated by :meth:`touch`.
+        lost: True if the lease is known to be lost.
+        ended: True if it was ended here.
     """
 
     queue: str
@@ -64,29 +64,34 @@ class HeldJob:
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def ack(self) -> bool:
-        """It is done; nothing of it stays."""
+        """Acknowledge the job as done; it is deleted."""
         with self._guard:
             return self._client.ack([self])[0]
 
     def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> bool:
-        """The attempt failed and counts. It is due again after ``delay``, by default after its task's back-off, or goes
-        to the morgue if this was its last attempt."""
+        """Record a failed attempt, which is counted.
+
+        The job is due again after ``delay``, by default after its task's back-off, or goes to the morgue if this was
+        its last attempt.
+        """
         with self._guard:
             return self._client.fail([self], error, delay)[0]
 
     def release(self, delay: float | timedelta | None = None) -> bool:
-        """Give it back without counting an attempt, after ``delay`` or (None) at its old place."""
+        """Release the job without counting an attempt, due after ``delay`` or (None) at its old place."""
         with self._guard:
             return self._client.release([self], delay)[0]
 
     def bury(self, reason: str = "") -> bool:
-        """It can never succeed: into the morgue, where a person finds the reason."""
+        """Move a job that can never succeed to the morgue, with the reason."""
         with self._guard:
             return self._client.bury([self], reason)[0]
 
     def touch(self, ttr: float | timedelta | None = None) -> bool:
-        """Hold it longer: ``ttr`` from now on, by default as long as it was reserved for. False if the lease was
-        lost."""
+        """Extend the lease: ``ttr`` from now on, by default as long as the job was reserved for.
+
+        Return False if the lease was lost.
+        """
         with self._guard:
             return self._client.touch([self], ttr)[0]
 
@@ -96,7 +101,7 @@ class HeldJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ack, fail, or (for what ends the process) release, unless the block has ended the job itself."""
+        """Ack, fail, or (for exceptions that end the process) release, unless the block has ended the job itself."""
         if self.ended:
             return
         if error is None:
@@ -108,10 +113,10 @@ class HeldJob:
                 self.fail(error)
             else:
                 self.release()
-        except ApiError as trouble:  # the block's own error is what the caller has to hear of
+        except ApiError as trouble:  # the caller has to receive the block's own error
             logger.warning("%s: %s was not told to the server; its lease will end: %s", self.id, kind, trouble)
 
 
 def held_of(data: Mapping[str, Any], client: Consuming, ttr: float) -> HeldJob:
-    """A held job of JSON."""
+    """Return a held job from JSON."""
     return made(HeldJob, data, body=body_of(data), ttr=ttr, _client=client)

@@ -1,4 +1,4 @@
-"""Look back: what became of jobs, hour by hour, and what comes."""
+"""History verbs: attempts by hour, and forecasts."""
 
 from __future__ import annotations
 
@@ -8,32 +8,35 @@ from typing import Any
 
 from .base import Base, said
 
-#: a moment, or Unix seconds
+#: a datetime, or Unix seconds
 Moment = datetime | float | None
 
 
 class Looking(Base):
-    """The history that the pipeline keeps. Answers are dicts, as the OpenAPI document has them."""
+    """History that the pipeline keeps. Responses are dicts, as described in the OpenAPI document."""
 
     def hours(
         self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
     ) -> Iterator[dict[str, Any]]:
-        """What became of the runs of each hour, queue and task, the latest first, page by page as asked for."""
+        """Yield the metrics of each hour, queue and task, the latest first. Pages are fetched as needed."""
         return self._rows("hours", _asked(queue, task, since, until))
 
     def history(self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None) -> dict[str, Any]:
-        """The same added up: in all, over time, and by task; without ``since`` and ``until`` the last 24 hours."""
+        """Return the summed metrics: in total, over time, and by task.
+
+        The default without ``since`` and ``until`` is the last 24 hours.
+        """
         found: dict[str, Any] = self._get("history", "summary", **_asked(queue, task, since, until))
         return found
 
     def pipeline_runs(
         self, *, kind: str | None = None, state: str | None = None, run_id: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The runs of the pipeline, the latest first."""
+        """Yield the pipeline runs, the latest first."""
         return self._rows("runs", said(kind=kind, state=state, run_id=run_id))
 
     def forecast(self, queue: str = "") -> dict[str, Any]:
-        """What falls due in the next 24 hours, and when it will be done."""
+        """Return the jobs that fall due in the next 24 hours, and when they will be done."""
         found: dict[str, Any] = self._get("history", "forecast", **said(queue=queue or None))
         return found
 

@@ -1,4 +1,4 @@
-"""Look, and give orders."""
+"""Operator verbs: inspect and change queues, jobs and workers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .answers import Bulk, Job, Queue, Stats, Worker, job_of, made, moment, stat
 from .base import AT_ONCE, Base, Seconds, chunks, plain, said
 from .errors import ApiError, JobNotFound, Unavailable
 
-#: the ids that a verb is for, None with ``all``
+#: ids that a verb applies to, None with ``all``
 Ids = Sequence[str] | None
-#: the same of the morgue, also by its records, as :meth:`Operating.morgue` gives them
+#: the same for the morgue, where records from :meth:`Operating.morgue` are accepted too
 Graves = Sequence[str | Job] | None
 
 
 class Listing(TypedDict, total=False):
-    """What a list of jobs is to show; without anything, all that wait (or all of the morgue).
+    """Filters of a list of jobs; by default all waiting jobs (or the whole morgue).
 
-    ``state`` is delayed, ready, waiting, reserved, gated or failed (not of the morgue), ``by`` one of the orders of the
-    state, ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is the
-    size of one page: the list goes on behind it.
+    ``state`` is delayed, ready, waiting, reserved, gated or failed (not for the morgue), ``by`` one of the orders of
+    the state, ``order`` asc or desc, ``min`` and ``max`` are bounds in the unit of ``by``, ``limit`` (up to 250) is the
+    size of one page; further pages are fetched as needed.
     """
 
     state: str
@@ -37,36 +37,48 @@ class Listing(TypedDict, total=False):
 
 
 class Operating(Base):
-    """The verbs of who looks after the queues."""
+    """Operator verbs of the client."""
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[Queue]:
-        """All queues, with what lies in them."""
+        """Return all queues, with their counts."""
         return [made(Queue, one) for one in self._get("queues")["queues"]]
 
     def queue(self, name: str) -> Queue:
-        """One queue, also shard by shard. Raises: QueueNotFound."""
+        """Return one queue, including the values of each shard.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
         return made(Queue, self._get("queues", name))
 
     def create_queue(self, name: str, **policy: Any) -> Queue:
-        """Make a queue: ``kind``, ``shards``, ``max_length``, ``morgue_max``, ``morgue_ttl``, ``priorities``.
+        """Create a queue: ``kind``, ``shards``, ``max_length``, ``morgue_max``, ``morgue_ttl``, ``priorities``.
 
         Raises:
-            Conflict: it is there and is something else, or the project's settings say otherwise.
+            Conflict: it exists with other values, or the project's settings differ.
         """
         return made(Queue, self._post("queues", body={"name": name, **said(**policy)}))
 
     def limit_queue(self, name: str, **limits: Any) -> Queue:
-        """Change its limits; None takes one away, what is not given stays. Raises: Conflict, QueueNotFound."""
+        """Change limits of a queue. None removes a limit, limits that are not given stay.
+
+        Raises:
+            Conflict, QueueNotFound: the limits cannot be changed, or there is no such queue.
+        """
         return made(Queue, self._wire.ask("PATCH", "v1", "queues", name, body=plain(limits)).data)
 
     def delete_queue(self, name: str, *, force: bool = False) -> None:
-        """Delete it; with ``force`` its jobs are lost. Raises: QueueNotEmpty, QueueNotFound."""
+        """Delete a queue; with ``force`` its jobs are lost.
+
+        Raises:
+            QueueNotEmpty, QueueNotFound: the queue holds jobs, or there is no such queue.
+        """
         self._wire.ask("DELETE", "v1", "queues", name, query={"force": True if force else None})
 
     def pause(self, name: str, direction: str = "both") -> Queue:
-        """Take no jobs in ("in"), hand none out ("out"), or both; what is held goes on."""
+        """Stop storing new jobs ("in"), handing jobs out ("out"), or both; held jobs continue."""
         return made(Queue, self._post("queues", name, "pause", body={"direction": direction}))
 
     def resume(self, name: str, direction: str = "both") -> Queue:
@@ -74,22 +86,22 @@ class Operating(Base):
         return made(Queue, self._post("queues", name, "resume", body={"direction": direction}))
 
     def reshard(self, name: str, shards: int) -> Queue:
-        """Change the number of shards, while everything goes on."""
+        """Change the number of shards during operation."""
         return made(Queue, self._post("queues", name, "reshard", body={"shards": shards}))
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     def jobs(self, queue: str, **query: Unpack[Listing]) -> Iterator[Job]:
-        """All jobs of a list, fetched page by page as they are asked for; see :class:`Listing`."""
+        """Yield all jobs of a list. Pages are fetched as needed; see :class:`Listing`."""
         return self._pages(("queues", queue, "jobs"), query)
 
     def morgue(self, queue: str, **query: Unpack[Listing]) -> Iterator[Job]:
-        """All jobs of the morgue, fetched page by page as they are asked for; see :class:`Listing`."""
+        """Yield all jobs of the morgue. Pages are fetched as needed; see :class:`Listing`."""
         return self._pages(("queues", queue, "morgue"), query)
 
     def job(self, queue: str, id: str) -> Job | None:
-        """One job; None if there is none (any more)."""
-        if id in (".", ".."):  # what lies between would take them out of the address
+        """Return one job; None if there is none (any more)."""
+        if id in (".", ".."):  # path normalisation would remove such a segment
             lists = (self.jobs(queue, id=id), self.jobs(queue, id=id, state="reserved"), self.morgue(queue, id=id))
             return next(chain.from_iterable(lists), None)
         try:
@@ -98,24 +110,33 @@ class Operating(Base):
             return None
 
     def graves(self, queue: str, id: str) -> list[Job]:
-        """All records of an id in the morgue."""
+        """Return all records of an id in the morgue."""
         try:
             return list(self._pages(("queues", queue, "morgue", id), {}))
         except JobNotFound:
             return []
 
     def cancel_job(self, queue: str, id: str) -> str:
-        """Cancel one: "cancelled", "stopping" (it runs), or "outbox" while Redis is away. Raises: JobNotFound."""
+        """Cancel one job: "cancelled", "stopping" (it is running), or "outbox" while Redis is unavailable.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
         return str(self._wire.ask("DELETE", "v1", "queues", queue, "jobs", id).data["outcome"])
 
     def reschedule_job(
         self, queue: str, id: str, *, delay: Seconds | None = None, at: datetime | float | None = None
     ) -> datetime | None:
-        """Give one another due time, which comes back. Raises: JobNotFound; Conflict, if it runs and nothing waits."""
+        """Set another due time for one job and return it.
+
+        Raises:
+            JobNotFound: there is no such job.
+            Conflict: it is running and nothing waits behind it.
+        """
         answer = self._wire.ask("PATCH", "v1", "queues", queue, "jobs", id, body=said(delay=delay, at=at))
         return moment(answer.data["due"])
 
-    # -- orders for jobs ---------------------------------------------------------------------------------------------
+    # -- verbs for many jobs -----------------------------------------------------------------------------------------
 
     def cancel(self, queue: str, ids: Ids = None, *, all: bool = False) -> Bulk:
         """Cancel waiting jobs, and mark running ones to be stopped: those of ``ids``, or all waiting ones."""
@@ -124,7 +145,7 @@ class Operating(Base):
     def reschedule(
         self, queue: str, ids: Sequence[str], *, delay: Seconds | None = None, at: datetime | float | None = None
     ) -> Bulk:
-        """Give waiting jobs another due time."""
+        """Set another due time for waiting jobs."""
         return self._order(queue, "reschedule", ids, False, delay=delay, at=at)
 
     def run_now(self, queue: str, ids: Ids = None, *, all: bool = False) -> Bulk:
@@ -132,11 +153,11 @@ class Operating(Base):
         return self._order(queue, "run-now", ids, all)
 
     def kill_failed(self, queue: str) -> Bulk:
-        """Failed jobs to the morgue."""
+        """Move failed jobs to the morgue."""
         return self._whole(queue, "kill-failed", {})
 
     def delete_failed(self, queue: str) -> Bulk:
-        """Failed jobs away."""
+        """Delete failed jobs."""
         return self._whole(queue, "delete-failed", {})
 
     def kick(
@@ -149,68 +170,88 @@ class Operating(Base):
         per_second: float | None = None,
         replace: bool | None = None,
     ) -> Bulk:
-        """Jobs of the morgue back into the queue: those of ``ids``, or all.
+        """Move jobs from the morgue back into the queue: those of ``ids``, or all.
 
         Args:
-            queue: the queue.
-            ids: which ones.
-            all: all of them.
-            delay: when they are due; None = at once.
-            per_second: spread all of them, so many a second.
-            replace: also where the id lives again; the live job is replaced.
+            queue: name of the queue.
+            ids: ids or records of the jobs.
+            all: all jobs of the morgue.
+            delay: delay until they are due; None = due now.
+            per_second: spread all jobs at this rate.
+            replace: replace a live job of the same id.
         """
         return self._order(queue, "kick", ids, all, delay=delay, per_second=per_second, replace=replace)
 
     def discard(self, queue: str, ids: Graves = None, *, all: bool = False, older_than: Seconds | None = None) -> Bulk:
-        """Jobs of the morgue away for ever: those of ``ids``, or all (with ``older_than``: that lie there longer)."""
+        """Delete jobs of the morgue for good: those of ``ids``, or all, or all ``older_than`` a time span."""
         return self._order(queue, "discard", ids, all, older_than=older_than)
 
-    # -- workers and figures -----------------------------------------------------------------------------------------
+    # -- workers and metrics -----------------------------------------------------------------------------------------
 
     def workers(self) -> list[Worker]:
-        """All workers, as they last said."""
+        """Return all workers, as of their last heartbeats."""
         return [made(Worker, one) for one in self._get("workers")["workers"]]
 
     def worker(self, name: str) -> Worker:
-        """One worker, and until when it holds what it runs. Raises: NotFound."""
+        """Return one worker, and when the leases of its jobs end.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
         return made(Worker, self._get("workers", name))
 
     def stop_worker(self, name: str) -> None:
-        """As SIGTERM to its program. Raises: NotFound."""
+        """Stop a worker like SIGTERM to its program.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
         self._post("workers", name, "stop")
 
     def drain_worker(self, name: str) -> None:
-        """It finishes what it has and takes nothing new. Raises: NotFound."""
+        """Drain a worker: it finishes its jobs and reserves no new ones.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
         self._post("workers", name, "drain")
 
     def dump_worker(self, name: str) -> None:
-        """Ask for the stacks of its threads; see :meth:`dump_of`. Raises: NotFound."""
+        """Request a dump of the stacks of a worker's threads; see :meth:`dump_of`.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
         self._post("workers", name, "dump")
 
     def dump_of(self, name: str) -> str:
-        """The stacks that it was asked for. Raises: NotFound, as long as there are none."""
+        """Return the requested stacks of a worker.
+
+        Raises:
+            NotFound: the stacks have not arrived yet, or there is no such worker.
+        """
         return str(self._get("workers", name, "dump")["stacks"])
 
     def stats(self) -> Stats:
-        """Length, morgue and lag of everything."""
+        """Return length, morgue length and lag of all queues."""
         return stats_of(self._get("stats"))
 
     def status(self) -> dict[str, Any]:
-        """Everything that is known of queues, workers and Redis."""
+        """Return the complete status of queues, workers and Redis."""
         found: dict[str, Any] = self._get("status")
         return found
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document."""
+        """Return the OpenAPI document."""
         found: dict[str, Any] = self._get("openapi.json")
         return found
 
     def healthy(self) -> bool:
-        """Whether the process lives; needs no token."""
+        """Return True if the server process is alive; needs no token."""
         return bool(self._wire.ask("GET", "healthz").data["status"] == "ok")
 
     def ready(self) -> bool:
-        """Whether it can work."""
+        """Return True if the server is ready to work."""
         try:
             return bool(self._wire.ask("GET", "readyz", attempts=1).data["status"] == "ok")
         except Unavailable as error:
@@ -218,7 +259,7 @@ class Operating(Base):
                 return False
             raise
 
-    # -- how -----------------------------------------------------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _pages(self, path: tuple[str, ...], query: Mapping[str, Any]) -> Iterator[Job]:
         cursor: str | None = None
@@ -247,7 +288,7 @@ class Operating(Base):
         return Bulk(counts=dict(counts), results=results, seen=len(ids), total=len(ids))
 
     def _whole(self, queue: str, verb: str, members: Mapping[str, Any]) -> Bulk:
-        """For all: again and again until it is done, because one request may stop before the end."""
+        """Repeat a verb for all jobs until it is complete, because one request may stop before the end."""
         counts: Counter[str] = Counter()
         seen = 0
         while True:
@@ -259,7 +300,7 @@ class Operating(Base):
 
 
 def _named(some: Sequence[str | Job]) -> dict[str, Any]:
-    """By ids, or (as soon as one is a record of the morgue) by ids and keys."""
+    """Return a selection by ids, or (if any of them is a record of the morgue) by ids and keys."""
     if all(isinstance(one, str) for one in some):
         return {"ids": some}
     return {"jobs": [{"id": one.id, "key": one.key} if isinstance(one, Job) else {"id": one} for one in some]}

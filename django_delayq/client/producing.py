@@ -1,4 +1,4 @@
-"""Put jobs in."""
+"""Producer verbs: store jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import ApiError, Unavailable
 
 
 class Options(TypedDict, total=False):
-    """Options of a job, as :func:`django_delayq.schedule` has them; spans are seconds or ``timedelta``."""
+    """Options of a job, as for :func:`django_delayq.schedule`; spans are seconds or ``timedelta``."""
 
     id: str | int
     delay: Seconds
@@ -30,23 +30,24 @@ class Options(TypedDict, total=False):
 
 
 class Producing(Base):
-    """The verbs of who has work for others."""
+    """Producer verbs of the client."""
 
     def put(self, queue: str, body: bytes | str, **options: Unpack[Options]) -> Produced:
         """Store raw bytes in a queue of kind pull; text becomes UTF-8.
 
         Raises:
-            IdTaken, QueueFull, QueuePaused, QueueNotFound, Invalid: the server's answer; nothing was stored.
+            IdTaken, QueueFull, QueuePaused, QueueNotFound, Invalid: the server's response; nothing was stored.
         """
         return self._produced(queue, _raw(body) | said(**options))
 
     def put_many(self, queue: str, jobs: Iterable[bytes | str | Mapping[str, Any]]) -> Many:
-        """Store many at once. A job is its body, or a dict with ``body`` and options like those of :meth:`put`.
+        """Store many jobs. A job is its body, or a dict with ``body`` and options like those of :meth:`put`.
 
-        They go in requests of up to 1,000 jobs and about 2 MiB.
+        They are sent in requests of up to 1,000 jobs and about 2 MiB.
 
         Raises:
-            ApiError: a request was refused. Nothing of it was stored; ``done`` has the results of those before it.
+            ApiError: a request was refused. None of its jobs was stored; ``done`` has the results of the requests
+                before it.
         """
         return self._many(queue, map(_raw_of, jobs))
 
@@ -65,18 +66,18 @@ class Producing(Base):
         """Schedule a task that has ``@task(api=True)``.
 
         Args:
-            queue: the queue.
-            task: the name that it is registered under ("shop.cancel_order").
+            queue: name of the queue.
+            task: name of the registered task ("shop.cancel_order").
             args: positional arguments, JSON.
             kwargs: keyword arguments, JSON.
-            payload: of a merged task, instead of ``args`` and ``kwargs``; it needs an ``id``.
-            score: of the payload.
-            durable: keep it in the database, too, until it is done; None = as the task says. With an ``id`` it is
-                taken in while the server's Redis is away ("outbox").
+            payload: for a merged task, instead of ``args`` and ``kwargs``; it needs an ``id``.
+            score: score of the payload.
+            durable: also keep the job in the database until it is done; None = the task's setting. With an ``id`` it is
+                accepted while the server's Redis is unavailable ("outbox").
             options: see :class:`Options`.
 
         Raises:
-            IdTaken, QueueFull, QueuePaused, Invalid: the server's answer; nothing was stored.
+            IdTaken, QueueFull, QueuePaused, Invalid: the server's response; nothing was stored.
         """
         call = said(
             args=list(args) or None,
@@ -91,13 +92,13 @@ class Producing(Base):
         except Unavailable as error:
             if error.code != "unavailable" or "id" not in job:
                 raise
-            # While Redis is away nobody can look a key up, but durable jobs are taken in. Of those that have an id a
-            # second one is none more.
+            # While Redis is unavailable the server cannot look up a key, but accepts durable jobs. For a job with an
+            # id, a second one adds nothing.
             path = ("v1", "queues", queue, "jobs")
             return made(Produced, self._wire.ask("POST", *path, body=job, attempts=1, keyed=False).data)
 
     def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> Many:
-        """Schedule many at once: dicts with ``task`` and the arguments and options of :meth:`schedule`."""
+        """Schedule many jobs: dicts with ``task`` and the arguments and options of :meth:`schedule`."""
         return self._many(queue, (said(**job) for job in jobs))
 
     def _produced(self, queue: str, job: dict[str, Any]) -> Produced:

@@ -1,4 +1,4 @@
-"""Requests and answers: one connection for each thread, kept alive, and a few attempts."""
+"""HTTP requests and responses: one connection for each thread, kept alive, and retries."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from .errors import ApiError, TryLater, Unavailable, error_of
 
-#: seconds; who is asked to wait longer is told so instead
+#: seconds; a longer Retry-After raises the error at once
 LONGEST_PAUSE: Final = 30.0
 _FIRST_PAUSE: Final = 0.25
-#: seconds between two looks if a request is answered by now
+#: longest seconds between two polls for the response of an earlier attempt
 _LONGEST_LOOK: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """Response of the server."""
 
     status: int
     data: Any
@@ -35,12 +35,12 @@ class Answer:
 
 
 class Wire:
-    """Any thread may use it.
+    """HTTP transport. Thread-safe.
 
     Args:
-        url: where the project includes ``django_delayq.api.urls``.
-        headers: of every request.
-        timeout: seconds for connecting, and for each answer.
+        url: address under which the project includes ``django_delayq.api.urls``.
+        headers: headers of every request.
+        timeout: seconds for connecting, and for each response.
         retries: further attempts after a broken connection, 429, 502, 503 and 504.
         context: for https; None = the system's certificates.
     """
@@ -73,22 +73,22 @@ class Wire:
         attempts: int | None = None,
         keyed: bool = True,
     ) -> Answer:
-        """One request, with further attempts where they can help.
+        """Send a request and return the response, with retries where they can help.
 
-        Every attempt of a POST carries the same Idempotency-Key, so that it is carried out once.
+        Every attempt of a POST carries the same Idempotency-Key, so that it is executed once.
 
         Args:
-            method: of HTTP.
-            path: the parts of the address below the root, each as it is.
-            body: becomes JSON; None = no body.
+            method: HTTP method.
+            path: parts of the address below the root, unquoted.
+            body: converted to JSON; None = no body.
             query: names and values; None is left out.
-            extra: seconds that the answer may take on top of the timeout.
-            attempts: another number of them.
-            keyed: whether a POST carries a key.
+            extra: seconds that the response may take in addition to the timeout.
+            attempts: number of retries, instead of the default.
+            keyed: send an Idempotency-Key with a POST.
 
         Raises:
-            ApiError: the answer is an error, or there was none.
-            ValueError: the body holds what JSON has not: a float that is no number, or half of a surrogate pair.
+            ApiError: an error response, or none.
+            ValueError: the body contains a value that JSON lacks: NaN, an infinite float, or half of a surrogate pair.
         """
         target = self._root + "/".join(quote(part, safe="") for part in path)
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
@@ -98,7 +98,7 @@ class Wire:
         headers = self._headers | ({} if raw is None else {"Content-Type": "application/json"})
         if method == "POST" and keyed:
             headers["Idempotency-Key"] = uuid.uuid4().hex
-            # Nobody asks again later than that, so it need not fill the server's Redis for longer.
+            # No attempt is made later than that, so the server's Redis need not keep the response any longer.
             longest = (self._timeout + extra + LONGEST_PAUSE) * (self._retries + 1)
             headers["Idempotency-Keep"] = str(math.ceil(max(1.0, longest)))
         further = _Further(self._retries if attempts is None else attempts - 1, self._timeout + extra)
@@ -112,7 +112,7 @@ class Wire:
             time.sleep(pause)
 
     def close(self) -> None:
-        """Ends this thread's connection; those of other threads end with their threads."""
+        """Close this thread's connection; those of other threads are closed when their threads end."""
         line: _Line | None = self._mine.__dict__.pop("line", None)
         if line is not None:
             line.close()
@@ -127,7 +127,7 @@ class Wire:
             except (ConnectionError, http.client.RemoteDisconnected):
                 if not line.used:
                     raise
-                # It lay idle too long, and the server hung up: that says nothing about the server.
+                # The connection was idle for too long and the server closed it, which is not a failure of the server.
                 line.close()
                 response = line.send(method, target, raw, headers, timeout)
             content = response.read()
@@ -136,7 +136,7 @@ class Wire:
             reason = str(error) or type(error).__name__
             raise Unavailable(0, "no_answer", f"{self._where} did not answer: {reason}") from error
         except BaseException:
-            line.close()  # an answer that nobody read would be taken for the next one
+            line.close()  # an unread response would be taken for the next one
             raise
         line.used = True
         return _read(response, content)
@@ -154,11 +154,11 @@ class Wire:
 
 
 class _Further:
-    """When a request is sent again, if at all.
+    """Retry policy of one request.
 
     Args:
-        attempts: how often.
-        patience: seconds for which an earlier attempt may still be under way at the server.
+        attempts: number of retries.
+        patience: seconds for which an earlier attempt may still be running on the server.
     """
 
     def __init__(self, attempts: int, patience: float) -> None:
@@ -169,7 +169,7 @@ class _Further:
         self._end = 0.0
 
     def pause(self, error: TryLater) -> float | None:
-        """Seconds before the next attempt; None if there is none, and the error is to be raised."""
+        """Return the seconds before the next attempt; None to raise the error instead."""
         if error.code == "idempotency_in_progress" and self._attempts:
             return self._until_it_is_answered()
         pause = _pause(error.retry_after, self._made)
@@ -179,9 +179,10 @@ class _Further:
         return pause
 
     def _until_it_is_answered(self) -> float | None:
-        """Its answer was lost, and it may have stored or reserved something: who gives up now never hears of that.
+        """Return the seconds before the next poll for the response of an earlier attempt; None after ``patience``.
 
-        What the server says in Retry-After is the longest that it can take. Mostly it is there much sooner.
+        The response was lost, and the attempt may have stored or reserved something, so the client keeps polling. The
+        server's Retry-After is the maximum time the attempt can take; usually the response is available much sooner.
         """
         now = time.monotonic()
         self._end = self._end or now + self._patience
@@ -193,7 +194,7 @@ class _Further:
 
 
 class _Line:
-    """A connection of one thread of one process; closed when its thread is gone."""
+    """Connection of one thread of one process; closed when its thread ends."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.pid = os.getpid()
@@ -239,14 +240,14 @@ def _read(response: http.client.HTTPResponse, content: bytes) -> Answer:
 
 
 def _pause(retry_after: float | None, attempt: int) -> float:
-    """Seconds before the next attempt; spread, so that many clients do not come back at once."""
+    """Return the seconds before the next attempt, with jitter, so that many clients do not retry at the same time."""
     if retry_after is not None:
         return retry_after * random.uniform(1.0, 1.1)
     return float(_FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.5))
 
 
 def _seconds(text: str | None) -> float | None:
-    """Retry-After, where it is a number; dates are for browsers."""
+    """Return Retry-After if it is a number; dates are not supported."""
     try:
         return None if text is None else max(0.0, float(text))
     except ValueError:

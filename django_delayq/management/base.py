@@ -1,4 +1,4 @@
-"""What the commands share: errors that say what to do instead of a traceback, and plain tables."""
+"""Base class and helpers of the commands: errors with advice instead of a traceback, and plain tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..settings.conf import mask
 
 
 class DelayQCommand(BaseCommand):
-    """Runs :meth:`run` and turns the package's errors into a :class:`CommandError`."""
+    """Command base class that calls :meth:`run` and converts the package's errors to a :class:`CommandError`."""
 
     def handle(self, *args: Any, **options: Any) -> str | None:
         try:
@@ -42,18 +42,18 @@ class DelayQCommand(BaseCommand):
         return None
 
     def run(self, **options: Any) -> None:
-        """What the command does."""
+        """Run the command."""
         raise NotImplementedError
 
     def print_json(self, value: object) -> None:
-        """``value`` as JSON on stdout."""
+        """Print ``value`` as JSON on stdout."""
         self.stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
     def confirm(self, question: str, *, yes: bool) -> None:
-        """Go on only if somebody said yes: on the command line, or now.
+        """Ask for confirmation, unless it was given on the command line.
 
         Raises:
-            CommandError: nobody did.
+            CommandError: the answer is not yes, or stdin is no terminal.
         """
         if yes:
             return
@@ -65,13 +65,13 @@ class DelayQCommand(BaseCommand):
             raise CommandError("nothing was done")
 
     def show_progress(self, seen: int, total: int) -> None:
-        """How far the work is, on one line of a terminal; nothing where nobody looks."""
+        """Show the progress on one line of stderr, if that is a terminal."""
         if self.stderr.isatty():
             self.stderr.write(f"\r{seen} of {max(seen, total)}", ending="\n" if seen >= total else "")
             self.stderr.flush()
 
     def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
-        """What came to what, and how often."""
+        """Print counts by outcome."""
         if as_json:
             self.print_json(dict(counts))
         else:
@@ -80,7 +80,7 @@ class DelayQCommand(BaseCommand):
 
 
 def positive(kind: type[int] | type[float], what: str, *, zero: bool = False) -> Callable[[str], Any]:
-    """An argparse type: a number above 0 (or 0, if ``zero``)."""
+    """Return an argparse type: a number above 0 (or 0, if ``zero``)."""
 
     def read(text: str) -> int | float:
         try:
@@ -94,15 +94,15 @@ def positive(kind: type[int] | type[float], what: str, *, zero: bool = False) ->
     return read
 
 
-#: options that all subcommands take, if one of them does
+#: options that all subcommands accept, if one of them does
 _SHARED: Final = ("--json", "--yes", "--show-secrets")
 
 
 def share_options(parser: ArgumentParser, subcommands: Iterable[ArgumentParser]) -> None:
-    """Let Django's own options and some of ours stand before a subcommand as well as after it.
+    """Accept Django's own options and some of ours before a subcommand as well as after it.
 
-    Call it when the subcommands have all their options. Behind a subcommand these options have no default, which would
-    undo what stands before it.
+    Call it when the subcommands have all their options. After a subcommand these options have no default, because a
+    default would override a value given before it.
     """
     subcommands = list(subcommands)
     for name in _SHARED:
@@ -129,10 +129,10 @@ def mask_for(options: Mapping[str, Any]) -> Mask:
 
 
 def call_of(job: Job, hide: Mask) -> dict[str, Any]:
-    """Return ``args`` and ``kwargs`` of a job as JSON has them, masked; or its ``bytes``, and why they are no such."""
+    """Return ``args`` and ``kwargs`` of a job as JSON values, masked; for undecodable ones ``bytes`` and the reason."""
     try:
         args, kwargs = _as_json(decode_args(job.args))
-    except Exception as error:  # stored bytes may be anything; a person wants to see them all the same
+    except Exception as error:  # stored bytes may be anything, and the operator needs to see them anyway
         return {"bytes": _undecoded(job.args, hide), "undecodable": str(error)}
     known = registry.get(job.task)
     args, kwargs = hide.arguments(args, kwargs, () if known is None else known.argument_names)
@@ -140,7 +140,7 @@ def call_of(job: Job, hide: Mask) -> dict[str, Any]:
 
 
 def payload_of(stored: bytes, hide: Mask) -> Any:
-    """Return a payload of a merged job as JSON has it, masked."""
+    """Return a payload of a merged job as a JSON value, masked."""
     try:
         return hide.value(_as_json(decode(stored)))
     except Exception:  # as above
@@ -148,7 +148,7 @@ def payload_of(stored: bytes, hide: Mask) -> Any:
 
 
 def _as_json(value: Any) -> Any:
-    """Return moments, numbers and the project's own types as texts, which can be masked."""
+    """Return the value with times, numbers and project types as strings, which can be masked."""
     return json.loads(json.dumps(value, default=str))
 
 
@@ -157,7 +157,7 @@ def _undecoded(stored: bytes, hide: Mask) -> str:
 
 
 def queue_list(text: str) -> tuple[str, ...]:
-    """An argparse type: queue names with commas between."""
+    """Return queue names separated by commas, as an argparse type."""
     try:
         names = tuple(check_queue_name(name.strip()) for name in text.split(",") if name.strip())
     except InvalidJob as error:

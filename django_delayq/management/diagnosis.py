@@ -1,4 +1,4 @@
-"""The questions of ``delayq_check``: each a function that yields findings. They change nothing in Redis."""
+"""Checks of ``delayq_check``: each a function that yields findings. They change nothing in Redis."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ..status.formatting import printable
 
 Level = Literal["OK", "WARN", "ERROR"]
 
-#: seconds by which the clocks may differ before it is worth a warning
+#: seconds of clock difference above which a warning is printed
 SKEW: Final = 1.0
-#: jobs of each queue whose task names are looked at
+#: jobs of each queue whose task names are checked
 SAMPLE: Final = 250
-#: seconds of silence after which a worker counts as gone
+#: seconds without a heartbeat after which a worker counts as gone
 SILENCE: Final = LOST_AFTER
-#: seconds that a durable job may wait to be sent before it is worth a warning
+#: seconds that a durable job may wait to be sent before a warning is printed
 WAITING: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the answer."""
+    """One line of the result."""
 
     level: Level
     what: str
@@ -48,7 +48,7 @@ Question = Callable[[Broker], Iterator[Finding]]
 
 
 def settings(*, deploy: bool) -> Iterator[Finding]:
-    """The system checks of this package."""
+    """Run the system checks of this package."""
     found = run_checks(tags=["delayq"], include_deployment_checks=deploy)
     for message in found:
         level: Level = "ERROR" if message.level >= ERROR else "WARN" if message.level >= WARNING else "OK"
@@ -58,7 +58,7 @@ def settings(*, deploy: bool) -> Iterator[Finding]:
 
 
 def version(broker: Broker) -> Iterator[Finding]:
-    """Is the server new enough?"""
+    """Check that the server is new enough."""
     info = broker.server_info()
     text = f"{info.get('server_name', 'redis')} {info.get('redis_version')}, {info.get('redis_mode', 'standalone')}"
     if server_version(broker.client.info) < OLDEST_SERVER:
@@ -70,7 +70,7 @@ def version(broker: Broker) -> Iterator[Finding]:
 
 
 def persistence(broker: Broker) -> Iterator[Finding]:
-    """What does a restart of Redis lose?"""
+    """Check what a restart of Redis would lose."""
     info = broker.server_info()
     if not info.get("aof_enabled"):
         yield Finding("WARN", "persistence", "no append-only file, so a restart loses jobs: set `appendonly yes`")
@@ -87,7 +87,7 @@ def persistence(broker: Broker) -> Iterator[Finding]:
 
 
 def eviction(broker: Broker) -> Iterator[Finding]:
-    """May Redis throw jobs away when its memory is full?"""
+    """Check that Redis does not evict jobs when its memory is full."""
     info = broker.server_info()
     policy, limit = str(info.get("maxmemory_policy", "unknown")), int(info.get("maxmemory") or 0)
     if policy.startswith("allkeys"):
@@ -102,7 +102,7 @@ def eviction(broker: Broker) -> Iterator[Finding]:
 
 
 def scripts(broker: Broker) -> Iterator[Finding]:
-    """Does the server accept every script?"""
+    """Check that the server accepts every script."""
     for name in NAMES:
         _, source = broker.scripts.loaded(name)
         try:
@@ -114,7 +114,7 @@ def scripts(broker: Broker) -> Iterator[Finding]:
 
 
 def clock(broker: Broker) -> Iterator[Finding]:
-    """Do this machine and Redis agree on the time? Due times given with ``at=`` are this machine's."""
+    """Compare the clocks of this machine and Redis. Due times given with ``at=`` use this machine's clock."""
     before = time.time()
     theirs = broker.now_ms() / 1000
     skew = theirs - (before + time.time()) / 2
@@ -125,7 +125,7 @@ def clock(broker: Broker) -> Iterator[Finding]:
 
 
 def tasks(broker: Broker) -> Iterator[Finding]:
-    """Is there a registered task for what is stored?"""
+    """Check that stored jobs have registered tasks."""
     unknown: dict[str, str] = {}
     for queue in broker.queues():
         if queue.kind != "python":
@@ -146,7 +146,7 @@ def tasks(broker: Broker) -> Iterator[Finding]:
 
 
 def shards(broker: Broker) -> Iterator[Finding]:
-    """Do the queues have as many shards as the settings and tasks say?"""
+    """Compare the number of shards of the queues with the settings and tasks."""
     found = other_shards(broker)
     for sentence in found:
         yield Finding("WARN", "shards", sentence)
@@ -179,7 +179,7 @@ def workers(broker: Broker) -> Iterator[Finding]:
 
 
 def migrations() -> Iterator[Finding]:
-    """Are the project's tables as its code expects?"""
+    """Check that all migrations are applied."""
     try:
         executor = MigrationExecutor(connections[DEFAULT_DB_ALIAS])
         missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -196,11 +196,11 @@ QUESTIONS: Final[tuple[Question, ...]] = (version, persistence, eviction, script
 
 
 def outbox(max_age: float | None) -> Iterator[Finding]:
-    """Do durable jobs get to Redis?"""
+    """Check that durable jobs are sent to Redis."""
     try:
         kept = stock(conf().outbox.databases)
     except Misconfigured:
-        return  # an answer of `settings`
+        return  # reported by `settings`
     if kept is None:
         return
     age = kept["oldest_waiting_seconds"] or 0.0
@@ -216,7 +216,7 @@ def outbox(max_age: float | None) -> Iterator[Finding]:
 def answers(
     broker: Callable[[], Broker], *, deploy: bool = False, max_outbox_age: float | None = None
 ) -> Iterator[Finding]:
-    """All findings, in order; what makes later questions pointless ends the list of those that need Redis."""
+    """Yield all findings, in order. An error that makes later checks pointless ends those that need Redis."""
     yield from settings(deploy=deploy)
     if connections[DEFAULT_DB_ALIAS].vendor != "unknown":
         yield from migrations()
@@ -236,7 +236,7 @@ def answers(
 
 
 def _config(broker: Broker, name: str) -> str | None:
-    """A setting of the server, or None where it does not tell (managed services forbid CONFIG)."""
+    """Return a setting of the server, or None if the server does not allow it (managed services forbid CONFIG)."""
     try:
         answer: Any = broker.client.config_get(name)
     except RedisError:

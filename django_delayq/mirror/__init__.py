@@ -1,17 +1,17 @@
-"""The mirrors: tables of the jobs that failed and of those in the morgue, so that people can filter and search them.
+"""Index mirrors: tables of failed jobs and of jobs in the morgue, for filtering and searching.
 
-Redis is the truth. A dispatcher copies what its two indexes say into :class:`FailedJob` and :class:`MorgueJob`:
+Redis is authoritative. A dispatcher copies two Redis indexes into :class:`FailedJob` and :class:`MorgueJob`:
 
-* *copying* (:mod:`.shadow`): each index is ordered by the moment of the failure or burial, so what is new lies behind a
-  cursor, which is stored with the rows. It is complete whatever became of events.
-* *review* (:mod:`.review`): where the table has more rows, or fewer, than Redis has entries, halving the time until the
-  difference is found names the rows that have to go or to come, whatever the reason (done, cancelled, kicked, trimmed,
-  lost with Redis, a clock that was set back).
-* *when* (:mod:`.duty`): as soon as the worker hears that something failed or was buried, when a dispatcher's look sees
-  another number than before, at the start, and every ten minutes.
+* *copying* (:mod:`.shadow`): each index is ordered by the time of the failure or burial, so new entries follow a cursor
+  that is stored with the rows. Copying is complete even if events are lost.
+* *review* (:mod:`.review`): if the table has more rows, or fewer, than Redis has entries, a binary search over the time
+  finds the rows to delete or to add, whatever the reason (done, cancelled, kicked, trimmed, lost with Redis, a clock
+  that was set back).
+* *timing* (:mod:`.duty`): a copy starts when the worker notices a failure or burial, when a dispatcher's check finds
+  another count than before, at start-up, and every ten minutes.
 
-Several dispatchers do the same at the same time and harm nothing: a row is right if, and only if, Redis has that member
-with that score, so every step brings the table closer to it, and none relies on the step before.
+Several dispatchers can run concurrently without harm: a row is correct if, and only if, Redis has that member with that
+score. Every step brings the table closer to that state, and no step relies on an earlier one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dispatcher's duty of keeping the mirrors: what to look at, and when."""
+"""Dispatcher duty that keeps the index mirrors up to date."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-#: seconds between two full looks
+#: seconds between two full checks
 FULL_LOOK: Final = 600.0
-#: seconds between two turns without anything new; nothing is asked then, neither of Redis nor of the database
+#: seconds between two turns without changes; such a turn queries neither Redis nor the database
 _REST: Final = 30.0
-#: seconds between two turns while jobs fail all the time
+#: seconds between two turns while jobs fail continuously
 _PACE: Final = 0.25
 #: seconds of work in one turn
 _TURN: Final = 0.5
@@ -37,16 +37,16 @@ Name: TypeAlias = tuple[str, int, str]
 
 
 class Mirror:
-    """Copies the failed index and the morgue of every shard of ``queues()`` into the tables.
+    """Duty that copies the failed index and the morgue of every shard of ``queues()`` into the tables.
 
     Args:
-        settings: the project's settings; ``mirror`` says what is kept.
-        broker: whose queues they are.
-        changes: what the worker notices; an idle system is not looked at.
-        queues: the queues of this process, as the registry has them now.
+        settings: the project's settings; ``mirror`` defines the retention.
+        broker: broker of the queues.
+        changes: changes that the worker noticed; an idle system is not checked.
+        queues: returns the queues of this process, as currently registered.
     """
 
-    #: most turns do not ask Redis
+    #: most turns do not query Redis
     silent = True
 
     def __init__(self, settings: Conf, broker: Broker, changes: Changes, queues: Callable[[], Sequence[Queue]]) -> None:
@@ -55,19 +55,19 @@ class Mirror:
         self._changes = changes
         self._queues = queues
         self._shadows: dict[Name, Shadow] = {}
-        #: what has something new to be copied
+        #: mirrors with new entries to copy
         self._behind: set[Name] = set()
-        #: what has to be reviewed, and how many levels of it whatever the counts say
+        #: mirrors to review, and how many levels to compare even if the counts agree
         self._doubted: dict[Name, int] = {}
         self._work: dict[Name, Iterator[object]] = {}
         self._next_turn = self._next_full = 0.0
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """Have the loop of this duty rung by what the worker notices."""
+        """Subscribe ``ring``, which wakes the loop of this duty, to changes that the worker notices."""
         self._changes.subscribe(ring)
 
     def run(self) -> float:
-        """One turn. Returns the seconds until the next one."""
+        """Do one turn. Return the seconds until the next one."""
         now = time.monotonic()
         if now < self._next_turn:
             return self._next_turn - now
@@ -84,10 +84,10 @@ class Mirror:
         counts_at = [self._shadows[name].count_at for name in self._doubted]
         return max(_PACE, min((*counts_at, self._next_full, now + _REST)) - now)
 
-    # -- what to look at ---------------------------------------------------------------------------------------------
+    # -- selecting the work ------------------------------------------------------------------------------------------
 
     def _meet(self) -> None:
-        """Know the shards that there are now; what became of the others is looked at in a full look, which is now."""
+        """Refresh the list of shards. If a shard has disappeared, a full check follows at once."""
         served = {
             (queue.name, number, place.name): (queue, number, place)
             for queue in self._queues()
@@ -106,7 +106,10 @@ class Mirror:
             self._next_full = 0.0
 
     def _hear(self) -> None:
-        """What is lost with Redis needs no word of its own: then its indexes are others than before, too."""
+        """Collect the changes to copy.
+
+        A data loss in Redis needs no handling of its own: its indexes then differ from before, too.
+        """
         for queue, number in self._changes.take("failed"):
             self._want((queue, number, FAILED.name))
         for queue, number in self._changes.take("morgue"):
@@ -120,7 +123,7 @@ class Mirror:
                 self._shadows[name].count_at = 0.0
 
     def _look_everywhere(self) -> None:
-        """Every shard in which Redis or the table has anything; and rows of shards and queues that are no more."""
+        """Check every shard for which Redis or the table has entries, and delete rows of removed shards and queues."""
         counted: dict[Name, int] = {}
         for place in (FAILED, MORGUE):
             rows = table(place).order_by().values_list("queue", "shard").annotate(n=Count("pk"))
@@ -148,14 +151,14 @@ class Mirror:
     # -- the work ----------------------------------------------------------------------------------------------------
 
     def _toil(self, until: float) -> None:
-        """A step of each in turn, so that a shard with a million graves keeps nobody waiting."""
+        """Do one step of each mirror in turn, so that a shard with a million records does not block the others."""
         now = time.monotonic()
         for name in {*self._behind, *self._doubted} - self._work.keys():
             if name in self._behind or self._shadows[name].count_at <= now:
                 self._work[name] = self._steps(name)
         while self._work:
             for name in list(self._work):
-                steps = self._work.pop(name)  # what breaks off is begun anew
+                steps = self._work.pop(name)  # a step that fails starts again from the beginning
                 if next(steps, _END) is not _END:
                     self._work[name] = steps
             if time.monotonic() >= until:
@@ -165,7 +168,7 @@ class Mirror:
         shadow = self._shadows[name]
         try:
             if name in self._behind:
-                self._behind.discard(name)  # what is heard from here on is a new reason
+                self._behind.discard(name)  # a change noticed from here on needs another copy
                 yield from shadow.copy()
             if time.monotonic() >= shadow.count_at:
                 yield from review(shadow, sure=self._doubted.pop(name, 0))
@@ -175,7 +178,7 @@ class Mirror:
 
 
 def delete_rows(name: Name) -> None:
-    """Deletes the rows of a shard's place, and at last its cursor."""
+    """Delete the rows of a shard's place, and finally its cursor."""
     queue, number, place = name
     rows = table(PLACES[place]).filter(queue=queue, shard=number)
     while keys := list(rows.values_list("pk", flat=True)[:AT_ONCE]):

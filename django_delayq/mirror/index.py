@@ -1,4 +1,4 @@
-"""One index of one shard in Redis, read only: how many entries lie where, and which."""
+"""Read-only access to one index of one shard in Redis."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-#: what reading a damaged record may raise, here or (ResponseError) in the script that looks for it
+#: errors that reading a damaged record may raise, here or (ResponseError) in the script that looks it up
 _DAMAGED: Final = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, struct.error, ResponseError)
 
 
 class Index:
-    """The failed index or the morgue of a shard."""
+    """Failed index or morgue of a shard."""
 
     def __init__(self, queue: Queue, number: int, place: Place) -> None:
         self.queue = queue
@@ -39,23 +39,23 @@ class Index:
         return self.queue.broker.client
 
     def count(self, low: int, high: int) -> int:
-        """Entries whose score is ``low`` to ``high``, both included."""
+        """Return the number of entries with scores from ``low`` to ``high``, both included."""
         with clear_errors():
             return int(self._client.zcount(self._key, low, high))
 
     def behind(self, score: bytes, member: bytes) -> list[tuple[bytes, bytes]]:
-        """Up to 250 ``(member, score)`` behind the one that is given, from the beginning if none is."""
+        """Return up to 250 ``(member, score)`` pairs after the given one, or from the beginning if it is empty."""
         found = self.queue.call("page", self.number, self._position, b"0", CHUNK, score, member, request=b"")
         return list(zip(found[::2], found[1::2], strict=True))
 
     def between(self, low: int, high: int) -> list[Entry]:
-        """The entries whose score is ``low`` to ``high``, both included."""
+        """Return the entries with scores from ``low`` to ``high``, both included."""
         with clear_errors():
             found = self._client.zrangebyscore(self._key, low, high, withscores=True)
         return [Entry(member, score_of(score)) for member, score in found]
 
     def ends(self, low: int, high: int) -> list[Entry]:
-        """The first and the last of them."""
+        """Return the first and the last entry with scores from ``low`` to ``high``."""
         found: list[tuple[bytes, float]] = []
         with clear_errors():
             for desc in (False, True):
@@ -66,13 +66,13 @@ class Index:
         return [Entry(member, score_of(score)) for member, score in found]
 
     def newest(self, rank: int) -> int | None:
-        """Score of the entry that has ``rank`` newer ones; None if there are not so many."""
+        """Return the score of the entry that has ``rank`` newer ones; None if there are fewer entries."""
         with clear_errors():
             found = self._client.zrange(self._key, rank, rank, desc=True, withscores=True)
         return score_of(found[0][1]) if found else None
 
     def scores(self, members: Sequence[bytes]) -> list[int | None]:
-        """The score of each member; None of one that is not there."""
+        """Return the score of each member; None for a missing member."""
         found: list[int | None] = []
         for start in range(0, len(members), CHUNK):
             with clear_errors():
@@ -81,7 +81,7 @@ class Index:
         return found
 
     def rows(self, entries: Sequence[Entry]) -> list[Row]:
-        """The rows of those that are still there."""
+        """Return the rows of the entries that still exist."""
         readable = {entry.member: entry for entry in entries if is_readable(entry.member)}
         rows = {}
         for view, entry in self.views(readable):
@@ -89,12 +89,12 @@ class Index:
                 rows[entry.member] = row
         unseen = [entry for entry in entries if entry.member not in rows]
         for entry, score in zip(unseen, self.scores([entry.member for entry in unseen]), strict=True):
-            if score == entry.score:  # else it has left meanwhile, or is copied with its new score
+            if score == entry.score:  # otherwise it was removed meanwhile, or is copied with its new score
                 rows[entry.member] = self._broken(entry, "nothing else is stored of it, see manage.py delayq_fsck")
         return list(rows.values())
 
     def views(self, entries: dict[bytes, Entry]) -> Iterator[tuple[JobView | str, Entry]]:
-        """The jobs, each with its entry; of one that is damaged, what is wrong with it."""
+        """Yield the jobs, each with its entry. For a damaged job, yield the error message instead."""
         members = list(entries)
         try:
             found = list(self.queue.broker.inspector.views(self.queue, self.number, self.place.name, members))

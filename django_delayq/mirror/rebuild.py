@@ -1,4 +1,4 @@
-"""The mirrors from the ground up, for whom they do not please: ``manage.py delayq_reconcile --mirror``."""
+"""Rebuild of the index mirrors from scratch: ``manage.py delayq_reconcile --mirror``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .shadow import Shadow, cursors_of, table
 
 
 def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
-    """Forgets cursors and rows, and copies all that Redis has. Dispatchers may go on meanwhile.
+    """Delete cursors and rows, and copy everything that Redis has. Dispatchers may keep running.
 
     Args:
-        queues: names of queues; None = all, those that are no more among them.
+        queues: names of queues; None = all, including removed ones.
 
     Returns:
-        How many rows there are now, by place (``failed``, ``morgue``).
+        Number of rows after the rebuild, by place (``failed``, ``morgue``).
 
     Raises:
-        QueueUnavailable: Redis cannot be reached. What was copied before stays.
+        QueueUnavailable: Redis cannot be reached. Rows copied before that are kept.
     """
     broker = connections.broker()
     live = {queue.name: queue for queue in broker.queues()}

@@ -1,4 +1,4 @@
-"""Rows as Redis has their jobs now: what an action changed is seen at once."""
+"""Refresh of single rows from Redis, so that the effect of an action is visible at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shadow import AT_ONCE, database_of, table
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one place of one shard; ``queue`` is None if the deployment has it no more."""
+    """Rows of one place of one shard; ``queue`` is None if the deployment no longer has it."""
 
     place: Place
     queue: Queue | None
@@ -25,12 +25,12 @@ class Group:
 
     @property
     def index(self) -> Index | None:
-        """What the rows are copies of."""
+        """Index in Redis that the rows mirror; None if the queue no longer exists."""
         return None if self.queue is None else Index(self.queue, self.number, self.place)
 
 
 def grouped(rows: Iterable[Row]) -> list[Group]:
-    """Rows by place, queue and shard."""
+    """Return rows grouped by place, queue and shard."""
     found: defaultdict[tuple[type[Row], str, int], list[Row]] = defaultdict(list)
     for row in rows:
         found[type(row), row.queue, row.shard].append(row)
@@ -40,7 +40,7 @@ def grouped(rows: Iterable[Row]) -> list[Group]:
 
 
 def refresh(group: Group) -> None:
-    """Makes these rows what Redis has now; those of jobs that are not there any more are deleted."""
+    """Update these rows from Redis. Rows of jobs that no longer exist are deleted."""
     for start in range(0, len(group.rows), CHUNK):
         _refresh(group.place, group.index, group.rows[start : start + CHUNK])
 
@@ -58,6 +58,6 @@ def _refresh(place: Place, index: Index | None, rows: Sequence[Row]) -> None:
 
 
 def remove(place: Place, rows: Sequence[Row]) -> None:
-    """Deletes rows of jobs that are not there any more."""
+    """Delete rows of jobs that no longer exist."""
     for start in range(0, len(rows), AT_ONCE):
         table(place).filter(pk__in=[row.pk for row in rows[start : start + AT_ONCE]]).delete()

@@ -1,7 +1,7 @@
-"""Finds the rows that have to go or to come, by halving the time until what differs is found.
+"""Review that finds rows to delete or to add, by a binary search over the time.
 
-A count of a part of the index costs Redis next to nothing, so of a million rows the one that is wrong is named after
-some twenty pairs of counts, and no job is read but the one that is missing.
+Counting a range of the index costs Redis almost nothing. One wrong row among a million is found with some twenty pairs
+of counts, and only missing jobs are read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ..core.sending.chunks import CHUNK
 from .rows import Entry, store
 from .shadow import AT_ONCE, Scope, Shadow
 
-#: levels that are halved even where the counts agree: one row too many and one too few make an even number
+#: levels that are halved even if the counts agree: one extra row and one missing row cancel each other out
 SURE: Final = 4
 
 
 def review(shadow: Shadow, *, sure: int = 0) -> Iterator[None]:
-    """Makes the table agree with the index, step by step. What changes meanwhile is found by the next review.
+    """Make the table agree with the index, step by step. Changes made meanwhile are found by the next review.
 
     Args:
-        sure: levels that are looked at whatever the counts say.
+        sure: levels that are compared whatever the counts say.
     """
     scope = shadow.scope()
     if scope.low > 0:
@@ -46,7 +46,7 @@ def review(shadow: Shadow, *, sure: int = 0) -> Iterator[None]:
 
 
 def _bounds(shadow: Shadow, scope: Scope) -> list[Scope]:
-    """The part of the scope in which anything lies: there is nothing to halve before and behind it."""
+    """Return the part of the scope that contains any entry or row, as a list of at most one scope."""
     rows = shadow.within(scope).order_by("updated_us").values_list("updated_us", flat=True)
     scores = [score for score in (rows.first(), rows.last()) if score is not None]
     scores += [entry.score for entry in shadow.index.ends(scope.low, scope.high)]
@@ -54,7 +54,7 @@ def _bounds(shadow: Shadow, scope: Scope) -> list[Scope]:
 
 
 def _compare(shadow: Shadow, part: Scope) -> None:
-    """A row is right if Redis has its member with its score."""
+    """Add missing rows and delete orphan rows. A row is correct if Redis has its member with its score."""
     entries = {(*shadow.name_of(entry), entry.score): entry for entry in shadow.index.between(part.low, part.high)}
     known: dict[Any, Any] = {}
     for pk, *name in shadow.within(part).values_list("pk", *shadow.place.unique[1:], "updated_us"):
@@ -64,5 +64,5 @@ def _compare(shadow: Shadow, part: Scope) -> None:
     for start in range(0, len(missing), CHUNK):
         store(shadow.place, shadow.missing(missing[start : start + CHUNK]), shadow.using)
     for start in range(0, len(gone), AT_ONCE):
-        # Only as it was seen: it may have been stored anew since, with another score.
+        # Only with the score read above: the row may have been stored again since, with another score.
         shadow.within(part).filter(pk__in=gone[start : start + AT_ONCE]).delete()

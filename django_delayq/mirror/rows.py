@@ -1,4 +1,4 @@
-"""From a job in Redis to a row. Whatever lies there becomes a row that every database accepts."""
+"""Conversion of jobs in Redis to rows. Any job becomes a row that every database accepts."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ..models import NAME_LENGTH, FailedJob, MorgueJob
 Model: TypeAlias = type[FailedJob] | type[MorgueJob]
 Row: TypeAlias = FailedJob | MorgueJob
 
-#: larger arguments are not kept twice
+#: larger arguments are not copied
 MOST_ARGS: Final = 64 * 1024
 MOST_TEXT: Final = 64 * 1024
 KEY_BYTES: Final = 16
-#: beyond it a double is no exact number any more, and so no score that the scripts wrote
+#: above this value a double is no longer an exact integer, so no script has written such a score
 LAST_SCORE: Final = 1 << 53
-#: the last day of the calendar begins, in every time zone
+#: start of the last day of the calendar, in every time zone
 _LATEST: Final = 253_402_128_000
 _NO_KEY: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A member of an index, with its score (µs)."""
+    """Member of an index, with its score (µs)."""
 
     member: bytes
     score: int
 
     @property
     def name(self) -> tuple[str, UUID]:
-        """``(id, key)`` of the row; no key where the index has ids only."""
+        """``(id, key)`` of the row; a zero key if the index has only ids."""
         ident, key = split(self.member)
         return text(ident, NAME_LENGTH), key
 
@@ -51,13 +51,13 @@ class Place:
 
     name: str
     model: Model
-    #: what names a row
+    #: fields that identify a row
     unique: tuple[str, ...]
-    #: the field with the moment of the failure or burial
+    #: the field with the time of the failure or burial
     moment: str
 
     def named(self, row: Row) -> tuple[Any, ...]:
-        """What names a row within its queue: the id, and in the morgue the key too."""
+        """Return the values that identify a row within its queue: the id, and in the morgue the key too."""
         return tuple(getattr(row, name) for name in self.unique[1:])
 
 
@@ -67,12 +67,12 @@ PLACES: Final = {place.name: place for place in (FAILED, MORGUE)}
 
 
 def place_of(model: Model) -> Place:
-    """The place that a table is the copy of."""
+    """Return the place that a table mirrors."""
     return MORGUE if issubclass(model, MorgueJob) else FAILED
 
 
 def split(member: bytes) -> tuple[bytes, UUID]:
-    """Id and key of a member of either index; one of the failed index is an id and has no key."""
+    """Return id and key of a member of either index. A member of the failed index is an id without a key."""
     ident, zero, key = member.partition(b"\0")
     if not zero:
         return ident, _NO_KEY
@@ -80,13 +80,13 @@ def split(member: bytes) -> tuple[bytes, UUID]:
 
 
 def member_of(row: Row) -> bytes:
-    """The member of the index that a row is the copy of."""
+    """Return the member of the index that a row mirrors."""
     ident = row.job_id.encode()
     return ident + b"\0" + row.key.bytes if isinstance(row, MorgueJob) else ident
 
 
 def is_readable(member: bytes) -> bool:
-    """Whether it names a job that can be asked for: an id in UTF-8, and behind it a whole key or none."""
+    """Return True if the member identifies a job: an id in UTF-8, followed by a whole key or none."""
     ident, zero, key = member.partition(b"\0")
     if not 0 < len(ident) <= MAX_ID_BYTES or (zero and len(key) != KEY_BYTES):
         return False
@@ -98,7 +98,7 @@ def is_readable(member: bytes) -> bool:
 
 
 def row_of(place: Place, view: JobView, score: int) -> Row:
-    """The row of a job as it was seen."""
+    """Return the row of a job."""
     job, error = view.job, _error_of(view)
     fields: dict[str, Any] = {
         "task": text(job.task, NAME_LENGTH),
@@ -128,7 +128,7 @@ def _error_of(view: JobView) -> dict[str, Any]:
 
 
 def broken_row(place: Place, queue: str, shard: int, entry: Entry, why: str) -> Row:
-    """The row of what cannot be read: nothing but its name is known, and what is wrong."""
+    """Return the row of an unreadable record, with its identity and the error only."""
     ident, key = entry.name
     fields: dict[str, Any] = {
         "key": key,
@@ -148,8 +148,9 @@ def _made(place: Place, queue: str, shard: int, ident: str, score: int, fields: 
 
 
 def store(place: Place, rows: Iterable[Row], using: str) -> None:
-    """Puts rows in, or in the places of those of the same names, in one statement."""
-    # In one order everywhere, so that two that store the same rows wait for each other and do not block each other.
+    """Insert rows, or overwrite those with the same identity, in one statement."""
+    # Always in the same order, so that two processes that store the same rows wait for each other instead of
+    # deadlocking.
     ordered = sorted(rows, key=lambda row: (row.job_id, row.key))
     if ordered:
         manager: Any = place.model._default_manager.using(using)
@@ -162,7 +163,7 @@ def store(place: Place, rows: Iterable[Row], using: str) -> None:
 
 
 def unique_fields(names: Sequence[str], using: str) -> list[str] | None:
-    """What decides whether a row is there already; MySQL cannot be told, it looks at every unique index."""
+    """Return the fields that decide if a row exists, or None for MySQL, which always checks every unique index."""
     return list(names) if connections[using].features.supports_update_conflicts_with_target else None
 
 
@@ -172,7 +173,10 @@ def _changing(place: Place) -> list[str]:
 
 
 def text(value: object, most: int = MOST_TEXT) -> str:
-    """Any text as every database takes it: no zero characters, no halves of surrogate pairs; both stay visible."""
+    """Return any text in a form that every database accepts.
+
+    Zero characters and unpaired surrogates are replaced by visible characters.
+    """
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     elif not isinstance(value, str):
@@ -183,7 +187,7 @@ def text(value: object, most: int = MOST_TEXT) -> str:
 
 
 def moment(ms: float) -> datetime:
-    """Unix ms as the project's databases take it; what no calendar has becomes the nearest day that it has."""
+    """Return Unix ms as the project's databases store it. Values outside the calendar become its nearest day."""
     seconds = 0.0 if math.isnan(ms) else min(max(ms / 1000, 0.0), _LATEST)
     zone: tzinfo = UTC if settings.USE_TZ else timezone.get_default_timezone()
     found = datetime.fromtimestamp(seconds, zone)
@@ -191,7 +195,7 @@ def moment(ms: float) -> datetime:
 
 
 def score_of(score: bytes | float) -> int:
-    """A score as Redis gives it, in µs; one that none of the scripts wrote becomes the nearest that fits."""
+    """Return a score from Redis in µs. A score that no script has written becomes the nearest valid one."""
     try:
         number = float(score)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One index of one shard and its copy in the table."""
+"""Mirror of one index of one shard in its table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..settings.sections import MirrorConf
 from .index import Index
 from .rows import LAST_SCORE, Entry, Place, Row, score_of, store, unique_fields
 
-#: seconds between two counts of one index, which are longer where counting takes long
+#: seconds between two counts of one index, and the minimum ratio of that interval to the time a count takes
 _COUNT_AGAIN: Final = 2.0
 _COUNT_SHARE: Final = 20
 #: rows that one statement deletes
@@ -26,30 +26,30 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which scores the table has, both ends included."""
+    """Range of scores that the table holds, both ends included."""
 
     low: int
     high: int
 
 
 def database_of(place: Place) -> str:
-    """Alias of the database that has the table."""
+    """Return the alias of the database that has the table."""
     alias: str = router.db_for_write(place.model)
     return alias
 
 
 def table(place: Place) -> Any:
-    """The rows of a place."""
+    """Return the rows of a place."""
     return place.model._default_manager.using(database_of(place))
 
 
 def cursors_of(place: Place) -> Any:
-    """The cursors of a place, in the database of its table."""
+    """Return the cursors of a place, in the database of its table."""
     return MirrorCursor._default_manager.using(database_of(place)).filter(place=place.name)
 
 
 class Shadow:
-    """Copies one index. Its steps are generators: whoever drives them may stop between two, or give up for ever."""
+    """Mirror of one index. Its steps are generators: the caller may stop between two steps, or abandon them."""
 
     def __init__(self, settings: MirrorConf, queue: Queue, number: int, place: Place) -> None:
         self.queue = queue
@@ -58,20 +58,20 @@ class Shadow:
         self.index = Index(queue, number, place)
         self.using = database_of(place)
         self._settings = settings
-        #: on ``time.monotonic()``: when counting the rows is worth it again
+        #: time (``time.monotonic()``) from which on the rows are counted again
         self.count_at = 0.0
 
     @property
     def rows(self) -> Any:
-        """The rows of this shard."""
+        """Rows of this shard."""
         return table(self.place).filter(queue=self.queue.name, shard=self.number)
 
     def within(self, scope: Scope) -> Any:
-        """The rows of this shard whose scores are in ``scope``."""
+        """Return the rows of this shard whose scores are in ``scope``."""
         return self.rows.filter(updated_us__gte=scope.low, updated_us__lte=scope.high)
 
     def scope(self) -> Scope:
-        """What is kept of it: not what is too old, nor what has too many newer ones before it."""
+        """Return the scores to keep: no entries that are too old or that exceed the maximum number of rows."""
         low = 0
         if self._settings.keep_days is not None:
             low = int((time.time() * 1000 - self._settings.keep_days * _DAY_MS) * 1000)
@@ -82,7 +82,7 @@ class Shadow:
     # -- copying -----------------------------------------------------------------------------------------------------
 
     def copy(self) -> Iterator[None]:
-        """Copies what lies behind the cursor, a page in each step."""
+        """Copy the entries after the cursor, one page in each step."""
         cursor = self._cursor()
         score, member = self._begin(cursor)
         while True:
@@ -100,7 +100,7 @@ class Shadow:
             yield
 
     def missing(self, entries: list[Entry]) -> list[Row]:
-        """Rows of those entries that the table does not have as they are."""
+        """Return rows for the entries that the table does not have in their current form."""
         new = self._unknown(entries)
         return self.index.rows(new) if new else []
 
@@ -112,11 +112,11 @@ class Shadow:
         return [entry for entry in entries if (*self.name_of(entry), entry.score) not in known]
 
     def name_of(self, entry: Entry) -> tuple[Any, ...]:
-        """What names the row of an entry within its queue."""
+        """Return the values that identify the row of an entry within its queue."""
         return entry.name[: len(self.place.unique) - 1]
 
     def named(self, rows: Any) -> Iterator[tuple[Any, ...]]:
-        """The names of rows, each with its score."""
+        """Return the identifying values of rows, each with its score."""
         found: Iterator[tuple[Any, ...]] = rows.values_list(*self.place.unique[1:], "updated_us").iterator()
         return found
 
@@ -127,13 +127,16 @@ class Shadow:
         return cursors_of(self.place).filter(queue=self.queue.name, shard=self.number)
 
     def _cursor(self) -> tuple[bytes, bytes] | None:
-        """Member and score of the last entry that was copied."""
+        """Return member and score of the last copied entry."""
         for cursor in self._cursors:
             return bytes(cursor.member), cursor.score.encode()
         return None
 
     def _begin(self, cursor: tuple[bytes, bytes] | None) -> tuple[bytes, bytes]:
-        """Where copying begins: a ms before the cursor, because places within one ms are not given in their order."""
+        """Return the start of copying: one ms before the cursor.
+
+        Scores within one ms are not assigned in order.
+        """
         low = self.scope().low - 1
         if cursor is not None:
             low = max(low, score_of(cursor[1]) // 1000 * 1000 - 1)
@@ -151,18 +154,20 @@ class Shadow:
         )
 
     def forget_cursor(self) -> None:
-        """Copying begins anew the next time."""
+        """Delete the cursor, so that the next copy starts from the beginning."""
         self._cursors.delete()
 
     # -- counting and deleting ---------------------------------------------------------------------------------------
 
     def count(self, scope: Scope) -> tuple[int, int]:
-        """Entries in Redis and rows in the table, in ``scope``."""
+        """Return the number of entries in Redis and of rows in the table, in ``scope``."""
         return self.index.count(scope.low, scope.high), self.within(scope).count()
 
     def agrees(self, scope: Scope) -> bool:
-        """Whether the table has as many rows as the index has entries. Counting takes its time, so it is not asked for
-        again before :attr:`count_at`."""
+        """Return True if the table has as many rows as the index has entries.
+
+        Counting is expensive, so callers do not repeat it before :attr:`count_at`.
+        """
         began_at = time.monotonic()
         parts = self.parts(scope) if scope.low > 0 else [scope]
         counts = [self.count(part) for part in parts]
@@ -171,9 +176,9 @@ class Shadow:
         return all(here == there for here, there in counts)
 
     def parts(self, scope: Scope) -> list[Scope]:
-        """What has to be counted by itself: what lies before the first row, and the rest.
+        """Return the ranges that have to be counted separately: the one before the first row, and the rest.
 
-        Where only so many rows are kept, one that has to go is one that has to come, and the sum is always the same.
+        If the number of rows is limited, an extra row goes with a missing one, and the sum never changes.
         """
         first = self.within(scope).order_by("updated_us").values_list("updated_us", flat=True).first()
         if first is None or first == scope.low:
@@ -181,7 +186,7 @@ class Shadow:
         return [Scope(scope.low, first - 1), Scope(first, scope.high)]
 
     def delete(self, rows: Any) -> Iterator[None]:
-        """Deletes rows, some in each step."""
+        """Delete rows, one batch in each step."""
         keys = list(rows.values_list("pk", flat=True)[:AT_ONCE])
         while keys:
             rows.filter(pk__in=keys).delete()

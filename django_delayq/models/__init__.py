@@ -1,4 +1,8 @@
-"""The tables. Redis is the truth about jobs: what lies here waits for it, remembers for it, or shows it to people."""
+"""Database tables of the app.
+
+Redis is authoritative for jobs. The tables hold changes to send to Redis, records for deduplication, and copies for
+display.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ __all__ = [
 
 
 class JobName(models.Model):
-    """Which generation of which job a row speaks of: tomorrow's "order-5" is another job, with another key."""
+    """Identity of one generation of a job: a later job with the same id is another generation, with another key."""
 
     queue = models.CharField(_("queue"), max_length=NAME_LENGTH)
     job_id = models.CharField(_("id"), max_length=NAME_LENGTH)
@@ -44,12 +48,12 @@ class JobName(models.Model):
 
 
 class OutboxJob(JobName):
-    """A durable job: written in the caller's transaction, and here until the job is done.
+    """Durable job: written in the caller's transaction, and kept until the job is done.
 
-    ``state`` says what the database wants of Redis. ``unsent``, ``moved`` and ``cancelled`` wait to be told to Redis,
-    by the process that wrote them or else by a relay; ``sent`` is with Redis; ``buried`` lies in Redis's morgue;
-    ``refused`` was not accepted and waits for a person. A row whose job is done, or whose cancellation was told, is
-    deleted.
+    ``state`` is the state that the database wants in Redis. ``unsent``, ``moved`` and ``cancelled`` wait to be sent to
+    Redis, by the process that wrote them or else by a relay; ``sent`` is in Redis; ``buried`` is in Redis's morgue;
+    ``refused`` was not accepted and waits for an operator. A row is deleted when its job is done, or its cancellation
+    was sent.
     """
 
     class State(models.TextChoices):
@@ -60,31 +64,31 @@ class OutboxJob(JobName):
         BURIED = "buried", _("in the morgue")
         REFUSED = "refused", _("refused")
 
-    #: what waits to be told to Redis
+    #: states of rows that wait to be sent to Redis
     WAITING: ClassVar = (State.UNSENT, State.MOVED, State.CANCELLED)
 
-    #: key of the generation; of a merged job that of the payload
+    #: key of the generation; for a merged job the key of the payload
     key = models.UUIDField(_("key"), unique=True, editable=False)
-    #: Unix ms, of a job that was given a moment; None: it is due `delay_ms` after `delay_from`
+    #: Unix ms, for a job with a fixed due time; None: it is due `delay_ms` after `delay_from`
     due_ms = models.BigIntegerField(_("due"), null=True)
     delay_ms = models.BigIntegerField(default=0, editable=False)
-    #: when the delay began, by the database's clock: at the call, or at the reschedule
+    #: start of the delay by the database's clock: at the call, or at the reschedule
     delay_from = models.DateTimeField(db_default=Now(), editable=False)
-    #: names the reschedule that set the due time; None: it is that of the call
+    #: identifies the reschedule that set the due time; None: the due time is that of the call
     moved_by = models.UUIDField(null=True, editable=False)
-    #: the job as it was asked for (core.packed)
+    #: the job as requested (core.packed)
     record = models.BinaryField(_("record"))
     state = models.CharField(_("state"), max_length=9, choices=State, default=State.UNSENT)
-    #: times that Redis refused it, and what it said last
+    #: how often Redis refused it, and its last reply
     tries = models.PositiveIntegerField(_("tries"), default=0)
     error = models.TextField(_("error"), blank=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
-    #: who is telling Redis right now; nobody else does before `claimed_until` (also the back-off after a refusal; of
-    #: a refused row the moment at which it was refused)
+    #: claim of the process that is sending the row; no other process does before `claimed_until` (also the back-off
+    #: after a refusal; for a refused row the time at which it was refused)
     claim = models.UUIDField(null=True, editable=False)
     claimed_until = models.DateTimeField(null=True, editable=False)
     sent_at = models.DateTimeField(_("sent"), null=True)
-    #: when Redis was last seen to know of it
+    #: when the job was last found in Redis
     checked_at = models.DateTimeField(_("last seen in Redis"), null=True)
 
     class Meta:
@@ -99,18 +103,20 @@ class OutboxJob(JobName):
 
     @property
     def expected_ms(self) -> int:
-        """Return when the job is due, Unix ms; for a delay by the database's clock."""
+        """Due time in Unix ms; for a delay by the database's clock."""
         return int(self.delay_from.timestamp() * 1000) + self.delay_ms if self.due_ms is None else self.due_ms
 
     @property
     def due(self) -> datetime:
-        """Return when the job is due."""
+        """Due time."""
         return datetime.fromtimestamp(self.expected_ms / 1000, UTC)
 
 
 class InboxEntry(JobName):
-    """A generation whose effects are in this database (``@exactly_once``), or a request of the API whose durable jobs
-    were written into the outbox. Neither happens a second time."""
+    """Generation whose effects are in this database (``@exactly_once``), or an API request that created durable jobs.
+
+    The entry keeps the effects, or the request, from being repeated.
+    """
 
     key = models.UUIDField(_("key"), primary_key=True, editable=False)
     created_at = models.DateTimeField(_("done"), db_default=Now(), db_index=True)
@@ -122,7 +128,7 @@ class InboxEntry(JobName):
 
 
 class MirroredJob(JobName):
-    """A job as Redis had it when the dispatcher last looked."""
+    """Job as Redis had it when the dispatcher last checked."""
 
     key = models.UUIDField(_("key"))
     shard = models.PositiveIntegerField(_("shard"))
@@ -134,12 +140,12 @@ class MirroredJob(JobName):
     error_class = models.CharField(_("error class"), max_length=NAME_LENGTH, blank=True)
     error_message = models.TextField(_("error"), blank=True)
     error_traceback = models.TextField(_("traceback"), blank=True)
-    #: the encoded arguments, as far as they are small enough to be kept twice; None = too large
+    #: the encoded arguments, if they are small enough to be copied; None = too large
     args = models.BinaryField(_("arguments"), null=True)
     #: the job's own options and context, canonical JSON
     options = models.BinaryField(_("options"), default=b"")
     payload_count = models.PositiveIntegerField(_("payloads"), default=0)
-    #: its place in Redis's index, µs
+    #: position in Redis's index, µs
     updated_us = models.BigIntegerField()
     #: when it was copied
     seen_at = models.DateTimeField(db_default=Now())
@@ -170,14 +176,14 @@ class FailedJob(MirroredJob):
             models.Index(fields=["task", "failed_at"], name="delayq_failed_task"),
             models.Index(fields=["error_class", "failed_at"], name="delayq_failed_error"),
             models.Index(fields=["failures", "failed_at"], name="delayq_failed_attempt"),
-            # The operator class makes it serve "begins with" on PostgreSQL; other databases do not look at it.
+            # The operator class makes it serve "begins with" on PostgreSQL; other databases ignore it.
             models.Index(fields=["job_id"], name="delayq_failed_id", opclasses=["varchar_pattern_ops"]),
             models.Index(fields=["queue", "shard", "updated_us"], name="delayq_failed_place"),
         ]
 
 
 class MorgueJob(MirroredJob):
-    """Mirror of a job that nobody will try again unless a person says so."""
+    """Mirror of a job in the morgue, which is not retried unless an operator requests it."""
 
     buried_at = models.DateTimeField(_("buried"))
     #: exhausted, buried, poison, unknown task, undecodable, killed, …
@@ -207,12 +213,12 @@ class MorgueJob(MirroredJob):
 
 
 class MirrorCursor(models.Model):
-    """How far an index of a shard has been copied."""
+    """Cursor that stores how far an index of a shard has been copied."""
 
     queue = models.CharField(max_length=NAME_LENGTH)
     shard = models.PositiveIntegerField()
     place = models.CharField(max_length=6, choices=[("failed", "failed"), ("morgue", "morgue")])
-    #: the last entry that was copied: its score as Redis writes it, and its member
+    #: last entry that was copied: its score as Redis writes it, and its member
     score = models.CharField(max_length=32, blank=True)
     member = models.BinaryField(default=b"")
 
@@ -225,7 +231,7 @@ class MirrorCursor(models.Model):
 
 
 class BulkAction(models.Model):
-    """Something that was ordered for many jobs, carried out by a worker, piece by piece."""
+    """Action on many jobs, run by a worker in pieces."""
 
     class State(models.TextChoices):
         WAITING = "waiting", _("waiting")
@@ -237,7 +243,7 @@ class BulkAction(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     #: retry, discard, bury, …
     action = models.CharField(_("action"), max_length=30)
-    #: which jobs: the model's name, and what they were filtered by
+    #: selected jobs: the model's name, and the filters
     target = models.CharField(_("of"), max_length=30)
     filters = models.JSONField(_("filters"), default=dict)
     options = models.JSONField(_("options"), default=dict)
@@ -246,10 +252,10 @@ class BulkAction(models.Model):
     done = models.PositiveBigIntegerField(_("done"), default=0)
     #: outcome -> number
     counts = models.JSONField(_("outcomes"), default=dict)
-    #: the last row that was dealt with
+    #: primary key of the last processed row
     position = models.PositiveBigIntegerField(default=0)
     error = models.TextField(_("error"), blank=True)
-    #: name of the person, and their primary key as text: no foreign key, because not every project has users
+    #: name of the user, and their primary key as text: no foreign key, because not every project has users
     ordered_by = models.CharField(_("ordered by"), max_length=NAME_LENGTH, blank=True)
     ordered_by_pk = models.CharField(max_length=NAME_LENGTH, blank=True, editable=False)
     created_at = models.DateTimeField(_("ordered"), db_default=Now())
@@ -268,18 +274,18 @@ class BulkAction(models.Model):
 
 
 class _Unmanaged(models.Model):
-    """No table: what gives a page over Redis its place in the admin, and its permissions."""
+    """Model without a table, which gives a page over Redis its place in the admin, and its permissions."""
 
     class Meta:
         abstract = True
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to save: Redis is the truth."""
+        """Raise TypeError: there is no table, Redis is authoritative."""
         raise TypeError(f"{type(self).__name__} has no table; use the verbs of django_delayq")
 
 
 class LiveJob(_Unmanaged):
-    """The jobs as Redis has them now."""
+    """Live jobs in Redis."""
 
     class Meta:
         managed = False
@@ -296,7 +302,7 @@ class LiveJob(_Unmanaged):
 
 
 class QueueEntry(_Unmanaged):
-    """The queues as Redis has them now."""
+    """Queues in Redis."""
 
     class Meta:
         managed = False
@@ -314,7 +320,7 @@ class QueueEntry(_Unmanaged):
 
 
 class Dashboard(_Unmanaged):
-    """The numbers of all queues, live."""
+    """Live numbers of all queues."""
 
     class Meta:
         managed = False
@@ -327,7 +333,7 @@ class Dashboard(_Unmanaged):
 
 
 class HttpApi(_Unmanaged):
-    """What a user, or a program with its token, may do over HTTP."""
+    """Permissions of a user, or of a program with the user's token, for the HTTP API."""
 
     class Meta:
         managed = False

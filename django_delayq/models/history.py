@@ -1,4 +1,4 @@
-"""The tables of the history."""
+"""Tables of the history."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ NAME_LENGTH = 255
 
 
 class HourlyStat(models.Model):
-    """What became of the runs of one task in one queue that ended within one hour (UTC).
+    """Hourly metrics: attempts of one task in one queue that ended within one hour (UTC).
 
-    Lateness is how long behind its due time a run began; lateness and duration are those of the runs that began
-    (``timed``). A histogram is a list of 32 counts: those of 0 ms first, then for i = 1 … 30 those from 2^(i-1) to
-    below 2^i ms, then all longer ones; so histograms of several hours may be added.
+    Lateness is the time between the due time and the start of an attempt. Lateness and duration are those of the
+    attempts that began (``timed``). A histogram is a list of 32 counts: first 0 ms, then for i = 1 … 30 values from
+    2^(i-1) to below 2^i ms, then all longer ones. Histograms of several hours may be added.
     """
 
     hour = models.DateTimeField(_("hour"))
@@ -25,22 +25,22 @@ class HourlyStat(models.Model):
     task = models.CharField(_("task"), max_length=NAME_LENGTH)
     runs = models.PositiveBigIntegerField(_("runs"), default=0)
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
-    #: the handler raised, and the job comes back
+    #: the handler raised, and the job is retried
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
     timeout = models.PositiveBigIntegerField(_("timed out"), default=0)
     crashed = models.PositiveBigIntegerField(_("crashed"), default=0)
-    #: the holder was lost; whether the run began is not known
+    #: the holder was lost; it is unknown if the attempt began
     lost = models.PositiveBigIntegerField(_("lost"), default=0)
     released = models.PositiveBigIntegerField(_("released"), default=0)
     cancelled = models.PositiveBigIntegerField(_("cancelled"), default=0)
     expired = models.PositiveBigIntegerField(_("expired"), default=0)
-    #: into the morgue, for whatever reason
+    #: moved to the morgue, for any reason
     buried = models.PositiveBigIntegerField(_("buried"), default=0)
-    #: runs that were not a job's first attempt
+    #: attempts that were not a job's first one
     retries = models.PositiveBigIntegerField(_("retries"), default=0)
-    #: runs that began later than DELAYQ["PIPELINE"]["sla"] allows
+    #: attempts that began later than DELAYQ["PIPELINE"]["sla"] allows
     sla_missed = models.PositiveBigIntegerField(_("too late"), default=0)
-    #: runs that have a lateness and a duration
+    #: attempts that have a lateness and a duration
     timed = models.PositiveBigIntegerField(_("timed"), default=0)
     lateness_p50_ms = models.PositiveBigIntegerField(_("lateness p50 (ms)"), null=True)
     lateness_p95_ms = models.PositiveBigIntegerField(_("lateness p95 (ms)"), null=True)
@@ -70,7 +70,7 @@ class HourlyStat(models.Model):
 
 
 class PipelineRun(models.Model):
-    """One run of the pipeline: what it was asked for, and what came of it."""
+    """One pipeline run: its parameters and its result."""
 
     class Kind(models.TextChoices):
         HISTORY = "history", _("history")
@@ -87,25 +87,25 @@ class PipelineRun(models.Model):
         FAILED = "failed", _("failed")
         STOPPED = "stopped", _("stopped")
 
-    #: of a bulk write the run id, under which it is resumed; several rows may share it
+    #: for a bulk load the run id, under which it is resumed; several rows may share it
     run_id = models.CharField(_("run"), max_length=NAME_LENGTH, db_index=True)
     kind = models.CharField(_("kind"), max_length=9, choices=Kind)
     state = models.CharField(_("state"), max_length=8, choices=State, default=State.RUNNING)
     queue = models.CharField(_("queue"), max_length=NAME_LENGTH, blank=True)
     task = models.CharField(_("task"), max_length=NAME_LENGTH, blank=True)
     started_at = models.DateTimeField(_("started"), db_default=Now())
-    #: when it was last heard of; a run that is not heard of for long has died
+    #: time of the last update; a run without updates for a long time has died
     seen_at = models.DateTimeField(_("last heard of"), db_default=Now())
     ended_at = models.DateTimeField(_("ended"), null=True)
     #: rows of the input; null = not known
     total = models.PositiveBigIntegerField(_("rows in all"), null=True)
     rows = models.PositiveBigIntegerField(_("rows"), default=0)
     created = models.PositiveBigIntegerField(_("created"), default=0)
-    #: rows that were not written anew, because the job was there or an earlier try had written it
+    #: rows that were not written again, because the job existed or an earlier try had written it
     known = models.PositiveBigIntegerField(_("there already"), default=0)
-    #: rows that were refused, and lie in the quarantine
+    #: rows that were refused and put into the quarantine
     bad = models.PositiveBigIntegerField(_("refused"), default=0)
-    #: what it was asked for, and where it got to: inputs, outputs, offsets, versions, counts by outcome
+    #: parameters and progress: inputs, outputs, offsets, versions, counts by outcome
     detail = models.JSONField(_("detail"), default=dict)
     error = models.TextField(_("error"), blank=True)
 

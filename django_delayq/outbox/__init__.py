@@ -1,15 +1,15 @@
-"""Durable jobs: rows that are written in the caller's transaction and stay until the job is done.
+"""Durable jobs: rows that are written in the caller's transaction and kept until the job is done.
 
-    rows        the statements on the table; nobody else writes SQL for it
-    door        which calls are durable, and what has to be right for that
-    swift       after the commit: claims what was written, tells Redis with little patience, notes the outcome
-    verbs       cancel, reschedule and run_now change the rows first, then Redis
-    breaker     keeps a process from asking a dead Redis again and again
-    claims      who of several dispatchers deals with which rows
-    relay       the dispatcher's duty of telling Redis what its writer could not tell
-    marks       takes down how jobs ended
-    reconciler  notices what Redis has lost
-    retention   forgets what nobody needs any more
+    rows        all SQL statements of the writers on the table
+    door        durability of a call and its preconditions
+    swift       fast path after the commit: claims rows, sends them to Redis with a short timeout, stores outcomes
+    verbs       cancel, reschedule and run_now, which change the rows first, then Redis
+    breaker     circuit breaker that keeps a process from calling an unavailable Redis again and again
+    claims      division of the rows among several dispatchers
+    relay       dispatcher duty that sends the rows which their writer could not send
+    marks       dispatcher duty that stores how jobs ended
+    reconciler  dispatcher duty that detects jobs lost by Redis
+    retention   deletion of rows that are no longer needed
 
-Whatever fails on the way to Redis is left to the relay of the dispatcher.
+Rows that cannot be sent at once are left to the relay of the dispatcher.
 """

@@ -1,4 +1,4 @@
-"""Keeps a process from waiting for a dead Redis once in every request."""
+"""Circuit breaker that keeps requests from waiting for an unavailable Redis."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger: Final = logging.getLogger("django_delayq.outbox")
 
 
 class Breaker:
-    """Open = Redis did not answer a moment ago, do not ask it. Thread-safe.
+    """Circuit breaker. Open = Redis did not answer a moment ago and is not called. Thread-safe.
 
-    It stays open for a second, doubled with every further failure up to five; then one caller may try, while the
-    others still do not. The first success closes it.
+    It stays open for a second, doubled with every further failure up to five. Then one caller may try, while the others
+    still do not. The first success closes it.
     """
 
     __slots__ = ("_lock", "_open_until", "_pause")
@@ -29,22 +29,22 @@ class Breaker:
 
     @property
     def open(self) -> bool:
-        """Whether the last try failed."""
+        """True if the last call failed."""
         return self._pause > 0
 
     def allows(self) -> bool:
-        """Whether the caller may ask Redis now; it then has to say how that went."""
+        """Return True if the caller may call Redis now. The caller then has to report success or failure."""
         if not self._pause:
             return True
         with self._lock:
             now = time.monotonic()
             if now < self._open_until:
                 return False
-            self._open_until = now + self._pause  # one tries, the others see it open
+            self._open_until = now + self._pause  # one caller tries, the others find it open
             return True
 
     def failed(self) -> None:
-        """Redis did not answer."""
+        """Record that Redis did not answer."""
         with self._lock:
             first = not self._pause
             self._pause = min(LONGEST, self._pause * 2 or FIRST)
@@ -53,7 +53,7 @@ class Breaker:
             logger.warning("Redis did not answer after a commit; for %g s it is not asked again by this process", FIRST)
 
     def succeeded(self) -> None:
-        """Redis answered, whatever it said."""
+        """Record that Redis answered, whatever the reply."""
         if self._pause:
             with self._lock:
                 self._pause = 0.0

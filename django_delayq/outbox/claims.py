@@ -1,8 +1,8 @@
-"""Who deals with which rows of the outbox right now.
+"""Claims that divide the rows of the outbox among dispatchers.
 
-A claim is a token and a moment in each row, both set by one guarded UPDATE, so it is safe on every database. Redis is
-told of a claimed row with a deadline before that moment: who sleeps past his claim is answered ``late`` and has
-changed nothing. All moments are the database's own.
+A claim is a token and an end time in each row, both set by one guarded UPDATE, so it is safe on every database.
+Commands for a claimed row carry a deadline before that time. A process that sleeps past its claim receives ``late`` and
+has changed nothing. All times are those of the database's clock.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 #: seconds that a relay's claim lasts
 CLAIM: Final = 5.0
-#: … and the part of it in which Redis may be told; the rest is for clocks that do not run alike
+#: … and the part of it in which commands may be sent to Redis; the rest allows for clocks that run at different speeds
 TELLING: Final = 4.5
 
 
 @dataclass(slots=True)
 class Hand:
-    """Rows that were claimed together, in the order of their ids.
+    """Claimed batch: rows that were claimed together, in the order of their ids.
 
-    ``deadline_ms``: on Redis's clock, until when it may be told of them; ``until``: the same on ``time.monotonic()``;
-    ``due_ms``: when they are due, on the same clock, by ``pk``.
+    ``deadline_ms``: end of the sending period on Redis's clock; ``until``: the same on ``time.monotonic()``;
+    ``due_ms``: due times of the rows on Redis's clock, by ``pk``.
     """
 
     token: uuid.UUID
@@ -48,15 +48,15 @@ class Hand:
 
     @property
     def held(self) -> bool:
-        """Whether there is time left to tell Redis anything."""
+        """True while there is time left to send commands to Redis."""
         return time.monotonic() < self.until
 
 
 class Outbox:
-    """The outbox of one database.
+    """Outbox of one database.
 
     Args:
-        alias: of the database.
+        alias: alias of the database.
     """
 
     def __init__(self, alias: str) -> None:
@@ -64,30 +64,30 @@ class Outbox:
 
     @property
     def rows(self) -> QuerySet[OutboxJob]:
-        """All of it."""
+        """All rows."""
         return table(self.alias)
 
     @property
     def waiting(self) -> QuerySet[OutboxJob]:
-        """What Redis is to be told and nobody is telling it."""
+        """Unclaimed rows that wait to be sent to Redis."""
         return self.rows.filter(free(), state__in=OutboxJob.WAITING)
 
     def now(self) -> datetime | None:
-        """The database's clock; None while the outbox is empty."""
+        """Return the database's time; None while the outbox is empty."""
         return self.rows.annotate(moment=Now()).values_list("moment", flat=True).order_by("pk").first()
 
     def atomic(self) -> AbstractContextManager[Any]:
-        """A transaction where rows can be locked; elsewhere (SQLite) each guarded statement stands alone."""
+        """Return a transaction if rows can be locked, else (SQLite) a null context: each statement is guarded."""
         return transaction.atomic(using=self.alias) if self._features.has_select_for_update else nullcontext()
 
     def unlocked(self, rows: QuerySet[OutboxJob]) -> QuerySet[OutboxJob]:
-        """These rows, locked for us, without those that a transaction of somebody else has locked."""
+        """Return these rows with locks, without those that another transaction has locked."""
         if not self._features.has_select_for_update:
             return rows
         return rows.select_for_update(skip_locked=self._features.has_select_for_update_skip_locked)
 
     def candidates(self, limit: int) -> list[int]:
-        """Up to ``limit`` rows that wait and are not behind a claimed one of the same job, the oldest first."""
+        """Return up to ``limit`` waiting rows that are not behind a claimed row of the same job, the oldest first."""
         stuck = self.rows.filter(
             queue=OuterRef("queue"),
             job_id=OuterRef("job_id"),
@@ -96,7 +96,7 @@ class Outbox:
             claimed_until__gt=Now(),
         )
         wanted = self.rows.filter(free(), ~Exists(stuck))
-        # One query for each state: each can walk along the index, and reads no more than it returns.
+        # One query for each state: each can use the index, and reads no more than it returns.
         found: list[int] = []
         for state in OutboxJob.WAITING:
             rows = self.unlocked(wanted.filter(state=state)).order_by("id")
@@ -104,10 +104,10 @@ class Outbox:
         return sorted(found)[:limit]
 
     def claim(self, limit: int, broker: Broker) -> Hand:
-        """Takes up to ``limit`` waiting rows into a hand; jobs keep the order of their rows.
+        """Claim up to ``limit`` waiting rows. Jobs keep the order of their rows.
 
         Raises:
-            QueueUnavailable: Redis does not tell its time; nothing was claimed.
+            QueueUnavailable: Redis does not return its time; nothing was claimed.
         """
         asked_at = time.monotonic()
         asked_ms = broker.now_ms()
@@ -127,14 +127,14 @@ class Outbox:
         return hand
 
     def _give_back_those_behind(self, hand: Hand) -> None:
-        """Somebody else may have taken an earlier row of the same job in the same moment."""
+        """Release rows behind an earlier row of the same job that another process has claimed at the same moment."""
         behind = self.behind([row.pk for row in hand.rows], OutboxJob.WAITING, not_held_with=hand.token)
         if behind:
             self.give_back(hand.token, behind)
             hand.rows = [row for row in hand.rows if row.pk not in behind]
 
     def behind(self, pks: Iterable[int], states: Iterable[str], *, not_held_with: uuid.UUID | None = None) -> set[int]:
-        """Those of ``pks`` that have an earlier row of the same job in one of ``states``.
+        """Return those of ``pks`` that have an earlier row of the same job in one of ``states``.
 
         Args:
             not_held_with: rows with this claim do not count as earlier.
@@ -147,20 +147,20 @@ class Outbox:
         return set(self.rows.filter(Exists(earlier), pk__in=list(pks)).values_list("id", flat=True))
 
     def overtaken(self, pks: Iterable[int], states: Iterable[str]) -> set[int]:
-        """Those of ``pks`` that have a later row of the same job in one of ``states``."""
+        """Return those of ``pks`` that have a later row of the same job in one of ``states``."""
         later = self.rows.filter(
             queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__gt=OuterRef("id"), state__in=list(states)
         )
         return set(self.rows.filter(Exists(later), pk__in=list(pks)).values_list("id", flat=True))
 
     def give_back(self, token: uuid.UUID, pks: Iterable[int]) -> None:
-        """Ends a claim without having done anything."""
+        """Release a claim on rows that were not sent."""
         self.rows.filter(pk__in=list(pks), claim=token).update(claim=None, claimed_until=None)
 
     def lock(self, token: uuid.UUID, pks: Iterable[int]) -> Iterator[tuple[int, str, uuid.UUID | None]]:
-        """``(pk, state, moved_by)`` of rows under a claim as they are now, not to change before the transaction's end.
+        """Yield ``(pk, state, moved_by)`` of claimed rows as they are now, locked until the end of the transaction.
 
-        Rows that a transaction of somebody else has locked are left out: nobody is waited for.
+        Rows that another transaction has locked are skipped without waiting.
         """
         rows = self.rows.filter(pk__in=list(pks), claim=token)
         if not self._features.has_select_for_update:

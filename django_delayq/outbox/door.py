@@ -1,4 +1,4 @@
-"""Which calls are durable, and what has to be right for that; and whether the outbox is in use here at all."""
+"""Durability: which calls are durable, their preconditions, and whether the outbox is in use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..settings.conf import SETTING, Conf, conf
 from ..transactions import in_transaction
 from . import rows
 
-#: databases in which the table was seen: (alias, name)
+#: databases in which the table was found: (alias, name)
 _seen: Final[set[tuple[str, str]]] = set()
-#: the settings under which this process met durable jobs, and their queues
+#: the settings under which this process created durable jobs, and their queues
 _met: tuple[Conf, frozenset[str]] | None = None
 
 
 def is_durable(task: Task, options: Mapping[str, Any], queue: str) -> bool:
-    """Whether a call is durable: as it says itself, else as its task says, else as the queue does."""
+    """Return True if a call is durable: as set for the call, else for its task, else for the queue."""
     said = options.get("durable")
     if said is None:
         said = task.options.durable
@@ -36,10 +36,11 @@ def is_durable(task: Task, options: Mapping[str, Any], queue: str) -> bool:
 
 
 def check(using: str | None) -> str:
-    """The alias of the database whose outbox takes durable jobs of a call now.
+    """Return the alias of the database whose outbox stores the durable jobs of a call.
 
     Raises:
-        Misconfigured: there is no outbox. InvalidJob: the job would not belong to the caller's transaction.
+        Misconfigured: there is no outbox.
+        InvalidJob: the job would not belong to the caller's transaction.
     """
     alias, inside, settings = using or DEFAULT_DB_ALIAS, in_transaction(using), conf().outbox
     if not settings.enabled:
@@ -72,7 +73,7 @@ def check(using: str | None) -> str:
 
 
 def has_table(alias: str) -> bool:
-    """Whether the database has the outbox's table; it is looked for until it was seen once."""
+    """Return True if the database has the outbox's table. The check is repeated until the table is found."""
     connection = connections[alias]
     known = (alias, str(connection.settings_dict["NAME"]))
     if known not in _seen:
@@ -86,13 +87,13 @@ def has_table(alias: str) -> bool:
 
 
 def declared(settings: Conf) -> list[str]:
-    """Which tasks and queues have durable jobs, in words."""
+    """Return descriptions of the tasks and queues that have durable jobs."""
     tasks = [f"the task {task.name}" for task in registry if task.options.durable]
     return tasks + [f"the queue {name!r}" for name, entry in settings.queues.items() if entry.durable]
 
 
 def make_durable(new: NewJob, queue: str) -> None:
-    """Give a job of ``queue`` the key that makes it durable."""
+    """Set the key that makes a job of ``queue`` durable."""
     global _met
     settings = conf()
     if _met is None or _met[0] is not settings:
@@ -110,10 +111,10 @@ def _durable_key(new: NewJob, key: bytes) -> bytes:
 
 
 def know(met: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]] | None:
-    """For tests: where durable jobs were met is another thing from now on.
+    """Replace the record of queues with durable jobs. For tests.
 
     Returns:
-        What was known until now.
+        The previous record.
     """
     global _met
     before, _met = _met, met
@@ -121,9 +122,9 @@ def know(met: tuple[Conf, frozenset[str]] | None) -> tuple[Conf, frozenset[str]]
 
 
 def in_use(alias: str, queue: str, task: Task | None) -> bool:
-    """Whether a job of this queue and task may have rows, as far as is known here.
+    """Return True if a job of this queue and task may have rows, as far as this process can determine.
 
-    Where durable jobs are not to be expected no verb asks the database: not every process that cancels a job has one.
+    If durable jobs are not expected, no verb queries the database, because a process that cancels jobs may have none.
     """
     settings = conf()
     if not settings.outbox.enabled or alias not in settings.outbox.databases:

@@ -1,14 +1,14 @@
-"""``@exactly_once``: the database effects of a job happen once, however often the job is run.
+"""Decorator ``@exactly_once``: the database effects of a job happen once, even if the job has several attempts.
 
-A run of a job may end in the database and not in Redis: the worker dies after its commit, the ack is lost, the lease
-runs out under a slow handler whose successor already works. So the handler's transaction also gets a row with the key
-of the job's generation (of a merged job: one for each payload's key). A later run finds it and skips the handler; one
-that runs at the same moment waits at the row's unique key until the first has committed, or takes over when that rolled
-back. The outbox rows of durable jobs go in the same transaction, so that not even the loss of Redis brings a finished
-job back.
+An attempt may end in the database and not in Redis: the worker dies after its commit, the ack is lost, or the lease
+expires under a slow handler while its successor is already running. Therefore the handler's transaction also inserts a
+row with the key of the job's generation (for a merged job: one row for each payload's key). A later attempt finds the
+row and skips the handler. A concurrent attempt waits at the row's unique key until the first has committed, or takes
+over if that was rolled back. The outbox rows of durable jobs are deleted in the same transaction, so that even a loss
+of Redis does not bring back a finished job.
 
-Effects outside of this database (mails, payments, other databases) are repeated by a second run. Give the other side
-``current_job().key`` as its idempotency key.
+Effects outside of this database (mails, payments, other databases) are repeated by a second attempt. Pass
+``current_job().key`` to the other system as its idempotency key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger: Final = logging.getLogger("django_delayq.inbox")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: how often a run begins anew because another one of the same payloads committed in the same moment
+#: how often an attempt starts again because another attempt of the same payloads committed at the same moment
 _TURNS: Final = 5
 #: attribute of a decorated function: alias of its database
 _DATABASE: Final = "exactly_once_in"
@@ -45,22 +45,25 @@ def exactly_once(func: Callable[P, R], /) -> Callable[P, R | None]: ...
 @overload
 def exactly_once(*, using: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
 def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None = None) -> Any:
-    """Run the function of a task in a transaction, and once only for each job. It stands below ``@task``::
+    """Run the function of a task in a transaction, and only once for each job. Place it below ``@task``.
+
+    Example::
 
         @task(queue="orders")
         @exactly_once
         def charge(order_id): ...
 
-    A merged task's function gets the payloads that were not dealt with yet; if it raises :class:`PartialFailure`, what
-    it did is committed for the ids that did not fail, so what it began for the others it has to undo itself
-    (``with transaction.atomic():`` around each id). A call outside of a worker runs the function in a transaction and
-    remembers nothing.
+    A merged task's function receives the payloads that were not handled yet. If it raises :class:`PartialFailure`, its
+    work is committed for the ids that did not fail, so it has to undo the work for the failed ids itself (``with
+    transaction.atomic():`` around each id). A call outside of a worker runs the function in a transaction and stores no
+    entry.
 
-    Arguments:
+    Args:
         using: alias of the database; default: "default". Effects on other databases are not covered.
 
     Raises:
-        Misconfigured: it stands above ``@task``, or the function is an ``async def``, which cannot hold a transaction.
+        Misconfigured: it is placed above ``@task``, or the function is an ``async def``, which cannot hold a
+            transaction.
     """
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,7 +89,7 @@ def exactly_once(func: Callable[..., Any] | None = None, /, *, using: str | None
 
 
 def remembering() -> dict[str, str]:
-    """The databases in which tasks leave entries, each with the name of one such task."""
+    """Return the databases in which tasks store entries, each with the name of one such task."""
     found: dict[str, str] = {}
     for task in core.registry:
         alias = getattr(task.func, _DATABASE, None)
@@ -109,7 +112,11 @@ def _check(func: Callable[..., Any]) -> None:
 
 
 def _reach(alias: str) -> None:
-    """A database that is away is no failure of the job: nothing has begun yet."""
+    """Connect to the database.
+
+    Raises:
+        Release: the database is unavailable. This is not a failure of the job, because nothing has begun yet.
+    """
     try:
         connections[alias].close_if_health_check_failed()
         connections[alias].ensure_connection()
@@ -126,7 +133,7 @@ def _plain(call: Callable[[], Any], job: Job, alias: str) -> Any:
             return result
     except IntegrityError:
         if not _done([job.key], alias):
-            raise  # the handler's own
+            raise  # the handler's own error
         logger.info("%s: its effects are in the database already; not run again", job.id)
         return None
 
@@ -142,13 +149,13 @@ def _merged(
         try:
             return fresh.run(func)
         except IntegrityError:
-            # Another run of some of these payloads was faster, and has committed now.
+            # Another attempt of some of these payloads was faster and has committed now.
             if fresh.entered or turn == _TURNS - 1:
                 raise
 
 
 class _Fresh:
-    """The payloads of a run whose effects are not in the database yet."""
+    """Payloads of an attempt whose effects are not in the database yet."""
 
     def __init__(self, payloads_by_id: Mapping[str, list[Any]], jobs: Mapping[str, Job], alias: str) -> None:
         self.entered = False
@@ -168,7 +175,7 @@ class _Fresh:
                 self.payloads[ident] = [payload for _, payload in left]
 
     def run(self, func: Callable[..., Any]) -> Any:
-        """The handler and the rows of what it was given, in one transaction."""
+        """Run the handler and insert the rows of its payloads, in one transaction."""
         failure = None
         with transaction.atomic(using=self._alias):
             _enter([(self._jobs[ident], key) for ident, keys in self._keys.items() for key in keys], self._alias)
@@ -179,7 +186,7 @@ class _Fresh:
             except PartialFailure as error:
                 failed = {str(ident) for ident in error.errors}
                 if not failed <= self._keys.keys():
-                    raise  # nobody knows which are meant, so all count as failed
+                    raise  # the failed ids are unknown, so all count as failed
                 failure = error
                 done = {ident: keys for ident, keys in self._keys.items() if ident not in failed}
                 _leave([key for ident in failed for key in self._keys[ident]], self._alias)
@@ -190,16 +197,16 @@ class _Fresh:
 
 
 def _enter(entries: Iterable[tuple[Job, bytes]], alias: str) -> None:
-    """Waits where another transaction is entering the same key.
+    """Insert the entries. This waits while another transaction is inserting the same key.
 
     Raises:
-        IntegrityError: the effects of one of them are there.
+        IntegrityError: the effects of one of them already exist.
     """
     from ..models import InboxEntry
 
     rows = [
         InboxEntry(key=uuid.UUID(bytes=key), queue=job.queue, job_id=job.id, task=job.task)
-        # In one order everywhere, so that two runs with some of the same payloads do not wait for each other.
+        # Always in the same order, so that two attempts with some of the same payloads do not deadlock.
         for job, key in sorted(entries, key=lambda entry: entry[1])
     ]
     InboxEntry.objects.using(alias).bulk_create(rows, batch_size=250)
@@ -212,7 +219,7 @@ def _leave(keys: Iterable[bytes], alias: str) -> None:
 
 
 def _done(keys: list[bytes], alias: str) -> set[bytes]:
-    """Those whose effects are in the database."""
+    """Return those keys whose effects are in the database."""
     from ..models import InboxEntry
 
     wanted = [uuid.UUID(bytes=key) for key in keys]

@@ -1,4 +1,4 @@
-"""Which rows speak of a job that lives in Redis: it waits, runs or is gated, and does not lie in the morgue."""
+"""Lookup of rows whose jobs are live in Redis: waiting, running or gated, but not in the morgue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Named(Protocol):
-    """A row, as far as it is needed here; ``key`` is that of the generation, of a merged job that of a payload."""
+    """Fields of a row that the lookup needs; ``key`` is the key of the generation, or for a merged job of a payload."""
 
     @property
     def pk(self) -> int: ...
@@ -27,17 +27,17 @@ class Named(Protocol):
 
 
 class Living:
-    """See the module.
+    """Lookup of rows whose jobs are live in Redis.
 
     Args:
-        broker: whom to ask.
+        broker: broker to query.
     """
 
     def __init__(self, broker: DjangoBroker) -> None:
         self._broker = broker
 
     def among(self, rows: Iterable[Named]) -> list[int]:
-        """The ``pk`` of those that speak of a living job. What is buried costs no more than a look at its id."""
+        """Return the ``pk`` of the rows whose jobs are live. A buried job costs only a lookup of its id."""
         found: list[int] = []
         for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
             mine = list(some)
@@ -48,18 +48,18 @@ class Living:
         return found
 
     def _living(self, queue: str, ident: str, rows: Sequence[Named]) -> list[int]:
-        """The same for the rows of one id."""
+        """Return the ``pk`` of the rows of one id whose jobs are live."""
         buried = {
             key
             for grave in self._broker.inspector.graves(queue, ident)
             for key in (grave.job.key, *(payload.key for payload in grave.payloads))
         }
         rows = [row for row in rows if row.key not in buried]
-        keys = self._keys(queue, ident) if rows else set()  # of many payloads this takes long
+        keys = self._keys(queue, ident) if rows else set()  # slow for many payloads
         return [row.pk for row in rows if row.key in keys]
 
     def _keys(self, queue: str, ident: str) -> set[bytes]:
-        """Keys of all that lives under an id."""
+        """Return the keys of all live content of an id."""
         view = self._broker.inspector.get(queue, ident)
         if view is None or view.state == "morgue":
             return set()
@@ -70,7 +70,7 @@ class Living:
 
 
 def _in_use(queue: Queue, idents: Sequence[str]) -> set[str]:
-    """Those of some ids under which anything lives."""
+    """Return those ids that have live content."""
     places: dict[int, set[str]] = {}
     for ident in idents:
         for number in queue.homes(ident):

@@ -1,8 +1,8 @@
-"""The duty of taking down how durable jobs ended: the script that ends one leaves a mark, and its row waits for it.
+"""Dispatcher duty that stores how durable jobs ended.
 
-A mark is forgotten only after the change of its row was committed, and only if it is still the same one; before that,
-Redis answers ``known`` to everybody who would send the job again. Rows under a claim, or locked by a transaction, keep
-their marks: somebody may be about to send them.
+The script that ends a durable job leaves a mark in Redis. A mark is deleted only after the change of its row was
+committed, and only if it is still the same mark. Until then Redis answers ``known`` to every attempt to send the job
+again. Rows that are claimed, or locked by a transaction, keep their marks, because a process may be about to send them.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ if TYPE_CHECKING:
 
 State = OutboxJob.State
 
-#: seconds in which the ends of jobs are collected, so that they are taken down together
+#: seconds for which the ends of jobs are collected, so that they are stored together
 GATHER: Final = 0.2
-#: longest seconds until another look at marks that could not be taken down; the first ones come sooner, because most
-#: rows are only locked for a moment, and a mark that waits is lost if Redis is
+#: longest seconds until marks that could not be stored are tried again; the first retries come sooner, because most
+#: rows are locked only for a moment, and a waiting mark is lost if Redis is
 AGAIN: Final = 1.0
 _FOR_EVER: Final = 3600.0
-#: from which states a mark leads where; one that finds its row elsewhere has nothing to say any more
+#: states from which a mark changes a row; a mark for a row in another state is obsolete
 _BURIED_FROM: Final = (State.UNSENT, State.SENT, State.MOVED)
 
 
 class Marks:
-    """See the module.
+    """Duty that stores how durable jobs ended.
 
     Args:
-        outboxes: of all databases that have one; a mark does not say to which of them it belongs.
-        broker: where the marks are.
-        changes: tells in which shards.
+        outboxes: outboxes of all databases that have one; a mark does not name its database.
+        broker: broker with the marks.
+        changes: names the shards with new marks.
     """
 
     def __init__(self, outboxes: Sequence[Outbox], broker: DjangoBroker, changes: Changes) -> None:
         self._outboxes = outboxes
         self._broker = broker
         self._changes = changes
-        #: shards with marks, and from when on they may be asked for (monotonic)
+        #: shards with marks, and the time from which on they may be read (monotonic)
         self._places: dict[tuple[str, int], float] = {}
-        #: the last pause before another look at a shard
+        #: last pause before the next read of a shard
         self._pauses: dict[tuple[str, int], float] = {}
         self._next = 0.0
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """``ring`` ends the rest of this duty's loop."""
+        """Subscribe ``ring``, which wakes this duty's loop."""
         self._changes.subscribe(ring)
 
     def run(self) -> float:
-        """Takes down what has been marked. Returns the seconds until the next time."""
+        """Store the marks that are due. Return the seconds until the next turn."""
         now = time.monotonic()
         if now < self._next:
             return self._next - now
@@ -80,7 +80,7 @@ class Marks:
         return max(GATHER, min(self._places.values(), default=now + _FOR_EVER) - now)
 
     def take_down(self, queue: str, shard: int) -> tuple[int, int]:
-        """Takes down the marks of a shard. Returns how many, and how many have to wait for now."""
+        """Store the marks of a shard. Return how many were stored, and how many have to wait for now."""
         opened = self._broker.existing(queue)
         return (0, 0) if opened is None else self._work_off(opened, shard)
 
@@ -96,7 +96,7 @@ class Marks:
                 return count, len(kept)
 
     def apply(self, marks: Sequence[Mark]) -> set[bytes]:
-        """Changes the rows of some marks. Returns the keys of those whose rows could not be changed now."""
+        """Change the rows of some marks. Return the keys of those whose rows could not be changed now."""
         kept: set[bytes] = set()
         for start in range(0, len(marks), MOST_MARKS):
             for outbox in self._outboxes:
@@ -124,13 +124,13 @@ def _apply(outbox: Outbox, marks: Sequence[Mark]) -> set[bytes]:
 
 
 def _is_open(end: str, state: str) -> bool:
-    """Whether a mark has still to be taken down on a row in this state."""
+    """Return True if a mark still has to be stored in a row in this state."""
     if end == "done":
         return True
     return state in _BURIED_FROM if end == "buried" else state == State.BURIED
 
 
 def places(queues: Iterable[Queue]) -> Iterator[tuple[str, int]]:
-    """All shards of some queues."""
+    """Yield all shards of some queues."""
     for queue in queues:
         yield from ((queue.name, number) for number in queue.numbers)

@@ -1,9 +1,10 @@
-"""The duty of noticing that Redis has lost a durable job, and of having it sent again.
+"""Dispatcher duty that detects durable jobs lost by Redis and has them sent again.
 
-A row that was sent belongs to a job that Redis has, live or in its morgue, or to one whose end is marked. A row of
-which Redis knows neither was lost with its memory: from then on it waits to be sent again, and the relay does that.
-All rows are looked at when this process starts and whenever a shard has lost its data; later each of them in rotation.
-Rows of buried jobs are looked at in rotation too: one whose job lives counts as sent again.
+The row of a sent job belongs to a job that Redis has, live or in its morgue, or to a job whose end is marked. If Redis
+has neither, the job was lost with its memory: its row is reset to unsent, and the relay sends it again.
+
+All rows are checked when this process starts and whenever a shard has lost its data; later they are checked in
+rotation. Rows of buried jobs are checked in rotation too: if the job is live, its row counts as sent again.
 """
 
 from __future__ import annotations
@@ -32,38 +33,38 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.outbox")
 State = OutboxJob.State
 
-#: seconds between two looks for rows whose turn it is
+#: seconds between two searches for rows that are due for a check
 LOOK: Final = 10.0
-#: … for rows of buried jobs: what happens to these is marked, and only a lost mark makes one of them wrong
+#: … for rows of buried jobs: their changes are marked, and only a lost mark makes such a row wrong
 LOOK_AT_GRAVES: Final = 60.0
 
 
 class Row(NamedTuple):
-    """What is asked about."""
+    """Fields of a row that a check needs."""
 
     pk: int
     queue: str
     job_id: str
     key: bytes
-    #: of a merged job's payload; b"" of a plain job
+    #: digest of a merged job's payload; b"" for a plain job
     digest: bytes
 
 
 def read(rows: QuerySet[OutboxJob]) -> list[Row]:
-    """What is asked about, with one query."""
+    """Return the fields needed for a check, with one query."""
     found = rows.values_list("id", "queue", "job_id", "key", "record")
     return [Row(pk, queue, job_id, key.bytes, digest_of(record)) for pk, queue, job_id, key, record in found]
 
 
 class Reconciler:
-    """See the module.
+    """Duty that detects durable jobs lost by Redis.
 
     Args:
-        settings: the project's.
-        outbox: of which database.
-        broker: whom to ask.
-        changes: tells when a shard has lost its data.
-        wake: called when there is something to send again.
+        settings: the project's settings.
+        outbox: outbox of one database.
+        broker: broker to query.
+        changes: reports that a shard has lost its data.
+        wake: called when there are jobs to send again.
     """
 
     def __init__(
@@ -79,17 +80,17 @@ class Reconciler:
         self._broker = broker
         self._changes = changes
         self._wake = wake
-        #: on the database's clock: rows that were not looked at since then are looked at now; None = ask for it
+        #: time on the database's clock; rows not checked since then are checked now; None = not read yet
         self._since: datetime | None = None
-        #: when rows of buried jobs are looked for again (monotonic)
+        #: time of the next check of rows of buried jobs (monotonic)
         self._graves_at = 0.0
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """``ring`` ends the rest of this duty's loop."""
+        """Subscribe ``ring``, which wakes this duty's loop."""
         self._changes.subscribe(ring)
 
     def run(self) -> float:
-        """Looks after one batch. Returns the seconds until the next one."""
+        """Check one batch. Return the seconds until the next one."""
         lost = bool(self._changes.take("lost"))
         if lost or self._since is None:
             self._since = self._outbox.now()
@@ -98,7 +99,7 @@ class Reconciler:
         try:
             asked, missing = self.look(self._since)
         except Exception:
-            self._since = None  # what was asked about without an answer is asked about again
+            self._since = None  # rows of a query without a reply are checked again
             raise
         if missing:
             self._wake()
@@ -111,14 +112,14 @@ class Reconciler:
         return asked
 
     def look(self, since: datetime, *, at_once: bool = False) -> tuple[int, int]:
-        """Asks Redis about one batch of rows that were sent.
+        """Check one batch of rows of sent jobs against Redis.
 
         Args:
-            since: only those that were not looked at since then, or not for long.
-            at_once: however short ago they were sent.
+            since: only rows that were not checked since then, or not for long.
+            at_once: include rows that were sent recently.
 
         Returns:
-            How many were asked about, and how many of them are to be sent again.
+            Number of rows checked, and number of rows to send again.
 
         Raises:
             QueueUnavailable: Redis does not answer; nothing is sent again.
@@ -128,10 +129,11 @@ class Reconciler:
         return len(rows), self._send_again(missing) if missing else 0
 
     def look_at_graves(self) -> tuple[int, int]:
-        """Asks Redis about one batch of rows of buried jobs, which were not looked at for long.
+        """Check one batch of rows of buried jobs that were not checked for long.
 
         Returns:
-            How many were asked about, and how many of their jobs live: their mark was lost, or an older one came late.
+            Number of rows checked, and number of rows whose jobs are live: their mark was lost, or an older one came
+            late.
 
         Raises:
             QueueUnavailable: Redis does not answer.
@@ -146,14 +148,14 @@ class Reconciler:
         return len(rows), len(alive)
 
     def _take(self, since: datetime, age: float) -> list[Row]:
-        """Rows whose turn it is."""
+        """Return rows that are due for a check."""
         # One bound for the index, not two with an "or" between.
         bound = Greatest(Value(since, output_field=DateTimeField()), ahead(-self._settings.recheck_every))
         due = Q(checked_at__lte=bound)
         return self._choose(State.SENT, due & Q(sent_at__lte=ahead(-age)) if age else due)
 
     def _choose(self, state: str, due: Q) -> list[Row]:
-        """A batch of them. They count as seen from now on, so that other dispatchers take other ones."""
+        """Return a batch of rows and mark them as checked now, so that other dispatchers take other rows."""
         outbox = self._outbox
         wanted = outbox.rows.filter(free(), due, state=state)
         if not wanted.exists():
@@ -165,7 +167,7 @@ class Reconciler:
         return rows
 
     def unknown(self, rows: list[Row]) -> Iterator[Row]:
-        """Those of which Redis knows nothing."""
+        """Yield the rows whose jobs are unknown to Redis."""
         for queue, some in groupby(sorted(rows, key=lambda row: row.queue), key=lambda row: row.queue):
             mine = list(some)
             opened = self._broker.existing(queue)
@@ -173,9 +175,9 @@ class Reconciler:
             yield from (row for row, is_known in zip(mine, known, strict=True) if not is_known)
 
     def _send_again(self, missing: list[Row]) -> int:
-        """Has rows sent again, if nobody has done so or is about to. Returns how many.
+        """Reset rows to unsent, unless another process has done so or is sending them. Return their number.
 
-        A plain job behind another one of its id waits for the end of that, as it did before.
+        A plain job behind another one of its id keeps waiting for the end of that one.
         """
         pks = [row.pk for row in missing]
         behind = self._outbox.behind(pks, (*OutboxJob.WAITING, State.SENT))

@@ -1,4 +1,4 @@
-"""What the record of a row says."""
+"""Access to the job record stored in a row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def job_of(row: OutboxJob, due_ms: int) -> NewJob:
-    """The job of a row, as Redis is to get it.
+    """Return the job of a row in the form to send to Redis.
 
-    One that was sent before and is lost must not push aside what lives under its id by now.
+    A job that was sent before and is lost must not replace the content that its id has by now.
 
     Raises:
-        ValueError: the record is none.
+        ValueError: the record is invalid.
     """
     job = unpack_job(bytes(row.record))
     job.due_ms, job.delay_ms = due_ms, None
@@ -29,14 +29,14 @@ def job_of(row: OutboxJob, due_ms: int) -> NewJob:
 
 
 def digest_of(record: bytes | memoryview) -> bytes:
-    """The digest of a merged job's payload, by which Redis finds it; b"" for a plain job, and for what is no record."""
+    """Return the digest by which Redis finds a merged job's payload; b"" for a plain job or an invalid record."""
     try:
         payload = unpack_job(bytes(record)).payload
-    except Exception:  # whatever its bytes make the reader do: the relay refuses it
+    except Exception:  # any error of the reader; the relay refuses such a record
         return b""
     return b"" if payload is None else digest(payload.data)
 
 
 def generation_of(row: OutboxJob) -> Generation:
-    """Return what names the job of a row, or the one that its payload is in."""
+    """Return the generation of the job of a row, or of the job that its payload is in."""
     return Generation((row.key.bytes,), digest_of(row.record))

@@ -1,8 +1,8 @@
-"""The duty of telling Redis what waits in the outbox, when the process that wrote it did not live to do so itself.
+"""Dispatcher duty that sends the rows of the outbox which their writer could not send.
 
-A row is claimed, told, and settled in the database, in this order. A relay may die or sleep behind each step: the next
-claim finds the row as it was, and Redis answers ``known`` to what it has heard before. One turn deals with a batch;
-rows of one job are told one after the other, and one that is held up holds up the later rows of its job only.
+A row is claimed, sent, and settled in the database, in this order. A relay may die or sleep after each step: the next
+claim finds the row as it was, and Redis answers ``known`` to commands that it has received before. One turn handles a
+batch. Rows of one job are sent one after the other, and a row that is held up delays only the later rows of its job.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.outbox")
 State = OutboxJob.State
 
-#: seconds between two looks while the outbox is in use, and while it is not
+#: seconds between two checks while the outbox is in use, and while it is not
 BUSY: Final = 1.0
 IDLE: Final = 10.0
-#: seconds after its last row in which an outbox counts as in use
+#: seconds after its last row for which an outbox counts as in use
 MEMORY: Final = 600.0
-#: seconds of rest for a row that Redis does not take now
+#: seconds of back-off for a row that Redis does not accept now
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
-#: seconds before each look for rows that others have locked: other relays do so for a moment. Those of a transaction
-#: that lasts are told again when the claim is over
+#: seconds before each retry of rows that are locked: other relays hold locks for a moment only. Rows of a longer
+#: transaction are sent again when the claim is over
 _TRIES: Final = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 
 class Relay:
-    """See the module.
+    """Duty that sends the rows of the outbox which their writer could not send.
 
     Args:
-        settings: the project's.
-        outbox: of which database.
-        broker: where to tell it.
+        settings: the project's settings.
+        outbox: outbox of one database.
+        broker: broker that receives the jobs.
     """
 
     def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker) -> None:
@@ -64,16 +64,16 @@ class Relay:
         self._ring: Callable[[], None] = lambda: None
 
     def attach(self, ring: Callable[[], None]) -> None:
-        """``ring`` ends the rest of this duty's loop."""
+        """Set ``ring``, which wakes this duty's loop."""
         self._ring = ring
 
     def wake(self) -> None:
-        """Somebody has put work into the outbox."""
+        """Wake the duty because the outbox has new work."""
         self._seen_at = time.monotonic()
         self._ring()
 
     def run(self) -> float:
-        """One batch. Returns the seconds until the next one."""
+        """Handle one batch. Return the seconds until the next one."""
         if self._outbox.waiting.exists():
             self._seen_at = time.monotonic()
             return 0.0 if sum(self.turn().values()) else BUSY
@@ -88,10 +88,10 @@ class Relay:
         return now - self._seen_at < MEMORY
 
     def turn(self) -> Counter[str]:
-        """One batch. Returns how often which verdict was given; nothing if all that waits is in other hands.
+        """Handle one batch. Return counts by verdict; empty if all waiting rows are claimed by other processes.
 
         Raises:
-            QueueUnavailable: Redis went away; what it had not heard was put back.
+            QueueUnavailable: Redis became unavailable; rows that it had not received were released.
         """
         hand = self._outbox.claim(self._batch, self._broker)
         verdicts: dict[int, Verdict] = {}
@@ -105,7 +105,7 @@ class Relay:
     # -- settling in the database ------------------------------------------------------------------------------------
 
     def _settle(self, hand: Hand, verdicts: dict[int, Verdict]) -> None:
-        """Writes the verdicts; rows without one are given back. Rows that were changed meanwhile are told again."""
+        """Write the verdicts. Rows without one are released. Rows that were changed meanwhile are sent again."""
         left = {row.pk: row for row in hand.rows}
         for pause in _TRIES if left else ():
             time.sleep(pause)
@@ -115,7 +115,7 @@ class Relay:
                 return
 
     def _settle_unlocked(self, hand: Hand, told: dict[int, OutboxJob], verdicts: dict[int, Verdict]) -> list[int]:
-        """Settles those of ``told`` that nobody else has locked; returns them."""
+        """Settle the sent rows that no other transaction has locked. Return their keys."""
         with transaction.atomic(using=self._outbox.alias):
             final: dict[int, Verdict] = {}
             for pk, state, moved_by in self._outbox.lock(hand.token, told):
@@ -144,7 +144,7 @@ class Relay:
             rows.update(**ended)
 
     def _report(self, row: OutboxJob, verdict: Verdict) -> None:
-        """Tells the log, the counters and the signals."""
+        """Report a verdict to the log, the counters and the signals."""
         task = registry.get(row.task)
         if verdict.word == "refused":
             not_sent["refused"] += 1
@@ -175,16 +175,16 @@ class Relay:
 
 
 def _now(verdict: Verdict, told: OutboxJob, state: str, moved_by: uuid.UUID | None) -> Verdict:
-    """The verdict on a row that may have changed since Redis was told of it."""
+    """Return the verdict for a row that may have changed since it was sent to Redis."""
     if verdict.word == "gone" or (state == told.state and (moved_by == told.moved_by or verdict.word != "sent")):
         return verdict
     if verdict.word == "sent" and state == told.state == State.UNSENT:
-        return Verdict("moved", outcome=verdict.outcome)  # it was rescheduled while it was on its way
+        return Verdict("moved", outcome=verdict.outcome)  # it was rescheduled while it was being sent
     return FREE
 
 
 def _grouped(verdicts: dict[int, Verdict]) -> Iterator[tuple[Verdict, list[int]]]:
-    """Rows that are written alike."""
+    """Yield the verdicts, each with the rows that share it."""
     groups: dict[Verdict, list[int]] = {}
     for pk, verdict in verdicts.items():
         groups.setdefault(Verdict(verdict.word, verdict.error, verdict.tries), []).append(pk)

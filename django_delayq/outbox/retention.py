@@ -1,4 +1,4 @@
-"""The duty of forgetting what nobody needs any more: refused rows, and what ``@exactly_once`` remembers."""
+"""Dispatcher duty that deletes old rows: refused rows, and entries of ``@exactly_once``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _DAY: Final = 86_400.0
 
 
 class Retention:
-    """See the module.
+    """Duty that deletes old rows of one database.
 
     Args:
-        settings: the project's; ``outbox`` and ``inbox`` say how long what is kept.
-        alias: of the database.
+        settings: the project's settings; ``outbox`` and ``inbox`` define the retention.
+        alias: alias of the database.
     """
 
     def __init__(self, settings: Conf, alias: str) -> None:
@@ -36,7 +36,7 @@ class Retention:
         self._alias = alias
 
     def run(self) -> float:
-        """Forgets all that is old enough, in batches."""
+        """Delete all rows that are old enough, in batches. Return the seconds until the next turn."""
         refused = (
             table(self._alias)
             .filter(state=OutboxJob.State.REFUSED)
@@ -54,12 +54,12 @@ class Retention:
 
 
 def forget_queue(aliases: Sequence[str], queue: str) -> int:
-    """Deletes the outbox of a queue that was deleted with all its jobs; returns how many rows there were."""
+    """Delete the outbox rows of a queue that was deleted with all its jobs. Return their number."""
     return sum(purge(table(alias).filter(queue=queue)) for alias in aliases if is_there(alias))
 
 
 def purge(rows: QuerySet[Any]) -> int:
-    """Deletes rows in short transactions; returns how many."""
+    """Delete rows in short transactions. Return their number."""
     count = 0
     while pks := list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH]):
         count += rows.filter(pk__in=pks).delete()[0]

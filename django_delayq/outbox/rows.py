@@ -1,4 +1,4 @@
-"""The writers' statements on the outbox table. All times are those of the database."""
+"""SQL statements of the writers on the outbox table. All times are those of the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLAIM: Final = 2.0
 #: rows of one statement
 CHUNK: Final = 500
-#: jobs that travel together: no more than one call of a script takes, so that those of one id keep their order
+#: number of jobs sent together: no more than one script call takes, so that jobs of one id keep their order
 TOGETHER: Final = 250
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A row that is ours for a while, as it was at ``read_at`` (``time.monotonic()``)."""
+    """Claimed row, as it was at ``read_at`` (``time.monotonic()``)."""
 
     state: str
     due: RowDue
@@ -43,29 +43,29 @@ class Claimed:
 
 
 def table(alias: str) -> QuerySet[OutboxJob]:
-    """All rows of one database."""
-    from ..models import OutboxJob  # the models are not there yet when task modules are imported
+    """Return all rows of one database."""
+    from ..models import OutboxJob  # the models are not loaded yet when task modules are imported
 
     return OutboxJob.objects.using(alias)
 
 
 def free() -> Q:
-    """Rows that nobody is telling Redis right now."""
+    """Return the condition for rows without a current claim."""
     return Q(claim=None) | Q(claimed_until__lte=Now())
 
 
 def ahead(seconds: float) -> Combinable:
-    """The database's clock in ``seconds``."""
+    """Return the expression for the database's time in ``seconds``."""
     return Now() + timedelta(seconds=seconds)
 
 
 def key_of(new: NewJob) -> uuid.UUID:
-    """The key of a job's row: that of its generation, of a merged job that of its payload."""
+    """Return the key of a job's row: the key of its generation, or for a merged job of its payload."""
     return uuid.UUID(bytes=new.key if new.payload is None else new.payload.key)
 
 
 def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
-    """``items`` in lists of at most ``size``."""
+    """Yield ``items`` in lists of at most ``size``."""
     chunk: list[T] = []
     for item in items:
         chunk.append(item)
@@ -77,11 +77,11 @@ def chunks(items: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
 
 
 def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = True) -> None:
-    """Writes a row for each job. A delay counts from now on, by the database's clock.
+    """Insert a row for each job. A delay counts from now on, by the database's clock.
 
-    Arguments:
-        supersede: durable plain jobs that replace push earlier rows of their ids out. False: these go when Redis says
-            that their jobs have ended.
+    Args:
+        supersede: durable plain jobs with "replace" delete earlier rows of their ids. False: those rows are deleted
+            when Redis reports that their jobs have ended.
     """
     from ..models import OutboxJob
 
@@ -98,10 +98,10 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
         for new in news
     ]
     replacing = [new for new in news if not new.fresh and new.payload is None and new.on_conflict == "replace"]
-    # Together, or a job that Redis has might lose its row to one that was never written.
+    # In one transaction; otherwise a job in Redis might lose its row to one that was never written.
     with transaction.atomic(using=alias, savepoint=False) if supersede and replacing else nullcontext():
         for chunk in chunks(replacing if supersede else ()):
-            _supersede(alias, queue, chunk)  # before they are there themselves
+            _supersede(alias, queue, chunk)  # before the new rows exist
         if len(made) == 1:
             made[0].save(using=alias, force_insert=True)
         else:
@@ -109,26 +109,29 @@ def insert(alias: str, queue: str, news: Sequence[NewJob], *, supersede: bool = 
 
 
 def _supersede(alias: str, queue: str, news: Sequence[NewJob]) -> None:
-    """What these jobs replace is not to be sent (again). What is on its way right now is sent before them."""
+    """Delete rows that these jobs replace, so that they are not sent (again).
+
+    Rows that are being sent now arrive before them.
+    """
     states = table(alias).model.State
     mine = table(alias).filter(queue=queue, task=news[0].task)
     mine.filter(state=states.SENT, job_id__in=[new.id for new in news]).delete()
-    # One that leaves something of its forerunner, the due time or the failures, needs it in Redis.
+    # A job that keeps its predecessor's due time or failures needs the predecessor in Redis.
     whole = [new.id for new in news if new.due_policy == "replace" and new.reset_retries]
     if whole:
         mine.filter(free(), state__in=[states.UNSENT, states.MOVED], job_id__in=whole).delete()
 
 
 def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: bool) -> dict[uuid.UUID, Claimed]:
-    """Makes unsent rows ours for :data:`CLAIM` seconds.
+    """Claim unsent rows for :data:`CLAIM` seconds.
 
-    Arguments:
-        token: what the claim is called.
-        ordered: some of the ids were given by the caller, so that an earlier row of the same id may still wait; rows
-            behind such a one are left alone, unless it is among ``keys``.
+    Args:
+        token: name of the claim.
+        ordered: some ids were given by the caller, so that an earlier row of the same id may still wait. Rows behind
+            such a row are not claimed, unless it is among ``keys``.
 
     Returns:
-        What is ours now. What is missing was taken by somebody else, or is not wanted any more.
+        The claimed rows. Missing rows were claimed by another process, or are not wanted any more.
     """
     rows = table(alias)
     mine = rows.filter(key__in=keys, state=rows.model.State.UNSENT).filter(free())
@@ -137,13 +140,13 @@ def claim(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, ordered: b
     mine.update(claim=token, claimed_until=ahead(CLAIM))
     held = claimed(alias, token, keys)
     changed = [key for key, row in held.items() if row.state != "unsent"]
-    if changed:  # in this very moment; not by us
+    if changed:  # changed by another process at this very moment
         release(alias, token, changed)
     return {key: row for key, row in held.items() if key not in changed}
 
 
 def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
-    # A query of its own: MySQL does not look into a table that it is updating.
+    # A separate query, because MySQL cannot read a table that it is updating.
     rows = table(alias)
     earlier = rows.filter(
         queue=OuterRef("queue"), job_id=OuterRef("job_id"), pk__lt=OuterRef("pk"), state__in=rows.model.WAITING
@@ -152,7 +155,7 @@ def _blocked(alias: str, keys: Sequence[uuid.UUID]) -> list[uuid.UUID]:
 
 
 def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, Claimed]:
-    """What a claim holds now."""
+    """Return the rows that a claim holds now."""
     mine = table(alias).filter(key__in=keys, claim=token).annotate(age=delay_age())
     found = list(mine.values_list("key", "state", "moved_by", "due_ms", "delay_ms", "age"))
     now = time.monotonic()
@@ -163,18 +166,18 @@ def claimed(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> dict[uui
 
 
 def states(alias: str, keys: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
-    """The states of those that are there."""
+    """Return the states of the rows that exist."""
     return dict(table(alias).filter(key__in=keys).values_list("key", "state"))
 
 
 def sent(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, moved_by: uuid.UUID | None = None) -> int:
-    """Redis has them.
+    """Mark claimed rows as sent to Redis.
 
-    Arguments:
-        moved_by: of a row that was moved, the reschedule that Redis got last.
+    Args:
+        moved_by: for moved rows, the last reschedule that was sent to Redis.
 
     Returns:
-        How many of our rows are still as they were told.
+        Number of claimed rows that were not changed since they were sent.
     """
     mine = table(alias).filter(key__in=keys, claim=token)
     mine = mine.filter(state="unsent") if moved_by is None else mine.filter(state="moved", moved_by=moved_by)
@@ -182,26 +185,26 @@ def sent(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], *, moved_by: u
 
 
 def drop(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """They need no row any more."""
+    """Delete claimed rows that are not needed any more."""
     table(alias).filter(key__in=keys, claim=token).delete()
 
 
 def release(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Redis surely has not taken them: somebody else may try at once."""
+    """Release claimed rows that Redis certainly has not stored, so that others may send them at once."""
     states = table(alias).model.State
     moved_back = Case(When(state=states.MOVED, then=Value(states.UNSENT)), default=F("state"))
     table(alias).filter(key__in=keys, claim=token).update(claim=None, claimed_until=None, state=moved_back)
 
 
-# -- what is said about an id that may have rows ---------------------------------------------------------------------
+# -- rows of one id --------------------------------------------------------------------------------------------------
 
 
 def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generation | None = None) -> QuerySet[OutboxJob]:
-    """Return the rows of an id that are still to run.
+    """Return the rows of an id whose jobs have not ended.
 
-    Arguments:
-        task: of this task only; "" = of any.
-        generation: of this job only; None = of all.
+    Args:
+        task: only rows of this task; "" = any task.
+        generation: only rows of this job; None = all jobs.
     """
     rows = table(alias)
     states = rows.model.State
@@ -213,21 +216,21 @@ def of_job(alias: str, queue: str, job_id: str, task: str, generation: Generatio
 
 
 def look(found: QuerySet[OutboxJob]) -> dict[uuid.UUID, bool]:
-    """Keys of rows, and whether they were not known to have been sent."""
+    """Return the keys of rows, with True for rows that are not known to have been sent."""
     return {key: state == "unsent" for key, state in found.values_list("key", "state")}
 
 
 def take_back(found: QuerySet[OutboxJob]) -> None:
-    """They are to be cancelled, wherever they are."""
+    """Mark rows as cancelled in every state."""
     found.update(state=found.model.State.CANCELLED)
 
 
 def move(found: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None:
-    """They are due at another time. One that is on its way may arrive with the old time, so Redis is told again.
+    """Set another due time for rows. A row that is being sent may arrive with the old time, so it is sent again.
 
-    Arguments:
+    Args:
         when: the new due time; a delay counts from now on, by the database's clock.
-        moved_by: names this reschedule.
+        moved_by: identifies this reschedule.
     """
     states = found.model.State
     state = Case(When(Q(state=states.UNSENT) & free(), then=Value(states.UNSENT)), default=Value(states.MOVED))
@@ -236,7 +239,7 @@ def move(found: QuerySet[OutboxJob], when: DueTime, moved_by: uuid.UUID) -> None
 
 
 def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Makes those that nobody has in hand ours for :data:`CLAIM` seconds: what comes for their ids waits so long."""
+    """Claim unclaimed cancelled rows for :data:`CLAIM` seconds. Later rows of their ids wait that long."""
     for chunk in chunks(keys):
         rows = table(alias)
         mine = rows.filter(free(), key__in=chunk, state=rows.model.State.CANCELLED)
@@ -244,14 +247,14 @@ def claim_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> 
 
 
 def told_cancelled(alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID]) -> None:
-    """Redis knows that they are cancelled. A row that somebody else has in hand is left to the relay."""
+    """Delete cancelled rows after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)
         rows.filter(free() | Q(claim=token), key__in=chunk, state=rows.model.State.CANCELLED).delete()
 
 
 def told_moved(alias: str, keys: Sequence[uuid.UUID], moved_by: uuid.UUID) -> None:
-    """Redis knows their due time. A row that somebody else has in hand is left to the relay."""
+    """Mark moved rows as sent after Redis was updated. Rows claimed by others are left to the relay."""
     for chunk in chunks(keys):
         rows = table(alias)
         states = rows.model.State

@@ -1,4 +1,4 @@
-"""What lies in the outboxes, for people and monitors."""
+"""Numbers of rows in the outboxes, for display and monitoring."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .rows import table
 
 
 class Stock(TypedDict):
-    """Numbers of rows, and for how many seconds the oldest one waits to be sent (None: none does)."""
+    """Numbers of rows, and the age in seconds of the oldest one that waits to be sent (None: no such row)."""
 
     waiting: int
     sent: int
@@ -24,7 +24,7 @@ class Stock(TypedDict):
 
 
 def stock(aliases: Sequence[str]) -> Stock | None:
-    """What lies in the outboxes of some databases; None where there is no such table, or no database to ask."""
+    """Return the numbers for the outboxes of some databases; None if there is no such table or database."""
     found = [one for one in map(_of, aliases) if one is not None]
     if not found:
         return None
@@ -39,7 +39,7 @@ def stock(aliases: Sequence[str]) -> Stock | None:
 
 
 def is_there(alias: str) -> bool:
-    """Whether a database has an outbox."""
+    """Return True if a database has an outbox."""
     if alias not in connections or connections[alias].vendor == "unknown":
         return False
     return table(alias).model._meta.db_table in connections[alias].introspection.table_names()
@@ -52,7 +52,7 @@ def _of(alias: str) -> Stock | None:
         if not is_there(alias):
             return None
         counts = dict(rows.order_by().values_list("state").annotate(n=Count("pk")))
-        # Of those that were sent before and are to be told something new nobody knows since when.
+        # For rows that were sent before and have a change to send, the start of the wait is unknown.
         never = rows.filter(state=states.UNSENT, sent_at=None)
         age = never.annotate(age=Now() - F("created_at")).order_by("pk").values_list("age", flat=True).first()
     except DatabaseError:

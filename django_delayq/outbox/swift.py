@@ -1,8 +1,8 @@
-"""After a commit, when a request waits: Redis is told with little patience, or left to the relay.
+"""Fast path after a commit, while a request waits: send to Redis with a short timeout, or leave it to the relay.
 
-What belongs together is claimed with one UPDATE, sent in one round trip, and noted with one more UPDATE. Redis is given
-a deadline on its own clock before the claim ends, so that a process that slept cannot do what somebody else has done,
-or undone, meanwhile. A row that was changed while it was on its way (cancelled, rescheduled) is put right at once.
+Jobs that belong together are claimed with one UPDATE, sent in one round trip, and settled with one more UPDATE. The
+commands carry a deadline on Redis's clock before the claim ends, so that a process that slept cannot repeat or undo the
+work of others. A row that was changed while it was being sent (cancelled, rescheduled) is corrected at once.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
 
-#: outcome of a job whose row is there and which Redis does not have yet, as far as is known
+#: outcome of a job that has a row and is not in Redis yet, as far as is known
 OUTBOX: Final = "outbox"
-#: outcomes by which Redis has a job
+#: outcomes after which Redis has the job
 TAKEN: Final = ("created", "merged", "replaced", "gated")
-#: outcomes after which it will never take it
+#: outcomes after which Redis will never accept it
 REFUSED: Final = ("taken", "exists")
-#: outcomes after which it may take it later
+#: outcomes after which Redis may accept it later
 LATER: Final = ("full", "paused")
-#: outcomes of jobs of which nothing is to be done any more
+#: outcomes of jobs that need no further handling
 _OVER: Final = (*REFUSED, "ignored")
-#: ms between the deadline and the end of the claim: for clocks that do not run alike
+#: ms between the deadline and the end of the claim: for clocks that run at different speeds
 MARGIN: Final = 250.0
-#: seconds after which Redis's clock is looked at again
+#: seconds after which Redis's clock is read again
 CLOCK_AGE: Final = 60.0
 
 logger: Final = logging.getLogger("django_delayq.outbox")
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Redis's clock, as seen from ``time.monotonic()``; never ahead of it."""
+    """Redis's clock as an offset to ``time.monotonic()``; never ahead of it."""
 
     __slots__ = ("_asked_at", "_behind_ms")
 
@@ -61,7 +61,7 @@ class Clock:
         self._behind_ms = 0.0
 
     def at(self, moment: float, broker: Broker) -> float:
-        """Redis's time in ms at a moment of ``time.monotonic()``."""
+        """Return Redis's time in ms at a moment of ``time.monotonic()``."""
         if time.monotonic() - self._asked_at > CLOCK_AGE:
             told = broker.now_ms()
             self._asked_at = time.monotonic()
@@ -69,12 +69,12 @@ class Clock:
         return moment * 1000 + self._behind_ms
 
     def forget(self) -> None:
-        """Redis's clock was changed, or it is another Redis."""
+        """Discard the offset because Redis's clock was changed, or it is another Redis."""
         self._asked_at = float("-inf")
 
 
 class Haste:
-    """What a process knows of the Redis that it asks in a hurry."""
+    """Producer state: a process's knowledge of the Redis that it calls with a short timeout."""
 
     __slots__ = ("__weakref__", "breaker", "clock")
 
@@ -88,20 +88,21 @@ _lock: Final = threading.Lock()
 
 
 def haste(broker: Broker) -> Haste:
-    """What is known of this broker's Redis."""
+    """Return the state for this broker's Redis."""
     with _lock:
         return _known.setdefault(broker, Haste())
 
 
 def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
-    """``call`` with the broker of those who are in a hurry: requests. A job that runs has time, unless nothing depends
-    on it.
+    """Call ``call`` with the broker with a short timeout.
 
-    Arguments:
-        kept: the database has it, too, so the relay will tell Redis what is not told now.
+    Inside a running job the process's broker is used instead, unless the database has stored the change (``kept``).
+
+    Args:
+        kept: the database has stored it, too, so the relay will send what is not sent now.
 
     Raises:
-        QueueUnavailable: also at once, if Redis did not answer a moment ago.
+        QueueUnavailable: Redis did not answer, or did not answer a moment ago and was not called.
     """
     if not kept and running.get() is not None:
         return patiently(call)
@@ -114,7 +115,7 @@ def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
     try:
         answer = call(broker)
     except QueueUnavailable as error:
-        # A paused queue is an answer, too.
+        # A paused queue is a reply, too.
         breaker.succeeded() if isinstance(error, QueuePaused) else breaker.failed()
         raise
     except DelayQError:
@@ -125,15 +126,15 @@ def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
 
 
 def patiently(call: Callable[[DjangoBroker], T]) -> T:
-    """``call`` with the process's broker, for who would rather wait than go without an answer."""
+    """Call ``call`` with the process's broker, for callers that prefer a longer wait to no reply."""
     return call(connections.broker())
 
 
 def deadline(broker: DjangoBroker, claim: Callable[[], object]) -> float:
-    """Claims rows (``claim()``) for :data:`rows.CLAIM` seconds, and says until when Redis may be told: ms, its clock.
+    """Claim rows (``claim()``) for :data:`rows.CLAIM` seconds. Return the deadline for sending: ms, on Redis's clock.
 
     Raises:
-        QueueUnavailable: Redis is away; nothing was claimed.
+        QueueUnavailable: Redis is unavailable; nothing was claimed.
     """
     clock = haste(broker).clock
     clock.at(0, broker)
@@ -144,12 +145,12 @@ def deadline(broker: DjangoBroker, claim: Callable[[], object]) -> float:
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A job on its way to Redis.
+    """Job to be sent to Redis.
 
     Attributes:
         queue: the queue's name.
         new: the job.
-        asked_at: when it was asked for (``time.monotonic()``); the delay of a job without a row counts from then on.
+        asked_at: time of the call (``time.monotonic()``); the delay of a job without a row counts from then on.
         key: the key of its row; None for a job that has none.
     """
 
@@ -159,9 +160,9 @@ class Outgoing:
     key: uuid.UUID | None = None
 
     def packed(self, row: rows.Claimed | None, now: float) -> NewJob:
-        """The job as it is to be sent at ``now`` (``time.monotonic()``, the same for all that travel together).
+        """Return the job in the form to send at ``now`` (``time.monotonic()``, the same for all jobs sent together).
 
-        The due time is fixed at the call, so the wait for the commit is a part of the delay.
+        The due time is fixed at the call, so the wait for the commit is part of the delay.
         """
         new = self.new
         if row is not None:
@@ -175,17 +176,17 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a job: an outcome of ``Queue.schedule_many``, "outbox" or "not_sent", and why it is not there."""
+    """Result of sending a job: an outcome of ``Queue.schedule_many``, "outbox" or "not_sent", and the error if any."""
 
     outcome: str
     error: Exception | None = None
 
 
 def send(alias: str, jobs: Sequence[Outgoing]) -> list[Result]:
-    """Sends jobs in their order, one round trip for all that go to one queue one after the other.
+    """Send jobs in order, with one round trip for consecutive jobs of one queue.
 
-    Arguments:
-        alias: the database of their rows; what was written there is committed.
+    Args:
+        alias: database of their rows, which are committed.
     """
     results: list[Result] = []
     for _, run in groupby(jobs, key=lambda job: job.queue):
@@ -195,7 +196,7 @@ def send(alias: str, jobs: Sequence[Outgoing]) -> list[Result]:
 
 
 class _Consignment:
-    """Jobs that travel together to one queue."""
+    """Claimed batch of jobs that are sent together to one queue."""
 
     def __init__(self, alias: str, jobs: Sequence[Outgoing]) -> None:
         self.alias = alias
@@ -208,7 +209,7 @@ class _Consignment:
         self.until = 0.0
 
     def send(self) -> list[Result]:
-        """What became of each."""
+        """Send the batch. Return the result of each job."""
         try:
             ask(self._go, kept=len(self.keys) == len(self.jobs))
         except Exception as error:
@@ -228,17 +229,17 @@ class _Consignment:
         try:
             self._tell(live, going, deadline, broker)
         except (QueueFull, QueuePaused, Misconfigured):
-            self._note(rows.release, list(self.held))  # surely not taken
+            self._note(rows.release, list(self.held))  # certainly not stored by Redis
             raise
         if self.held:
             self._settle(live)
 
-    # -- the rows before -----------------------------------------------------------------------------------------------
+    # -- rows, before sending ------------------------------------------------------------------------------------------
 
     def _claim(self, broker: DjangoBroker) -> float:
-        """Takes the rows; jobs whose rows are not ours have their results afterwards."""
+        """Claim the rows and return the deadline. Jobs whose rows cannot be claimed get their results here."""
         clock = haste(broker).clock
-        clock.at(0, broker)  # a Redis that is away is noticed here, before anything was claimed
+        clock.at(0, broker)  # an unavailable Redis is detected here, before anything is claimed
         self.until = time.monotonic() + rows.CLAIM
         try:
             ordered = any(job.key is not None and not job.new.fresh for job in self.jobs)
@@ -262,13 +263,13 @@ class _Consignment:
             if time.monotonic() < self.until:
                 late = self._call(live, late, haste(broker).clock.at(self.until, broker) - MARGIN)
         plain = [place for place in late if self.jobs[place].key is None]
-        if plain:  # which have no deadline of their own
+        if plain:  # these have no deadline of their own
             self._call(live, plain, None)
         for place in late:
             self.results.setdefault(place, Result(OUTBOX))
 
     def _call(self, live: Queue, going: list[int], deadline: float | None) -> list[int]:
-        """One call; returns the places of the jobs for which it came too late."""
+        """Send one call. Return the positions of the jobs for which it came too late."""
         jobs, now = [self.jobs[place] for place in going], time.monotonic()
         news = [job.packed(self.held.get(job.key) if job.key is not None else None, now) for job in jobs]
         if len(news) == 1 and deadline is None:
@@ -289,7 +290,7 @@ class _Consignment:
             return Result(outcome, live.refusal(outcome, new))
         return Result(OUTBOX if outcome in LATER else outcome)
 
-    # -- the rows after ------------------------------------------------------------------------------------------------
+    # -- rows, after sending -------------------------------------------------------------------------------------------
 
     def _settle(self, live: Queue) -> None:
         fates: dict[str, list[uuid.UUID]] = {"taken": [], "over": [], "left": []}
@@ -304,7 +305,7 @@ class _Consignment:
     def _sent(self, alias: str, token: uuid.UUID, keys: Sequence[uuid.UUID], live: Queue) -> None:
         if rows.sent(alias, token, keys) == len(keys):
             return
-        # Somebody changed them meanwhile, and left it to us, who had them in hand, to see to it.
+        # Another process has changed them meanwhile and left the update of Redis to the holder of the claim.
         changed = rows.claimed(alias, token, keys)
         for job in self.jobs:
             row = changed.get(job.key) if job.key is not None else None
@@ -323,7 +324,7 @@ class _Consignment:
                 rows.sent(alias, token, [job.key], moved_by=row.moved_by)
 
     def _note(self, write: Callable[..., None], keys: Sequence[uuid.UUID], *more: object) -> None:
-        """A row that cannot be written now is found by the relay, and Redis tells that it knows the job."""
+        """Update claimed rows. If that fails, the relay finds the rows, and Redis answers that it knows the jobs."""
         if not keys:
             return
         try:
@@ -333,7 +334,7 @@ class _Consignment:
 
 
 def _one(live: Queue, new: NewJob) -> Result:
-    """The shorter way of a plain job that travels alone."""
+    """Send a single plain job, which needs less work."""
     try:
         return Result(live.schedule(new))
     except DelayQError as error:
@@ -343,7 +344,7 @@ def _one(live: Queue, new: NewJob) -> Result:
 
 
 def _of_state(state: str | None) -> str:
-    """The outcome of a job whose row is not to be sent by us."""
+    """Return the outcome of a job whose row must not be sent by this process."""
     if state is None or state == "cancelled":
         return "ignored"
     return OUTBOX if state in ("unsent", "moved") else "created"

@@ -1,6 +1,6 @@
-"""What Redis is told of rows of the outbox that somebody has claimed, and what follows from its answers.
+"""Sending of claimed outbox rows to Redis, and the verdicts on its replies.
 
-Rows of one job are told one after the other, and one that is held up holds up the later rows of its job only.
+Rows of one job are sent one after the other, and a row that is held up delays only the later rows of its job.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 State = OutboxJob.State
 
-#: why Redis does not take a row now, though it will later
+#: reasons why Redis does not accept a row now, but will later
 _LATER: Final = {"full": "the queue, or Redis, is full", "paused": "the queue is paused for new jobs"}
-#: why a row is given up, and what follows
+#: reasons why a row is given up, and the consequence
 GONE: Final = {
     "taken": "the live job of this id belongs to another task",
     "exists": "a job with this id lives already, and on_conflict is 'error'",
@@ -40,25 +40,25 @@ GONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to become of a row. ``word``: sent, moved, unsent, gone, refused, later or free (as if never claimed)."""
+    """Verdict on a row. ``word``: sent, moved, unsent, gone, refused, later or free (as if never claimed)."""
 
     word: str
     error: str = ""
     tries: int = 0
-    #: Redis's answer, for the log
+    #: reply of Redis, for the log
     outcome: str = ""
 
 
-#: Redis was not told, or has changed nothing
+#: the row was not sent, or Redis has changed nothing
 FREE: Final = Verdict("free")
 
 
 class Teller:
-    """See the module.
+    """Sender of claimed outbox rows.
 
     Args:
-        settings: the project's.
-        broker: where to tell it.
+        settings: the project's settings.
+        broker: broker that receives the jobs.
     """
 
     def __init__(self, settings: Conf, broker: DjangoBroker) -> None:
@@ -66,10 +66,10 @@ class Teller:
         self._broker = broker
 
     def tell(self, hand: Hand) -> Iterator[tuple[int, Verdict]]:
-        """Tells Redis of the rows in a hand. Each verdict comes, by ``pk``, as soon as Redis has answered.
+        """Send the rows of a claimed batch. Each verdict is yielded, by ``pk``, as soon as Redis has answered.
 
         Raises:
-            QueueUnavailable: Redis went away; of rows without a verdict nobody knows whether it has heard of them.
+            QueueUnavailable: Redis became unavailable; rows without a verdict may or may not have been received.
         """
         held_up: set[tuple[str, str]] = set()
         for wave in _waves(hand.rows):
@@ -82,12 +82,12 @@ class Teller:
                     yield row.pk, verdict
 
     def _send(self, hand: Hand, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
-        """Schedules jobs of one queue."""
+        """Schedule jobs of one queue."""
         jobs: list[tuple[OutboxJob, NewJob]] = []
         for row in rows:
             try:
                 jobs.append((row, job_of(row, hand.due_ms[row.pk])))
-            except Exception as error:  # whatever the bytes make the reader do, it is this row's own trouble
+            except Exception as error:  # any error of the reader affects only this row
                 yield row, Verdict("refused", f"the record cannot be read: {type(error).__name__}: {error}", row.tries)
         if jobs:
             yield from self._offer(hand, queue, jobs)
@@ -98,12 +98,12 @@ class Teller:
         try:
             opened = self._broker.queue(queue)
             outcomes = opened.schedule_many([job for _, job in jobs], not_after_ms=hand.deadline_ms)
-        except QueueFull:  # Redis has no memory left
+        except QueueFull:  # Redis is out of memory
             yield from ((row, _later(row, _LATER["full"])) for row, _ in jobs)
         except Exception as error:
             if classify(error) is not Fault.BUG:
                 raise
-            if len(jobs) > 1:  # one of them is the cause; the others must not suffer for it
+            if len(jobs) > 1:  # one of them is the cause and must not affect the others
                 middle = len(jobs) // 2
                 yield from self._offer(hand, queue, jobs[:middle])
                 yield from self._offer(hand, queue, jobs[middle:])
@@ -142,7 +142,7 @@ class Teller:
         """Return True if the job of a rescheduled row waits, perhaps for its old due time.
 
         Its sender died before it could mark the row, which was rescheduled meanwhile. A job that has failed waits for
-        its back-off, and is left there.
+        its back-off and is not changed.
         """
         view = self._broker.inspector.get(row.queue, row.job_id)
         if view is None or view.state not in ("delayed", "ready"):
@@ -150,9 +150,9 @@ class Teller:
         return view.job.key == row.key.bytes and not view.job.failures
 
     def _is_pushed_out(self, row: OutboxJob) -> bool:
-        """Whether what lives under the id of ``row`` is durable, and has no row any more.
+        """Return True if the live content of the id of ``row`` is durable and no longer has a row.
 
-        It was replaced or cancelled in the database, and Redis was never told, or has forgotten that it was.
+        It was replaced or cancelled in the database, and Redis never received the change, or has lost it.
         """
         view = self._broker.inspector.get(row.queue, row.job_id)
         if view is None or view.state == "morgue" or view.job.merged:
@@ -164,7 +164,7 @@ class Teller:
         return not any(table(alias).filter(key__in=wanted).exists() for alias in self._settings.databases)
 
     def _correct(self, hand: Hand, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
-        """Cancels and moves jobs of one queue."""
+        """Cancel and move jobs of one queue."""
         opened = self._broker.existing(queue)
         asked = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
         known = [False] * len(rows) if opened is None else opened.knows(asked)
@@ -172,8 +172,8 @@ class Teller:
             cancelled = row.state == State.CANCELLED
             if not hand.held:
                 yield row, FREE
-            elif not is_known or opened is None:  # never sent; or lost, and a job that shall run is sent again
-                if cancelled and opened is not None and self._is_pushed_out(row):  # what it was to replace still lives
+            elif not is_known or opened is None:  # never sent; or lost, and a job that should run is sent again
+                if cancelled and opened is not None and self._is_pushed_out(row):  # its predecessor is live
                     yield row, self._cancel(hand, opened, row, None)
                 else:
                     yield row, Verdict("gone" if cancelled else "unsent")
@@ -189,7 +189,10 @@ class Teller:
 
 
 def _waves(rows: Sequence[OutboxJob]) -> Iterator[list[OutboxJob]]:
-    """The first row of each job, then the second of each, …; sorted so that what is told together stands together."""
+    """Yield the first row of each job, then the second of each, and so on.
+
+    Each list is sorted, so that rows sent in one call are adjacent.
+    """
     waves: list[list[OutboxJob]] = []
     seen: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -203,12 +206,12 @@ def _waves(rows: Sequence[OutboxJob]) -> Iterator[list[OutboxJob]]:
 
 
 def _later(row: OutboxJob, why: str) -> Verdict:
-    """Not its fault: it is tried again for ever, in growing intervals."""
+    """Return the verdict for a row that is retried without limit, at growing intervals: the row is not at fault."""
     return Verdict("later", why, row.tries + 1 if row.error == why else 1)
 
 
 def _or_nothing(verb: Callable[..., Any], row: OutboxJob, **options: Any) -> str:
-    """Calls a verb of one id; "" where the id belongs to a job of another task by now."""
+    """Call a verb of one id. Return "" if the id belongs to a job of another task by now."""
     try:
         return str(verb(row.job_id, task=row.task, **options) or "")
     except IdTaken:

@@ -1,7 +1,7 @@
-"""Jobs without the worker: any thread takes them from a queue, one call at a time, and says how they ended.
+"""Jobs without the worker: any thread can reserve jobs from a queue, one call at a time, and settle them.
 
-``django_delayq.Queue`` is the door. A :class:`Queue` serves two kinds of queues: ``python`` ones, beside the workers or
-instead of them, and ``pull`` ones, whose jobs are raw bytes that no worker touches.
+``django_delayq.Queue`` is the public entry. A :class:`Queue` serves two kinds of queues: ``python`` ones, next to the
+workers or instead of them, and ``pull`` ones, whose jobs are raw bytes that workers never reserve.
 """
 
 from __future__ import annotations

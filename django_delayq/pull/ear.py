@@ -1,4 +1,4 @@
-"""The wake thread of the pulling threads of a process: keeps one blocking read outstanding and passes tokens on."""
+"""Wake listener of a process: a thread that keeps one blocking read open and distributes tokens to waiting threads."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.wake import Waker
 
-#: how long one blocking read lasts at most; it is never the alarm for a due time
+#: longest seconds of one blocking read; due times never depend on it
 BLOCK: Final = 25.0
-#: how long the thread stays when nobody waits any more
+#: seconds for which the thread stays without waiters
 LINGER: Final = 30.0
-#: what a subscription takes at most to be in force
+#: longest seconds until a subscription is in force
 _SUBSCRIBE: Final = 0.05
 
 
 class Crowd(Protocol):
-    """Those who wait. Every method is called under the lock."""
+    """Waiters of a process. Every method is called under the lock."""
 
     def names(self) -> frozenset[str]:
-        """The queues that are waited for now."""
+        """Return the queues that have waiters now."""
         ...
 
     def token(self, name: str, number: int) -> bool:
-        """A shard is worth a look. False: nobody waits for that queue any more."""
+        """Handle a token for a shard. Return False if the queue has no waiters any more."""
         ...
 
     def ask_anew(self) -> None:
-        """Tokens may have been lost."""
+        """Handle the possible loss of tokens."""
         ...
 
 
 class Ear:
-    """Its thread begins when somebody waits for the first time and ends when nobody does for long."""
+    """Wake listener. Its thread starts with the first waiter and ends when there was none for long."""
 
     def __init__(self, broker: Broker, crowd: Crowd, weather: Weather, lock: threading.Lock) -> None:
-        #: notified when somebody begins to wait
+        #: notified when a waiter arrives
         self.called = threading.Condition(lock)
         self._broker = broker
         self._crowd = crowd
@@ -55,15 +55,15 @@ class Ear:
         self._thread: threading.Thread | None = None
         self._waker: Waker | None = None
         self._names: frozenset[str] = frozenset()
-        #: queues of which tokens came although nobody waits for them any more
+        #: queues that received tokens although they have no waiters any more
         self._strays: set[str] = set()
 
     def hears(self, names: frozenset[str]) -> bool:
-        """Whether the thread hears of these queues. Under the lock."""
+        """Return True if the thread listens to these queues. Called under the lock."""
         return self._waker is not None and names <= self._names
 
     def call(self, names: frozenset[str]) -> None:
-        """Make the thread hear of these queues. It may not notice; then whoever waits calls again."""
+        """Make the thread listen to these queues. The request may be missed; then the waiter repeats it."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._live, name="delayq-pull", daemon=True)
@@ -71,15 +71,15 @@ class Ear:
             waker = self._waker
             if waker is None or names <= self._names:
                 return
-        with contextlib.suppress(Exception):  # it may be about to block just now
+        with contextlib.suppress(Exception):  # it may be about to block
             waker.close()
 
     def put_back(self, hints: Iterable[tuple[str, int]]) -> None:
-        """Tokens of a list are heard by one process only; what this one cannot use is for another."""
+        """Return unused tokens. A token in a list reaches only one process, so another process gets it."""
         if self._broker.connection.cluster:
             return
         for name, number in hints:
-            with contextlib.suppress(Exception), clear_errors():  # lost, it costs the others a safety check
+            with contextlib.suppress(Exception), clear_errors():  # a lost token costs the others a safety check
                 self._broker.client.rpush(wake_key(self._broker.prefix, name), number)
 
     def _live(self) -> None:
@@ -96,10 +96,10 @@ class Ear:
                         return
                 time.sleep(pause.next(self._weather.storm("the wake thread of pulling threads", error)))
                 with self._lock:
-                    self._crowd.ask_anew()  # what was pushed meanwhile may be lost with the connection
+                    self._crowd.ask_anew()  # tokens sent meanwhile may be lost with the connection
 
     def _wait_for_waiters(self) -> frozenset[str]:
-        """The queues to hear of; empty when nobody waited for long."""
+        """Return the queues to listen to; empty if there was no waiter for long."""
         with self._lock:
             if not self.called.wait_for(lambda: bool(self._crowd.names()), LINGER):
                 self._thread = self._waker = None
@@ -107,8 +107,11 @@ class Ear:
             return self._crowd.names()
 
     def _waker_of(self, names: frozenset[str]) -> Waker:
-        """The waker of at least these queues. It goes on hearing of earlier ones, so that a thread that takes turns
-        between queues needs no new connection each time."""
+        """Return the waker for at least these queues.
+
+        It keeps listening to earlier ones, so that a thread that alternates between queues does not need a new
+        connection each time.
+        """
         waker = self._waker
         if waker is not None and not waker.is_old() and names <= self._names and self._strays <= names:
             self._strays.clear()
@@ -121,7 +124,7 @@ class Ear:
         with self._lock:
             self._waker, self._names = waker, names
             if self._broker.connection.cluster:
-                self._crowd.ask_anew()  # a channel keeps nothing for those who come late
+                self._crowd.ask_anew()  # a channel keeps no messages for late subscribers
         return waker
 
     def _hear(self, waker: Waker) -> None:

@@ -1,6 +1,6 @@
-"""Ends of held jobs outside of workers: those who listen are called before the end is stored, as in a worker.
+"""Listeners for the ends of held jobs outside of workers: called before the end is stored, as in a worker.
 
-A process that dies in between leaves the job held, and a dispatcher settles it when its lease is over.
+If the process dies in between, the job stays held, and a dispatcher settles it when its lease has expired.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _notifier = _new_notifier()
 
 
 def is_heard(settlement: Settlement) -> bool:
-    """Return True if anything is called for this end."""
+    """Return True if any listener is called for this end."""
     return _notifier.is_heard(settlement, registry.get(settlement.job.task))
 
 
 def notify(queue: Queue, settlement: Settlement, error: BaseException | None) -> None:
-    """Call those who listen to an end that is about to be stored."""
+    """Call the listeners for an end that is about to be stored."""
     _notifier.ended_elsewhere(queue, registry.get(settlement.job.task), settlement, error)
 
 
 def _forget() -> None:
-    """Give a forked child a notifier of its own: it has no thread for coroutines."""
+    """Replace the notifier in a forked child: the inherited one has no thread for coroutines."""
     global _notifier
     _notifier = _new_notifier()
 

@@ -1,12 +1,12 @@
-"""Where those who pull in a process wait: they share one blocking read, and what is known of the shards.
+"""Pull coordinator: the waiting callers of a process share one blocking read and their knowledge of the shards.
 
-Who waits sleeps, in a way of its own (:mod:`.waiter`), until the nearest due time that is known; the hub only decides
-for how long. The wake thread keeps the blocking read outstanding and wakes one of them for each token, the one that
-waits longest. Every look at the shards, for lost tokens, is made by one who waits or calls anyway. Expired leases are
-left to the dispatchers: a web server may have other tasks, and other policies, than the workers.
+A waiter sleeps, in its own way (:mod:`.waiter`), until the nearest known due time; the hub only decides for how long.
+The wake thread keeps the blocking read open and wakes one waiter for each token, the one that has waited longest.
+Checks of the shards for lost tokens are made by waiters and callers. Expired leases are left to the dispatchers: a web
+server may have other tasks, and other policies, than the workers.
 
-What holds at every moment: of those who wait for a queue at least one is awake or sleeps no longer than the nearest
-known due time of that queue. So who changes a due time, or leaves, wakes one of the others.
+Invariant: of the waiters for a queue at least one is awake or sleeps no longer than the nearest known due time of that
+queue. Therefore a waiter that changes a due time, or leaves, wakes another one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
 
-#: seconds between two looks at shards without a reason
+#: seconds between two regular checks of the shards
 LOOK: Final = 1.75
-#: seconds between two looks into the registry of queues
+#: seconds between two reads of the registry of queues
 REFRESH: Final = 6.0
-#: the wake thread listens to other queues: it is told of new ones again after so long
+#: seconds after which the wake thread, if it listens to other queues, has to be notified of new ones again
 _REPEAT: Final = 0.1
 _SHORTEST: Final = 0.02
 _MOST_TURNS: Final = 10_000
@@ -46,27 +46,27 @@ _LONGEST_DOUBT: Final = 1.0
 
 
 class Place:
-    """One shard of one queue, as all pulling threads of the process know it. Times are of ``time.monotonic()``."""
+    """One shard of one queue, shared by all pulling threads of the process. Times are of ``time.monotonic()``."""
 
     __slots__ = ("applied", "due_at", "empties", "heard", "number", "queue", "token")
 
     def __init__(self, queue: Queue, number: int) -> None:
         self.queue = queue
         self.number = number
-        #: when there is something to reserve; NEVER = it was empty, or somebody is asking just now
+        #: time when there is something to reserve; NEVER = it was empty, or a reserve is running
         self.due_at = NEVER
-        #: how many tokens came for it
+        #: number of tokens received for it
         self.heard = 0
-        #: a token was taken off the wake list, so what is known of it other processes may not know
+        #: a token was taken off the wake list, so other processes may lack this information
         self.token = False
-        #: the question whose answer is known
+        #: serial of the reserve whose reply was applied last
         self.applied = 0
         self.empties = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One reserve call that is on its way."""
+    """Reserve call that is running."""
 
     place: Place
     serial: int
@@ -75,12 +75,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one who waits does next; without a chore and without seconds it looks at the shards.
+    """Next step of a waiter; without a chore and without seconds it checks the shards.
 
     Attributes:
-        chore: asks Redis, so it is for a thread; then decide again.
-        seconds: sleep so long at most; then decide again.
-        everything: look at all shards, not only at those in which something is due.
+        chore: call to Redis, to be made in a thread; then decide again.
+        seconds: maximum time to sleep; then decide again.
+        everything: check all shards, not only those with due jobs.
     """
 
     chore: Callable[[], object] | None = None
@@ -89,7 +89,7 @@ class Step:
 
 
 class Hub:
-    """Of one broker in one process; see :func:`hub`."""
+    """Pull coordinator of one broker in one process; see :func:`hub`."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -99,19 +99,19 @@ class Hub:
         self._queues: dict[str, Queue] = {}
         self._turns: Counter[tuple[str, ...]] = Counter()
         self._serial = 0
-        #: by arrival
+        #: in order of arrival
         self._waiters: list[Waiter] = []
         self._ear = Ear(broker, self, self.weather, self._lock)
         lease = broker.lease_ms / 1000
         self._patrol = Patrol(self._live_queues, lease, lease / 3, self.weather, self, pace=LOOK)
-        #: somebody is at it, or has said that it will be
+        #: a check is running, or a caller has claimed it
         self._patrolling = False
         self._look_at = self._refresh_at = 0.0
 
-    # -- what is known of the shards ---------------------------------------------------------------------------------
+    # -- knowledge of the shards -------------------------------------------------------------------------------------
 
     def open(self, names: tuple[str, ...]) -> list[Queue]:
-        """The queues as the registry has them; those that were deleted are left out."""
+        """Return the queues as currently registered, without deleted ones."""
         with self._lock:
             known = {name: self._queues.get(name) for name in names}
         missing = [name for name, queue in known.items() if queue is None or queue.deleted]
@@ -120,11 +120,11 @@ class Hub:
             known.update(found)
             with self._lock:
                 self._queues.update(found)
-                self._look_at = 0.0  # at them too
+                self._look_at = 0.0  # check them too
         return [queue for queue in known.values() if queue is not None and not queue.deleted]
 
     def places(self, queues: Sequence[Queue], turn: int) -> list[Place]:
-        """Every shard of the queues as they are now, beginning with another queue and another shard at each turn."""
+        """Return every current shard of the queues, starting with another queue and another shard in each turn."""
         first = turn % len(queues) if queues else 0
         found = []
         with self._lock:
@@ -139,20 +139,20 @@ class Hub:
         return found
 
     def turn(self, names: tuple[str, ...]) -> int:
-        """Counts the calls for these queues."""
+        """Count the calls for these queues. Return the number of earlier calls."""
         with self._lock:
             if len(self._turns) >= _MOST_TURNS and names not in self._turns:
-                self._turns.clear()  # callers may name queues in any order, and then each order counts for itself
+                self._turns.clear()  # callers may name queues in any order, and each order is counted separately
             self._turns[names] += 1
             return self._turns[names] - 1
 
     def ask(self, place: Place) -> Question:
-        """Somebody is about to ask this shard; nobody else has to before the answer, or a token, is there."""
+        """Start a reserve on this shard. Others need not query it before the reply, or a token, arrives."""
         with self._lock:
             return self._ask(place)
 
     def ask_due(self, places: Sequence[Place]) -> Question | None:
-        """The first of these shards in which something is due, to be asked now."""
+        """Start a reserve on the first of these shards with due jobs; None if there is none."""
         with self._lock:
             now = time.monotonic()
             due = next((place for place in places if place.due_at <= now), None)
@@ -164,11 +164,11 @@ class Hub:
         return Question(place, self._serial, place.heard)
 
     def answered(self, question: Question, next_due_ms: float | None, got: int) -> None:
-        """A reserve brought ``got`` jobs and the time until the next due one (None = nothing waits)."""
+        """Apply the reply of a reserve: ``got`` jobs and the time until the next due one (None = nothing waits)."""
         place, now = question.place, time.monotonic()
         self.weather.fine()
         with self._lock:
-            # An answer that is older than a token or another answer says nothing about now.
+            # A reply that is older than a token or another reply does not describe the current state.
             if place.heard != question.heard or place.applied > question.serial:
                 return
             place.applied = question.serial
@@ -183,7 +183,7 @@ class Hub:
             self._wake_one(place.queue.name)
 
     def unanswered(self, question: Question) -> None:
-        """The reserve failed: the shard is still to be asked."""
+        """Record a failed reserve: the shard still has to be queried."""
         with self._lock:
             question.place.due_at = 0.0
             self._wake_one(question.place.queue.name)
@@ -191,13 +191,13 @@ class Hub:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def enter(self, waiter: Waiter) -> None:
-        """One who found nothing wants to wait."""
+        """Add a waiter that has found no jobs."""
         with self._lock:
             self._waiters.append(waiter)
             self._ear.called.notify()
 
     def decide(self, waiter: Waiter, places: Sequence[Place], give_up: float) -> Step:
-        """What it does next, to find something in one of these shards before ``give_up``. Never asks Redis."""
+        """Return the next step of a waiter for jobs in these shards until ``give_up``. Never calls Redis."""
         with self._lock:
             waiter.sleeping = False
             if waiter.anew:
@@ -219,11 +219,11 @@ class Hub:
             return Step(seconds=min(until - now, _LONGEST))
 
     def leave(self, waiter: Waiter) -> None:
-        """It waits no more. What it knew is told to another one, else to other processes."""
+        """Remove a waiter. Its tokens go to another waiter, else to other processes."""
         self.put_back(self.withdraw(waiter))
 
     def withdraw(self, waiter: Waiter) -> list[tuple[str, int]]:
-        """The same without asking Redis: tokens for other processes, for :meth:`put_back`."""
+        """Remove a waiter without calling Redis. Return tokens for other processes, for :meth:`put_back`."""
         with self._lock:
             self._waiters.remove(waiter)
             alone = {name for name in waiter.names if not self._wanted(name)}
@@ -235,7 +235,7 @@ class Hub:
             return [(place.queue.name, place.number) for place in known if place.due_at != NEVER]
 
     def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
-        """Tells other processes of shards that are worth a look."""
+        """Send tokens for shards to other processes."""
         self._ear.put_back(hints)
 
     def _wanted(self, name: str) -> bool:
@@ -244,15 +244,17 @@ class Hub:
     def _wake_one(self, name: str) -> None:
         for waiter in self._waiters:
             if waiter.sleeping and name in waiter.names:
-                waiter.sleeping = False  # the next token is for another one
+                waiter.sleeping = False  # the next token is for another waiter
                 waiter.wake()
                 return
 
-    # -- looks -------------------------------------------------------------------------------------------------------
+    # -- housekeeping ------------------------------------------------------------------------------------------------
 
     def keep_house(self) -> None:
-        """Wake a consumer for work whose token was lost, if it is time to look. Never raises: what is wrong with Redis
-        is seen by those who reserve."""
+        """Check for work whose token was lost, if a check is due, and wake a consumer for it.
+
+        Never raises: errors of Redis are raised by the reserve calls.
+        """
         if time.monotonic() < self._look_at:
             return
         with self._lock:
@@ -261,7 +263,7 @@ class Hub:
             self._patrol_now()
 
     def _claims_house(self, now: float) -> bool:
-        """Under the lock: whether it is time to look, and nobody else is at it. Who claims it has to do it."""
+        """Return True if a check is due and not running. The caller then has to run it. Called under the lock."""
         if now < self._look_at or self._patrolling:
             return False
         self._patrolling, self._look_at = True, now + LOOK
@@ -280,7 +282,7 @@ class Hub:
             self._patrolling = False
 
     def _refresh(self) -> None:
-        """Learn of shards that came or went; tokens may have told others only."""
+        """Refresh the shards, which may have changed while the tokens went to other processes only."""
         before = {queue.name: queue.numbers for queue in self._live_queues()}
         if before and {queue.name: queue.numbers for queue in self.broker.served(list(before))} != before:
             with self._lock:
@@ -290,24 +292,24 @@ class Hub:
         return [queue for queue in list(self._queues.values()) if not queue.deleted]
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """False: those who wait look after due times by themselves, and nobody else is to be woken."""
+        """Return False: waiters watch due times themselves, and no other consumer has to be woken."""
         return False
 
-    # -- what the wake thread asks and tells, under the lock ---------------------------------------------------------
+    # -- called by the wake thread, under the lock -------------------------------------------------------------------
 
     def names(self) -> frozenset[str]:
-        """The queues that are waited for now."""
+        """Return the queues that have waiters now."""
         return frozenset[str]().union(*(waiter.names for waiter in self._waiters))
 
     def token(self, name: str, number: int) -> bool:
-        """Wake a thread for a token; False when none waits for the queue any more."""
+        """Wake a waiter for a token. Return False if the queue has no waiters any more."""
         if not self._wanted(name):
             return False
         place = self._places.get((name, number))
         if place is not None:
             place.heard += 1
             place.due_at, place.token = 0.0, True
-        else:  # the queue has shards that nobody here knows yet
+        else:  # the queue has shards that this process does not know yet
             self._queues.pop(name, None)
             for waiter in self._waiters:
                 waiter.anew = waiter.anew or name in waiter.names
@@ -315,7 +317,7 @@ class Hub:
         return True
 
     def ask_anew(self) -> None:
-        """Tokens may have been lost: everyone who waits asks every shard."""
+        """Make every waiter query every shard, because tokens may have been lost."""
         for waiter in self._waiters:
             waiter.anew = True
             waiter.wake()
@@ -326,7 +328,7 @@ _hubs: dict[Broker, Hub] = {}
 
 
 def hub(broker: Broker | None = None) -> Hub:
-    """The hub of the process's broker, or of another one of the same process."""
+    """Return the hub of the process's broker, or of another one of the same process."""
     broker = broker or connections.broker()
     with _lock:
         if broker not in _hubs:
@@ -337,7 +339,7 @@ def hub(broker: Broker | None = None) -> Hub:
 
 
 def _forget() -> None:
-    """A forked child has none of the threads of its parent, and its locks may be taken for ever."""
+    """Reset the hubs in a forked child: it has none of its parent's threads, and its locks may be held forever."""
     global _lock
     _hubs.clear()
     _lock = threading.Lock()

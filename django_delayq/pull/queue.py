@@ -1,4 +1,4 @@
-"""The door for those who pull: ``Queue("orders").reserve(wait=20)``."""
+"""Public entry for pulling jobs: ``Queue("orders").reserve(wait=20)``."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ Wait = float | timedelta | None
 
 
 def _raw() -> None:
-    """Raw bytes have no function."""
+    """Do nothing: placeholder for the function of jobs with raw bytes."""
 
 
-#: what raw bytes are scheduled under; never registered, so that no worker runs them
+#: task name of raw bytes; never registered, so that no worker runs them
 _RAW_TASK: Final = Task(_raw, name=RAW)
 
 
 class Queue:
-    """One queue, or several that are served in turn: ``Queue("orders", "mails")``. Any thread may use it.
+    """One queue, or several that are served in turn: ``Queue("orders", "mails")``. Thread-safe.
 
-    Making one asks nothing of Redis. Every method raises :class:`QueueUnavailable` when Redis cannot be reached.
+    Creating one does not call Redis. Every method raises :class:`QueueUnavailable` when Redis cannot be reached.
 
     Raises:
-        InvalidJob: a name is none, or there is none.
+        InvalidJob: a name is invalid, or no name was given.
     """
 
     def __init__(self, *names: str) -> None:
         if not names:
             raise InvalidJob('which queue? Queue("orders"), or several: Queue("orders", "mails")')
-        #: the queues, each once
+        #: the queues, without duplicates
         self.names = tuple(dict.fromkeys(check_queue_name(name) for name in names))
         self._held: WeakSet[HeldJob] = WeakSet()
         self._lock = threading.Lock()
@@ -63,17 +63,17 @@ class Queue:
     def __repr__(self) -> str:
         return f"Queue({', '.join(map(repr, self.names))})"
 
-    # -- take --------------------------------------------------------------------------------------------------------
+    # -- reserve -----------------------------------------------------------------------------------------------------
 
     def reserve(self, max: int = 1, wait: Wait = 0, *, ttr: float | timedelta = 60, by: str = "") -> list[HeldJob]:
-        """Take up to ``max`` due jobs. Each call begins with another queue and another shard.
+        """Reserve up to ``max`` due jobs. Each call starts with another queue and another shard.
 
         Args:
             max: 1 … 250.
-            wait: seconds (or a ``timedelta``) to wait for the first job; 0 = not at all, None = for ever. Waiting costs
-                less than one command a second, and a job that is scheduled meanwhile is there within milliseconds.
-            ttr: seconds (or a ``timedelta``) until the jobs are somebody else's again, unless they are touched.
-                A lease that runs out counts as a crash of its holder; see ``crash_limit``.
+            wait: seconds (or a ``timedelta``) to wait for the first job; 0 = do not wait, None = forever. Waiting costs
+                less than one command per second, and a job that is scheduled meanwhile arrives within milliseconds.
+            ttr: seconds (or a ``timedelta``) until the leases of the jobs expire, unless they are touched. An expired
+                lease counts as a crash of its holder; see ``crash_limit``.
             by: name of the holder in ``delayq_status`` and events; default: this host and process.
 
         Returns:
@@ -90,7 +90,7 @@ class Queue:
     def reserve_id(
         self, id: str | int, early: bool = False, *, ttr: float | timedelta = 60, by: str = ""
     ) -> HeldJob | None:
-        """Take the waiting job of this id; None if there is none, or it is not due and not wanted ``early``."""
+        """Reserve the waiting job of this id. Return None if there is none, or it is not due and ``early`` is False."""
         ident, ttr_ms, worker = check_id(id), check_ttr(ttr), _holder(by)
         for queue in hub().open(self.names):
             batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
@@ -100,10 +100,10 @@ class Queue:
         return None
 
     def soon_ending(self, margin: float | timedelta = 1.0) -> list[HeldJob]:
-        """The jobs taken here whose leases end within ``margin``, or are over: end them now, or touch them.
+        """Return the jobs reserved here whose leases end within ``margin``, or are over: end them now, or touch them.
 
-        The one that ends first comes first. Jobs that were ended, or are known to be lost, are not among them, nor are
-        those whose handles nobody has any more.
+        They are ordered by the end of their leases. Jobs that were ended or are known to be lost are not included, nor
+        are jobs whose handles were garbage-collected.
         """
         most = delay_ms_of(margin, what="margin") / 1000
         with self._lock:
@@ -120,20 +120,20 @@ class Queue:
     def put(
         self, body: bytes | bytearray | memoryview | str, *, using_db: str | None = None, **options: Any
     ) -> JobHandle:
-        """Store raw bytes in a queue of kind "pull"; :attr:`HeldJob.body` gives back the same. Text becomes UTF-8.
+        """Store raw bytes in a queue of kind "pull"; :attr:`HeldJob.body` returns the same bytes. Text becomes UTF-8.
 
-        Inside ``transaction.atomic()`` it is sent after the commit, as :func:`django_delayq.schedule` is.
+        Inside ``transaction.atomic()`` it is sent after the commit, like :func:`django_delayq.schedule`.
 
         Args:
-            body: at most ``MAX_ARGS_BYTES`` bytes; none at all are fine.
-            using_db: alias of the database whose transaction is waited for.
+            body: at most ``MAX_ARGS_BYTES`` bytes; it may be empty.
+            using_db: alias of the database whose transaction the call waits for.
             options: ``delay``, ``at``, ``id``, ``priority``, ``on_conflict``, ``due_policy``, ``reset_retries``,
                 ``max_attempts``, ``retry_in``, ``expires`` and ``context``, as for :func:`django_delayq.schedule`.
 
         Raises:
             TypeError: an unknown option, or a body that is neither bytes nor text.
             InvalidJob: the queue is not of kind "pull", the body is too large, or an option is wrong.
-            IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer; after a commit it is logged instead.
+            IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis; after a commit it is logged instead.
         """
         check_installed()
         name = self._only("put")
@@ -157,19 +157,19 @@ class Queue:
         now_or_on_commit(send, What("schedule", name, new.id), using=using_db, failed=failed)
         return handle
 
-    # -- look and stop -----------------------------------------------------------------------------------------------
+    # -- inspect and pause -------------------------------------------------------------------------------------------
 
     def peek(self, limit: int = 10, place: str = "waiting") -> list[JobView]:
-        """The first jobs that are waiting, reserved, failed or in the morgue; none is taken."""
+        """Return the first jobs that are waiting, reserved, failed or in the morgue, without reserving them."""
         name, limit = self._only("peek"), check_int("limit", limit, 1, CHUNK)
         return connections.broker().inspector.page(name, place, limit=limit).jobs
 
     def counts(self) -> Counts:
-        """How many jobs lie where."""
+        """Return the numbers of jobs by place."""
         return connections.broker().inspector.counts(self._only("counts"))
 
     def pause(self, direction: str = "both") -> None:
-        """Stop taking jobs in ("in"), handing them out ("out") or both; what is held goes on.
+        """Stop storing new jobs ("in"), handing jobs out ("out") or both; held jobs continue.
 
         Raises:
             InvalidJob: there is no such queue or direction.
@@ -178,7 +178,7 @@ class Queue:
             connections.broker().pause(name, direction)
 
     def resume(self, direction: str = "both") -> None:
-        """End a pause; who waits is woken."""
+        """End a pause and wake the waiters."""
         for name in self.names:
             connections.broker().resume(name, direction)
 
@@ -232,7 +232,10 @@ def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
 
 
 def _check_kind(name: str, *, patiently: bool) -> None:
-    """``patiently``: Redis may be away now, because the bytes are sent later; then the settings are believed."""
+    """Check that a queue is of kind "pull".
+
+    With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
+    """
     try:
         ask = swift.ask if patiently else swift.patiently
         known = ask(lambda broker: broker.existing(name))

@@ -1,4 +1,4 @@
-"""One call for jobs: asks the shards in turn, and waits where it may. In a coroutine see :mod:`.vigil`."""
+"""One call for jobs, which queries the shards in turn and waits if allowed. For coroutines see :mod:`.vigil`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .waiter import ThreadWaiter, Waiter
 if TYPE_CHECKING:
     from ..core.shards import Batch
 
-#: reserves of one shard in a row that may bring nothing and leave due work: what was there had expired or was broken
+#: maximum consecutive reserves of one shard that return no job although work is due (expired or broken jobs)
 _FRUITLESS: Final = 100
-#: bytes of arguments after which no further shard is asked: all of them are in memory, more than once
+#: bytes of arguments after which no further shard is queried: all of them are in memory, more than once
 MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a call asks for."""
+    """Arguments of a call for jobs."""
 
     limit: int
     ttr_ms: int
@@ -36,8 +36,10 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What one look brought. Unless it is ``over``, there may be another one: after ``pause`` seconds, or after a wait
-    at the hub if that is 0."""
+    """Result of one check of the shards.
+
+    Unless it is ``over``, another one may follow: after ``pause`` seconds, or after a wait at the hub if that is 0.
+    """
 
     jobs: list[HeldJob]
     over: bool
@@ -45,29 +47,29 @@ class Looked:
 
 
 class Search:
-    """Use once.
+    """One call for jobs. Use an instance once.
 
     Args:
-        hub: where it waits.
-        names: the queues.
-        terms: what is asked for.
+        hub: hub at which it waits.
+        names: names of the queues.
+        terms: arguments of the call.
     """
 
     def __init__(self, hub: Hub, names: tuple[str, ...], terms: Terms) -> None:
         self.hub = hub
         self.names = names
-        #: when it ends (monotonic); may be brought forward at any time
+        #: end of the call (monotonic); it may be set to an earlier time at any moment
         self.give_up = 0.0
         self._terms = terms
         self._turn = hub.turn(names)
         self._places: list[Place] = []
         self._everything = True
         self._pause = Backoff(cap=1.0)
-        #: shard of a reserve whose reply was lost, and the request id under which it hands out the same jobs again
+        #: shard of a reserve whose reply was lost, and the request id that returns the same jobs again
         self._lost: tuple[Place, bytes] | None = None
 
     def run(self, give_up: float) -> list[HeldJob]:
-        """The jobs found; none after ``give_up`` (monotonic).
+        """Return the jobs found; none after ``give_up`` (monotonic).
 
         Raises:
             QueueUnavailable: Redis could not be reached, at the end.
@@ -93,7 +95,7 @@ class Search:
                 self.hub.leave(waiter)
 
     def look(self) -> Looked:
-        """Asks the shards that may have something, all of them at first.
+        """Query the shards that may have jobs, all of them at first.
 
         Raises:
             QueueUnavailable: Redis could not be reached, and the time is over.
@@ -117,7 +119,7 @@ class Search:
         return Looked(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
 
     def decide(self, waiter: Waiter) -> Step | None:
-        """What ``waiter`` does until the next look is worth it; None = it is now."""
+        """Return the step of ``waiter`` before the next check; None = check now."""
         step = self.hub.decide(waiter, self._places, self.give_up)
         if step.chore is None and step.seconds is None:
             self._everything = step.everything
@@ -125,7 +127,7 @@ class Search:
         return step
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
-        """Put the shard whose reply was lost first: what it handed out may be as much as the call asks for."""
+        """Put the shard whose reply was lost first: it may have handed out as many jobs as the call requests."""
         lost = self._lost and self._lost[0]
         if lost not in places:  # its epoch has ended, so it holds nothing
             self._lost = None
@@ -142,7 +144,7 @@ class Search:
                 if len(found) >= limit or size >= MOST_BYTES:
                     break
         except QueueUnavailable:
-            if not found:  # what is in hand goes to the caller
+            if not found:  # jobs that are already reserved are returned to the caller
                 raise
         except BaseException:
             with contextlib.suppress(DelayQError):

@@ -1,4 +1,4 @@
-"""A search that waits in a coroutine: while it does it costs no thread. Redis is asked by one of a few."""
+"""Asynchronous wait of a search: it uses no thread while it waits. A few shared threads call Redis."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .search import Looked, Search
 from .waiter import LoopWaiter
 
 T = TypeVar("T")
-#: threads of a process that ask Redis for those who wait; a look takes them less than a millisecond
+#: threads of a process that call Redis for waiting coroutines; a check takes less than a millisecond
 _THREADS: Final = 8
-#: seconds after its end for which a wait still hopes for an answer of Redis
+#: seconds after its end for which a wait still expects a reply from Redis
 _GRACE: Final = 5.0
 
 
@@ -29,9 +29,9 @@ _pool = _new_pool()
 
 
 class Vigil:
-    """Use once, in one event loop.
+    """Asynchronous wait. Use an instance once, in one event loop.
 
-    Who is cancelled while it waits gets nothing: what a look under way brings then goes back to its queue at once.
+    If it is cancelled while it waits, it returns no jobs: jobs reserved by a running check are released at once.
     """
 
     def __init__(self, search: Search) -> None:
@@ -39,7 +39,7 @@ class Vigil:
         self._waiter: LoopWaiter | None = None
 
     async def run(self, give_up: float) -> list[HeldJob]:
-        """See :meth:`Search.run`."""
+        """Run the search. See :meth:`Search.run`."""
         search = self._search
         search.give_up = give_up
         try:
@@ -49,7 +49,7 @@ class Vigil:
             raise QueueUnavailable("Redis did not answer before the wait was over; try again") from None
 
     def end(self) -> None:
-        """It is to come back now, with what there is. In the loop's own thread."""
+        """Make the wait return now, with the jobs found so far. Called in the loop's own thread."""
         self._search.give_up = 0.0
         if self._waiter is not None:
             self._waiter.wake()
@@ -66,7 +66,7 @@ class Vigil:
                     hub.enter(self._waiter)
                 while (step := search.decide(self._waiter)) is not None:
                     if step.chore is not None:
-                        # Shielded: others rely on it that what was taken on is done.
+                        # Shielded: others rely on the completion of a claimed chore.
                         await asyncio.shield(asyncio.wrap_future(in_thread(step.chore)))
                     else:
                         await self._waiter.sleep(step.seconds or 0.0)
@@ -85,12 +85,12 @@ class Vigil:
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
-    """Has one of the threads make a call, which must not use the database."""
+    """Run a call in one of the threads. It must not use the database."""
     return _pool.submit(call)
 
 
 def give_back_soon(jobs: Iterable[HeldJob]) -> None:
-    """Nobody is there any more to work on these jobs. From any thread; Redis is asked in another one."""
+    """Release jobs that have no consumer any more. Any thread may call it; Redis is called in another one."""
     mine = list(jobs)
     if mine:
         in_thread(lambda: give_back(mine))
@@ -102,7 +102,7 @@ def _undo(looking: Future[Looked]) -> None:
 
 
 def _forget() -> None:
-    """A forked child has none of the threads of its parent."""
+    """Replace the thread pool in a forked child, which has none of its parent's threads."""
     global _pool
     _pool = _new_pool()
 

@@ -1,4 +1,4 @@
-"""Those who wait at the hub, and their two ways to sleep: a thread of its own, or a coroutine on an event loop."""
+"""Waiters at the hub, with two ways to sleep: a blocked thread, or a coroutine on an event loop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 
 class Waiter:
-    """Somebody who waits for some queues.
+    """Waiter for some queues.
 
     Attributes:
-        names: the queues.
-        sleeping: somebody may wake it.
-        anew: what is known of the shards may be wrong, ask every one.
-        called_at: when it told the wake thread last of what it waits for (monotonic).
+        names: names of the queues.
+        sleeping: True if it may be woken.
+        anew: True if the knowledge of the shards may be wrong, so that all of them have to be queried.
+        called_at: time of its last request to the wake thread to listen to its queues (monotonic).
     """
 
     __slots__ = ("anew", "called_at", "names", "sleeping")
@@ -27,16 +27,16 @@ class Waiter:
         self.called_at = 0.0
 
     def hush(self) -> None:
-        """It is about to sleep: wake-ups from before count no more. Under the hub's lock."""
+        """Prepare to sleep: earlier wake-ups no longer count. Called under the hub's lock."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Ends its sleep, or the one that it is about to begin. From any thread, perhaps under the hub's lock."""
+        """End the current sleep, or the one about to begin. Any thread may call it, also under the hub's lock."""
         raise NotImplementedError
 
 
 class ThreadWaiter(Waiter):
-    """A thread that has nothing else to do."""
+    """Waiter that blocks its thread."""
 
     __slots__ = ("_woken",)
 
@@ -45,20 +45,20 @@ class ThreadWaiter(Waiter):
         self._woken = threading.Event()
 
     def hush(self) -> None:
-        """See :meth:`Waiter.hush`."""
+        """Prepare to sleep. See :meth:`Waiter.hush`."""
         self._woken.clear()
 
     def wake(self) -> None:
-        """See :meth:`Waiter.wake`."""
+        """End the sleep. See :meth:`Waiter.wake`."""
         self._woken.set()
 
     def sleep(self, seconds: float) -> None:
-        """Until somebody wakes it, or the time is over."""
+        """Sleep until woken, or until the time is over."""
         self._woken.wait(seconds)
 
 
 class LoopWaiter(Waiter):
-    """A coroutine: while it sleeps it costs no thread. Made and put to sleep in the loop's own thread."""
+    """Waiter in a coroutine, which uses no thread while it sleeps. Created and used in the loop's own thread."""
 
     __slots__ = ("_loop", "_woken")
 
@@ -68,16 +68,16 @@ class LoopWaiter(Waiter):
         self._woken = asyncio.Event()
 
     def hush(self) -> None:
-        """See :meth:`Waiter.hush`."""
+        """Prepare to sleep. See :meth:`Waiter.hush`."""
         self._woken.clear()
 
     def wake(self) -> None:
-        """See :meth:`Waiter.wake`."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody sleeps in it any more
+        """End the sleep. See :meth:`Waiter.wake`."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no waiter sleeps in it
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def sleep(self, seconds: float) -> None:
-        """Until somebody wakes it, or the time is over."""
+        """Sleep until woken, or until the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()

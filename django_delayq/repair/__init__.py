@@ -1,19 +1,19 @@
-"""What people do about jobs that failed or lie in the morgue; behind the admin's actions and the HTTP API.
+"""Repair of failed jobs and of jobs in the morgue; used by the admin's actions and the HTTP API.
 
     actions      retry, discard and bury for rows of the mirrors
-    edit         another try with other arguments
-    selection    which rows are meant, in a form that JSON can keep
-    orders       the same for any number of rows, carried out by a worker
+    edit         retry with other arguments
+    selection    selection of rows, in a form that can be stored as JSON
+    orders       the same actions for any number of rows, run by a worker
 
-Redis is the truth: every action looks again at the moment at which it acts, and says what came of each job in one word:
+Redis is authoritative: every action checks the job again when it acts, and reports one outcome for each job:
 
 =========== =========================================================================================================
-retried     it is due now, or after the delay that was asked for
-discarded   it is gone for good
-buried      it is in the morgue
-live        it stays where it is: a live job of the same id stands in its way
-running     it stays as it is: a worker has it
-gone        it was not there any more, and its row is not either
+retried     the job is due now, or after the requested delay
+discarded   the job is deleted for good
+buried      the job is in the morgue
+live        not changed: a live job of the same id is in the way
+running     not changed: a worker is running the job
+gone        the job no longer existed, and its row is deleted
 =========== =========================================================================================================
 """
 

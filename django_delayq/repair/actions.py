@@ -1,4 +1,4 @@
-"""Retry, discard and bury, for rows of the mirrors."""
+"""Actions retry, discard and bury for rows of the mirrors."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _RETRIED = {"kicked": "retried"}
 
 
 def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replace: bool = False) -> Counter[str]:
-    """Another try: a job that failed does not wait out its back-off, one of the morgue begins anew.
+    """Retry jobs. A failed job skips the rest of its back-off, the failures of a job from the morgue are reset.
 
     Args:
-        rows: of either mirror.
-        delay: how long from now they wait, ``timedelta`` or seconds; None = due now.
-        replace: jobs of the morgue take the places of live plain jobs of the same ids.
+        rows: rows of either mirror.
+        delay: delay from now on, ``timedelta`` or seconds; None = due now.
+        replace: jobs from the morgue replace live plain jobs of the same ids.
 
     Returns:
-        How many came to what: retried, live, running, gone.
+        Counts by outcome: retried, live, running, gone.
 
     Raises:
-        InvalidJob: a delay that cannot be meant.
-        QueueUnavailable: Redis cannot be reached; some may be retried already.
+        InvalidJob: an implausible delay.
+        QueueUnavailable: Redis cannot be reached; some jobs may be retried already.
     """
     delay_ms = delay_ms_of_action(delay)
 
@@ -47,13 +47,13 @@ def retry(rows: Iterable[Row], *, delay: timedelta | float | None = None, replac
 
 
 def discard(rows: Iterable[Row]) -> Counter[str]:
-    """Jobs go for good, their payloads with them.
+    """Delete jobs and their payloads for good.
 
     Returns:
-        How many came to what: discarded, running, gone.
+        Counts by outcome: discarded, running, gone.
 
     Raises:
-        QueueUnavailable: Redis cannot be reached; some may be discarded already.
+        QueueUnavailable: Redis cannot be reached; some jobs may be discarded already.
     """
 
     def act(queue: Queue, group: Group) -> Counter[str]:
@@ -65,21 +65,21 @@ def discard(rows: Iterable[Row]) -> Counter[str]:
 
 
 def bury(rows: Iterable[Row]) -> Counter[str]:
-    """Jobs that failed go to the morgue, where nobody tries them again.
+    """Move failed jobs to the morgue, where they are not retried any more.
 
     Returns:
-        How many came to what: buried, running, gone.
+        Counts by outcome: buried, running, gone.
 
     Raises:
         InvalidJob: a job that is in the morgue already.
-        QueueUnavailable: Redis cannot be reached; some may be buried already.
+        QueueUnavailable: Redis cannot be reached; some jobs may be buried already.
     """
 
     def act(queue: Queue, group: Group) -> Counter[str]:
         if group.place is MORGUE:
             raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
         counts = Counter(end_failed(queue, group.number, _named(group), "kill"))
-        # One page: what else there is, the dispatcher copies.
+        # One page only; the dispatcher copies the rest.
         next(Shadow(conf().mirror, queue, group.number, MORGUE).copy(), None)
         return counts
 
@@ -87,14 +87,18 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
 
 
 def delay_ms_of_action(delay: timedelta | float | None) -> int | None:
-    """A delay in ms; None as it is. :class:`InvalidJob` for one that cannot be meant."""
+    """Return a delay in ms; None stays None.
+
+    Raises:
+        InvalidJob: an implausible delay.
+    """
     return None if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
 
 
 def _each(rows: Iterable[Row], act: Callable[[Queue, Group], Counter[str]]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for group in grouped(rows):
-        # The row of a record whose name cannot be read speaks of nothing that could be asked for.
+        # The row of a record with an unreadable name identifies no job that could be looked up.
         asked = [row for row in group.rows if group.queue is not None and is_readable(member_of(row))]
         if group.queue is not None and asked:
             counts += act(group.queue, replace_rows(group, rows=asked))

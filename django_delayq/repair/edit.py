@@ -1,11 +1,11 @@
-"""Another try with other arguments.
+"""Retry of a job with other arguments.
 
-The new content is put in as a new generation of the same id before the old one is taken out, so that whoever dies in
-between loses nothing: at worst both are there, and a person sees it.
+The new content is stored as a new generation of the same id before the old one is removed, so that a crash in between
+loses nothing: at worst both exist, and an operator sees it.
 
-A failed job is first taken in hand, as a worker would: so no worker can begin it meanwhile, and the new content waits
-behind it. When the hand is taken off, what was gated comes live, with fresh counters. Should this process die before
-that, the lease runs out, with the same effect.
+A failed job is first leased, as a worker would do. Then no worker can start it meanwhile, and the new content is gated
+behind it. When the lease is released, the gated content goes live, with fresh counters. If this process dies before
+that, the lease expires, with the same effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..scheduling.merged import score_text
 from ..settings.conf import conf
 from .actions import delay_ms_of_action
 
-#: of a job with more, no worker has all in its hands, so neither has who edits
+#: maximum number of payloads; a worker never leases more than this of one job, and neither does an edit
 MOST_PAYLOADS: Final = 250
 _HOLD_MS: Final = 15_000
 _TRIES: Final = 3
@@ -44,7 +44,7 @@ Scored = Sequence[tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """What was asked for, and about which job."""
+    """Requested edit of one job."""
 
     queue: Queue
     view: JobView
@@ -59,21 +59,21 @@ def retry_edited(
     payloads: Scored | None = None,
     delay: timedelta | float | None = None,
 ) -> str:
-    """Tries a job again with other arguments; its context, options and priority stay, its failures are forgotten.
+    """Retry a job with other arguments. Its context, options and priority are kept, its failures are reset.
 
     Args:
-        row: of either mirror.
-        args, kwargs: what the function of a plain task is called with.
+        row: row of either mirror.
+        args, kwargs: new arguments for the function of a plain task.
         payloads: (value, score) of each payload of a merged job; score None = now.
-        delay: how long from now it waits, ``timedelta`` or seconds; None = due now.
+        delay: delay from now on, ``timedelta`` or seconds; None = due now.
 
     Returns:
         retried, live, running or gone.
 
     Raises:
         TypeError: the task cannot be called with these arguments.
-        InvalidJob: they cannot be stored, or nobody knows how the job's task is called.
-        QueueFull, QueuePaused, QueueUnavailable: Redis's answer; the job stays as it is.
+        InvalidJob: they cannot be stored, or the signature of the job's task is unknown.
+        QueueFull, QueuePaused, QueueUnavailable: the reply of Redis; the job is not changed.
     """
     (group,) = grouped([row])
     delay_ms = delay_ms_of_action(delay) or 0
@@ -94,7 +94,7 @@ def retry_edited(
 
 
 def _look(group: Group, row: Row) -> JobView | None:
-    """The very generation that the row speaks of, as Redis has it now."""
+    """Return the generation that the row mirrors, as it is in Redis now; None if it is gone."""
     member = member_of(row)
     for view, _ in group.index.views({member: Entry(member, 0)}) if group.index is not None else ():
         if isinstance(view, str) or view.job.key != row.key.bytes:
@@ -104,7 +104,7 @@ def _look(group: Group, row: Row) -> JobView | None:
     return None
 
 
-# -- what is put in --------------------------------------------------------------------------------------------------
+# -- new content -----------------------------------------------------------------------------------------------------
 
 
 def _news(
@@ -162,18 +162,18 @@ def _merged(common: NewJob, view: JobView, task: Task | None, value: Any, score:
 
 
 def _lasting(job: Job, queue: Queue) -> bytes:
-    """The options of the old generation, but for a moment of expiry that has passed: a person wants it to run."""
+    """Return the options of the old generation, without an expiry that has passed, so that the job can run."""
     if not job.has_expired(queue.broker.now_ms()):
         return job.options_json
     options = {name: value for name, value in job.options.items() if not name.startswith("expires")}
     return json.dumps(options, sort_keys=True, separators=(",", ":")).encode() if options else b""
 
 
-# -- how it is put in ------------------------------------------------------------------------------------------------
+# -- storing it ------------------------------------------------------------------------------------------------------
 
 
 def _dig_up(edit: _Edit) -> str:
-    """The new one first, then the grave goes."""
+    """Store the new job first, then delete the morgue record."""
     queue, job = edit.queue, edit.view.job
     for new in edit.news:
         new.on_conflict = "error" if new.payload is None else "merge"
@@ -186,7 +186,10 @@ def _dig_up(edit: _Edit) -> str:
 
 
 def _replace(edit: _Edit) -> str:
-    """Behind the old one, which is in our hands; or in its place where no worker can take it. "" = look again."""
+    """Store the new job behind the old one, which is leased here, or in its place if no worker can reserve it.
+
+    Return "" if the job has to be looked up again.
+    """
     queue, job = edit.queue, edit.view.job
     is_paused = bool(int(queue.layout.get("paused", 0)) & layouts.PAUSED_OUT)
     if is_paused and job.merged:
@@ -212,14 +215,15 @@ def _replace(edit: _Edit) -> str:
 
 
 def _put(edit: _Edit) -> None:
-    """Puts the new generation in, durably if the old one was."""
+    """Store the new generation, durably if the old one was durable."""
     queue, news = edit.queue, edit.news
     alias = (
         _alias_of(edit) if any(is_durable(new.key if new.payload is None else new.payload.key) for new in news) else ""
     )
     if alias:
         with transaction.atomic(using=alias):
-            # What Redis may refuse pushes nobody out: the old generation's row goes with its mark.
+            # Redis may refuse this one, so it does not supersede others: the old generation's row is deleted with its
+            # mark.
             outbox.insert(alias, queue.name, news, supersede=False)
     try:
         for new, outcome in zip(news, queue.schedule_many(news), strict=True):
@@ -240,7 +244,7 @@ def _check(new: NewJob, outcome: str, queue: Queue) -> None:
 
 
 def _alias_of(edit: _Edit) -> str:
-    """The database that has the rows of the old generation; that of new ones if none has."""
+    """Return the database that has the rows of the old generation, or the default for new rows if none has."""
     job = edit.view.job
     for alias in conf().outbox.databases:
         if outbox.table(alias).filter(queue=edit.queue.name, job_id=job.id).exists():

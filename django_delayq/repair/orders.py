@@ -1,7 +1,7 @@
-"""Actions on any number of jobs: stored as an order, carried out by a worker, piece by piece.
+"""Actions on any number of jobs: stored as an order that a worker runs in pieces.
 
-After each piece the order remembers how far it is. So another worker goes on where one was killed, a person sees the
-progress and can stop it, and what came after the order was given is left alone.
+The order stores its position after each piece. If a worker is killed, another one resumes from there. Users see the
+progress and can stop the order. Rows that were added after the order are not affected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .selection import matching, storable
 logger: Final = logging.getLogger(__name__)
 State = BulkAction.State
 
-#: name and queue of the task that carries orders out; some worker has to serve that queue
+#: name and queue of the task that runs orders; a worker has to serve that queue
 TASK: Final = "django_delayq.carry_out"
 QUEUE: Final = "delayq"
 PIECE: Final = 250
@@ -58,18 +58,18 @@ def order(
     delay: timedelta | float | None = None,
     total: int | None = None,
 ) -> BulkAction:
-    """Orders something for all jobs that match now. A worker begins with it after the commit.
+    """Create an order for all jobs that match now. A worker starts it after the commit.
 
     Args:
         action: retry, discard or (failed jobs) bury.
         model: FailedJob or MorgueJob.
         filters: see :func:`matching`.
-        user: who orders it.
-        delay: of retry.
-        total: how many they are, if that was counted already.
+        user: user who creates the order.
+        delay: delay of retry.
+        total: number of jobs, if it is known.
 
     Raises:
-        InvalidJob: an unknown action or filter, or a delay that cannot be meant.
+        InvalidJob: an unknown action or filter, or an implausible delay.
     """
     if action not in _VERBS or (action == "bury" and model.__name__ != "FailedJob"):
         raise InvalidJob(
@@ -96,16 +96,16 @@ def order(
 
 
 def _is_durable(using: str) -> bool:
-    """An order outlives Redis where the project lets jobs do so."""
+    """Return True if the job of an order can be durable, so that it survives a loss of Redis."""
     outbox = conf().outbox
     return outbox.enabled and using in outbox.databases
 
 
 def stop(ordered: BulkAction) -> bool:
-    """Ends an order before its next piece; what is done is done.
+    """Stop an order before its next piece. Finished pieces are not undone.
 
     Returns:
-        False: it had ended already.
+        False if it had ended already.
     """
     using = router.db_for_write(BulkAction)
     waiting = BulkAction._default_manager.using(using).filter(pk=ordered.pk, state__in=_WAITING)
@@ -113,7 +113,7 @@ def stop(ordered: BulkAction) -> bool:
 
 
 def _given_up(job: CurrentJob, error: BaseException) -> None:
-    """The attempts are used up: nobody will go on with the order."""
+    """Mark the order as failed after its last attempt."""
     _orders().filter(pk=job.args[0], state__in=_WAITING).update(state=State.FAILED, ended_at=Now(), error=_words(error))
 
 
@@ -132,12 +132,12 @@ def _given_up(job: CurrentJob, error: BaseException) -> None:
     expires=None,
 )
 def carry_out(pk: str) -> dict[str, int]:
-    """Works through an order from where it stands. Returns how many jobs came to what."""
+    """Run an order from its stored position. Return counts of jobs by outcome."""
     ordered = _orders().filter(pk=pk).first()
     if ordered is None:
         logger.warning("the order %s is not there any more", pk)
         return {}
-    if ordered.state == State.FAILED:  # somebody has brought its job back from the morgue
+    if ordered.state == State.FAILED:  # an operator has restored its job from the morgue
         _orders().filter(pk=pk, state=State.FAILED).update(state=State.RUNNING, ended_at=None)
         ordered.refresh_from_db()
     while ordered.state in _WAITING:
@@ -156,7 +156,7 @@ def carry_out(pk: str) -> dict[str, int]:
 
 
 def _do_piece(ordered: BulkAction) -> bool:
-    """One piece; whether it was the last one."""
+    """Run one piece. Return True if it was the last one."""
     place = _TARGETS[ordered.target]
     rows = matching(place.model, ordered.filters)
     piece = list(rows.filter(pk__gt=ordered.position, pk__lte=ordered.options["until"]).order_by("pk")[:PIECE])
@@ -168,7 +168,7 @@ def _do_piece(ordered: BulkAction) -> bool:
         progress["position"] = piece[-1].pk
     ended = len(piece) < PIECE
     state: dict[str, Any] = {"state": State.DONE, "ended_at": Now()} if ended else {"state": State.RUNNING}
-    # Unless another worker went on with it, because this one was thought dead; or somebody stopped it meanwhile.
+    # Unless another worker has resumed it, because this one was considered dead, or a user has stopped it meanwhile.
     here = _orders().filter(pk=ordered.pk, position=ordered.position)
     if not here.filter(state__in=_WAITING).update(**progress, **state):
         here.update(**progress)

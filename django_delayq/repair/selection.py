@@ -1,4 +1,4 @@
-"""Which rows are meant, in a form that JSON can keep until a worker reads it."""
+"""Selection of rows by filters that can be stored as JSON until a worker reads them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ..core.inputs import short, suggest
 from ..mirror.rows import Model, place_of
 from ..mirror.shadow import database_of
 
-#: what rows may be filtered by, each also with a lookup of :data:`LOOKUPS` behind two underscores
+#: fields for filters, each also with a lookup of :data:`LOOKUPS` after two underscores
 FIELDS: Final = ("queue", "task", "error_class", "job_id", "failures", "crashes", "priority", "merged", "shard")
 _OF_MORGUE: Final = ("reason", "outcome")
 LOOKUPS: Final = ("exact", "in", "gt", "gte", "lt", "lte", "startswith", "contains", "icontains")
-#: in other words: ``search`` = in the id or the message of the error; ``since`` ≤ the failure or burial < ``until``
+#: further filters: ``search`` = in the id or the error message; ``since`` ≤ time of the failure or burial < ``until``
 WORDS: Final = ("search", "since", "until")
 FILTERS: Final = (*FIELDS, *_OF_MORGUE, *WORDS)
 
 
 def matching(model: Model, filters: Mapping[str, Any]) -> QuerySet[Any]:
-    """The rows that are meant.
+    """Return the selected rows.
 
     Args:
         model: FailedJob or MorgueJob.
-        filters: names of :data:`FILTERS`, or of a column with a lookup (``failures__gte``), and values that JSON has;
-            moments as ISO texts. All of them must be true of a row; none = all rows.
+        filters: names of :data:`FILTERS`, or of a column with a lookup (``failures__gte``), and JSON values; times as
+            ISO strings. A row has to match all of them; no filters = all rows.
 
     Raises:
-        InvalidJob: an unknown name, or a value that cannot be one: never more rows than were meant.
+        InvalidJob: an unknown name or an invalid value, so that the selection is never larger than intended.
     """
     place = place_of(model)
     fields = (*FIELDS, *(_OF_MORGUE if place.moment == "buried_at" else ()), place.moment)
@@ -76,5 +76,5 @@ def _moment(name: str, value: Any) -> datetime:
 
 
 def storable(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """The same filters, with moments as texts."""
+    """Return the same filters, with times as strings."""
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in filters.items()}

@@ -1,4 +1,4 @@
-"""Work on a whole queue that has to end with the request that asked for it."""
+"""Time limit for operations on a whole queue that run within a request."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Sweep"]
 
 
 class Sweep:
-    """Work on a whole queue, ended when it takes longer than a request may. All calls share the time.
+    """Time limit for operations on a whole queue, shared by all calls.
 
-    What was done until then stays done; the same call again goes on with the rest.
+    Work done before the limit is kept; the same call again resumes with the rest.
 
     Args:
-        seconds: the time for all calls together. At least one chunk (250 jobs) is always dealt with.
+        seconds: time for all calls together. At least one chunk (250 jobs) is always processed.
     """
 
     class _Over(Exception):
@@ -29,7 +29,10 @@ class Sweep:
         self.over = False
 
     def run(self, act: Callable[[Progress], dict[str, int]]) -> dict[str, int]:
-        """What came of it; nothing if it was ended, then ``over`` is true and ``seen`` tells how far it came."""
+        """Return the result of ``act``, or an empty dict if the time is over.
+
+        In the latter case ``over`` is true and ``seen`` is the number of jobs processed.
+        """
         if self.over:
             return {}
         before = self.seen, self.total

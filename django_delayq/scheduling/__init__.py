@@ -1,7 +1,8 @@
-"""Putting jobs in from Django code: ``@task``, the verbs (:mod:`.verbs`), their options, handles and triggers.
+"""Scheduling of jobs from Django code: ``@task``, the verbs (:mod:`.verbs`), their options, handles and triggers.
 
-It binds arguments, reads the settings and hands records to ``core``, to the transaction or to ``outbox``. Imported by
-the entry points (``api``, ``admin``, ``management``, ``testing``), ``backends``, ``runtime`` and ``repair``.
+The package binds arguments, reads the settings and passes records to ``core``, to the transaction or to ``outbox``. It
+is imported by the entry points (``api``, ``admin``, ``management``, ``testing``), ``backends``, ``runtime`` and
+``repair``.
 """
 
 from .handle import JobHandle

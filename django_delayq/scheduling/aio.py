@@ -1,8 +1,8 @@
-"""The verbs for coroutines: ``await aschedule(…)`` while the event loop goes on.
+"""Verbs for coroutines: ``await aschedule(…)`` does not block the event loop.
 
-Each runs its namesake in the thread that Django's own a-methods use (``sync_to_async`` with ``thread_sensitive``), so
-that what is sent on commit belongs to the transaction of this request or of this test. A coroutine that is cancelled
-while it waits may have sent the call all the same: ask with :func:`aget_job`.
+Each one runs its synchronous counterpart in the thread that Django's own a-methods use (``sync_to_async`` with
+``thread_sensitive``), so that a call sent on commit belongs to the transaction of this request or of this test. If a
+coroutine is cancelled while it waits, the call may still have been sent: check with :func:`aget_job`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ async def aschedule(
     kwargs: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> JobHandle:
-    """See :func:`django_delayq.schedule`."""
+    """Schedule a job. See :func:`django_delayq.schedule`."""
     return await sync_to_async(verbs.schedule)(task, *arguments, args=args, kwargs=kwargs, **named)
 
 
 async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
-    """See :func:`django_delayq.schedule_many`; ``jobs`` is read in the other thread."""
+    """Schedule many jobs. See :func:`django_delayq.schedule_many`; ``jobs`` is read in the other thread."""
     return await sync_to_async(verbs.schedule_many)(task, jobs, **options)
 
 
@@ -50,7 +50,7 @@ async def acancel(
     queue: str | None = None,
     using_db: str | None = None,
 ) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
-    """See :func:`django_delayq.cancel`."""
+    """Cancel a job. See :func:`django_delayq.cancel`."""
     return await sync_to_async(verbs.cancel)(target, id, task=task, queue=queue, using_db=using_db)
 
 
@@ -65,7 +65,7 @@ async def areschedule(
     queue: str | None = None,
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
-    """See :func:`django_delayq.reschedule`."""
+    """Reschedule a job. See :func:`django_delayq.reschedule`."""
     return await sync_to_async(verbs.reschedule)(
         target, id, delay=delay, at=at, task=task, queue=queue, using_db=using_db
     )
@@ -80,7 +80,7 @@ async def arun_now(
     queue: str | None = None,
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
-    """See :func:`django_delayq.run_now`."""
+    """Make a job due now. See :func:`django_delayq.run_now`."""
     return await sync_to_async(verbs.run_now)(target, id, task=task, queue=queue, using_db=using_db)
 
 
@@ -92,5 +92,5 @@ async def aget_job(
     task: Task | str | None = None,
     queue: str | None = None,
 ) -> JobView | None:
-    """See :func:`django_delayq.get_job`."""
+    """Return a view of a job. See :func:`django_delayq.get_job`."""
     return await sync_to_async(verbs.get_job)(target, id, task=task, queue=queue)

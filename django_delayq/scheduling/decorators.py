@@ -1,4 +1,4 @@
-"""``@task``: makes a registered task of a function, and keeps the function's signature for type checkers."""
+"""Decorator ``@task``, which turns a function into a registered task and keeps its signature for type checkers."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-#: what the function of a merged task gets: ``{id: [payload, …]}``, payloads in the order of their scores
+#: argument of a merged task's function: ``{id: [payload, …]}``, payloads in the order of their scores
 Payloads = dict[str, list[Any]]
 
 
 class Task(core.Task, Generic[P, R]):
-    """A task of this Django project. Calling it runs the function at once; :meth:`schedule` stores a job."""
+    """Task of this Django project. Calling it runs the function at once; :meth:`schedule` stores a job."""
 
     if TYPE_CHECKING:
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Schedule a run with these arguments as soon as a worker is free. All arguments go to the function."""
+        """Schedule a job with these arguments, due now. All arguments are passed to the function."""
         from .verbs import schedule_call
 
         return schedule_call(self, args, kwargs, {})
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """:meth:`schedule` for coroutines."""
+        """Call :meth:`schedule` from a coroutine."""
         return await sync_to_async(self.schedule)(*args, **kwargs)
 
     def using(self, **options: Any) -> Using[P]:
-        """``task.using(delay=60, id="x").schedule(…)``: the options of :func:`django_delayq.schedule`, checked now.
+        """Return the task with schedule options: ``task.using(delay=60, id="x").schedule(…)``.
+
+        The options are those of :func:`django_delayq.schedule` and are checked now.
 
         Raises:
-            TypeError: unknown option. InvalidJob: one that plain tasks do not have.
+            TypeError: unknown option.
+            InvalidJob: an option that plain tasks do not have.
         """
         from .options import check_option_names
 
@@ -55,7 +58,7 @@ class Task(core.Task, Generic[P, R]):
 
 
 class MergedTask(core.Task, Generic[R]):
-    """A task whose jobs are united by their ids until they run: ``@task(merge=True)``."""
+    """Task whose jobs are merged by their ids until they run: ``@task(merge=True)``."""
 
     if TYPE_CHECKING:
 
@@ -64,20 +67,23 @@ class MergedTask(core.Task, Generic[R]):
     def schedule(
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
-        """Add a payload to what waits under ``id``, as soon as a worker is free. See :func:`django_delayq.schedule`."""
+        """Add a payload to the job waiting under ``id``, due now. See :func:`django_delayq.schedule`."""
         return MergedUsing(self, {}).schedule(id, payload, score=score)
 
     async def aschedule(
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
-        """:meth:`schedule` for coroutines."""
+        """Call :meth:`schedule` from a coroutine."""
         return await sync_to_async(self.schedule)(id, payload, score=score)
 
     def using(self, **options: Any) -> MergedUsing:
-        """``task.using(delay=60).schedule(5, {…})``: the options of :func:`django_delayq.schedule`, checked now.
+        """Return the task with schedule options: ``task.using(delay=60).schedule(5, {…})``.
+
+        The options are those of :func:`django_delayq.schedule` and are checked now.
 
         Raises:
-            TypeError: unknown option. InvalidJob: one that merged tasks do not have.
+            TypeError: unknown option.
+            InvalidJob: an option that merged tasks do not have.
         """
         from .options import check_option_names
 
@@ -86,7 +92,7 @@ class MergedTask(core.Task, Generic[R]):
 
 
 class Using(Generic[P]):
-    """A task with schedule options, waiting for its arguments."""
+    """Task with schedule options, ready to be scheduled with its arguments."""
 
     __slots__ = ("_options", "_task")
 
@@ -95,18 +101,18 @@ class Using(Generic[P]):
         self._options = options
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Schedule a run with these arguments. All arguments go to the function."""
+        """Schedule a job with these arguments. All arguments are passed to the function."""
         from .verbs import schedule_call
 
         return schedule_call(self._task, args, kwargs, self._options)
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """:meth:`schedule` for coroutines."""
+        """Call :meth:`schedule` from a coroutine."""
         return await sync_to_async(self.schedule)(*args, **kwargs)
 
 
 class MergedUsing:
-    """A merged task with schedule options, waiting for id and payload."""
+    """Merged task with schedule options, ready to be scheduled with an id and a payload."""
 
     __slots__ = ("_options", "_task")
 
@@ -117,7 +123,7 @@ class MergedUsing:
     def schedule(
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
-        """Add a payload to what waits under ``id``."""
+        """Add a payload to the job waiting under ``id``."""
         from .verbs import schedule_call
 
         options = {**self._options, "id": id, "payload": payload}
@@ -128,7 +134,7 @@ class MergedUsing:
     async def aschedule(
         self, id: str | int, payload: object = None, *, score: float | Decimal | str | None = None
     ) -> JobHandle:
-        """:meth:`schedule` for coroutines."""
+        """Call :meth:`schedule` from a coroutine."""
         return await sync_to_async(self.schedule)(id, payload, score=score)
 
 
@@ -145,13 +151,14 @@ def task(
 def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Register a function as a task: ``@task`` or ``@task(queue="orders", max_attempts=5, timeout=30)``.
 
-    Arguments:
-        name: what jobs store; default ``"app_label.function"``. Give one when two functions of one app share a name.
-        options: fields of :class:`django_delayq.core.options.TaskOptions`; they win over ``DELAYQ["TASK_DEFAULTS"]``.
-            A merged task without ``queue`` gets a queue of its own, named like the task.
+    Args:
+        name: name stored in jobs; default ``"app_label.function"``. Set it when two functions of one app share a name.
+        options: fields of :class:`django_delayq.core.options.TaskOptions`; they override ``DELAYQ["TASK_DEFAULTS"]``. A
+            merged task without ``queue`` gets its own queue, named like the task.
 
     Raises:
-        Misconfigured: an unknown or wrong option, the name is taken by another function, or there is none (a lambda).
+        Misconfigured: an option is unknown or wrong, the name is taken by another function, or the function has no name
+            (a lambda).
     """
 
     def decorate(func: Callable[..., Any]) -> core.Task:
@@ -181,7 +188,10 @@ def task(func: Callable[..., Any] | None = None, /, *, name: str | None = None, 
 
 
 def _own_queue(name: str, options: dict[str, Any], where: str) -> dict[str, str]:
-    """Merged jobs are found by their ids, which therefore are not shared with the jobs of other tasks."""
+    """Return a queue named like the task for a merged task without ``queue``.
+
+    Merged jobs are found by their ids, so these must not be shared with the jobs of other tasks.
+    """
     if options.get("merge") is not True or "queue" in options:
         return {}
     try:
@@ -193,11 +203,11 @@ def _own_queue(name: str, options: dict[str, Any], where: str) -> dict[str, str]
 
 
 def task_name(func: Callable[..., Any]) -> str:
-    """``app_label.function``, or ``module.function`` for a module outside the installed apps.
+    """Return ``app_label.function``, or ``module.function`` for a module outside the installed apps.
 
     Raises:
-        Misconfigured: the function has no name of its own, or the installed apps are not known yet, so the name would
-            depend on the order of imports.
+        Misconfigured: the function has no name of its own, or the installed apps are not known yet, so that the name
+            would depend on the order of imports.
     """
     module = getattr(func, "__module__", None) or "__main__"
     function: str = getattr(func, "__qualname__", "").rpartition("<locals>.")[2]

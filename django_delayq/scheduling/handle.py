@@ -1,4 +1,4 @@
-"""What a schedule call gives back."""
+"""Handle returned by a schedule call."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from ..core.job import Generation
 from ..core.task import Task
 from ..transactions import OnCommit
 
-#: Redis is away; the database has it, and the relay will tell Redis
+#: outcome when Redis is unavailable: the database has stored the change, and the relay will send it to Redis
 Left = Literal["outbox"]
 Delay = float | timedelta
 
 
 class JobHandle:
-    """One scheduled job: that of its call, not whatever lives under its id later.
+    """Handle of one scheduled job: the job of its call, not a later job with the same id.
 
     When the job is done, cancelled or replaced, :meth:`cancel`, :meth:`reschedule` and :meth:`run_now` return False and
-    :meth:`state` returns None, although another job may have the id by then; give the id to the functions of
-    :mod:`django_delayq` to mean that. Which job it is depends on the outcome:
+    :meth:`state` returns None, even if another job has the id by then. To address that job, pass the id to the
+    functions of :mod:`django_delayq`. Which job the handle refers to depends on the outcome:
 
     ========== =====================================================================================================
     created    the new job
-    replaced   the new content; handles of the content before are stale
-    gated      the content behind the run, not the run; a handle of the run does not touch what is gated
-    merged     the job that the payload was merged into, and the payload wherever it goes after that
-    ignored    the job that was there
+    replaced   the new content; handles of the earlier content are stale
+    gated      the content behind the running attempt, not the attempt; a handle of the running job does not affect
+               the gated content
+    merged     the job that the payload was merged into, and the payload wherever it moves after that
+    ignored    the existing job
     on_commit, the job of this call; if it is merged or ignored after the commit, from then on as above
     outbox
     ========== =====================================================================================================
 
     Attributes:
-        id: its id, unique within its queue.
-        queue: the queue's name.
-        outcome: "created", "merged", "replaced", "ignored" or "gated" (it runs now, and the new content after that);
-            "on_commit" until an open transaction commits (for ever, if it rolls back); "outbox" for a durable job that
-            is in the database and of which Redis has not heard yet, because the transaction is open, or because Redis
-            did not answer and the relay will tell it; "not_sent" if Redis did not take it after the commit.
-        due: when it is due (aware datetime; for a ``delay`` by this machine's clock, Redis's clock decides).
-        error: why it was not sent, else None.
-        task: the task, None for raw bytes of a ``pull`` queue.
-        durable: whether it has a row in the database until it is done.
-        using_db: the database that was named at the call; its verbs wait for the transaction of the same one.
-        generation: what tells the job from others of its id; None: the handle means whatever lives.
+        id: id of the job, unique within its queue.
+        queue: name of the queue.
+        outcome: "created", "merged", "replaced", "ignored" or "gated" (the job is running, the new content runs after
+            that); "on_commit" until an open transaction commits (forever, if it rolls back); "outbox" for a durable job
+            that is stored in the database but not yet in Redis, because the transaction is open, or because Redis did
+            not answer and the relay will send it; "not_sent" if Redis did not accept it after the commit.
+        due: due time (aware datetime; for a ``delay`` computed with this machine's clock, while Redis's clock decides).
+        error: error if the job was not sent, else None.
+        task: the task; None for raw bytes of a ``pull`` queue.
+        durable: True if the job has a row in the database until it is done.
+        using_db: database named at the call; the handle's verbs wait for the transaction of the same database.
+        generation: distinguishes the job from others with the same id; None if the handle means the current live job.
     """
 
     __slots__ = ("_due_ms", "durable", "error", "generation", "id", "outcome", "queue", "task", "using_db")
@@ -77,17 +78,17 @@ class JobHandle:
 
     @property
     def alias(self) -> str:
-        """The database whose transaction is waited for."""
+        """Alias of the database whose transaction the verbs wait for."""
         return self.using_db or DEFAULT_DB_ALIAS
 
     @property
     def due(self) -> datetime:
-        """When the job is due."""
+        """Due time of the job."""
         return datetime.fromtimestamp(self._due_ms / 1000, UTC)
 
     @property
     def key(self) -> bytes | None:
-        """The key of the job's generation, as ``current_job().key`` has it while the job runs."""
+        """Key of the job's generation, equal to ``current_job().key`` while the job runs."""
         return None if self.generation is None else self.generation.keys[0]
 
     def state(self) -> str | None:
@@ -98,21 +99,21 @@ class JobHandle:
         return None if view is None else view.state
 
     async def astate(self) -> str | None:
-        """:meth:`state` for coroutines."""
+        """Call :meth:`state` from a coroutine."""
         return await sync_to_async(self.state)()
 
     def cancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
-        """See :func:`django_delayq.cancel`."""
+        """Cancel the job. See :func:`django_delayq.cancel`."""
         from .verbs import cancel
 
         return cancel(self)
 
     async def acancel(self) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
-        """See :func:`django_delayq.acancel`."""
+        """Cancel the job. See :func:`django_delayq.acancel`."""
         return await sync_to_async(self.cancel)()
 
     def reschedule(self, *, delay: Delay | None = None, at: datetime | float | None = None) -> bool | OnCommit | Left:
-        """See :func:`django_delayq.reschedule`."""
+        """Reschedule the job. See :func:`django_delayq.reschedule`."""
         from .verbs import reschedule
 
         return reschedule(self, delay=delay, at=at)
@@ -120,15 +121,15 @@ class JobHandle:
     async def areschedule(
         self, *, delay: Delay | None = None, at: datetime | float | None = None
     ) -> bool | OnCommit | Left:
-        """See :func:`django_delayq.areschedule`."""
+        """Reschedule the job. See :func:`django_delayq.areschedule`."""
         return await sync_to_async(self.reschedule)(delay=delay, at=at)
 
     def run_now(self) -> bool | OnCommit | Left:
-        """See :func:`django_delayq.run_now`."""
+        """Make the job due now. See :func:`django_delayq.run_now`."""
         from .verbs import run_now
 
         return run_now(self)
 
     async def arun_now(self) -> bool | OnCommit | Left:
-        """See :func:`django_delayq.arun_now`."""
+        """Make the job due now. See :func:`django_delayq.arun_now`."""
         return await sync_to_async(self.run_now)()

@@ -1,4 +1,4 @@
-"""The records of merged tasks: an id, a payload and its score."""
+"""Records of merged tasks: an id, a payload and its score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.task import Task
 from .options import JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, due
 from .records import NewJobs
 
-#: what most entries have; anything else is looked at apart
+#: keys that most entries have; entries with other keys take the slower path
 _PLAIN: Final = frozenset(("id", "payload", "score", "delay", "at", "queue", "durable", "using_db"))
 _LONG_DELAY: Final = 86_400 * 365
 _SCORE_CHARS: Final = 255
@@ -25,7 +25,7 @@ _EXACT: Final = 1 << 53
 
 
 class MergedJobs(NewJobs):
-    """Makes the records of one merged task's jobs. 100,000 of them take less than a second."""
+    """Builder of the records of one merged task's jobs. 100,000 of them take less than a second."""
 
     entry_keys = frozenset((*(name for name in JOB_OPTIONS if name != "expires"), *MERGED_OPTIONS))
     entry_form = "id, payload, score and options"
@@ -36,10 +36,11 @@ class MergedJobs(NewJobs):
         self._max_payloads = task.options.max_payloads or 1
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
-        """One record.
+        """Return one record.
 
         Raises:
-            TypeError: arguments were given; a merged task has a payload. InvalidJob: it cannot be stored.
+            TypeError: arguments were given; a merged task has a payload.
+            InvalidJob: the job cannot be stored.
         """
         if args or kwargs:
             raise self._no_arguments(kwargs)
@@ -104,14 +105,14 @@ class MergedJobs(NewJobs):
 
 
 def score_text(score: object) -> str:
-    """The text of a number that orders the payloads of an id.
+    """Return the text of a number that orders the payloads of an id.
 
-    Arguments:
-        score: int, float, Decimal, or the text of a number. It is kept as it is and compared as a double, so of ints
-            beyond 2^53 neighbours may count as equal.
+    Args:
+        score: int, float, Decimal, or the text of a number. It is kept as given and compared as a double, so
+            neighbouring ints beyond 2^53 may count as equal.
 
     Raises:
-        InvalidJob: no number, or not finite.
+        InvalidJob: ``score`` is not a number, or not finite.
     """
     if type(score) is int and -_EXACT < score < _EXACT:
         return str(score)
@@ -131,7 +132,7 @@ def score_text(score: object) -> str:
 
 
 def _is_number(text: str) -> bool:
-    # float() also reads underscores, blanks around, and the digits of every alphabet.
+    # float() also accepts underscores, surrounding blanks, and the digits of every alphabet.
     if len(text) > _SCORE_CHARS or not text.isascii() or "_" in text or text != text.strip():
         return False
     try:
@@ -141,8 +142,8 @@ def _is_number(text: str) -> bool:
 
 
 def _random_keys() -> Iterator[bytes]:
-    """Keys as ``job.new_key`` makes them; one system call makes many."""
-    yield new_key()  # most calls of schedule() need two only
+    """Return keys like ``job.new_key``, many of them per system call."""
+    yield new_key()  # most calls of schedule() need only two
     yield new_key()
     while True:
         block = os.urandom(16 * _BLOCK)

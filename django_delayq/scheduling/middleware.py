@@ -1,4 +1,4 @@
-"""Code around every schedule call, in the manner of the middlewares around a run.
+"""Middleware around every schedule call, similar to the middleware around an attempt.
 
 ``DELAYQ["SCHEDULE_MIDDLEWARE"]`` names functions that are built once per process with the next call::
 
@@ -8,7 +8,7 @@
             return next(scheduling)
         return call
 
-The first one is the outermost. To refuse a job, raise.
+The first one is the outermost. A middleware raises to refuse a job.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..settings.loading import load_function
 
 
 class Scheduling:
-    """One job that somebody asks for, before it is checked. What is changed here is what will be stored.
+    """One requested job, before it is checked. Changes made here are stored.
 
     Attributes:
-        task: the task; another one may be put here, except in ``schedule_many``.
-        args, kwargs: the function's arguments; of a merged task always empty.
-        options: the options of the call by name: ``delay``, ``id``, ``context``, …; of a merged task also ``payload``
-            and ``score``.
-        many: it is an entry of ``schedule_many``: it is stored with its chunk, so the handle has no outcome yet, and an
-            entry that is not passed on is counted as ``skipped``.
+        task: the task; a middleware may replace it, except in ``schedule_many``.
+        args, kwargs: the function's arguments; always empty for a merged task.
+        options: options of the call by name: ``delay``, ``id``, ``context``, …; for a merged task also ``payload`` and
+            ``score``.
+        many: True for an entry of ``schedule_many``. The entry is stored with its chunk, so the handle has no outcome
+            yet, and an entry that is not passed on is counted as ``skipped``.
     """
 
     __slots__ = ("args", "end", "kwargs", "many", "options", "task")
@@ -53,7 +53,7 @@ class Scheduling:
         self.kwargs = kwargs
         self.options = options
         self.many = many
-        #: what the innermost call does; not for middlewares
+        #: innermost call; internal, not for middleware
         self.end = end
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ _known: tuple[Conf, Chain] | None = None
 
 
 def chain() -> Chain | None:
-    """The middlewares of the settings around :attr:`Scheduling.end`; None if there are none.
+    """Return the middleware of the settings around :attr:`Scheduling.end`; None if there is none.
 
     Raises:
         Misconfigured: one cannot be imported or called.
@@ -95,7 +95,7 @@ def _around(inner: Chain, path: str) -> Chain:
 
     def checked(scheduling: Scheduling) -> Any:
         handle = call(scheduling)
-        if handle is None:  # a forgotten `return`; to refuse a job a middleware raises
+        if handle is None:  # a forgotten `return`; a middleware raises to refuse a job
             raise Misconfigured(
                 f"{SETTING}['SCHEDULE_MIDDLEWARE']: {path} returned None instead of a handle; return what "
                 f"next(scheduling) returned, or raise to refuse the job"
@@ -106,5 +106,9 @@ def _around(inner: Chain, path: str) -> Chain:
 
 
 def load(path: str) -> Callable[..., Any]:
-    """The function at ``path``; :class:`Misconfigured` if there is none."""
+    """Return the function at ``path``.
+
+    Raises:
+        Misconfigured: there is none.
+    """
     return load_function(f"{SETTING}['SCHEDULE_MIDDLEWARE']", path)

@@ -1,4 +1,4 @@
-"""The options of a schedule call: which there are, for which tasks, and how they travel with the job."""
+"""Options of a schedule call: their names, the kinds of tasks they apply to, and their encoding in the job."""
 
 from __future__ import annotations
 
@@ -34,23 +34,24 @@ JOB_OPTIONS: Final = (
     "expires",
     "context",
 )
-#: of merged tasks only
+#: options of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
 #: options of a schedule call
 OPTIONS: Final = (*JOB_OPTIONS, *MERGED_OPTIONS, "queue", "durable", "using_db")
-#: what most calls have; anything else is looked at apart
+#: options that most calls have; other options take the slower path
 COMMON: Final = frozenset(("delay", "at", "id", "queue", "durable", "using_db", "args", "kwargs"))
-#: bytes of one job's encoded options (the stored record has two bytes for their length)
+#: maximum bytes of one job's encoded options (the stored record has two bytes for their length)
 MAX_OPTIONS_BYTES: Final = 65_535
 
 _EXTRA: Final = ("max_attempts", "retry_in", "expires", "context")
 
 
 def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> None:
-    """Nothing, if all names are schedule options, and such as ``task`` has.
+    """Check that all names are schedule options that ``task`` supports.
 
     Raises:
-        TypeError: an unknown one. InvalidJob: one that a task of this kind has not.
+        TypeError: unknown option.
+        InvalidJob: an option that a task of this kind does not have.
     """
     for name in options:
         if name not in OPTIONS:
@@ -63,7 +64,11 @@ def check_option_names(options: Mapping[str, Any], task: Task | None = None) -> 
 
 
 def check_kind(task: Task, options: Mapping[str, Any]) -> None:
-    """:class:`InvalidJob` if an option is for the other kind of tasks, plain or merged."""
+    """Check that no option belongs to the other kind of tasks, plain or merged.
+
+    Raises:
+        InvalidJob: one does.
+    """
     if task.options.merge:
         if options.get("expires") is not None:
             raise InvalidJob(
@@ -80,10 +85,10 @@ def check_kind(task: Task, options: Mapping[str, Any]) -> None:
 
 
 def queue_of(task: Task, options: Mapping[str, Any]) -> str:
-    """Name of the queue that a call with these options goes to.
+    """Return the name of the queue that a call with these options uses.
 
     Raises:
-        InvalidJob: it has no name that a queue may have, or no worker would ever take a job from it.
+        InvalidJob: the name is not valid for a queue, or no worker would ever reserve a job from that queue.
     """
     given = options.get("queue")
     if given is None:
@@ -98,7 +103,11 @@ def queue_of(task: Task, options: Mapping[str, Any]) -> str:
 
 
 def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[int | None, int | None]:
-    """``(due_ms, delay_ms)``, of which one is None; :class:`InvalidJob` for a time that cannot be meant."""
+    """Return ``(due_ms, delay_ms)``, of which one is None.
+
+    Raises:
+        InvalidJob: the time is implausible.
+    """
     if at is None:
         return None, 0 if delay is None else delay_ms_of(delay, allow_far=conf().allow_far)
     use_tz = settings.USE_TZ
@@ -112,14 +121,14 @@ def due(delay: float | timedelta | None, at: datetime | float | None) -> tuple[i
 
 
 def due_ms_here(new: NewJob) -> int:
-    """When it is due by this machine's clock, Unix ms."""
+    """Return the due time by this machine's clock, in Unix ms."""
     return new.due_ms if new.due_ms is not None else int(time.time() * 1000) + (new.delay_ms or 0)
 
 
 class Rare:
-    """What few calls say of a job, and what is said of all jobs of one call: made once for each call.
+    """Encoder of the less common options, created once for each call, and of values shared by all jobs of a call.
 
-    The values that travel with the job to its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),
+    Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),
     ``expires_in_ms`` (from the due time on) and ``context``, as canonical JSON.
     """
 
@@ -131,11 +140,11 @@ class Rare:
             self._base["expires_in_ms"] = delay_ms_of(task.options.expires, what="expires")
         if self._linked:
             self._base["context"] = self._linked
-        #: of a job about which nothing special was said
+        #: encoded options of a job that has none of its own
         self.bytes = _encoded(self._base)
 
     def apply(self, new: NewJob, options: Mapping[str, Any]) -> None:
-        """The options that few calls have.
+        """Apply the less common options to ``new``.
 
         Raises:
             InvalidJob: a wrong value.
@@ -188,7 +197,7 @@ def _context(value: object) -> dict[str, Any]:
 
 
 def _retry_in(value: object) -> object:
-    """The form that JSON has for a back-off; a function stays where the task is."""
+    """Return the JSON form of a back-off. A function is refused, because it can only be an option of the task."""
     if callable(value):
         raise InvalidJob(
             "retry_in of one job is stored with it, so it is seconds, a timedelta, a list of them or the name of a "
@@ -212,7 +221,7 @@ _READERS: Final[dict[str, Callable[[object], Any]]] = {
 
 
 def _expiry(expires: object, new: NewJob) -> dict[str, int]:
-    """A moment, or a time from the due time on."""
+    """Return the expiry as a moment, or as a time counted from the due time."""
     if not isinstance(expires, datetime):
         if not (isinstance(expires, (int, float, timedelta)) and not isinstance(expires, bool)):
             raise InvalidJob(f"expires must be a datetime, a timedelta or a number of seconds, not {short(expires)}")
@@ -234,7 +243,7 @@ def _expiry(expires: object, new: NewJob) -> dict[str, int]:
 
 
 def _encoded(said: Mapping[str, Any]) -> bytes:
-    """Canonical JSON; empty for nothing."""
+    """Return canonical JSON; empty bytes if there are no options."""
     if not said:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""From a call's arguments and options to the records that the core stores, checked on the way."""
+"""Conversion of a call's arguments and options to the records that the core stores, with checks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _NONE: Final[Mapping[str, Any]] = {}
 
 
 class NewJobs:
-    """Makes the records of one task's jobs; ``options`` are common to all of them. This one is for plain tasks.
+    """Builder of the records of one plain task's jobs; ``options`` are common to all of them.
 
     Attributes:
-        queue: the queue that they go to.
-        skipped: entries of :meth:`make_many` that a schedule middleware did not pass on.
+        queue: name of the queue that receives the jobs.
+        skipped: number of entries of :meth:`make_many` that a schedule middleware did not pass on.
     """
 
-    #: what an entry of schedule_many may have
+    #: keys allowed in an entry of schedule_many
     entry_keys: frozenset[str] = frozenset((*JOB_OPTIONS, "args", "kwargs"))
-    #: what it is made of, for messages
+    #: description of an entry, for messages
     entry_form = "args, kwargs and options"
 
     def __init__(self, task: Task, options: Mapping[str, Any]) -> None:
@@ -39,16 +39,17 @@ class NewJobs:
         self._rare = Rare(task)
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
-        """One record.
+        """Return one record.
 
         Raises:
-            TypeError: the function cannot be called so. InvalidJob: it cannot be stored.
+            TypeError: the function cannot be called with these arguments.
+            InvalidJob: the job cannot be stored.
         """
         task = self.task
         try:
             task.bind(args, kwargs)
         except TypeError as error:
-            check_kind(task, options)  # an option of merged tasks says more about the mistake
+            check_kind(task, options)  # an option of merged tasks explains the mistake better
             raise _with_hint(error, kwargs) from None
         try:
             encoded = codec.encode_args(args, kwargs, limit=self._limit)
@@ -79,10 +80,10 @@ class NewJobs:
     def make_many(
         self, entries: Iterable[Mapping[str, Any]], handle_of: Callable[[NewJob, str], object]
     ) -> Iterator[NewJob]:
-        """A record of each entry; what an entry says wins over the common options. Errors carry the entry's index.
+        """Yield a record for each entry. Options of an entry override the common ones. Errors carry the entry's index.
 
-        Arguments:
-            handle_of: what a schedule middleware gets as the answer, from the record and the queue's name.
+        Args:
+            handle_of: returns the handle that a schedule middleware receives, from the record and the queue's name.
         """
         common = {name: value for name, value in self._options.items() if name in self.entry_keys}
         around = chain()
@@ -107,7 +108,7 @@ class NewJobs:
     def _read_entry(
         self, entry: Mapping[str, Any], common: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], Mapping[str, Any]]:
-        """``(args, kwargs, options)`` of an entry, its names checked."""
+        """Return ``(args, kwargs, options)`` of an entry after checking its keys."""
         self._check_entry(entry)
         args, kwargs = explicit(entry.get("args"), entry.get("kwargs"))
         if common:
@@ -137,7 +138,7 @@ class NewJobs:
         common: Mapping[str, Any],
         handle_of: Callable[[NewJob, str], object],
     ) -> NewJob | None:
-        """The record of an entry behind the schedule middlewares; None, if they do not pass it on."""
+        """Return the record of an entry after the schedule middleware; None if they do not pass it on."""
         args, kwargs, options = self._read_entry(entry, common)
         made: list[NewJob] = []
 
@@ -156,7 +157,11 @@ class NewJobs:
 
 
 def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments given as ``args=`` and ``kwargs=``; TypeError if they are not a list or tuple and a dict."""
+    """Return the arguments given as ``args=`` and ``kwargs=``.
+
+    Raises:
+        TypeError: they are not a list or tuple and a dict.
+    """
     if args is not None and not isinstance(args, (list, tuple)):
         raise TypeError(f"args must be a list or tuple, got {short(args)}")
     if kwargs is not None and not isinstance(kwargs, Mapping):
@@ -165,7 +170,7 @@ def explicit(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def _with_hint(error: TypeError, kwargs: Mapping[str, Any]) -> TypeError:
-    """The same error, with the schedule option that a misspelled keyword may have meant."""
+    """Return the same error, with the schedule option that a misspelled keyword may have meant."""
     for name in kwargs:
         hint = suggest(name, [option for option in OPTIONS if option not in MERGED_OPTIONS])
         if hint and f"'{name}'" in str(error):

@@ -1,4 +1,4 @@
-"""How a checked job gets to Redis: at once, after the commit, or by way of the outbox."""
+"""Delivery of checked jobs to Redis: at once, after the commit, or through the outbox."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, Late, What, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
 
-#: jobs of schedule_many that are checked, then sent, together
+#: number of jobs of schedule_many that are checked, then sent, together
 CHUNK: Final = 5_000
 
 
 def send(task: Task, new: NewJob, handle: JobHandle) -> None:
-    """Sends one job; the handle tells how that went.
+    """Send one job and store the outcome in the handle.
 
     Raises:
-        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer, when it is not asked after a commit; of a
-            durable job IdTaken only, because the relay takes care of everything else.
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis, unless the job is sent after a commit.
+            For a durable job only IdTaken, because the relay handles all other errors.
     """
     late = in_transaction(handle.using_db)
     if not (late or handle.durable):
@@ -51,7 +51,7 @@ def send(task: Task, new: NewJob, handle: JobHandle) -> None:
 
 
 def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None) -> dict[str, int]:
-    """Sends jobs without rows; counts by outcome."""
+    """Send jobs without rows and return counts by outcome."""
     if not in_transaction(using):
         return connections.queue(queue).count_many(news)
     what = What("schedule", queue, "", task)
@@ -69,7 +69,7 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
 
 
 def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str | None) -> dict[str, int]:
-    """Writes a row for each of the jobs and sends them; counts by outcome."""
+    """Write a row for each of the jobs, send them and return counts by outcome."""
     alias = door.check(using)
     what = What("schedule", queue, "", task)
     counts: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
 
 
 class LateJob(Late):
-    """One schedule call that waits for the commit."""
+    """Schedule call that waits for the commit."""
 
     __slots__ = ("_handle", "_outgoing", "_task")
 
@@ -103,7 +103,7 @@ class LateJob(Late):
         return isinstance(first, LateJob)
 
     def deliver(self, batch: Sequence[LateJob]) -> None:
-        """What one of them meets does not hinder the others."""
+        """Send the jobs of ``batch``. An error of one job does not affect the others."""
         results = swift.send(self._handle.alias, [late._outgoing for late in batch])
         for late, result in zip(batch, results, strict=True):
             late._heard(result)

@@ -1,4 +1,4 @@
-"""Which task, and which job, a caller means."""
+"""Lookup of the task and the job that a caller refers to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .handle import JobHandle
 
 
 def find_task(task: Task | str) -> Task:
-    """The registered task itself or of that name.
+    """Return the registered task, given itself or its name.
 
     Raises:
         InvalidJob: it is not a task; the message says what to do.
@@ -38,10 +38,11 @@ def find_job(
     queue: str | None,
     using_db: str | None = None,
 ) -> Target:
-    """The job that is meant by the arguments of :func:`django_delayq.cancel`.
+    """Return the job that the arguments of :func:`django_delayq.cancel` identify.
 
     Raises:
-        TypeError: it is named twice. InvalidJob: it is not named, or by something that is no name.
+        TypeError: it is identified twice.
+        InvalidJob: it is not identified, or the value is not a valid name.
         Misconfigured: the app is not in ``INSTALLED_APPS``.
     """
     check_installed()
@@ -71,5 +72,5 @@ def find_job(
 
 
 def _name(task: Task | None) -> str:
-    """The name that a live job must have; "" = any, because a renamed task's jobs lie under the old name too."""
+    """Return the name that a live job must have; "" = any, because jobs of a renamed task also have the old name."""
     return "" if task is None or task.options.aliases else task.name

@@ -1,4 +1,7 @@
-"""Jobs that models put in and take back: ``schedule_on(post_save, sender=Order, …)``, ``cancel_on(post_delete, …)``."""
+"""Triggers that schedule and cancel jobs on model signals.
+
+Use ``schedule_on(post_save, sender=Order, …)`` and ``cancel_on(post_delete, …)``.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSIT
 
 
 class Trigger:
-    """A connection between a signal and a verb. Keep it to take it back with :meth:`disconnect`; nobody has to.
+    """Connection between a signal and a verb. Keep it only if it must be removed later with :meth:`disconnect`.
 
     Attributes:
-        signal: what it listens to.
-        sender: of whom; None = of everybody.
+        signal: the signal it is connected to.
+        sender: sender whose signals count; None for every sender.
         task: the task, or its name.
     """
 
@@ -44,7 +47,7 @@ class Trigger:
         if not isinstance(signal, Signal):
             raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(signal)}")
         if not isinstance(task, str):
-            find_task(task)  # one by name may be registered later
+            find_task(task)  # a task given by name may be registered later
         self.signal = signal
         self.sender = sender
         self.task = task
@@ -54,21 +57,21 @@ class Trigger:
         self._uid = dispatch_uid
         if dispatch_uid is not None:
             signal.disconnect(sender=sender, dispatch_uid=dispatch_uid)
-        # A strong reference: who calls schedule_on() seldom keeps what it returns.
+        # A strong reference: callers of schedule_on() seldom keep the returned trigger.
         signal.connect(self._heard, sender=sender, weak=False, dispatch_uid=dispatch_uid)
 
     def __repr__(self) -> str:
         return f"<Trigger {self.task} of {self.sender}>"
 
     def disconnect(self) -> bool:
-        """Listen no more; whether it did."""
+        """Disconnect from the signal. Return True if it was connected."""
         sender = apps.get_model(self.sender) if isinstance(self.sender, str) else self.sender
         return bool(self.signal.disconnect(self._heard, sender=sender, dispatch_uid=self._uid))
 
     def _heard(self, *, sender: Any, **said: Any) -> None:
         said.pop("signal", None)
         if said.get("raw") and not self._raw:
-            return  # loaddata: what belongs to the row may not be there yet
+            return  # loaddata: related rows may not exist yet
         instance = said.get("instance", sender)
         if self._when is not None and not self._when(instance, said.get("created")):
             return
@@ -85,29 +88,31 @@ def schedule_on(
     dispatch_uid: str | None = None,
     **options: Any,
 ) -> Trigger:
-    """Schedule ``task`` whenever ``signal`` is sent::
+    """Schedule ``task`` whenever ``signal`` is sent.
+
+    Example::
 
         schedule_on(post_save, sender=Order, task=cancel_order, delay=timedelta(minutes=30),
                     id=lambda order: f"order-{order.pk}", args=lambda order: (order.pk,),
                     when=lambda order, created: created)
 
-    The job goes with the transaction in which the row is saved (``using_db`` is its database). Call it in an app's
-    ``ready()``, or beside the task.
+    The job belongs to the transaction in which the row is saved (``using_db`` is its database). Call it in an app's
+    ``ready()``, or next to the task.
 
-    Arguments:
-        signal: a model's signal, or any other; without an ``instance`` the functions get the sender.
+    Args:
+        signal: a model's signal, or any other; without an ``instance`` the functions receive the sender.
         sender: the model, as a class or (model signals) as "app.Model"; None = every sender.
         task: the task, or its name.
-        when: function of (instance, created) or (instance): whether this one counts. ``created`` is None where the
-            signal does not tell.
-        raw: also rows that ``loaddata`` brings in.
-        dispatch_uid: a second call with the same one takes the first one's place.
-        options: those of :func:`django_delayq.schedule`, and ``args``, ``kwargs``, ``payload``; each a value, or a
+        when: function of (instance, created) or (instance) that returns True if a job should be scheduled. ``created``
+            is None if the signal does not provide it.
+        raw: also handle rows loaded by ``loaddata``.
+        dispatch_uid: a second call with the same value replaces the first one.
+        options: options of :func:`django_delayq.schedule`, and ``args``, ``kwargs``, ``payload``; each a value, or a
             function of the instance.
 
     Raises:
-        TypeError, InvalidJob, Misconfigured: at once, if it can never work. What a job's own values make wrong is
-            raised where the signal is sent.
+        TypeError, InvalidJob, Misconfigured: raised at once if the trigger can never work. Errors caused by the values
+            of one job are raised where the signal is sent.
     """
     named = {name: options[name] for name in options if name not in ("args", "kwargs")}
     check_option_names(named, task if isinstance(task, Task) else None)
@@ -137,13 +142,15 @@ def cancel_on(
     raw: bool = False,
     dispatch_uid: str | None = None,
 ) -> Trigger:
-    """Cancel a job of ``task`` whenever ``signal`` is sent::
+    """Cancel a job of ``task`` whenever ``signal`` is sent.
+
+    Example::
 
         cancel_on(post_delete, sender=Order, task=cancel_order, id=lambda order: f"order-{order.pk}")
 
-    Arguments:
+    Args:
         id: the job's id, or a function of the instance. After ``post_delete`` the instance still has its ``pk``.
-        queue: another queue than the task's own.
+        queue: queue of the job, if it is not the task's own.
         signal, sender, task, when, raw, dispatch_uid: see :func:`schedule_on`.
     """
 
@@ -165,7 +172,7 @@ def _check_arguments(name: str, value: object) -> None:
 
 
 def _teller(name: str, function: When | None) -> When | None:
-    """``function`` as one of (instance, created), which may also have been written as one of (instance)."""
+    """Return ``function`` in the form (instance, created); it may also take (instance) only."""
     if function is None:
         return None
     if not callable(function):

@@ -1,7 +1,7 @@
-"""The verbs that Django code calls: schedule, schedule_many, cancel, reschedule, run_now, get_job.
+"""Verbs that Django code calls: schedule, schedule_many, cancel, reschedule, run_now, get_job.
 
-Everything that can be checked without Redis is checked at the call. Inside ``transaction.atomic()`` a verb is sent
-after the commit (see :mod:`django_delayq.transactions`).
+All checks that do not need Redis are made at the call. Inside ``transaction.atomic()`` a verb is sent after the commit
+(see :mod:`django_delayq.transactions`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from asyncio import _get_running_loop  # get_running_loop() raises where there is none, which costs ten times as much
+from asyncio import _get_running_loop  # get_running_loop() raises without a loop, which costs ten times as much
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -48,7 +48,7 @@ __all__ = [
     "schedule_many",
 ]
 
-#: outcome of a handle that a schedule middleware sees of an entry of schedule_many
+#: outcome of the handle that a schedule middleware receives for an entry of schedule_many
 COLLECTED: Final = "collected"
 _PACKAGE: Final = __name__.partition(".")[0]
 _warned_of_event_loop = False
@@ -62,44 +62,45 @@ def schedule(
     kwargs: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> JobHandle:
-    """Store a run of ``task`` for later: ``schedule(cancel_order, order.pk, delay=timedelta(minutes=30))``.
+    """Schedule a job of ``task``: ``schedule(cancel_order, order.pk, delay=timedelta(minutes=30))``.
 
-    Positional and keyword arguments go to the function, except these options. A merged task takes no arguments but a
-    payload: ``schedule(sync_customers, id=customer.pk, payload={…}, score=version)``.
+    Positional and keyword arguments are passed to the function, except the options below. A merged task takes no
+    arguments but a payload: ``schedule(sync_customers, id=customer.pk, payload={…}, score=version)``.
 
-    Arguments:
-        delay: wait so long: ``timedelta`` or seconds, counted from this call on Redis's clock.
-        at: due then: aware ``datetime`` or Unix seconds. At most one of ``delay`` and ``at``; neither = now.
+    Args:
+        delay: time to wait: ``timedelta`` or seconds, counted from this call on Redis's clock.
+        at: due time: aware ``datetime`` or Unix seconds. At most one of ``delay`` and ``at``; neither = now.
         id: str or int that names the job within its queue, so that it can be found again; default: a random one. A
-            merged task needs one: what is scheduled under it is united until it runs.
+            merged task needs one: payloads scheduled under the same id are merged until the job runs.
         payload: (merged tasks) any value that the codec can store; default None.
-        score: (merged tasks) the number by which the payloads of an id are ordered, as int, float, Decimal or text:
-            a version, a time; default: the moment at which Redis gets it (Unix seconds).
-        queue: another queue than the task's own.
+        score: (merged tasks) the number by which the payloads of an id are ordered, as int, float, Decimal or text: a
+            version, a time; default: the time at which Redis receives it (Unix seconds).
+        queue: queue to use instead of the task's own.
         priority: 0 (first) … 7.
-        on_conflict: the id is waiting already: "merge" (default of merged tasks, and only theirs), "replace" (default
-            of others), "ignore" or "error".
-        due_policy: the due time of a job that is waiting already: "replace" (default with "replace"), "keep" (default
-            with "merge"), "earliest", "latest" or, for merged tasks, "inherit" (keep even a back-off).
+        on_conflict: action if a job with this id is already waiting: "merge" (default of merged tasks, and only for
+            them), "replace" (default of others), "ignore" or "error".
+        due_policy: due time of a job that is already waiting: "replace" (default with "replace"), "keep" (default with
+            "merge"), "earliest", "latest" or, for merged tasks, "inherit" (keep even a back-off).
         reset_retries: with "replace", forget earlier failures (default True).
-        expires: (plain tasks) do not start it any more after this ``datetime``, or so long after its due time
-            (``timedelta`` or seconds); instead of the task's.
-        max_attempts: counted attempts of this job, instead of the task's.
-        retry_in: its back-off, instead of the task's: seconds, ``timedelta``, a list of them or a preset's name.
-        context: dict of JSON values that travels along (``current_job().context``). Of a merged job the context,
-            ``max_attempts`` and ``retry_in`` of the call that began it count.
-        durable: keep the job in the database, too, until it is done: a row that is written in the caller's transaction
-            makes up for whatever happens to Redis. Default: as the task says, else as the queue does.
-        using_db: alias of the database whose transaction is waited for, and which gets the row; default: the default
-            one.
+        expires: (plain tasks) do not start the job after this ``datetime``, or after this time past its due time
+            (``timedelta`` or seconds); overrides the task's value.
+        max_attempts: counted attempts of this job; overrides the task's value.
+        retry_in: back-off of this job; overrides the task's value: seconds, ``timedelta``, a list of them or a preset's
+            name.
+        context: dict of JSON values stored with the job (``current_job().context``). A merged job uses the context,
+            ``max_attempts`` and ``retry_in`` of the call that created it.
+        durable: also keep the job in the database until it is done: a row written in the caller's transaction protects
+            the job against loss in Redis. Default: the task's setting, else the queue's.
+        using_db: alias of the database whose transaction the call waits for, and which stores the row; default: the
+            default database.
         args, kwargs: arguments of the function whose names clash with an option.
 
     Raises:
         TypeError: the function cannot be called with these arguments.
-        InvalidJob: something cannot be stored; nothing was. Misconfigured: it is durable, and there is no outbox; or
-            the app is not in ``INSTALLED_APPS``.
-        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis's answer; for a durable job only the first, all else is
-            seen to by the relay. After a commit it is logged and signalled instead.
+        InvalidJob: a value cannot be stored; nothing was stored.
+        Misconfigured: the job is durable and there is no outbox, or the app is not in ``INSTALLED_APPS``.
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: the reply of Redis. For a durable job only IdTaken is raised;
+            the relay handles the others. After a commit the error is logged and signalled instead.
     """
     options: dict[str, Any] = {}
     if named:
@@ -114,9 +115,9 @@ def schedule(
 def schedule_call(
     task: Task, arguments: tuple[Any, ...], named: dict[str, Any], options: Mapping[str, Any]
 ) -> JobHandle:
-    """:func:`schedule` with the function's arguments and the options apart."""
+    """Schedule a job, given the function's arguments and the options separately. See :func:`schedule`."""
     check_installed()
-    if _get_running_loop() is not None:  # here, because most calls are made where there is none
+    if _get_running_loop() is not None:  # checked here, because most calls are made without a loop
         _mind_event_loop("schedule")
     around = chain()
     if around is None:
@@ -147,25 +148,25 @@ def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], opt
 
 
 def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **options: Any) -> dict[str, int]:
-    """Store many runs of one task: ``schedule_many(cancel_order, [{"args": [pk], "id": f"order-{pk}"}, …])``.
+    """Schedule many jobs of one task: ``schedule_many(cancel_order, [{"args": [pk], "id": f"order-{pk}"}, …])``.
 
-    Arguments:
+    Args:
         jobs: any iterable of dicts with ``args``, ``kwargs`` and the options of one job (delay, at, id, priority,
-            on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context). Those of a merged task:
+            on_conflict, due_policy, reset_retries, max_attempts, retry_in, expires, context). For a merged task:
             ``{"id": 1, "payload": {…}, "score": 3}`` and the options. Read in chunks, so it may be endless.
         options: options for all jobs; also ``queue``, ``durable`` and ``using_db``.
 
     Returns:
-        Counts by outcome: created, merged, replaced, ignored, gated; and of those that were not stored: taken (the id
-        belongs to another task), exists (``on_conflict="error"`` met a live job), full (the queue has reached its
-        ``max_length``, or the id its ``max_payloads``), paused (it takes nothing new now), skipped (a schedule
-        middleware did not pass it on). In a transaction: on_commit; what is not stored after the commit is logged. Of
-        durable jobs: outbox, if Redis has not heard of them yet.
+        Counts by outcome: created, merged, replaced, ignored, gated. For jobs that were not stored: taken (the id
+        belongs to another task), exists (``on_conflict="error"`` found a live job), full (the queue has reached its
+        ``max_length``, or the id its ``max_payloads``), paused (the queue accepts no new jobs now), skipped (a schedule
+        middleware did not pass it on). In a transaction: on_commit; jobs that are not stored after the commit are
+        logged. For durable jobs: outbox, if they are not in Redis yet.
 
     Raises:
-        TypeError, InvalidJob: an entry is wrong; the message has its index. Chunks before it are stored already.
-        QueueFull, QueueUnavailable: Redis took no more (it has no memory left, or is gone); chunks before are stored
-            already.
+        TypeError, InvalidJob: an entry is wrong; the message has its index. Earlier chunks are already stored.
+        QueueFull, QueueUnavailable: Redis accepted no more (it is out of memory or unavailable); earlier chunks are
+            already stored.
     """
     check_installed()
     _mind_event_loop("schedule_many")
@@ -195,19 +196,19 @@ def cancel(
     queue: str | None = None,
     using_db: str | None = None,
 ) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
-    """Take a job back.
+    """Cancel a job.
 
-    The job is named by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
-    (``cancel("order-5", queue="orders")``). A handle names its own job only (:class:`JobHandle`); by id a run is
-    stopped and what is gated behind it is dropped.
+    The job is identified by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
+    (``cancel("order-5", queue="orders")``). A handle identifies its own job only (:class:`JobHandle`). Cancelling by id
+    stops the running attempt and drops the content gated behind it.
 
     Returns:
-        "cancelled": it was waiting, or gated, and is gone. "stopping": it is running; its ``should_stop`` turns true at
-        the next heartbeat and its failure will not be retried. False: there is no such live job. "on_commit" in a
-        transaction. "outbox": Redis is away, and the relay will cancel the durable job.
+        "cancelled": the job was waiting, or gated, and is removed. "stopping": the job is running; its ``should_stop``
+        turns true at the next heartbeat and a failure will not be retried. False: there is no such live job.
+        "on_commit" in a transaction. "outbox": Redis is unavailable, and the relay will cancel the durable job.
 
     Raises:
-        IdTaken: the live job of this id belongs to another task than the one given.
+        IdTaken: the live job of this id belongs to another task than the given one.
         QueueUnavailable: Redis cannot be reached.
     """
     _mind_event_loop("cancel")
@@ -225,11 +226,11 @@ def reschedule(
     queue: str | None = None,
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
-    """Give a waiting job a new due time. The job is named as for :func:`cancel`.
+    """Set a new due time for a waiting job. The job is identified as for :func:`cancel`.
 
     Returns:
-        Whether there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is away and the relay will
-        move the durable job.
+        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
+        relay will move the durable job.
     """
     _mind_event_loop("reschedule")
     if delay is None and at is None:
@@ -242,7 +243,7 @@ def reschedule(
         live = broker.existing(job.queue)
         if live is None:
             return False
-        # The due time is fixed at the call, so the wait for the commit is a part of the delay.
+        # The due time is fixed at the call, so the wait for the commit is part of the delay.
         left = None if delay_ms is None else max(0, delay_ms - int((time.monotonic() - asked_at) * 1000))
         return live.reschedule(job.id, due_ms=due_ms, delay_ms=left, task=job.task_name, generation=job.generation)
 
@@ -258,11 +259,11 @@ def run_now(
     queue: str | None = None,
     using_db: str | None = None,
 ) -> bool | OnCommit | Left:
-    """Make a waiting job due at once. The job is named as for :func:`cancel`.
+    """Make a waiting job due now. The job is identified as for :func:`cancel`.
 
     Returns:
-        Whether there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is away and the relay will
-        move the durable job.
+        True if there was such a waiting job; "on_commit" in a transaction; "outbox" if Redis is unavailable and the
+        relay will move the durable job.
     """
     _mind_event_loop("run_now")
     job = find_job(target, id, task, queue, using_db)
@@ -282,10 +283,11 @@ def get_job(
     task: Task | str | None = None,
     queue: str | None = None,
 ) -> JobView | None:
-    """Return what Redis knows of a job now: the live one of this id, else the one buried last, else None.
+    """Return the current state of a job in Redis: the live job of this id, else the one buried last, else None.
 
-    The job is named as for :func:`cancel`; a handle names its own job only, live or buried, and the state is "gated"
-    while that waits behind the run of another one. Nothing is changed, and a transaction is not waited for.
+    The job is identified as for :func:`cancel`. A handle identifies its own job only, live or buried, and the state is
+    "gated" while the job waits behind the running attempt of another one. The call changes nothing and does not wait
+    for a transaction.
     """
     _mind_event_loop("get_job")
     job = find_job(target, id, task, queue)
@@ -299,13 +301,13 @@ def get_job(
 
 
 def _split(named: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``(the function's keyword arguments, options)``."""
+    """Return ``(the function's keyword arguments, options)``."""
     options: dict[str, Any] = {name: named.pop(name) for name in OPTIONS if name in named}
     return named, options
 
 
 def _mind_event_loop(verb: str) -> None:
-    """Warn, once in a process, if a verb is called on a running event loop, which it stops until Redis has answered."""
+    """Warn, once per process, if a verb is called on a running event loop, which it blocks until Redis has answered."""
     global _warned_of_event_loop
     if _get_running_loop() is None or _warned_of_event_loop:
         return

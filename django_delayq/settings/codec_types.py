@@ -1,8 +1,8 @@
-"""``DELAYQ["CODEC_TYPES"]``: types of the project's own that jobs may carry.
+"""``DELAYQ["CODEC_TYPES"]``: project types that jobs may carry.
 
 ``["shop.money.stored"]`` names a ``ValueType`` or a tuple ``(tag, type, dump, load)`` of
-:func:`django_delayq.core.codec.register`. They are registered when Django starts, and again when a test changes the
-setting.
+:func:`django_delayq.core.codec.register`. The types are registered when Django starts, and again when a test changes
+the setting.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .loading import load
 
 logger: Final = logging.getLogger("django_delayq.codectypes")
 
-#: those that the settings named
+#: types that the settings named
 _installed: Final[list[ValueType]] = []
 
 
 def install(settings: Conf) -> None:
-    """Make the types that ``settings`` name storable, and only these.
+    """Register the types that ``settings`` name, and remove all earlier ones.
 
     Raises:
-        Misconfigured: a path cannot be imported, is no type, or two of them clash; then none of them is.
+        Misconfigured: a path cannot be imported, is not a type, or two types clash; then none is registered.
     """
     while _installed:
         codec_types.forget(_installed.pop())
@@ -56,7 +56,7 @@ def _install_one(path: str) -> ValueType:
 
 
 def install_quietly() -> None:
-    """:func:`install` for the present settings. A wrong one is logged; a system check explains it."""
+    """Call :func:`install` with the current settings. A wrong setting is logged; a system check explains it."""
     try:
         install(conf_or_defaults())
     except Misconfigured as error:

@@ -1,4 +1,4 @@
-"""The ``DELAYQ`` setting: one dict, read when first needed, checked, frozen; read again after a test changed it."""
+"""The ``DELAYQ`` setting: one dict, read on first use, checked, frozen, and read again after a test changed it."""
 
 from __future__ import annotations
 
@@ -47,56 +47,56 @@ class Conf:
     redis: str | Mapping[str, Any] | None = None
     #: folder of the embedded Redis's data and socket; None = its own default
     embedded_dir: str | None = None
-    #: the first part of every key in Redis
+    #: first part of every key in Redis
     prefix: str = "delayq"
     #: queue name → shards, kind
     queues: Mapping[str, QueueConf] = field(default_factory=dict)
-    #: what delayq_worker does unless told otherwise on its command line
+    #: defaults of delayq_worker, overridden by its command line
     worker: WorkerConf = WorkerConf()
-    #: dotted paths of the middlewares around each run, outermost first
+    #: dotted paths of the middleware around each attempt, outermost first
     middleware: tuple[str, ...] = ()
-    #: dotted paths of the middlewares around each schedule call, outermost first
+    #: dotted paths of the middleware around each schedule call, outermost first
     schedule_middleware: tuple[str, ...] = ()
     #: functions of the project that a worker calls
     hooks: HooksConf = HooksConf()
-    #: name in a job's context → dotted path of the ContextVar that travels under it
+    #: name in a job's context → dotted path of the ContextVar stored under it
     context: Mapping[str, str] = field(default_factory=dict)
-    #: dotted paths of the types of the project's own that jobs may carry (see codectypes)
+    #: dotted paths of project types that jobs may carry (see codec_types)
     codec_types: tuple[str, ...] = ()
     #: the stream of finished attempts
     events: EventsConf = EventsConf()
     #: durable jobs between the database and Redis
     outbox: OutboxConf = OutboxConf()
-    #: what @exactly_once remembers
+    #: records of @exactly_once
     inbox: InboxConf = InboxConf()
     #: the pages of django.contrib.admin
     admin: AdminConf = AdminConf()
     #: the HTTP API
     api: ApiConf = ApiConf()
-    #: what Prometheus and OpenTelemetry get
+    #: metrics for Prometheus and OpenTelemetry
     metrics: MetricsConf = MetricsConf()
     #: the data pipeline on Spark
     pipeline: PipelineConf = PipelineConf()
     #: the tables of failed jobs and of the morgue
     mirror: MirrorConf = MirrorConf()
-    #: name of the module (or package) that is looked for in every installed app
+    #: name of the task module (or package) that is imported from every installed app
     tasks_module: str = "tasks"
-    #: options that every @task begins with
+    #: default options of every @task
     task_defaults: Mapping[str, Any] = field(default_factory=dict)
     #: largest encoded arguments of one job, in bytes
     max_args_bytes: int = 1024 * 1024
-    #: seconds after which a holder that was not heard of loses its jobs
+    #: seconds without a heartbeat after which a holder loses its jobs
     lease: float = 15.0
     #: accept due times more than ten years ahead
     allow_far: bool = False
 
     def queue(self, name: str) -> QueueConf:
-        """The settings of one queue."""
+        """Return the settings of one queue."""
         return self.queues.get(name) or QueueConf()
 
 
 def load(raw: object) -> Conf:
-    """A :class:`Conf` of the value of ``settings.DELAYQ``.
+    """Return a :class:`Conf` for the value of ``settings.DELAYQ``.
 
     Raises:
         Misconfigured: unknown key (with a suggestion) or a wrong value; the message gives the path of the key.
@@ -125,7 +125,11 @@ _conf: Conf | None = None
 
 
 def conf() -> Conf:
-    """The settings as they are now; :class:`Misconfigured` when they are wrong."""
+    """Return the current settings.
+
+    Raises:
+        Misconfigured: the settings are wrong.
+    """
     global _conf
     if _conf is None:
         _conf = load(getattr(settings, SETTING, {}))
@@ -133,9 +137,9 @@ def conf() -> Conf:
 
 
 def conf_or_defaults() -> Conf:
-    """The settings, or the defaults while the settings are wrong or absent.
+    """Return the settings, or the defaults while the settings are wrong or absent.
 
-    For moments in which raising would hide the system check that explains the error (task modules being imported).
+    For situations in which raising would hide the system check that explains the error (task modules being imported).
     """
     try:
         return conf()
@@ -147,10 +151,10 @@ _is_installed: bool = False
 
 
 def check_installed() -> None:
-    """Refuse to go on in a project whose ``INSTALLED_APPS`` leave the app out: no worker would know its tasks.
+    """Check that ``INSTALLED_APPS`` contains the app; otherwise no worker would have its tasks.
 
     Raises:
-        Misconfigured: it is not there. Nothing is checked before Django's apps are loaded.
+        Misconfigured: the app is missing. Nothing is checked before Django's apps are loaded.
     """
     global _is_installed
     if _is_installed or not apps.ready:
@@ -164,7 +168,7 @@ def check_installed() -> None:
 
 
 def mask() -> Mask:
-    """Return the mask over what people see of jobs, with the words of ``ADMIN["sensitive"]``."""
+    """Return the mask for displayed job values, with the words of ``ADMIN["sensitive"]``."""
     return _mask(conf_or_defaults().admin.sensitive)
 
 
@@ -182,7 +186,7 @@ def _forget(*, setting: str, **_: object) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_delayq.settings.conf")
 
 
-# --- readers: one per key, each raising Misconfigured with the path of what is wrong
+# --- readers: one per key, each raising Misconfigured with the path of the wrong value
 
 
 def _section(cls: type[T], value: object, path: str) -> T:

@@ -1,8 +1,8 @@
-"""``DELAYQ["CONTEXT"]``: context variables that travel with a job, from the schedule call to around the handler.
+"""``DELAYQ["CONTEXT"]``: context variables that are stored with a job at the schedule call and set for its handler.
 
-``{"trace": "shop.tracing.trace_id"}`` puts the value that ``trace_id`` has at the schedule call into the job's context
-under "trace", and sets it again before the handler (a handler that schedules passes it on, therefore). Of a batch the
-first job's context is set.
+``{"trace": "shop.tracing.trace_id"}`` stores the value of ``trace_id`` at the schedule call in the job's context under
+"trace", and sets the variable again before the handler. A handler that schedules therefore passes it on. For a batch
+the context of the first job is set.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _known: tuple[Conf, Links] | None = None
 
 
 def links(settings: Conf | None = None) -> Links:
-    """The context variables by the names under which they travel.
+    """Return the context variables by the names under which they are stored.
 
     Raises:
-        Misconfigured: a path cannot be imported, or there is no ContextVar there.
+        Misconfigured: a path cannot be imported, or is not a ContextVar.
     """
     global _known
     settings = settings or conf()
@@ -39,7 +39,11 @@ def links(settings: Conf | None = None) -> Links:
 
 
 def link(name: str, path: str) -> ContextVar[Any]:
-    """The variable at ``path``; :class:`Misconfigured` if there is none."""
+    """Return the variable at ``path``.
+
+    Raises:
+        Misconfigured: there is none.
+    """
     where = f"{SETTING}['CONTEXT'][{name!r}]"
     found = load(where, path)
     if not isinstance(found, ContextVar):
@@ -48,7 +52,7 @@ def link(name: str, path: str) -> ContextVar[Any]:
 
 
 def collect() -> Mapping[str, Any]:
-    """What the variables hold here and now; those that are not set, or None, are left out."""
+    """Return the current values of the variables, without those that are unset or None."""
     found = links()
     if not found:
         return _NOTHING
@@ -57,7 +61,7 @@ def collect() -> Mapping[str, Any]:
 
 
 def restore(job: Job, found: Links) -> None:
-    """Set the variables as they were at the schedule call of ``job``, for the rest of the current context."""
+    """Set the variables to their values at the schedule call of ``job``, for the rest of the current context."""
     context = job.context
     for name, variable in found.items():
         if name in context:

@@ -1,4 +1,4 @@
-"""What the settings name by dotted paths."""
+"""Import of objects that the settings name by dotted paths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.errors import Misconfigured
 
 
 def load(where: str, path: str) -> Any:
-    """What lies at ``path``.
+    """Return the object at ``path``.
 
     Raises:
         Misconfigured: it cannot be imported; the message begins with ``where``.
@@ -25,7 +25,11 @@ def load(where: str, path: str) -> Any:
 
 
 def load_function(where: str, path: str) -> Callable[..., Any]:
-    """The function or class at ``path``; :class:`Misconfigured` if there is none."""
+    """Return the function or class at ``path``.
+
+    Raises:
+        Misconfigured: there is none.
+    """
     found = load(where, path)
     if not callable(found):
         raise Misconfigured(f"{where}: {path} is not callable")
@@ -34,7 +38,7 @@ def load_function(where: str, path: str) -> Callable[..., Any]:
 
 
 def load_plain_function(where: str, path: str) -> Callable[..., Any]:
-    """Return the function at ``path``, whose calls return their answers.
+    """Return the plain function at ``path``, whose calls return their results directly.
 
     Raises:
         Misconfigured: there is none, or it is an ``async def`` or a generator.

@@ -1,4 +1,4 @@
-"""The parts of the ``DELAYQ`` setting: each a frozen dataclass that checks its values, with the key in a comment."""
+"""Sections of the ``DELAYQ`` setting: each a frozen dataclass that checks its values, with a comment for each key."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from ..masking import SENSITIVE
 from .values import choice, dotted_path, flag, number, queue_name, strings, whole
 
 SPLITTERS: Final = ("default", "rendezvous", "by_node")
-#: what a route of the HTTP API is throttled as: the permission that it asks for
+#: actions of HTTP API routes that can be throttled: the permission that a route requires
 THROTTLES: Final = ("view", "produce", "consume", "operate", "admin")
 _RATE: Final = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConf:
-    """One entry of ``DELAYQ["QUEUES"]``: how a queue is created. A queue that is not named has the defaults."""
+    """One entry of ``DELAYQ["QUEUES"]``: how a queue is created. Queues without an entry use the defaults."""
 
-    #: parts of the queue, each in one Redis slot; Redis keeps the number that the queue was created with.
-    #: None = the number that a task of the queue names, else 1
+    #: parts of the queue, each in one Redis slot; Redis keeps the number that the queue was created with. None = the
+    #: number that a task of the queue names, else 1
     shards: int | None = None
     #: "python" = run by workers; "pull" = raw bytes for other consumers, workers never reserve from it
     kind: str = "python"
-    #: how often workers visit it, compared with a queue of weight 1
+    #: how often workers visit it, relative to a queue of weight 1
     weight: float = 1.0
-    #: most live jobs; one more is refused with QueueFull. Each shard takes its part of them. None = no limit
+    #: maximum number of live jobs; further ones are refused with QueueFull. Divided among the shards. None = no limit
     max_length: int | None = None
-    #: most jobs that its morgue keeps, the oldest go first; None = no limit
+    #: maximum number of jobs in its morgue, the oldest are removed first; None = no limit
     morgue_max: int | None = None
-    #: seconds that its morgue keeps a job; None = for ever
+    #: seconds that a job stays in its morgue; None = forever
     morgue_ttl: float | None = None
     #: "strict" = a more urgent class always goes first; "weighted" = it goes first more often
     priorities: str = "strict"
-    #: its jobs are durable (kept in the database until they are done), unless the task or the call says otherwise
+    #: its jobs are durable (kept in the database until they are done), unless the task or the call overrides it
     durable: bool = False
 
     def __post_init__(self) -> None:
@@ -62,31 +62,31 @@ class WorkerConf:
 
     #: processes that the supervisor keeps running
     processes: int = 1
-    #: processes at most that the supervisor adds for jobs in quarantine, each for one job at a time
+    #: maximum number of extra processes for jobs in quarantine, each for one job at a time
     quarantine: int = 2
     #: jobs that one process runs at the same time
     threads: int = 5
-    #: queues to work on; None = every queue of kind "python"
+    #: queues to serve; None = every queue of kind "python"
     queues: tuple[str, ...] | None = None
     #: seconds that running jobs get to finish after SIGTERM
     grace: float = 25.0
-    #: a process is replaced after so many jobs; None = never
+    #: a process is replaced after this many jobs; None = never
     max_jobs: int | None = None
-    #: a process is replaced when it uses more than so many MiB of memory; None = never
+    #: a process is replaced when it uses more than this many MiB of memory; None = never
     max_rss: int | None = None
     #: also do the housekeeping (wake, reap) of the queues
     dispatcher: bool = True
     #: milliseconds of measured work that a process may hold beyond its free threads
     prefetch_ms: float = 50.0
-    #: seconds between two renewals of the leases; three or more of them must fit into LEASE
+    #: seconds between two renewals of the leases; at least three of them must fit into LEASE
     heartbeat: float = 5.0
-    #: which of several queues with due work is next: "weighted", "seq" (in turn) or "lag" (longest overdue)
+    #: order of several queues with due work: "weighted", "seq" (in turn) or "lag" (longest overdue)
     scheduler: str = "weighted"
     #: order in which a process visits shards: "default", "rendezvous", "by_node" or the dotted path of a function
     splitter: str = "default"
-    #: splitter "by_node": how many machines share the work
+    #: splitter "by_node": number of machines that share the work
     nodes: int = 1
-    #: splitter "by_node": which of them this one is, counted from 0
+    #: splitter "by_node": number of this machine, counted from 0
     node: int = 0
     #: seconds that a database connection is kept between jobs; None = leave Django's CONN_MAX_AGE alone
     conn_max_age: float | None = 60.0
@@ -131,11 +131,11 @@ class EventsConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorConf:
-    """``DELAYQ["MIRROR"]``: the tables of failed jobs and of the morgue, as far as they are kept."""
+    """``DELAYQ["MIRROR"]``: retention in the tables of failed jobs and of the morgue."""
 
-    #: days after which a row goes, counted from the failure or burial; None = as long as Redis has the job
+    #: days after which a row is removed, counted from the failure or burial; None = as long as Redis has the job
     keep_days: float | None = None
-    #: most rows of one queue in each of the two tables, the oldest go first. Each shard takes its part of them
+    #: maximum rows of one queue in each of the two tables, the oldest are removed first. Divided among the shards
     max_rows: int = 1_000_000
 
     def __post_init__(self) -> None:
@@ -148,13 +148,14 @@ class MirrorConf:
 class HooksConf:
     """``DELAYQ["HOOKS"]``: dotted paths of functions of the project that a worker calls."""
 
-    #: without arguments, in each worker process after Django is set up and before its first job; what it raises ends
+    #: called without arguments in each worker process, after Django is set up and before its first job; an error ends
     #: the process
     worker_init: str | None = None
-    #: without arguments, before a process ends although jobs still run in it (flush logs); there is little time left
+    #: called without arguments before a process ends although jobs still run in it (flush logs); there is little time
+    #: left
     last_words: str | None = None
-    #: with the exception of a failed run: what is stored of it. A text replaces its message, a dict adds fields, bytes
-    #: are stored as they are; if it fails itself, that is logged and the usual form is stored
+    #: called with the exception of a failed attempt; returns the error to store. A text replaces its message, a dict
+    #: adds fields, bytes are stored as they are. If it fails itself, that is logged and the usual form is stored
     format_error: str | None = None
 
     def __post_init__(self) -> None:
@@ -163,7 +164,7 @@ class HooksConf:
                 dotted_path(one.name, getattr(self, one.name))
 
     def paths(self) -> dict[str, str]:
-        """Those that are given, by name."""
+        """Return the configured hooks by name."""
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
 
 
@@ -173,13 +174,13 @@ class AdminConf:
 
     #: register them with the default site; False = the project calls ``django_delayq.admin.register(site)``
     register: bool = True
-    #: words in names of arguments, payload fields and options whose values nobody sees (see masking)
+    #: words in names of arguments, payload fields and options whose values are masked for all users (see masking)
     sensitive: tuple[str, ...] = SENSITIVE
-    #: actions on more jobs than this are carried out by a worker
+    #: actions on more jobs than this are run by a worker
     bulk_threshold: int = 500
-    #: lists count no further than this
+    #: lists stop counting at this number
     count_cap: int = 10_000
-    #: seconds after its due time from which a job that waits is shown as late
+    #: seconds after its due time from which a waiting job is shown as late
     late_after: float = 60.0
 
     def __post_init__(self) -> None:
@@ -192,21 +193,21 @@ class AdminConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxConf:
-    """``DELAYQ["OUTBOX"]``: what becomes of durable jobs between the database and Redis."""
+    """``DELAYQ["OUTBOX"]``: handling of durable jobs between the database and Redis."""
 
-    #: take durable jobs; False = a call that asks for one is refused
+    #: accept durable jobs; False = a call that requests one is refused
     enabled: bool = True
     #: seconds that a request waits for Redis after a commit; then durable jobs are left to the relay, others are lost
     budget: float = 0.2
-    #: databases whose outbox is looked after; the same in every process of the deployment
+    #: databases whose outbox is processed; the same in every process of the deployment
     databases: tuple[str, ...] = ("default",)
-    #: rows that are claimed, sent or looked up together
+    #: number of rows that are claimed, sent or looked up together
     batch: int = 500
-    #: errors of one row in a row, after which it is refused and waits for a person
+    #: consecutive errors of one row after which it is refused and waits for an operator
     max_tries: int = 10
-    #: seconds after which a job that was sent, and that Redis does not know, counts as lost and is sent again
+    #: seconds after which a job that was sent, but is unknown to Redis, counts as lost and is sent again
     resubmit_after: float = 60.0
-    #: seconds between two looks whether Redis still has a job that was sent
+    #: seconds between two checks that Redis still has a job that was sent
     recheck_every: float = 600.0
     #: days that a refused row is kept
     keep_days: float = 30.0
@@ -226,7 +227,7 @@ class OutboxConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxConf:
-    """``DELAYQ["INBOX"]``: what ``@exactly_once`` remembers, and requests of the API that put durable jobs in."""
+    """``DELAYQ["INBOX"]``: retention of records of ``@exactly_once`` and of API requests that create durable jobs."""
 
     #: days that an entry is kept: longer than a job may be delayed and retried
     keep_days: float = 30.0
@@ -237,29 +238,29 @@ class InboxConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiConf:
-    """``DELAYQ["API"]``: the HTTP API, where the project includes ``django_delayq.api.urls``."""
+    """``DELAYQ["API"]``: the HTTP API, if the project includes ``django_delayq.api.urls``."""
 
     #: dotted paths of Django REST framework's authentication classes; None = tokens, if ``rest_framework.authtoken`` is
     #: installed, and sessions
     authentication: tuple[str, ...] | None = None
-    #: dotted path of ``allow(request, action, queue) -> bool``, asked behind the permissions; ``queue`` is "" where a
-    #: request is about none
+    #: dotted path of ``allow(request, action, queue) -> bool``, called after the permission checks; ``queue`` is "" for
+    #: requests that concern no queue
     allow: str | None = None
     #: action (view, produce, consume, operate, admin) → rate for each user, like "1000/min"
     throttle: Mapping[str, str] = field(default_factory=dict)
     #: bytes of the largest request body
     max_body: int = 4 * 1024 * 1024
-    #: how deep the JSON of a request may be nested
+    #: maximum nesting depth of a request's JSON
     max_depth: int = 64
-    #: jobs that one request may produce, or speak of
+    #: maximum number of jobs that one request may produce or refer to
     max_jobs: int = 1000
-    #: longest wait of a reserve, seconds
+    #: longest wait of a reserve, in seconds
     max_wait: float = 20.0
-    #: reserves that wait in one process; one more is answered at once
+    #: maximum number of waiting reserves in one process; further ones are answered at once
     max_waiting: int = 500
-    #: of these, those of one user
+    #: maximum number of waiting reserves of one user
     max_waiting_per_user: int = 100
-    #: seconds for which the answer to an Idempotency-Key is kept
+    #: seconds for which the response to an Idempotency-Key is kept
     keep_answers: float = 86_400.0
 
     def __post_init__(self) -> None:
@@ -285,11 +286,11 @@ class ApiConf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConf:
-    """``DELAYQ["METRICS"]``: what Prometheus and OpenTelemetry get."""
+    """``DELAYQ["METRICS"]``: metrics for Prometheus and OpenTelemetry."""
 
-    #: anybody may read ``/metrics``; False = the permission to view the HTTP API is needed
+    #: anyone may read ``/metrics``; False = requires the permission to view the HTTP API
     public: bool = False
-    #: measure every call of a script; True = how long callers wait for Redis is known by script
+    #: measure every script call; True = the metrics show by script how long callers wait for Redis
     scripts: bool = False
 
     def __post_init__(self) -> None:
@@ -305,19 +306,19 @@ class PipelineConf:
     root: str = ".delayq/history"
     #: Spark's master: ``local[*,4]`` runs here with four tries for each task; or ``spark://host:7077`` and others
     master: str = "local[*,4]"
-    #: Spark's own options, over those that a session gets anyway
+    #: Spark's own options, added to and overriding the defaults of a session
     conf: Mapping[str, str] = field(default_factory=dict)
-    #: what a table of the history is written as: "parquet", or "delta" (needs the package deltalake)
+    #: format of the tables of the history: "parquet", or "delta" (needs the package deltalake)
     format: str = "parquet"
-    #: name of the history's place in the streams of events; two deployments that read the same Redis need two names
+    #: name of the history's cursor in the streams of events; two deployments that read the same Redis need two names
     consumer: str = "history"
-    #: task or queue → seconds by which a run may be late; one that is later counts as missed. "*" = all others
+    #: task or queue → seconds by which an attempt may be late; a later one counts as missed. "*" = all others
     sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
-    #: days that events are kept as they were read; None = for ever
+    #: days that events are kept as they were read; None = forever
     keep_events_days: float | None = 30.0
-    #: days that finished runs are kept; None = for ever
+    #: days that finished attempts are kept; None = forever
     keep_attempts_days: float | None = 180.0
-    #: days that the figures of each hour, and the records of the pipeline's runs, are kept; None = for ever
+    #: days that the hourly metrics, and the records of the pipeline's runs, are kept; None = forever
     keep_hours_days: float | None = 365.0
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The whole status of a deployment as plain data: what the command, the HTTP API, the dashboard and the metrics show.
+"""Status of a deployment as plain data, for the status command, the HTTP API, the dashboard and the metrics.
 
-:func:`take` looks once, :func:`compare` says what happened between two looks::
+:func:`take` takes a snapshot, :func:`compare` returns the change between two snapshots::
 
     before = take(broker)
     ...

@@ -1,4 +1,4 @@
-"""What happened between two looks: a pure function of both."""
+"""Change between two snapshots: a pure function of both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING: Final = Histogram()
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What came in and what ended, per second; and how late the attempts began and how long they took that ended."""
+    """Rates of scheduled and ended jobs, per second, and histograms of the lateness and duration of attempts."""
 
     scheduled: float = 0.0
     done: float = 0.0
@@ -25,7 +25,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened in ``seconds`` on Redis's clock: all together, by queue, and the runs by queue and task."""
+    """Change during ``seconds`` on Redis's clock: in total, by queue, and the attempts by queue and task."""
 
     seconds: float = 0.0
     total: Rates = Rates()
@@ -34,10 +34,10 @@ class Change:
 
 
 def compare(before: Snapshot, after: Snapshot) -> Change:
-    """What happened between two looks at a deployment.
+    """Return the change between two snapshots of a deployment.
 
-    A queue that was not there before began at nothing. Counters that went back (the queue was deleted meanwhile, or
-    Redis lost them) count as no change.
+    A queue that did not exist before starts at zero. Counters that decreased (the queue was deleted meanwhile, or Redis
+    lost them) count as no change.
     """
     seconds = max(0.0, after.now_ms - before.now_ms) / 1000
     then = {queue.name: queue for queue in before.queues}
@@ -61,12 +61,12 @@ def compare(before: Snapshot, after: Snapshot) -> Change:
 
 
 def united(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them in one."""
+    """Return the sum of all histograms."""
     return sum(histograms, NOTHING)
 
 
 def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
-    """The runs of all tasks of each queue."""
+    """Return the attempts of all tasks, summed by queue."""
     found: dict[str, Histogram] = {}
     for (queue, _), run in runs.items():
         found[queue] = found[queue] + run if queue in found else run

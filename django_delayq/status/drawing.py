@@ -1,4 +1,4 @@
-"""The status as lines of text: data in, lines out."""
+"""Rendering of the status as lines of text: data in, lines out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def report(snapshot: Snapshot) -> list[str]:
-    """The status as it is printed once."""
+    """Return the lines of the status report that is printed once."""
     lines = [server_line(snapshot), ""]
     rules = [rules_of(queue) for queue in snapshot.queues]
     last = ("done", "rules") if any(rules) else ("done",)
@@ -43,7 +43,7 @@ def report(snapshot: Snapshot) -> list[str]:
 
 
 def server_line(snapshot: Snapshot) -> str:
-    """Redis in one line."""
+    """Return the status of Redis in one line."""
     redis = snapshot.redis
     used = "?" if redis.used_memory is None else human_bytes(redis.used_memory)
     nodes = f" on {redis.nodes} nodes" if redis.nodes > 1 else ""
@@ -61,14 +61,14 @@ def server_line(snapshot: Snapshot) -> str:
 
 
 def rules_of(queue: QueueStatus) -> str:
-    """Pauses and limits of a queue, in a few words."""
+    """Return the pauses and limits of a queue as a short text."""
     words = {"both": "paused", "in": "paused in", "out": "paused out"}.get(queue.paused, "")
     limits = [name if value is True else f"{name} {value}" for name, value in queue.limits.items()]
     return ", ".join(filter(None, (words, *limits)))
 
 
 def outbox_line(kept: Stock) -> str:
-    """Durable jobs in the database, in one line."""
+    """Return the numbers of durable jobs in the database in one line."""
     age = kept["oldest_waiting_seconds"]
     since = "" if age is None else f" (for {duration(age)})"
     return (
@@ -88,7 +88,7 @@ def quarantine_line(snapshot: Snapshot) -> str:
 
 
 def seen(worker: WorkerStatus) -> str:
-    """When a worker was last heard of."""
+    """Return the time since a worker's last heartbeat, or "lost"."""
     return "lost" if worker.lost else f"{duration(worker.seconds_ago)} ago"
 
 
@@ -120,31 +120,31 @@ def _recurring(tasks: Sequence[RecurringStatus]) -> list[str]:
 
 
 def _local(tick: float | None, zone: str) -> str:
-    """A tick as a person of that time zone reads it."""
+    """Return a tick in local time of the given time zone."""
     return "-" if tick is None else f"{datetime.fromtimestamp(tick / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"
 
 
-# -- small pictures ----------------------------------------------------------------------------------------------------
+# -- small charts ------------------------------------------------------------------------------------------------------
 
 
 def spark(values: Sequence[float], top: float | None = None) -> str:
-    """Numbers as a line of blocks, one character each: 0 is the lowest one, ``top`` (the largest) the highest."""
+    """Return numbers as a line of blocks, one character each, from 0 to ``top`` (default: the largest)."""
     largest = max(values, default=0.0) if top is None else top
     if largest <= 0:
         return _BLOCKS[0] * len(values)
     steps = len(_BLOCKS) - 1
-    # What is not nothing is seen.
+    # Any value above zero is visible.
     return "".join(_BLOCKS[min(steps, max(value > 0, round(steps * value / largest)))] for value in values)
 
 
 def regrouped(values: Sequence[int], most: int) -> list[int]:
-    """The same numbers in no more than ``most`` groups of neighbours, summed up."""
+    """Return the same numbers in at most ``most`` groups of neighbours, summed up."""
     each = -(-len(values) // max(1, most)) or 1
     return [sum(values[start : start + each]) for start in range(0, len(values), each)]
 
 
 def flowing(pieces: Sequence[str], width: int) -> list[str]:
-    """Pieces with two spaces between, in as many lines as they need."""
+    """Return pieces separated by two spaces, in as many lines as they need."""
     lines: list[str] = []
     for piece in pieces:
         if lines and len(lines[-1]) + 2 + len(piece) <= width:
@@ -155,12 +155,12 @@ def flowing(pieces: Sequence[str], width: int) -> list[str]:
 
 
 def clipped(line: str, width: int) -> str:
-    """A line that is no wider than the terminal."""
+    """Return a line cut to the width of the terminal."""
     return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"
 
 
 def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], width: int) -> list[str]:
-    """A table that is no wider than the terminal: the columns ``drop`` go, one by one, then the names are cut."""
+    """Return a table that fits the terminal: the columns ``drop`` are removed one by one, then the names are cut."""
     columns: Mapping[str, list[str]] = {name: [row[place] for row in rows] for place, name in enumerate(head)}
     kept = list(head)
 

@@ -1,4 +1,4 @@
-"""Texts for a terminal: tables, durations, times, and stored text that cannot steer it."""
+"""Formatting for a terminal: tables, durations, times, and stored text without control characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> list[str]:
-    """Lines of a plain table; the first ``left`` columns are aligned to the left, numbers to the right."""
+    """Return the lines of a plain table; the first ``left`` columns are left-aligned, the others right-aligned."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
 
@@ -22,7 +22,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 
 
 
 def duration(seconds: float) -> str:
-    """``seconds`` as a person reads them: 0.4s, 12s, 5m10s, 3h02m, 4d."""
+    """Return ``seconds`` in readable form: 0.4s, 12s, 5m10s, 3h02m, 4d."""
     if seconds < 10:
         return f"{seconds:.1f}s"
     whole = int(seconds)
@@ -36,11 +36,11 @@ def duration(seconds: float) -> str:
 
 
 def moment(unix_ms: float | None) -> str | None:
-    """A time of Redis as ISO 8601 text in UTC."""
+    """Return a time of Redis as ISO 8601 text in UTC; None stays None."""
     return None if unix_ms is None else datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def printable(text: str, limit: int = 60) -> str:
-    """Stored text for a terminal: control characters escaped, cut to ``limit`` characters."""
+    """Return stored text for a terminal: control characters escaped, cut to ``limit`` characters."""
     clean = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[:limit])
     return clean if len(text) <= limit else f"{clean}…"

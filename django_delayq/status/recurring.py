@@ -1,4 +1,4 @@
-"""The recurring tasks that this process knows, with their last and next ticks."""
+"""Recurring tasks that are registered in this process, with their last and next ticks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tuple[RecurringStatus, ...]:
-    """By the names of the tasks; a task whose queue is not among these never ticked."""
+    """Return the status of recurring tasks, ordered by task name.
+
+    A task whose queue is not among ``queues`` has no last tick.
+    """
     known = {queue.name: queue for queue in queues}
     works = works_of(registry, settings.TIME_ZONE or "UTC")
     asked = [work for work in works if work.task.options.queue in known]

@@ -1,4 +1,4 @@
-"""What ``delayq_status --watch`` draws, each time anew: data in, lines out."""
+"""Screen of ``delayq_status --watch``, rendered for each snapshot: data in, lines out."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from .drawing import (
 from .formatting import duration, printable
 from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
 
-#: how many looks a trail is long
+#: number of snapshots in a trail
 LOOKS: Final = 30
 #: the next hour, in steps of two minutes
 HORIZON: Final = tuple(range(120_000, 3_600_001, 120_000))
-#: columns of the queues that go first where the terminal is narrow: those of which the totals or other lines say most.
-#: What is reserved stays longest, because of a pull queue nothing else says that it is worked on
+#: columns of the queues that are dropped on a narrow terminal, in this order: first those that the totals or other
+#: lines mostly cover, last "reserved", because nothing else shows that a pull queue is being worked on
 _DROPPED: Final = ("p50 late", "gated", "failing/s", "p99 late", "rules", "morgue", "failed", "reserved")
 _LOOKS_HEAD: Final = "trend"
 
 
 @dataclass(slots=True)
 class Trail:
-    """The done/s of each queue in the last looks, the newest last."""
+    """Rates of done jobs of each queue in the last snapshots, the newest last."""
 
     done: dict[str, deque[float]] = field(default_factory=dict)
 
     def add(self, change: Change) -> None:
-        """What a look found; queues that are no more are forgotten."""
+        """Add the rates of a change; queues that no longer exist are removed."""
         self.done = {name: self.done.get(name) or deque(maxlen=LOOKS) for name in change.queues}
         for name, rates in change.queues.items():
             self.done[name].append(rates.done)
 
     def of(self, queue: str) -> Sequence[float]:
-        """Those of one queue."""
+        """Return the rates of one queue."""
         return tuple(self.done.get(queue, ()))
 
 
 def screen(snapshot: Snapshot, change: Change, trail: Trail, width: int, height: int | None = None) -> list[str]:
-    """The whole of it, no line wider than ``width``.
+    """Return all lines of the screen, no line wider than ``width``.
 
     Args:
-        change: since the look before; empty at the first one.
-        trail: of the looks until now, this one among them.
-        height: the most lines; None = as many as there are.
+        change: change since the previous snapshot; empty for the first one.
+        trail: rates of the snapshots until now, including this one.
+        height: maximum number of lines; None = no limit.
     """
     when = f"{datetime.fromtimestamp(snapshot.now_ms / 1000, UTC):%H:%M:%S} UTC"
     lines = [f"{when}  {server_line(snapshot)}", *flowing(totals(snapshot, change), width), ""]
@@ -79,7 +79,7 @@ def screen(snapshot: Snapshot, change: Change, trail: Trail, width: int, height:
 
 
 def totals(snapshot: Snapshot, change: Change) -> list[str]:
-    """All queues together, in pieces."""
+    """Return the totals of all queues, in pieces."""
     all_, rates = snapshot.totals, change.total
     return [
         f"lag {duration(all_.lag_seconds)}",
@@ -96,7 +96,7 @@ def totals(snapshot: Snapshot, change: Change) -> list[str]:
 
 
 def late(histogram: Histogram, q: float) -> str:
-    """A quantile for people."""
+    """Return a quantile of a histogram in readable form."""
     ms = histogram.quantile(q)
     if ms is None:
         return "-"
@@ -104,9 +104,10 @@ def late(histogram: Histogram, q: float) -> str:
 
 
 def queues(snapshot: Snapshot, change: Change, trail: Trail, width: int) -> list[str]:
-    """A table of them, and behind each the trail of its done/s: as much of it as there is room for.
+    """Return a table of the queues, each with as much of its trail of done/s as fits.
 
-    Pauses and limits are told below it where they have no column: a queue that stands still must say why.
+    If pauses and limits have no column, they are listed below the table, so that the reason for a stopped queue is
+    always visible.
     """
     head: tuple[str, ...] = (
         "queue",
@@ -155,7 +156,7 @@ def _row(queue: QueueStatus, rates: Rates) -> tuple[str, ...]:
 
 
 def backlog_line(backlog: Sequence[int], width: int) -> str:
-    """When what waits falls due: now, within the hour, later."""
+    """Return a line with the due times of waiting jobs: ready now, within the hour, later."""
     ready, *soon, later = backlog
     words = f"next hour: {sum(soon)} due, {later} later, {ready} ready now"
     room = width - len(words) - 2
@@ -163,7 +164,7 @@ def backlog_line(backlog: Sequence[int], width: int) -> str:
 
 
 def workers(snapshot: Snapshot) -> list[str]:
-    """Each process, and under it what each of its threads runs."""
+    """Return a line for each worker process, followed by the running jobs of its threads."""
     lines = []
     for worker in snapshot.workers:
         lines.append("  ".join(_worker(worker)))

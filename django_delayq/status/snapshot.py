@@ -1,4 +1,4 @@
-"""What a look at a deployment finds: frozen values, made by :mod:`.taking`."""
+"""Snapshot of a deployment: frozen values, created by :mod:`.taking`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..core.timings import Figures
 if TYPE_CHECKING:
     from ..outbox.stock import Stock
 
-#: a worker that was not heard of for so many seconds counts as lost
+#: seconds without a heartbeat after which a worker counts as lost
 LOST_AFTER: Final = 30.0
-#: what the counters of a queue sum up to, in the order of a job's life
+#: groups of a queue's counters, in the order of a job's life
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "scheduled": ("created", "changed"),
     "done": ("acked",),
-    # The last attempt of a job counts as buried: without it a task of one attempt would never fail.
+    # The last attempt of a job counts as buried: without it a task with one attempt would never fail.
     "failing": ("failed", "timeout", "crashed", "buried"),
     "buried": ("buried",),
     "cancelled": ("cancelled",),
@@ -27,40 +27,40 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue. What is counted (``scheduled``, ``done``, ``failing``) is counted since the queue was made."""
+    """Status of one queue. ``scheduled``, ``done`` and ``failing`` are counted since the queue was created."""
 
     name: str
     #: python or pull
     kind: str
     counts: Counts
-    #: of the present epoch
+    #: in the current epoch
     shards: int
     epoch: int
     #: former epochs are still being emptied
     draining: bool = False
     #: "", in, out or both
     paused: str = ""
-    #: those in force: max_length, morgue_max, morgue_ttl_ms, weighted
+    #: limits in force: max_length, morgue_max, morgue_ttl_ms, weighted
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lag_seconds(self) -> float:
-        """How long the longest waiting ready job is overdue."""
+        """Seconds since the oldest ready job became due."""
         return self.counts.lag_seconds
 
     @property
     def scheduled(self) -> int:
-        """Calls that put a job in or changed one."""
+        """Number of calls that stored or changed a job."""
         return self._sum("scheduled")
 
     @property
     def done(self) -> int:
-        """Jobs that succeeded."""
+        """Number of jobs that succeeded."""
         return self._sum("done")
 
     @property
     def failing(self) -> int:
-        """Attempts that did not succeed, the last ones of jobs that were buried among them."""
+        """Number of attempts that did not succeed, including the last ones of buried jobs."""
         return self._sum("failing")
 
     def _sum(self, group: str) -> int:
@@ -69,7 +69,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """What a thread of a worker ran at its last heartbeat; ``ids`` is the number of jobs in this one run."""
+    """Job that a worker thread ran at its last heartbeat; ``ids`` is the number of jobs in this attempt."""
 
     slot: int
     queue: str
@@ -82,7 +82,10 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker process, as it last said. Moments are Unix ms on Redis's clock, but for ``started_ms`` (its own)."""
+    """Status of one worker process from its last heartbeat.
+
+    Times are Unix ms on Redis's clock, except ``started_ms`` (the worker's own clock).
+    """
 
     name: str
     seen_ms: float
@@ -90,29 +93,29 @@ class WorkerStatus:
     seconds_ago: float
     host: str = ""
     pid: int | None = None
-    #: that it serves; empty = it did not say
+    #: queues it serves; empty = not reported
     queues: tuple[str, ...] = ()
     threads: int = 0
     running: int = 0
     dispatcher: bool = False
     stopping: bool = False
-    #: it runs jobs that wait for quarantine, and no others
+    #: it runs only jobs that wait for quarantine
     quarantine: bool = False
     started_ms: int | None = None
     rss_mib: int | None = None
     jobs: tuple[RunningJob, ...] = ()
-    #: all that it said, for those who print it
+    #: the complete heartbeat payload, for printing
     said: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lost(self) -> bool:
-        """Whether it was not heard of for so long that it counts as dead."""
+        """True if there was no heartbeat for so long that the worker counts as dead."""
         return self.seconds_ago > LOST_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class RedisStatus:
-    """What Redis says of itself; of a cluster, its masters together: sums, and the worst of what cannot be added."""
+    """Status of Redis. For a cluster the values of all masters combined: sums, or the worst value."""
 
     version: str = ""
     #: standalone or cluster
@@ -143,11 +146,11 @@ class RedisStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecurringStatus:
-    """A recurring task that this process knows; another release of the project may know others."""
+    """Recurring task registered in this process; another release of the project may have others."""
 
     task: str
     queue: str
-    #: as it is written in the task's options
+    #: as written in the task's options
     schedule: str
     #: "" = UTC
     timezone: str
@@ -159,7 +162,10 @@ class RecurringStatus:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All queues together. ``busy`` of ``threads`` run something, lost workers left out; ``lag`` is the longest."""
+    """Totals of all queues.
+
+    ``busy`` of ``threads`` are running jobs, without lost workers; ``lag`` is the longest of all queues.
+    """
 
     delayed: int = 0
     ready: int = 0
@@ -177,20 +183,23 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A deployment at one moment (``now_ms``: Unix ms on Redis's clock). Queues and workers are ordered by name."""
+    """State of a deployment at one moment (``now_ms``: Unix ms on Redis's clock).
+
+    Queues and workers are ordered by name.
+    """
 
     now_ms: float
     queues: tuple[QueueStatus, ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     redis: RedisStatus = RedisStatus()
-    #: None: there is no table, or nobody asked
+    #: None: there is no table, or it was not requested
     outbox: Stock | None = None
     figures: Figures = field(default_factory=Figures)
     recurring: tuple[RecurringStatus, ...] = ()
 
     @property
     def totals(self) -> Totals:
-        """All queues together."""
+        """Totals of all queues."""
         places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
         alive = [worker for worker in self.workers if not worker.lost]
         return Totals(
@@ -205,16 +214,16 @@ class Snapshot:
 
     @property
     def backlog(self) -> tuple[int, ...]:
-        """:attr:`Counts.backlog` of all queues together."""
+        """:attr:`Counts.backlog` summed over all queues."""
         bins = [queue.counts.backlog for queue in self.queues]
         return tuple(map(sum, zip(*bins, strict=True)))
 
     def queue(self, name: str) -> QueueStatus | None:
-        """The queue of this name."""
+        """Return the queue of this name, or None."""
         return next((queue for queue in self.queues if queue.name == name), None)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``delayq_status --json`` prints; see :mod:`.telling`."""
+        """Return the value that ``delayq_status --json`` prints; see :mod:`.telling`."""
         from .telling import as_json
 
         return as_json(self)

@@ -1,4 +1,4 @@
-"""Looks at a deployment once: a handful of round trips, whatever the number of queues."""
+"""Reading of a snapshot: a handful of round trips, whatever the number of queues."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from ..core.operations.inspector import Counts
     from ..core.queue import Queue
 
-#: of the whole numbers that JSON has for everybody
+#: largest whole number that every JSON reader handles exactly
 _LARGEST: Final = 2**53
 
 
 def take(
     broker: Broker, *, horizon: Sequence[int] = (), by_shard: bool = False, recurring: bool = False, outbox: bool = True
 ) -> Snapshot:
-    """The status of a deployment.
+    """Return a snapshot of a deployment.
 
-    One round trip each for the registry, the workers, the figures, ``INFO``, all shards of all queues (on a cluster:
-    each of its nodes) and the recurring tasks. The database is asked for the outbox.
+    This takes one round trip each for the registry, the workers, the counters, ``INFO``, all shards of all queues (on a
+    cluster: each of its nodes) and the recurring tasks. The outbox is read from the database.
 
     Args:
-        horizon: offsets from now, growing, ms, between which :attr:`Counts.backlog` divides what waits.
-        by_shard: also the counts of each shard (:attr:`Counts.shards`).
-        recurring: also the recurring tasks that this process knows.
-        outbox: also what lies in the outbox.
+        horizon: growing offsets from now in ms, between which :attr:`Counts.backlog` divides waiting jobs.
+        by_shard: include the counts of each shard (:attr:`Counts.shards`).
+        recurring: include the recurring tasks registered in this process.
+        outbox: include the numbers of rows in the outbox.
 
     Raises:
-        QueueUnavailable, Misconfigured: Redis cannot be asked.
-        InvalidJob: the horizon is none.
+        QueueUnavailable, Misconfigured: Redis cannot be queried.
+        InvalidJob: the horizon is invalid.
     """
     queues = broker.queues()
     workers, figures, servers = broker.workers(), broker.figures(), broker.inspector.servers()
@@ -51,7 +51,7 @@ def take(
 
 
 def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
-    """One queue with what the registry says of it."""
+    """Return the status of one queue from its registry entry and its counts."""
     orders = orders_of(queue.layout)
     return QueueStatus(
         name=queue.name,
@@ -66,7 +66,10 @@ def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
 
 
 def worker_status(said: Mapping[str, Any], now_ms: float) -> WorkerStatus:
-    """What one worker said (:meth:`Broker.workers`). It may be of another release, so nothing is taken for granted."""
+    """Return the status of a worker from its heartbeat payload (:meth:`Broker.workers`).
+
+    The worker may be of another release, so every field is checked.
+    """
     queues = said.get("queues") or ()
     return WorkerStatus(
         name=str(said["name"]),
@@ -105,7 +108,7 @@ def _whole(value: object) -> int | None:
 
 
 def redis_status(infos: Sequence[Mapping[str, Any]], now_ms: float) -> RedisStatus:
-    """What the servers' ``INFO`` come to."""
+    """Return the combined status of the servers from their ``INFO``."""
     masters = [info for info in infos if info.get("role", "master") == "master"] or list(infos)
     first = masters[0]
 
@@ -150,7 +153,7 @@ def _outbox() -> Any:
 
     aliases = conf().outbox.databases
     for connection in (connections[alias] for alias in aliases if alias in connections):
-        # Outside of requests (a terminal, the thread of an exporter) nobody else closes what broke.
+        # Outside of requests (a terminal, the thread of an exporter) nothing else closes broken connections.
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
     return stock(aliases)

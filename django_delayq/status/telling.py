@@ -1,4 +1,4 @@
-"""The status as JSON: what ``delayq_status --json`` prints and the HTTP API answers. Keys are only ever added."""
+"""Status as JSON, for ``delayq_status --json`` and the HTTP API. Keys are only ever added."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 
 
 def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
-    """The whole of a snapshot in values that JSON knows.
+    """Return a snapshot as JSON values.
 
-    ``lateness_so_far`` and ``run_so_far`` of a queue are counted since the figures began (the deployment's first run,
-    or since Redis lost them), with ``count``, ``mean_ms``, ``p50_ms`` and ``p99_ms``.
+    ``lateness_so_far`` and ``run_so_far`` of a queue are counted since the counters began (the deployment's first
+    attempt, or since Redis lost them), with ``count``, ``mean_ms``, ``p50_ms`` and ``p99_ms``.
 
     Args:
-        change: since an earlier snapshot; each queue and the totals then have ``rates``, per second.
+        change: change since an earlier snapshot; each queue and the totals then have ``rates``, per second.
     """
     totals = asdict(snapshot.totals)
     totals["lag_seconds"] = round(totals["lag_seconds"], 3)
@@ -86,7 +86,7 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
 
 
 def lengths(histogram: Histogram) -> dict[str, Any]:
-    """Number, mean and quantiles of some lengths of time, ms; None where there is none."""
+    """Return count, mean and quantiles of a histogram of durations, in ms; None for missing values."""
     count = histogram.count
     found = {
         "mean_ms": histogram.sum_ms / count if count else None,
@@ -107,7 +107,7 @@ def _rates(rates: Rates) -> dict[str, Any]:
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:
-    """All that it said, whatever its release, and what follows from it."""
+    """Return the complete heartbeat payload of a worker of any release, with derived values."""
     return {
         **worker.said,
         "seen_seconds_ago": round(worker.seconds_ago, 1),
@@ -134,7 +134,7 @@ def _redis(redis: RedisStatus) -> dict[str, Any]:
 
 
 def human_bytes(size: float) -> str:
-    """A number of bytes as Redis itself writes it: 1.50M."""
+    """Return a number of bytes in the notation of Redis: 1.50M."""
     if size < 1024:
         return f"{size:.0f}B"
     power = min(4, int(math.log(size, 1024)))
@@ -142,5 +142,5 @@ def human_bytes(size: float) -> str:
 
 
 def iso(unix_ms: float) -> str:
-    """A moment as ISO 8601 text in UTC."""
+    """Return a time as ISO 8601 text in UTC."""
     return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""``manage.py delayq_check``: is everything as a worker needs it?"""
+"""Command ``manage.py delayq_check``: check the requirements of a worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..diagnosis import answers
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that checks the requirements of a worker."""
 
     help = (
         "Checks settings, database, Redis (version, persistence, eviction policy, scripts, clock) and unknown tasks. "
@@ -22,7 +22,7 @@ class Command(DelayQCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         parser.add_argument("--deploy", action="store_true", help="also check what matters in production only")
         parser.add_argument(
             "--fail-level",
@@ -39,7 +39,7 @@ class Command(DelayQCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
-        """Ask, print, and fail if something is wrong."""
+        """Run the checks, print the findings, and fail on errors."""
         styles = {"OK": self.style.SUCCESS, "WARN": self.style.WARNING, "ERROR": self.style.ERROR}
         found = []
         for finding in answers(connections.broker, deploy=options["deploy"], max_outbox_age=options["max_outbox_age"]):

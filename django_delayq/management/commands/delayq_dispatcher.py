@@ -1,4 +1,4 @@
-"""``manage.py delayq_dispatcher``: the housekeeping alone, for workers that run with ``--no-dispatcher``."""
+"""Command ``manage.py delayq_dispatcher``: housekeeping only, for workers that run with ``--no-dispatcher``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..base import DelayQCommand, queue_list
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that runs a dispatcher without a consumer."""
 
     help = (
         "Wakes workers when a job falls due and takes jobs from workers that died, without running any job itself. "
@@ -21,7 +21,7 @@ class Command(DelayQCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
         parser.add_argument(
             "--log-format",
@@ -31,7 +31,7 @@ class Command(DelayQCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Work until told to stop."""
+        """Run until stopped."""
         logs.configure(options["log_format"], options["verbosity"])
         settings = conf()
         config = wiring.make_config(

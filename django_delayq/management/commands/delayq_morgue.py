@@ -1,4 +1,4 @@
-"""``manage.py delayq_morgue``: jobs whose attempts are exhausted, or that were buried, and what to do with them."""
+"""Command ``manage.py delayq_morgue``: list, show, retry and discard the jobs in the morgue."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PAGE = 250
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command for the jobs in the morgue."""
 
     help = "Lists, shows, retries or discards the jobs in the morgue."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         parser.add_argument("action", nargs="?", default="list", choices=("list", "show", "retry", "discard"))
         parser.add_argument("--queue", help="only this queue (default: all)")
         parser.add_argument("--id", action="append", default=[], dest="ids", help="this job; may be repeated")
@@ -60,7 +60,7 @@ class Command(DelayQCommand):
         add_show_secrets(parser)
 
     def run(self, **options: Any) -> None:
-        """Do the one action."""
+        """Run the chosen action."""
         action, hide = options["action"], mask_for(options)
         queues = self.queues(options["queue"])
         if action == "list":
@@ -91,7 +91,7 @@ class Command(DelayQCommand):
         self.tell(counts, options)
 
     def ask(self, queues: list[Queue], options: dict[str, Any]) -> None:
-        """What is discarded does not come back."""
+        """Ask for confirmation, because discarded jobs cannot be restored."""
         inspector = connections.broker().inspector
         there = sum(inspector.counts(queue.name).morgue for queue in queues)
         if there:
@@ -128,7 +128,7 @@ class Command(DelayQCommand):
         )
 
     def queues(self, name: str | None) -> list[Queue]:
-        """The chosen queue, or all."""
+        """Return the chosen queue, or all."""
         queues = connections.broker().queues()
         if name is None:
             return queues
@@ -139,7 +139,7 @@ class Command(DelayQCommand):
         return chosen
 
     def print_list(self, queues: list[Queue], ids: list[str], limit: int, hide: Mask, *, as_json: bool) -> None:
-        """The jobs that were buried last, newest first."""
+        """Print the jobs that were buried last, newest first."""
         views = [view for _, view in _chosen(queues, ids, limit)]
         if as_json:
             self.print_json([as_dict(view, hide) for view in views])
@@ -163,7 +163,7 @@ class Command(DelayQCommand):
             self.stdout.write(line)
 
     def print_jobs(self, found: list[tuple[Queue, JobView]], hide: Mask, *, as_json: bool) -> None:
-        """Everything that is known of the jobs."""
+        """Print all details of the jobs."""
         if not found:
             raise CommandError("no such job in the morgue")
         if as_json:
@@ -174,7 +174,7 @@ class Command(DelayQCommand):
                 if name == "error":
                     self.stdout.write(f"error     {printable(str(value.get('class', '')))}")
                     self.stdout.write(f"          {printable(str(value.get('message', '')), 2000)}")
-                    for word in value.keys() - {"class", "message", "traceback"}:  # of a format_error of the project
+                    for word in value.keys() - {"class", "message", "traceback"}:  # added by the project's format_error
                         self.stdout.write(f"          {printable(f'{word}: {value[word]}', 2000)}")
                     for line in str(value.get("traceback", "")).splitlines():
                         self.stdout.write(f"  {printable(line, 500)}")
@@ -183,7 +183,7 @@ class Command(DelayQCommand):
             self.stdout.write("")
 
     def tell(self, counts: Counter[str], options: dict[str, Any]) -> None:
-        """Print how many jobs came to what, and fail if somebody has to do something."""
+        """Print counts by outcome, and fail if jobs need a decision of the operator."""
         self.print_counts(counts, as_json=options["json"])
         if options["ids"] and not counts:
             raise CommandError("no such job in the morgue")
@@ -195,7 +195,7 @@ class Command(DelayQCommand):
 
 
 def _chosen(queues: list[Queue], ids: list[str], limit: int | None) -> Iterator[tuple[Queue, JobView]]:
-    """The jobs of the morgue that are meant, newest first in each queue."""
+    """Yield the selected jobs of the morgue, newest first in each queue."""
     left = limit
     for queue in queues:
         for view in _of_ids(queue, ids) if ids else _all(queue):

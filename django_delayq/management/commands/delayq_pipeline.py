@@ -1,4 +1,4 @@
-"""``manage.py delayq_pipeline``: the data pipeline on Spark."""
+"""Command ``manage.py delayq_pipeline``: the data pipeline on Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROOM: Final = "django_delayq.management.pipeline"
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that runs the subcommands of the data pipeline."""
 
     help = (
         "The data pipeline on Spark: keeps the history of jobs (run, stream, backfill, compact, purge, status), "
@@ -48,7 +48,7 @@ class Command(DelayQCommand):
     stopping: Stopping
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line, of all subcommands."""
+        """Add the arguments of all subcommands."""
         subcommands = parser.add_subparsers(dest="subcommand", required=True, metavar="SUBCOMMAND")
         for name in filter(_is_there, SUBCOMMANDS):
             module = _module(name)
@@ -59,7 +59,7 @@ class Command(DelayQCommand):
         share_options(parser, subcommands.choices.values())
 
     def run(self, **options: Any) -> None:
-        """Do the one subcommand; its number, if it is not 0, is the exit code."""
+        """Run the chosen subcommand. A result other than 0 is the exit code."""
         module = _module(options["subcommand"])
         with Stopping() as self.stopping:
             try:

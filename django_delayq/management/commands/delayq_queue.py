@@ -1,4 +1,4 @@
-"""``manage.py delayq_queue``: what operators do to a whole queue."""
+"""Command ``manage.py delayq_queue``: operator actions on a whole queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...settings.conf import conf
 from ...status.formatting import duration, moment, printable, table
 from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive, share_options
 
-#: action -> what it does, what it asks, and the verb
+#: action -> help text, question, and the verb
 BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
     "run-now": (
         "make every waiting job due now, in their order",
@@ -48,13 +48,13 @@ JOB_COLUMNS: Final = ("state", "id", "task", "due", "failures", "content")
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that runs operator actions on a whole queue."""
 
     help = "Lists, searches, pauses, resumes, empties or deletes queues."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         self._action(actions, "list", "every queue, what is ordered for it and how many jobs it has", named=False)
         for name, text in (("pause", "stop a queue"), ("resume", "let a paused queue go on")):
@@ -102,7 +102,7 @@ class Command(DelayQCommand):
         return one
 
     def run(self, **options: Any) -> None:
-        """Do the one action."""
+        """Run the chosen action."""
         action, as_json = options["action"], options["json"]
         if action == "list":
             self.print_list(as_json=as_json)
@@ -120,7 +120,11 @@ class Command(DelayQCommand):
             self.print_counts(verb(queue, progress=self.show_progress), as_json=as_json)
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name, if there is one."""
+        """Return the queue of this name.
+
+        Raises:
+            CommandError: there is no such queue.
+        """
         broker = connections.broker()
         queue = broker.known_queue(name)
         if queue is None:
@@ -129,7 +133,7 @@ class Command(DelayQCommand):
         return queue
 
     def question(self, text: str, queue: Queue) -> str:
-        """A question with numbers, so that who answers knows how much is at stake."""
+        """Return a question with the numbers of jobs, so that the operator sees the effect."""
         counts = queue.broker.inspector.counts(queue.name)
         return text.format(
             queue=printable(queue.name),
@@ -139,7 +143,7 @@ class Command(DelayQCommand):
         )
 
     def order(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
-        """Pause or resume."""
+        """Pause or resume a queue."""
         broker = queue.broker
         (broker.pause if action == "pause" else broker.resume)(queue.name, direction)
         paused = rules.orders_of(queue.layout)["paused"]
@@ -156,7 +160,7 @@ class Command(DelayQCommand):
             self.stdout.write(f"{printable(queue.name)} is not paused")
 
     def search(self, queue: Queue, options: Mapping[str, Any], hide: Mask) -> None:
-        """Print the jobs in which a text stands."""
+        """Print the jobs that contain a text."""
         places, limit = options["places"] or SEARCHED, options["limit"]
         found = queue.broker.inspector.search(queue.name, options["text"], places=places, limit=limit)
         if options["json"]:
@@ -184,7 +188,7 @@ class Command(DelayQCommand):
         self.print_counts(counted, as_json=as_json)
 
     def print_list(self, *, as_json: bool) -> None:
-        """Every queue."""
+        """Print every queue."""
         broker = connections.broker()
         counts = {counts.queue: counts for counts in broker.inspector.all_counts()}
         queues = [as_dict(queue, counts.get(queue.name) or Counts(queue.name)) for queue in broker.queues()]
@@ -200,7 +204,7 @@ class Command(DelayQCommand):
             self.stdout.write(line)
 
     def cell(self, name: str, value: Any) -> object:
-        """A value of :func:`as_dict` in a table."""
+        """Return a value of :func:`as_dict` for a table."""
         if value in (None, ""):
             return "-"
         return duration(value) if name == "morgue_ttl" else value
@@ -222,12 +226,12 @@ def _content(job: Job, hide: Mask) -> str:
 
 
 def cell_of(value: object) -> object:
-    """A value of :func:`job_as_dict` in a table."""
+    """Return a value of :func:`job_as_dict` for a table."""
     return printable(value) if isinstance(value, str) else value
 
 
 def as_dict(queue: Queue, counts: Counts) -> dict[str, Any]:
-    """A queue, what is ordered for it and what lies in it, as plain data. What is not limited is None."""
+    """Return a queue, its policy and its counts as plain data. A missing limit is None."""
     orders = rules.orders_of(queue.layout)
     limits = orders["limits"]
     ttl_ms = limits.get("morgue_ttl_ms")

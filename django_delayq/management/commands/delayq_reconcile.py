@@ -1,4 +1,4 @@
-"""``manage.py delayq_reconcile``: bring the database and Redis into line now, not when it is their turn."""
+"""Command ``manage.py delayq_reconcile``: synchronise the database and Redis now instead of in rotation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ...worker import Changes
 from ..base import DelayQCommand
 
 State = OutboxJob.State
-#: rows that are looked at together
+#: rows that are checked together
 PAGE: Final = 500
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that synchronises the database and Redis."""
 
     help = (
         "Brings the database and Redis into line: durable jobs that wait or were lost (--outbox), the tables of failed "
@@ -39,7 +39,7 @@ class Command(DelayQCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         parser.add_argument(
             "--outbox",
             action="store_true",
@@ -63,7 +63,7 @@ class Command(DelayQCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:
-        """Do what was chosen, in this order."""
+        """Run the chosen reconciliations in a fixed order."""
         chosen = [name for name in ("outbox", "mirror", "buried", "refused") if options[name]]
         if not chosen:
             raise CommandError(
@@ -86,11 +86,11 @@ class Command(DelayQCommand):
     # --- the outbox
 
     def outbox(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
-        """Every duty of the outbox until none has anything to do.
+        """Run every duty of the outbox until none has work left.
 
         Returns:
-            By word: marks (ends taken down), kept (ends that wait, because somebody has the row in hand), lost (sent
-            again), waiting (dry run only), and the words of :class:`~django_delayq.outbox.relay.Verdict`.
+            Counts by word: marks (ends stored), kept (ends that wait, because another process has claimed the row),
+            lost (sent again), waiting (dry run only), and the words of :class:`~django_delayq.outbox.relay.Verdict`.
         """
         outboxes = [Outbox(alias) for alias in conf().outbox.databases]
         counts: Counter[str] = Counter()
@@ -128,17 +128,17 @@ class Command(DelayQCommand):
     # --- the mirror
 
     def mirror(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
-        """Returns how many rows there are now, by place; in a dry run how many there would be."""
+        """Rebuild the mirrors. Return the number of rows by place; in a dry run, how many there would be."""
         wanted = [options["queue"]] if options["queue"] else None
         if not options["dry_run"]:
             return rebuild(wanted)
         counted = [one for one in broker.inspector.all_counts() if wanted is None or one.queue in wanted]
         return {"failed": sum(one.failed for one in counted), "morgue": sum(one.morgue for one in counted)}
 
-    # --- graves that are lost
+    # --- lost morgue records
 
     def buried(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
-        """Returns how many durable jobs have lost their grave, and how many of them are jobs again."""
+        """Restore durable jobs whose morgue records were lost. Return the numbers of lost and restored jobs."""
         outboxes = [Outbox(alias) for alias in conf().outbox.databases]
         lost = [list(self._unknown(outbox, broker, State.BURIED, options)) for outbox in outboxes]
         count = sum(map(len, lost))
@@ -159,11 +159,14 @@ class Command(DelayQCommand):
             kicked.update(self._relay(outbox, broker))
         return dict(kicked)
 
-    # --- what Redis did not accept
+    # --- rows that Redis did not accept
 
     def refused(self, broker: DjangoBroker, options: dict[str, Any]) -> dict[str, int]:
-        """Returns how many rows were refused (found), how many of them are left as they are, because a newer job of
-        their id is there (overtaken), how many are sent again (again), and what became of these.
+        """Send refused rows again.
+
+        Returns:
+            Counts: refused rows (found), those left unchanged because a newer job of their id exists (overtaken), those
+            sent again (again), and the outcomes of these.
         """
         outboxes = [Outbox(alias) for alias in conf().outbox.databases]
         found = [[row for page in self._pages(outbox, State.REFUSED, options) for row in page] for outbox in outboxes]
@@ -185,23 +188,23 @@ class Command(DelayQCommand):
         return dict(counts)
 
     def _overtaken(self, outbox: Outbox, rows: list[Row]) -> set[int]:
-        """Plain jobs that would push a newer one of their id aside."""
+        """Return the rows of plain jobs that would replace a newer job of their id."""
         plain = [row.pk for row in rows if not row.digest]
         found: set[int] = set()
         for start in range(0, len(plain), PAGE):
             found |= outbox.overtaken(plain[start : start + PAGE], (*OutboxJob.WAITING, State.SENT))
         return found
 
-    # --- which rows
+    # --- selection of rows
 
     def _unknown(self, outbox: Outbox, broker: DjangoBroker, state: str, options: dict[str, Any]) -> Iterator[Row]:
-        """Rows in a state of which Redis knows nothing."""
+        """Yield rows in a state whose jobs are unknown to Redis."""
         reconciler = Reconciler(conf(), outbox, broker, Changes())
         for page in self._pages(outbox, state, options):
             yield from reconciler.unknown(page)
 
     def _pages(self, outbox: Outbox, state: str, options: dict[str, Any]) -> Iterator[list[Row]]:
-        """Rows in a state, of the queue and the ids that were given."""
+        """Yield pages of rows in a state, limited to the given queue and ids."""
         rows = outbox.rows.filter(state=state)
         if options["queue"]:
             rows = rows.filter(queue=options["queue"])

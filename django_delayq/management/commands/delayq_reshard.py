@@ -1,4 +1,4 @@
-"""``manage.py delayq_reshard``: another number of shards for a queue, while everybody goes on working."""
+"""Command ``manage.py delayq_reshard``: change the number of shards of a queue during operation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...core.operations.resharding import Progress
 from ...status.formatting import table
 from ..base import DelayQCommand, positive
 
-#: seconds between two looks of --wait
+#: seconds between two checks of --wait
 LOOK: Final = 0.5
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that changes the number of shards of a queue."""
 
     help = (
         "Changes the number of shards of a queue without a stop: new jobs go to the new shards, those in the old ones "
@@ -28,7 +28,7 @@ class Command(DelayQCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         parser.add_argument("queue", metavar="QUEUE")
         parser.add_argument("--shards", type=positive(int, "a whole number"), metavar="N", help="how many from now on")
         parser.add_argument("--wait", action="store_true", help="until no job is left in the old shards")
@@ -36,7 +36,7 @@ class Command(DelayQCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def run(self, **options: Any) -> None:
-        """Change, wait, show."""
+        """Change the number, wait, and show the result."""
         broker, name = connections.broker(), check_queue_name(options["queue"])
         if broker.known_queue(name) is None:
             known = ", ".join(broker.queue_names()) or "none yet"
@@ -50,7 +50,7 @@ class Command(DelayQCommand):
         self.show(name, broker.epochs.progress(name), as_json=options["json"])
 
     def show(self, name: str, epochs: list[Progress], *, as_json: bool) -> None:
-        """What lies in which epoch."""
+        """Print the counts of each epoch."""
         if as_json:
             self.print_json(
                 {

@@ -1,4 +1,4 @@
-"""``manage.py delayq_status``: what lies where, and who works on it."""
+"""Command ``manage.py delayq_status``: show queues, workers and Redis."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..base import DelayQCommand, positive
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that shows the status of the deployment."""
 
     help = "Shows the queues (delayed, ready, reserved, gated, failed, morgue, lag), the workers and Redis."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         parser.add_argument(
             "--watch",
@@ -39,7 +39,7 @@ class Command(DelayQCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Print once, or again and again."""
+        """Print the status once, or repeatedly."""
         broker = connections.broker()
         if options["watch"] is not None:
             self.watch(broker, options["watch"], json=options["json"])
@@ -49,7 +49,10 @@ class Command(DelayQCommand):
             self.print_lines(report(take(broker, recurring=True)))
 
     def watch(self, broker: Broker, seconds: float, *, json: bool) -> None:
-        """Look every ``seconds`` until interrupted. A Redis that is away is waited for, once it was there."""
+        """Print the status every ``seconds`` until interrupted.
+
+        An unavailable Redis is an error at the start only; later the command waits for it.
+        """
         rest = threading.Event()
         before: Snapshot | None = None
         trail = Trail()
@@ -67,11 +70,11 @@ class Command(DelayQCommand):
                 rest.wait(seconds)
         except KeyboardInterrupt:
             return
-        except BrokenPipeError:  # whoever read it is gone; the interpreter's own last flush must not fail for it too
+        except BrokenPipeError:  # the reader is gone; the interpreter's own last flush must not fail for it too
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def show(self, now: Snapshot, change: Change | None, trail: Trail, *, json: bool) -> None:
-        """One look of many."""
+        """Print one of many snapshots."""
         if json:
             self.print_json(as_json(now, change))
             self.stdout.flush()
@@ -88,6 +91,6 @@ class Command(DelayQCommand):
         self.stdout.flush()
 
     def print_lines(self, lines: Sequence[str]) -> None:
-        """Lines of text."""
+        """Print lines of text."""
         for line in lines:
             self.stdout.write(line)

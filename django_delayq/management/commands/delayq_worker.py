@@ -1,4 +1,4 @@
-"""``manage.py delayq_worker``: runs jobs. The process that a person starts supervises those that do the work."""
+"""Command ``manage.py delayq_worker``: run jobs. The started process supervises the processes that do the work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "delayq_worker"
 
 
 class Command(DelayQCommand):
-    """See ``help``."""
+    """Command that runs a worker."""
 
     help = (
         "Runs jobs until SIGTERM or Ctrl-C (the second one ends it at once). "
@@ -30,7 +30,7 @@ class Command(DelayQCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The command line."""
+        """Add the command's arguments."""
         number = positive(int, "a whole number")
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
         parser.add_argument("--threads", type=number, metavar="N", help="jobs at the same time in one process (5)")
@@ -74,7 +74,7 @@ class Command(DelayQCommand):
         )
 
     def run(self, **options: Any) -> None:
-        """Be a child, a single process, or a supervisor."""
+        """Run as a child, a single process, or a supervisor."""
         logs.configure(options["log_format"], options["verbosity"])
         told = birth()
         settings = conf()
@@ -104,7 +104,7 @@ class Command(DelayQCommand):
         self.supervise(config, options)
 
     def announce(self, settings: Conf, config: WorkerConfig, away: str) -> None:
-        """One line on stdout; what is odd on stderr."""
+        """Print one line on stdout, and warnings on stderr."""
         many = f"{config.processes} process{'es' if config.processes > 1 else ''} × {config.threads} threads"
         self.stdout.write(
             f"delayq_worker {__version__} (pid {os.getpid()}): {many}, queues {', '.join(config.queues)}, "
@@ -119,7 +119,7 @@ class Command(DelayQCommand):
                 self.stderr.write(self.style.WARNING(f"Note: {sentence}"))
 
     def supervise(self, config: WorkerConfig, options: dict[str, Any]) -> None:
-        """Keep the children running until told to stop."""
+        """Run the supervisor until it is stopped."""
         command = wiring.child_command(NAME, options, config)
         reload_on: frozenset[int] = frozenset()
         if options["reload"]:
@@ -130,16 +130,16 @@ class Command(DelayQCommand):
             sys.exit(code)
 
     def watch_code(self) -> None:
-        """Send this process SIGHUP when a file of the project changes, as Django's own reloader sees it."""
+        """Send this process SIGHUP when a file of the project changes, as detected by Django's autoreloader."""
 
         def changed(sender: object, file_path: Path, **_: object) -> bool:
             self.stdout.write(f"{file_path} changed, starting fresh processes")
             self.stdout.flush()
             os.kill(os.getpid(), signal.SIGHUP)
-            return True  # seen to: Django need not end this process
+            return True  # handled: Django must not end this process
 
         autoreload.file_changed.connect(changed, weak=False, dispatch_uid=NAME)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the supervisor listens
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the supervisor handles it
         reloader = autoreload.get_reloader()
         main = threading.main_thread()
         main.__dict__.setdefault("autoreload", True)

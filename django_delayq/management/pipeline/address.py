@@ -1,4 +1,4 @@
-"""How Spark's workers are told where Redis is: they have no settings and no Django."""
+"""Address of Redis for Spark's workers, which have no settings and no Django."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...core.errors import Misconfigured
 from ...pipeline.redis_door import config_of
 from ...settings.conf import SETTING, Conf
 
-#: the environment variable of Spark's workers that holds it
+#: environment variable of Spark's workers with the address
 ENV: Final = "DELAYQ_PIPELINE_REDIS"
 _SSL: Final = (
     "ca_certs",
@@ -32,12 +32,12 @@ _SSL: Final = (
 
 
 def spoken(settings: Conf) -> str:
-    """What ``DELAYQ["REDIS"]`` names, as the text that the option ``redis`` of the formats is.
+    """Return the value of ``DELAYQ["REDIS"]`` as text for the option ``redis`` of the formats.
 
-    The embedded Redis is started, if that is the one.
+    The embedded Redis is started if the settings use it.
 
     Raises:
-        Misconfigured: the settings name no usable Redis, or one that cannot be told to another process.
+        Misconfigured: the settings name no usable Redis, or one that cannot be passed to another process.
     """
     redis = settings.redis
     if isinstance(redis, Mapping):
@@ -52,10 +52,10 @@ def spoken(settings: Conf) -> str:
 
 
 def check_reach(text: str, master: str) -> None:
-    """Can the executors of another machine reach it?
+    """Check that executors on other machines can reach Redis.
 
     Raises:
-        Misconfigured: it listens on a socket of this one only.
+        Misconfigured: Redis listens only on a socket of this machine.
     """
     if master.startswith("local"):
         return
@@ -68,7 +68,7 @@ def check_reach(text: str, master: str) -> None:
 
 
 def of_client(client: Any) -> dict[str, Any]:
-    """What to write in ``DELAYQ["REDIS"]`` so that it leads to where a client of redis-py leads.
+    """Return a value for ``DELAYQ["REDIS"]`` that connects to the same Redis as a redis-py client.
 
     Raises:
         Misconfigured: its password comes from a program of this process.
@@ -103,7 +103,7 @@ def of_client(client: Any) -> dict[str, Any]:
 
 
 def _access(given: Mapping[str, Any], *, tls: bool | None) -> dict[str, Any]:
-    """User, password and TLS of the arguments of a connection; ``tls`` None = they say themselves whether there is."""
+    """Return user, password and TLS from connection arguments; ``tls`` None = take TLS from the arguments."""
     if given.get("credential_provider") is not None:
         raise Misconfigured(
             f"the cache that {SETTING}['REDIS'] names gets its password from a credential_provider, which Spark's "

@@ -1,4 +1,4 @@
-"""A look before something is done, and the question whether to do it; on stderr, because stdout is for machines."""
+"""Preview and confirmation before an action; on stderr, because stdout is for machine-readable output."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Is there somebody who could be asked?
+    """Check that a confirmation is given or possible.
 
     Raises:
-        CommandError: there is not, and the command line does not say yes.
+        CommandError: stdin is no terminal, and the command line has no --yes.
     """
     if not options["yes"] and not sys.stdin.isatty():
         raise CommandError("Nobody is there to say yes: repeat the command with --yes, or with --dry-run", returncode=2)
 
 
 def agreed(command: common.Desk, question: str, options: Mapping[str, Any]) -> bool:
-    """Whether somebody says yes: on the command line, or now."""
+    """Return True if the action is confirmed, on the command line or by the answer to ``question``."""
     if options["yes"]:
         return True
     check(options)
@@ -38,7 +38,7 @@ def agreed(command: common.Desk, question: str, options: Mapping[str, Any]) -> b
 
 
 def preview(command: common.Desk, selection: Selection, options: Mapping[str, Any]) -> None:
-    """How many jobs of which kinds were chosen, and the first of them."""
+    """Print the numbers of selected jobs by queue, task and state, and the first jobs."""
     if not selection.total:
         return
     groups = [

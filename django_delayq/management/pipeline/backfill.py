@@ -1,4 +1,4 @@
-"""``delayq_pipeline backfill``: computes days anew from the events that are kept."""
+"""Subcommand ``delayq_pipeline backfill``: recompute days from the stored events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HELP: Final = "compute the attempts and figures of some days anew from their eve
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     for name, dest, text in (("--from", "first", "the first day, of UTC"), ("--to", "last", "the last day")):
         parser.add_argument(name, dest=dest, type=common.day, required=True, metavar="DAY", help=f"{text}: 2026-11-21")
     common.add_spark(parser)
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Compute and write."""
+    """Compute and write the days."""
     first, last = options["first"], options["last"]
     if last < first:
         raise CommandError(f"--to {last} lies before --from {first}", returncode=2)

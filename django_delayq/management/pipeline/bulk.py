@@ -1,4 +1,4 @@
-"""``delayq_pipeline bulk``: a job for each row of files or of a model."""
+"""Subcommand ``delayq_pipeline bulk``: create a job for each row of files or of a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HELP: Final = "schedule a job for each row of files or of a model, in a run that
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     source = parser.add_argument_group("rows")
     source.add_argument("paths", nargs="*", metavar="PATH", help="files or folders, also URLs that Spark can open")
     source.add_argument(
@@ -60,7 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "now on like +2h30m; without it the jobs are due at once",
     )
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        # "args" is a word of Django's own among the options of a command
+        # "args" is reserved among the options of a Django command
         made.add_argument(
             f"--{name}",
             dest=f"{name}_columns",
@@ -104,7 +104,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> int | None:
-    """Look, write, and say what came of it."""
+    """Preview, write, and print the result."""
     source, wanted = _source(options), _wanted(options)
     if options["dry_run"]:
         with common.session(command, options, "delayq bulk dry run") as spark:
@@ -153,7 +153,7 @@ def _write(
     from ...pipeline.bulk import bulk, rehearse
 
     _attach(spark, options)
-    # What exists is gone on with: it was looked at when it began.
+    # An existing bulk load is resumed without a preview, which was shown when it began.
     if not options["yes"] and runs.read_run(ours.broker(), wanted.run_id or "") is None:
         look = rehearse(spark, source, wanted, storm_above=options["storm"])
         found = look.dangers if wanted.quarantine else look.warnings
@@ -161,7 +161,7 @@ def _write(
             raise CommandError(
                 "\n".join([*found, "Nothing was written. --dry-run tells more; --yes writes all the same."])
             )
-    ours.queue(wanted.queue)  # which is made with the shards and the limits of the settings, if there is none
+    ours.queue(wanted.queue)  # created with the shards and limits of the settings, if it does not exist
     bar = common.progress(command, "bulk", options)
     seen: dict[str, int] = {}
 
@@ -181,7 +181,7 @@ def _write(
 
 
 def _in_its_thread(watch: Callable[[Mapping[str, int], int | None], None]) -> Callable[..., None]:
-    """Gives the database's connection of a thread back after each word: the thread is not ours."""
+    """Return ``watch`` wrapped to close the thread's database connections after each call: the thread is not ours."""
 
     def told(counts: Mapping[str, int], total: int | None) -> None:
         try:
@@ -212,7 +212,7 @@ def _format(options: Mapping[str, Any]) -> str:
 
 
 def _wanted(options: Mapping[str, Any]) -> BulkOptions:
-    """The options of the bulk write: those of the command line over those of the task and of the settings."""
+    """Return the options of the bulk load: the command line overrides the task and the settings."""
     from ...pipeline.bulk import BulkOptions
     from .address import ENV
 
@@ -250,7 +250,7 @@ def _wanted(options: Mapping[str, Any]) -> BulkOptions:
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line ordered, for the run's row, which is no place for secrets."""
+    """Return the command line's options for the run's row, without secrets."""
     names = ("model", "filter", "id", "due", "args_columns", "kwargs_columns", "payload", "score", "rate", "master")
     files = {"paths": [without_user(path) for path in options["paths"]], "format": _format(options)}
     return {**(files if options["paths"] else {}), **{name: value for name in names if (value := options.get(name))}}
@@ -273,7 +273,7 @@ def _told(result: BulkResult) -> dict[str, Any]:
 
 
 def _show(command: common.Desk, found: DryRun, options: Mapping[str, Any]) -> None:
-    """For people on stderr, for machines as the last line."""
+    """Print a dry run as readable text on stderr, and as JSON in the last line."""
     lines = [
         f"{found.rows:,} rows, {found.due_now:,} of them due already; about {found.bytes_per_job:,.0f} bytes a "
         f"job, {found.memory / 1e6:,.1f} MB in all"

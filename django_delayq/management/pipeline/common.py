@@ -1,4 +1,4 @@
-"""What the subcommands share: options of Spark, its session, the settings as the pipeline wants them, the last line."""
+"""Shared parts of the subcommands: Spark's options and session, the pipeline's settings, the last line of output."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
     from pyspark.sql import SparkSession
 
-# exit codes, beside 0 (done), 1 (failed) and 2 (wrong use)
+# exit codes, in addition to 0 (done), 1 (failed) and 2 (wrong use)
 MISSING: Final = 3
 STOPPED: Final = 4
 
 
 class Desk(Protocol):
-    """What a subcommand sees of the command: :class:`~django_delayq.management.commands.delayq_pipeline.Command`."""
+    """Part of :class:`~django_delayq.management.commands.delayq_pipeline.Command` that a subcommand uses."""
 
     stdout: OutputWrapper
     stderr: OutputWrapper
-    #: whether somebody wants an end
+    #: stop request by a signal
     stopping: Stopping
 
 
@@ -43,7 +43,7 @@ class Desk(Protocol):
 
 
 def add_spark(parser: ArgumentParser) -> None:
-    """``--master`` and ``--conf``."""
+    """Add ``--master`` and ``--conf``."""
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", metavar="URL", help="where it runs (default: DELAYQ['PIPELINE']['master'], local)")
     group.add_argument(
@@ -64,7 +64,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def day(text: str) -> date:
-    """An argparse type: a day like 2026-11-21."""
+    """Return a day like 2026-11-21, as an argparse type."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -75,7 +75,7 @@ def day(text: str) -> date:
 
 
 def root(settings: Conf | None = None) -> str:
-    """The folder of the history: a relative one lies in the project's ``BASE_DIR``, a URL stays as it is."""
+    """Return the folder of the history. A relative one is below the project's ``BASE_DIR``, a URL is not changed."""
     given = (settings or conf()).pipeline.root
     if "://" in given:
         return given
@@ -84,15 +84,15 @@ def root(settings: Conf | None = None) -> str:
 
 
 def format_options(settings: Conf | None = None) -> dict[str, str]:
-    """The options with which the formats ``delayq`` and ``delayq.events`` find Redis, within :func:`session`."""
+    """Return the options by which the formats ``delayq`` and ``delayq.events`` find Redis, within :func:`session`."""
     return {"redisEnv": address.ENV, "prefix": (settings or conf()).prefix}
 
 
 def session_options(options: Mapping[str, Any], app: str, settings: Conf | None = None) -> SessionOptions:
-    """What the command line and the settings order of Spark.
+    """Return the options of Spark from the command line and the settings.
 
     Raises:
-        Misconfigured: Redis cannot be told to Spark's workers, or they cannot reach it.
+        Misconfigured: the address of Redis cannot be passed to Spark's workers, or they cannot reach it.
     """
     settings = settings or conf()
     master = options.get("master") or settings.pipeline.master
@@ -111,16 +111,16 @@ def session_options(options: Mapping[str, Any], app: str, settings: Conf | None 
 
 @contextlib.contextmanager
 def session(command: Desk, options: Mapping[str, Any], app: str, *, patient: bool = False) -> Iterator[SparkSession]:
-    """Spark, with the formats registered and Redis known to it and to this process by :func:`format_options`.
+    """Open a Spark session with the formats registered and the address of Redis set for :func:`format_options`.
 
     Args:
-        app: what Spark calls the application.
-        patient: leave Spark's jobs alone when somebody wants an end, because the block looks at ``command.stopping``
-            itself. Otherwise they are cancelled, and the block has to expect an exception.
+        app: Spark's name for the application.
+        patient: do not cancel Spark's jobs after a stop request, because the block checks ``command.stopping`` itself.
+            Otherwise they are cancelled, and the block has to expect an exception.
 
     Raises:
-        SparkMissing: Spark or Java is not there.
-        Stopped: an end was wanted before it began.
+        SparkMissing: Spark or Java is not installed.
+        Stopped: a stop was requested before it began.
     """
     wanted = session_options(options, app)
     os.environ.update(wanted.environ)
@@ -133,17 +133,17 @@ def session(command: Desk, options: Mapping[str, Any], app: str, *, patient: boo
 
 @contextlib.contextmanager
 def recorded(command: Desk, kind: str, run_id: str, *, endless: bool = False, **about: Any) -> Iterator[Record]:
-    """The run's row of :class:`~django_delayq.models.PipelineRun`, see :func:`~django_delayq.history.records.record`.
+    """Create and update the run's :class:`~django_delayq.models.PipelineRun`.
 
-    A block that is through is ``finished``, whatever signals came; a block that sees itself cut short raises
-    :class:`Stopped`.
+    See :func:`~django_delayq.history.records.record`. A block that completes is ``finished``, even after a signal. A
+    block that detects that it was cut short raises :class:`Stopped`.
 
     Args:
-        endless: the block ends only when somebody wants an end: its row says ``stopped``.
-        about: what else the row tells: queue, task, total, detail.
+        endless: the block ends only after a stop request: its row becomes ``stopped``.
+        about: further values of the row: queue, task, total, detail.
 
     Raises:
-        Stopped: an end was wanted, and the block failed for it.
+        Stopped: a stop was requested, and the block failed because of it.
         PipelineError: Spark failed; the text is short.
     """
     with record(kind, run_id, **about) as kept:
@@ -160,12 +160,12 @@ def recorded(command: Desk, kind: str, run_id: str, *, endless: bool = False, **
 
 
 def progress(command: Desk, what: str, options: Mapping[str, Any]) -> Progress:
-    """The bar on stderr; none with ``--verbosity 0``."""
+    """Return the progress bar on stderr; none with ``--verbosity 0``."""
     return Progress(what, stream=_plain(command), quiet=options.get("verbosity") == 0)
 
 
 def say(command: Desk, text: str, options: Mapping[str, Any]) -> None:
-    """A line for people, on stderr; none with ``--verbosity 0``."""
+    """Print a line on stderr; none with ``--verbosity 0``."""
     if options.get("verbosity") != 0:
         screen = _plain(command)
         screen.write(f"{text}\n")
@@ -173,27 +173,27 @@ def say(command: Desk, text: str, options: Mapping[str, Any]) -> None:
 
 
 def _plain(command: Desk) -> Screen:
-    """stderr as it is: Django writes everything there in red, and ends each piece with a line."""
+    """Return the raw stderr: Django's wrapper prints everything in red, and ends each piece with a newline."""
     wrapper: Any = command.stderr
     screen: Screen = wrapper._out
     return screen
 
 
 def finish(command: Desk, result: Mapping[str, Any]) -> None:
-    """The last line of stdout: what came of it, as one line of JSON."""
+    """Print the result as the last line of stdout, as one line of JSON."""
     command.stdout.write(json.dumps(result, default=str, ensure_ascii=False))
     command.stdout.flush()
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Whether it comes from Spark, whose texts are long."""
+    """Return True if the error comes from Spark, whose messages are long."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def told(error: BaseException) -> str:
-    """What an error says, without the stack of Java that Spark appends to it.
+    """Return the message of an error without the Java stack that Spark appends to it.
 
-    Of an error in one of Spark's Python workers that is the worker's last line.
+    For an error in one of Spark's Python workers this is the worker's last line.
     """
     text = str(error).strip()
     lines = [line for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""``delayq_pipeline compact``: makes the many small files of a day few."""
+"""Subcommand ``delayq_pipeline compact``: merge the many small files of a day into few."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HELP: Final = "make the many small files of each past day one; once a day is eno
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     keeping.days_option(parser, "--older-than", 2.0, "only days that ended so many days ago (2)")
     common.add_spark(parser)
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Compact, and say which days."""
+    """Compact days, and print which ones."""
     run_id = keeping.new_run("compact")
     with (
         common.recorded(command, "compact", run_id, detail=keeping.asked(options)) as kept,

@@ -1,4 +1,4 @@
-"""The bar of a work over many days: backfill, compact, purge."""
+"""Progress bar of work over many days: backfill, compact, purge."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def following_days(command: common.Desk, what: str, options: Mapping[str, Any], kept: Record) -> Iterator[OnDays]:
-    """Shows how far the work is, and keeps the run's row in step; the value is to be told of it.
+    """Yield a callback that shows the progress and updates the run's row.
 
-    Where nobody counts rows the bar counts days.
+    If rows are not counted, the bar counts days.
     """
     bar = common.progress(command, what, options)
 

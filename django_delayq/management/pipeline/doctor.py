@@ -1,6 +1,6 @@
-"""``delayq_pipeline doctor``: what the pipeline needs, what of it is there, and how to get the rest.
+"""Subcommand ``delayq_pipeline doctor``: check the requirements of the pipeline, with advice for missing ones.
 
-Works where nothing of it is installed. Changes nothing: what is written to see whether it can be is taken away again.
+It works even if nothing is installed, and changes nothing: files written to test a folder are deleted again.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from .address import check_reach, spoken
 
 HELP: Final = "say what the pipeline needs, what of it is missing here and how to get it (exit code 3 if anything is)"
 NEEDS_SPARK: Final = False
-#: free space at the root that is worth a warning
+#: free space at the root below which a warning is printed
 LITTLE_SPACE: Final = 1 << 30
-#: part of a stream's cap above which unread events are worth a warning
+#: part of a stream's cap above which unread events cause a warning
 NEARLY_FULL: Final = 0.7
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--master", metavar="URL", help="look at it for this master of Spark, not that of the settings")
 
 
 def run(command: Any, options: Mapping[str, Any]) -> int | None:
-    """Ask, print, and say by the exit code whether something is missing."""
+    """Run the checks and print the findings. Return the exit code for missing requirements."""
     settings = conf()
     master = options["master"] or settings.pipeline.master
     styles = {"OK": command.style.SUCCESS, "WARN": command.style.WARNING, "ERROR": command.style.ERROR}
@@ -71,7 +71,7 @@ def run(command: Any, options: Mapping[str, Any]) -> int | None:
 
 
 def answers(settings: Conf, master: str) -> Iterator[Finding]:
-    """All findings, in order."""
+    """Yield all findings, in order."""
     yield Finding("OK", "python", f"{sys.version.split()[0]}, {sys.executable}; Spark's workers use the same one")
     yield from _packages(settings)
     yield from _java()
@@ -120,7 +120,7 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
         check_reach(spoken(settings), master)
         broker = ours.broker()
         info = broker.connection.check()
-        # {} where INFO is not allowed; a cluster is as forgetful as the most forgetful of its masters
+        # {} if INFO is not allowed; the settings of a cluster are those of its worst master
         nodes = list(memory_of(broker).values()) if broker.connection.cluster and info else [info]
     except (DelayQError, RedisError) as error:
         yield Finding("ERROR", "redis", f"{error}. Is it running, and is {SETTING}['REDIS'] right?")
@@ -136,7 +136,7 @@ def _redis(settings: Conf, master: str) -> Iterator[Finding]:
 
 
 def _eviction(nodes: Sequence[Mapping[str, Any]]) -> Finding:
-    """Does Redis, or any node of it, throw away what is in it?"""
+    """Check the eviction policy of Redis, or of each node of it."""
     policies = sorted({str(node.get("maxmemory_policy", "unknown")) for node in nodes})
     bad = next((policy for policy in policies if policy.startswith("allkeys")), None)
     if bad is not None:
@@ -154,7 +154,7 @@ def _eviction(nodes: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _cap(settings: Conf) -> Iterator[Finding]:
-    """For how long do the streams hold what happens, at the rate at which it does?"""
+    """Check how long the streams keep events at their current rate."""
     cap = settings.events.cap
     if not cap:
         yield Finding(
@@ -169,7 +169,7 @@ def _cap(settings: Conf) -> Iterator[Finding]:
     shortest: tuple[float, str] | None = None
     for (queue, _), stream in streams.streams(broker, places).items():
         if stream.first is None or stream.length < 100:
-            continue  # too few to say anything about a rate
+            continue  # too few to estimate a rate
         seconds = (streams.parts(stream.last)[0] - streams.parts(stream.first)[0]) / 1000
         holds = seconds * cap / stream.length
         if shortest is None or holds < shortest[0]:
@@ -191,7 +191,7 @@ def _cap(settings: Conf) -> Iterator[Finding]:
 
 
 def _unread(settings: Conf) -> Iterator[Finding]:
-    """Does the history keep up?"""
+    """Check that the history keeps up with the events."""
     name, cap = settings.pipeline.consumer, settings.events.cap
     broker = ours.broker()
     if name not in {one.name for one in events.consumers(broker)}:
@@ -278,12 +278,12 @@ def _root(root: str, master: str) -> Iterator[Finding]:
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """The folder, made for the length of the block where it was not there."""
+    """Create the folder for the length of the block if it does not exist."""
     absent = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
         for one in absent:
-            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+            with contextlib.suppress(OSError):  # another process has put something there meanwhile
                 one.rmdir()

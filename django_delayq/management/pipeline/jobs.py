@@ -1,4 +1,4 @@
-"""``delayq_pipeline jobs``: something is done to all jobs for which a condition of SQL is true."""
+"""Subcommand ``delayq_pipeline jobs``: run an action on all jobs that match an SQL condition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VERBS: Final = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     parser.add_argument(
         "verb", choices=tuple(_VERBS), help="; ".join(f"{verb}: {text}" for verb, text in _VERBS.items())
     )
@@ -54,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """An argparse type: a time like 90s or 2h30m, in seconds."""
+    """Return a time span like 90s or 2h30m in seconds, as an argparse type."""
     from ...pipeline.expressions import seconds as read
 
     try:
@@ -64,7 +64,7 @@ def seconds(text: str) -> float:
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Choose, show, ask, do; each job only if it is still what was shown."""
+    """Select, show, confirm and run; each job only if it has not changed since it was selected."""
     from ...pipeline.maintain import FOR, carry_out
 
     wanted = _wanted(options)
@@ -103,10 +103,10 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
 
 
 def choose(command: common.Desk, spark: Any, wanted: MaintainOptions) -> Selection:
-    """The jobs that are meant.
+    """Return the selected jobs.
 
     Raises:
-        Stopped: somebody wanted an end meanwhile.
+        Stopped: a stop was requested meanwhile.
     """
     from ...pipeline.maintain import choose as look
 
@@ -118,7 +118,7 @@ def choose(command: common.Desk, spark: Any, wanted: MaintainOptions) -> Selecti
 
 
 def groups(selection: Selection) -> list[dict[str, Any]]:
-    """How many jobs of which kinds, for the last line."""
+    """Return the numbers of jobs by queue, task and state, for the last line."""
     return [
         {"queue": group.queue, "task": group.task, "state": group.state, "jobs": group.jobs}
         for group in selection.groups

@@ -1,4 +1,4 @@
-"""What the subcommands of the history share: the settings as the driver wants them, and the way to the database."""
+"""Shared parts of the history subcommands: the driver's settings, and the writing of metrics to the database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_reading(parser: ArgumentParser) -> None:
-    """``--queues``, ``--max-rows`` and ``--allow-loss``."""
+    """Add ``--queues``, ``--max-rows`` and ``--allow-loss``."""
     parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
     parser.add_argument(
         "--max-rows",
@@ -41,17 +41,17 @@ def add_reading(parser: ArgumentParser) -> None:
 
 
 def days_option(parser: ArgumentParser, name: str, default: float | None, text: str) -> None:
-    """An option that is a number of days."""
+    """Add an option that is a number of days."""
     parser.add_argument(name, type=positive(float, "a number of days"), default=default, metavar="DAYS", help=text)
 
 
 def new_run(kind: str) -> str:
-    """A name for a run that nobody has named."""
+    """Return a generated name for a run."""
     return f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
 def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
-    """The driver of the history, as settings and command line have it."""
+    """Return the driver of the history, configured from settings and command line."""
     from ...pipeline.history import History
     from ...pipeline.options import HistoryOptions
 
@@ -78,22 +78,22 @@ def driver(spark: SparkSession | None, options: Mapping[str, Any]) -> History:
 
 
 def write_hours(table: pyarrow.Table, days: list[date]) -> None:
-    """The figures of whole days into the database; what Spark's driver calls when they are computed."""
+    """Write the metrics of whole days to the database. Spark's driver calls this when they are computed."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()  # between two runs of a stream a night may lie
+            connection.close_if_unusable_or_obsolete()  # a stream may be idle for a whole night
     replace_days(table, days)
 
 
 def unread(queues: Iterable[str] = ()) -> int:
-    """Events that the history has not read yet."""
+    """Return the number of events that the history has not read yet."""
     only = set(queues)
     lag = events.lag(ours.broker(), conf().pipeline.consumer)
     return sum(one.entries for one in lag if not only or one.queue in only)
 
 
 def asked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command line ordered, for the run's row; no secret can be among it."""
+    """Return the command line's options for the run's row; none of them can be secret."""
     names = ("queues", "max_rows", "interval", "first", "last", "older_than", "allow_loss", "master")
     found = {name: options[name] for name in names if options.get(name)}
     return {
@@ -103,7 +103,7 @@ def asked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, int | None]]:
-    """How far the streams of a session are: the events of the batches that are over."""
+    """Return a function for the progress of a session's streams: the number of events in finished batches."""
     counted: dict[str, int] = {}
 
     def look() -> tuple[int, int | None]:
@@ -116,7 +116,7 @@ def counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, i
 
 
 def told(summary: Summary) -> dict[str, Any]:
-    """What a summary says, for the last line and for the run's row."""
+    """Return the values of a summary, for the last line and for the run's row."""
     return {
         "rows": summary.rows,
         "bad": summary.bad,

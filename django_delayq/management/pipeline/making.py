@@ -1,4 +1,4 @@
-"""What the makers of jobs share: what the command line, the task and the settings say of the jobs of rows."""
+"""Options of the job writer, shared by the subcommands that create jobs from rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ...settings.conf import conf
 
 
 def names(text: str) -> tuple[str, ...]:
-    """An argparse type: columns or fields like ``pk,day``."""
+    """Return columns or fields like ``pk,day``, as an argparse type."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def known_task(name: str, *, payload: str | None) -> Task:
-    """The task of a name, if its jobs can be made.
+    """Return the task of this name, if its jobs can be created.
 
     Args:
-        payload: where the payload of a merged one comes from.
+        payload: source of the payload of a merged task.
 
     Raises:
-        CommandError: there is no such task, or its jobs want a payload and have none, or the other way round.
+        CommandError: there is no such task, or its jobs need a payload and have none, or the other way round.
     """
     task = registry.get(name)
     if task is None:
@@ -39,11 +39,11 @@ def known_task(name: str, *, payload: str | None) -> Task:
 
 
 def policies(queue: str, task: Task | None, **given: object) -> dict[str, str]:
-    """Options of the writer: what a call of ``schedule()`` takes from the task and the settings.
+    """Return options of the writer: the values that ``schedule()`` takes from the task and the settings.
 
     Args:
-        task: None = the jobs have none.
-        given: options that go before those of the task; None = it was not given.
+        task: the task; None if the jobs have none.
+        given: options that override those of the task; None = not given.
     """
     said: dict[str, Any] = {
         "shards": ours.configured_shards(queue),

@@ -1,4 +1,4 @@
-"""``delayq_pipeline purge``: takes old days away, from the lake and from the database."""
+"""Subcommand ``delayq_pipeline purge``: delete old days from the lake and from the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     for name in _TABLES:
         keeping.days_option(
             parser, f"--{name}", None, f"keep so many days of the {name}, not keep_{name}_days of the settings"
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Take away, and say what."""
+    """Delete old days, and print which ones."""
     settings = conf().pipeline
     keep = {name: options[name] or getattr(settings, f"keep_{name}_days") for name in _TABLES}
     if options["dry_run"]:
@@ -56,7 +56,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}
         kept.progress(rows=sum(rows.values()), detail={"days": days, "database": rows})
-        # The last, because all else can be done without Redis.
+        # Last, because everything else can be done without Redis.
         forgotten = _forget_runs(keep["hours"])
         kept.progress(detail={"days": days, "database": rows, "bulk_runs": forgotten})
     told = {"run_id": run_id, "state": "finished", "days": days, "database": rows, "bulk_runs": forgotten}
@@ -64,7 +64,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
 
 
 def _forget_runs(days: float | None) -> int:
-    """Forgets what Redis remembers of bulk writes that are as old; how many there were."""
+    """Delete the records of equally old bulk loads from Redis. Return their number."""
     return 0 if days is None else len(runs.forget_old(ours.broker(), round(days * _DAY_MS)))
 
 
@@ -92,7 +92,7 @@ def _would_go(history: History, keep: Mapping[str, float | None]) -> dict[str, A
 
 @contextlib.contextmanager
 def _spark(command: common.Desk, options: Mapping[str, Any], app: str) -> Iterator[SparkSession | None]:
-    """A session, where folders alone do not do."""
+    """Yield a Spark session, or None if the history's folders can be handled without Spark."""
     if "://" not in common.root() and conf().pipeline.format == "parquet":
         yield None
         return

@@ -1,4 +1,4 @@
-"""``delayq_pipeline reconcile``: rows that need a job, against the jobs that there are; what is missing is put back."""
+"""Subcommand ``delayq_pipeline reconcile``: compare rows that need a job with existing jobs, restore missing ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELP: Final = "compare a table with the queue: put back the jobs that rows need 
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     rows = parser.add_argument_group("rows that need a job")
     rows.add_argument("--model", required=True, metavar="APP.MODEL")
     rows.add_argument("--filter", metavar="JSON", help="""lookups that are true of them, like '{"status": "placed"}'""")
@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="when a job is due that is put back: a field, a moment like "
         "2026-11-21T08:00:00+01:00, or a time from now on like +2h30m; without it at once",
     )
-    # Django takes what is called args for itself.
+    # Django uses the name args itself.
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
         jobs.add_argument(
             f"--{name}",
@@ -86,7 +86,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Compare, put back, and say what came of it."""
+    """Compare, restore missing jobs, and print the result."""
     from ...pipeline.reconcile import Reconciliation
     from ...pipeline.table import attach
 
@@ -128,7 +128,7 @@ def _put_back(
     options: Mapping[str, Any],
 ) -> dict[str, int]:
     if found.missing:
-        ours.queue(comparison.queue)  # made with the shards and the limits of the settings, if there is none
+        ours.queue(comparison.queue)  # created with the shards and limits of the settings, if it does not exist
     bar = common.progress(command, "put back", options)
     try:
         outcomes = comparison.put_back(found, run_id=run_id, watch=_shown(bar.update))
@@ -144,7 +144,7 @@ def _put_back(
 def _warned(
     command: common.Desk, bad: int, first: Sequence[tuple[str | None, str]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Says on stderr, and in the last line, which rows will never have a job unless somebody mends them."""
+    """Report on stderr, and in the last line, the rows that cannot have a job until they are corrected."""
     if not bad:
         return {}
     lines = [f"WARNING: {bad:,} rows can have no job, and are passed over until they are mended. The first:"]
@@ -200,11 +200,11 @@ def _told(found: Found) -> dict[str, Any]:
     }
 
 
-# -- what is wanted ----------------------------------------------------------------------------------------------------
+# -- options -----------------------------------------------------------------------------------------------------------
 
 
 def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
-    """The options of the comparison, checked as far as they can be without Spark."""
+    """Return the options of the comparison, checked as far as possible without Spark."""
     from ...pipeline.bulk import BulkOptions
     from ...pipeline.reconcile import ReconcileOptions
     from ...pipeline.table import Table
@@ -239,7 +239,7 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
             scratch=_scratch(options),
             outbox=tuple(settings.outbox.databases),
         )
-        # Said here rather than by a worker of Spark's, which takes twenty seconds and many more words.
+        # Checked here, because a Spark worker takes twenty seconds and a long message to report it.
         Table.of(TableOptions(found.model, tuple(found.filters), (*found.columns, found.created), found.using))
         return replace(found, written=options["using"] or router.db_for_write(apps.get_model(found.model)))
     except DelayQError as error:
@@ -247,13 +247,13 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
 
 
 def _scratch(options: Mapping[str, Any]) -> str | None:
-    """Where rows that are no jobs lie until they are told of: on a cluster where all machines see it."""
+    """Return the folder for refused rows until they are reported; on a cluster, one that all machines can access."""
     local = (options["master"] or conf().pipeline.master).startswith("local")
     return None if local else f"{common.root()}/_reconcile"
 
 
 def _clock(wanted: ReconcileOptions) -> Callable[[], float]:
-    """The clock of the rows' database, Unix ms."""
+    """Return a function for the time of the rows' database in Unix ms."""
     model: Any = apps.get_model(wanted.model)
     alias = wanted.using or router.db_for_read(model)
 

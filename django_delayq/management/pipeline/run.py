@@ -1,4 +1,4 @@
-"""``delayq_pipeline run``: reads what happened since the last time, and ends."""
+"""Subcommand ``delayq_pipeline run``: read the events since the last run, and end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HELP: Final = "read the events since the last time into the history, and end; fo
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     keeping.add_reading(parser)
     common.add_spark(parser)
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Read, compute, write; then say what came of it."""
+    """Read, compute and write, then print the result."""
     run_id, total = keeping.new_run("history"), keeping.unread(options["queues"])
     with (
         common.recorded(command, "history", run_id, total=total, detail=keeping.asked(options)) as kept,

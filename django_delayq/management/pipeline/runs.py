@@ -1,4 +1,4 @@
-"""``delayq_pipeline runs``: what ran lately, and what came of it."""
+"""Subcommand ``delayq_pipeline runs``: list recent pipeline runs and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLUMNS: Final = ("started", "kind", "run", "state", "took", "rows", "created",
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("--kind", choices=PipelineRun.Kind.values, help="only these")
     parser.add_argument("--state", choices=(*PipelineRun.State.values, "died"), help="only these")
     parser.add_argument("--run-id", metavar="ID", help="only the tries of this run")
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: Any, options: Mapping[str, Any]) -> None:
-    """Look and print."""
+    """Read and print the runs."""
     found = PipelineRun.objects.all()
     for field, name in (("kind", "kind"), ("run_id", "run_id")):
         if options[name]:
@@ -60,7 +60,7 @@ def run(command: Any, options: Mapping[str, Any]) -> None:
 
 
 def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
-    """A run as the JSON tells it. Times are in UTC."""
+    """Return a run as JSON values. Times are in UTC."""
     return {
         "run_id": row.run_id,
         "kind": row.kind,
@@ -81,7 +81,7 @@ def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
 
 
 def _seconds(row: PipelineRun, now: datetime) -> float:
-    """How long it took, or takes; of one that died as long as it was heard of."""
+    """Return the duration of a run; for one that died, until its last update."""
     running = state_of(row, now) == PipelineRun.State.RUNNING
     return ((row.ended_at or (now if running else row.seen_at)) - row.started_at).total_seconds()
 

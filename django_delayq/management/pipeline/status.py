@@ -1,4 +1,4 @@
-"""``delayq_pipeline status``: how far the history is, and what it has. Works without Spark."""
+"""Subcommand ``delayq_pipeline status``: show the progress and the contents of the history. Works without Spark."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PENDING: Final = "_pending_days"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(command: Any, options: Mapping[str, Any]) -> None:
-    """Look and print."""
+    """Read and print the status."""
     told = look()
     if options["json"]:
         common.finish(command, told)
@@ -40,7 +40,7 @@ def run(command: Any, options: Mapping[str, Any]) -> None:
 
 
 def look() -> dict[str, Any]:
-    """The status, as the JSON tells it.
+    """Return the status as JSON values.
 
     Raises:
         QueueUnavailable: Redis cannot be reached.
@@ -59,7 +59,7 @@ def look() -> dict[str, Any]:
         "pending_days": None,
         "tables": None,
     }
-    if "://" not in root:  # what lies in an object store only Spark can tell
+    if "://" not in root:  # only Spark can list the contents of an object store
         files = files_at(root, None)
         told["pending_days"] = files.names(PENDING)
         told["tables"] = {name: _table(files, name) for name in TABLES}
@@ -89,7 +89,7 @@ def _table(files: Files, name: str) -> dict[str, Any]:
 
 
 def drawn(told: Mapping[str, Any]) -> list[str]:
-    """The status as lines of text."""
+    """Return the status as lines of text."""
     last = told["last_run"]
     lines = [f"history in {told['root']}, read as {told['consumer']!r}"]
     if last is None:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the first asks for an orderly end, the second ends the process at once."""
+"""Handling of SIGTERM and Ctrl-C: the first requests an orderly stop, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: seconds between two looks at whether somebody wants an end
+#: seconds between two checks for a stop request
 LOOK: Final = 0.2
 
 
 class Stopped(BaseException):
-    """Somebody wanted an end before the work was done. No error: nobody who takes care of errors is to catch it."""
+    """Stop before the work was done. Not an Exception, so that error handlers do not catch it."""
 
 
 class Stopping:
-    """Whether somebody wants an end; to be called, as ``stop()`` of a long run, from any thread.
+    """Stop request by a signal; may be called, as ``stop()`` of a long run, from any thread.
 
-    A context manager: outside of the block signals mean what they meant before. In a thread that is not the main one
-    signals cannot be listened to, and nobody is ever asked to stop.
+    A context manager: outside of the block the previous signal handlers apply. In a thread other than the main one
+    signals cannot be handled, and a stop is never requested.
     """
 
     def __init__(self) -> None:
-        #: the signal that asked for it
+        #: signal that requested the stop
         self.asked: signal.Signals | None = None
         self._before: dict[int, Any] = {}
 
@@ -49,7 +49,7 @@ class Stopping:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def listen(self) -> None:
-        """Listen to the signals; again, when somebody else has taken them over meanwhile (Spark does so)."""
+        """Install the signal handlers; call again if other code has replaced them meanwhile (Spark does so)."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -57,31 +57,32 @@ class Stopping:
             self._before.setdefault(number, before)
 
     def check(self) -> None:
-        """Go on only if nobody wants an end.
+        """Check for a stop request.
 
         Raises:
-            Stopped: somebody does.
+            Stopped: a stop was requested.
         """
         if self.asked is not None:
             raise Stopped(self.sentence)
 
     @property
     def sentence(self) -> str:
-        """Who wants an end, in words."""
+        """Message about the stop request; "" if there is none."""
         return "" if self.asked is None else f"stopped by {self.asked.name}; the same command goes on from here"
 
     def _heard(self, number: int, _frame: FrameType | None) -> None:
         if self.asked is not None:
-            # Spark's Java hears of our end by the pipe to it, whatever that end is like.
+            # Spark's Java process detects the end of this process by its pipe, however the process ends.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.asked = signal.Signals(number)
 
     @contextlib.contextmanager
     def cancelling(self, spark: SparkSession) -> Iterator[None]:
-        """When an end is wanted, Spark's jobs and streams are cancelled, so that what waits for them goes on.
+        """Cancel Spark's jobs and streams after a stop request, so that the code that waits for them continues.
 
-        By a thread, because a handler that raised would leave the conversation with Java in the middle of an answer.
+        A thread does it, because a signal handler that raises would interrupt the communication with Java in the middle
+        of a reply.
         """
         done = threading.Event()
 
@@ -101,7 +102,7 @@ class Stopping:
 
 
 def cancel(spark: SparkSession) -> None:
-    """Ends the jobs and the streams that run now; whoever waits for them gets an exception or goes on."""
+    """Cancel the running jobs and streams. Code that waits for them receives an exception or continues."""
     spark.sparkContext.cancelAllJobs()
     for query in spark.streams.active:
         query.stop()

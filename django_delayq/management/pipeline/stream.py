@@ -1,4 +1,4 @@
-"""``delayq_pipeline stream``: keeps the history up to date until somebody wants an end."""
+"""Subcommand ``delayq_pipeline stream``: keep the history up to date until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELP: Final = "keep the history up to date until SIGTERM or Ctrl-C, which end it
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The command line."""
+    """Add the arguments of the subcommand."""
     parser.add_argument(
         "--interval",
         type=positive(float, "a number of seconds"),
@@ -31,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(command: common.Desk, options: Mapping[str, Any]) -> None:
-    """Read every so often; an end that is wanted is a good end."""
+    """Read at regular intervals. A stop request is a normal end."""
     run_id = keeping.new_run("history")
     counts: Counter[str] = Counter(rows=0, bad=0, batches=0)
     with (
