@@ -184,8 +184,7 @@ def _held(job: Job | None, entry: Entry) -> Job | None:
     if job is None or job.token != entry.lease.token:
         return None
     if job.merged:
-        # The held payloads are not read. A stand-in with the durable mark makes the shard check whether a caller waits
-        # for the end of one.
+        # The held payloads are not read. This stand-in has a durable key, so that the shard checks the payloads itself.
         job.payloads = (Payload(b"", "", DURABLE * 16),)
     return job
 
