@@ -8,6 +8,6 @@
     values       moments, jobs and leases in JSON
     idempotency  stored responses, replayed for the same Idempotency-Key
 
-Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.sections.ApiConf`). A project includes ``urls`` and
-imports nothing else from here.
+Settings are in ``DELAYQ["API"]`` (:class:`django_delayq.settings.sections.ApiConf`). Projects include ``urls``; they
+may also use :func:`waiting.end_waits`, and ``SETTINGS`` and ``complete`` of ``openapi``.
 """

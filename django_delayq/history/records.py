@@ -1,4 +1,6 @@
-"""Progress record that keeps the row of a pipeline run up to date::
+"""Progress records that keep the rows of pipeline runs up to date.
+
+::
 
     with record("bulk", "sms-2026-11-21", queue="sms", total=1_000_000) as run:
         for done in ...:
