@@ -13,6 +13,8 @@ at most it leaves a running server, which the next start finds and uses.
 
 The folder is accessible to this user only (see :mod:`.folder`): it holds the data of all jobs, and the socket needs no
 password.
+
+Imported by the Django shell (``connections``, ``checks``) and by test suites.
 """
 
 from .binaries import bundled_binary, find_binary, server_version
