@@ -1,7 +1,7 @@
-"""The admin: what failed, what waits, what runs, and the buttons to repair it. One module for each kind of page.
+"""Admin pages for failed, waiting and running jobs, and actions to repair them. One module per kind of page.
 
-The pages are registered with the default site, unless ``DELAYQ["ADMIN"]["register"]`` is False. A site of the project's
-own gets them by::
+The pages are registered with the default site, unless ``DELAYQ["ADMIN"]["register"]`` is False. A project with a site
+of its own calls::
 
     from django_delayq.admin import register
 
@@ -59,7 +59,7 @@ PAGES: Final[dict[Any, Any]] = {
 
 
 def register(site: AdminSite) -> None:
-    """Gives a site all pages; those that the project registered with it itself stay."""
+    """Register all pages with a site, except for models that the project registered itself."""
     for model, page in PAGES.items():
         if not site.is_registered(model):
             site.register(model, page)

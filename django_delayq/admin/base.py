@@ -1,4 +1,4 @@
-"""What all pages over tables share: they are read-only, paged by key, and look the same."""
+"""Base of all pages over tables: read-only lists, paged by key."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ __all__ = ["Base", "ReadOnlyAdmin", "fields_of"]
 
 
 def fields_of(fieldsets: Sequence[tuple[Any, dict[str, Any]]]) -> tuple[str, ...]:
-    """All fields of fieldsets: all of them are read-only."""
+    """Return the names of all fields in the fieldsets, for ``readonly_fields``."""
     return tuple(name for _title, fieldset in fieldsets for name in fieldset["fields"])
 
 
 class ReadOnlyAdmin(Base):
-    """Rows to look at; what is done with them is done by actions."""
+    """Read-only admin; rows are changed only by actions."""
 
-    #: the indexed column by which lists are ordered and paged
+    #: indexed column by which lists are ordered and paged
     keyset: ClassVar[str] = "pk"
-    #: what one row, and many of them, are called behind a number; None = as the model says
+    #: name of one row and of many rows after a number; None = the model's names
     one: Any = None
     many: Any = None
     list_per_page = 100
@@ -58,55 +58,58 @@ class ReadOnlyAdmin(Base):
         css: ClassVar = {"all": ("django_delayq/admin.css",)}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds rows by hand."""
+        """Return False: rows are not added by hand."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody changes rows by hand."""
+        """Return False: rows are not changed by hand."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody deletes rows by hand."""
+        """Return False: rows are not deleted by hand."""
         return False
 
     def may(self, request: HttpRequest, verb: str) -> bool:
-        """Whether the user has the permission ``<verb>_<model>`` of this app, and may see the model at all."""
+        """Return True if the user has the permission ``<verb>_<model>`` of this app and may view the model."""
         name = f"{self.opts.app_label}.{verb}_{self.opts.model_name}"
         user: Any = request.user
         return bool(self.has_view_permission(request) and user.has_perm(name))
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Nothing but our filters: by any other condition on a column what is hidden in it could be guessed, and who
-        carries an order out for all that match would not know of it."""
+        """Return True for our own filters only.
+
+        Any other condition on a column would let users guess its masked content, and would be missing from a bulk
+        action on all matching rows.
+        """
         return lookup in {getattr(one, "parameter_name", None) for one in self.list_filter}
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeysetChangeList]:
-        """The paged one."""
+        """Return the change list with keyset pagination."""
         return KeysetChangeList
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The change list; an action finds it at the request."""
+        """Return the change list, also stored on the request for actions."""
         found = super().get_changelist_instance(request)
         request.delayq_changelist = found  # type: ignore[attr-defined]
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """With our words for many rows."""
+        """Render the list with our plural name."""
         return super().changelist_view(request, {**(extra_context or {}), "module_name": str(self.many)})
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """What a list reads of its rows."""
+        """Return the rows with only the columns that a list reads."""
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """The row of an address; None for what is no key at all."""
+        """Return the row of a URL; None for an invalid key."""
         try:
             return super().get_object(request, object_id, from_field)
         except (ValidationError, ValueError, OverflowError):
             return None
 
     def object_or_404(self, request: HttpRequest, object_id: str) -> Any:
-        """The row of an address.
+        """Return the row of a URL.
 
         Raises:
             Http404: there is none.
@@ -117,7 +120,7 @@ class ReadOnlyAdmin(Base):
         return found
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
-        """As usual, but what is no key is refused instead of failing."""
+        """Run an action; report invalid keys in the selection instead of failing."""
         key: Any = self.opts.pk
         try:
             for value in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME):
@@ -128,7 +131,7 @@ class ReadOnlyAdmin(Base):
         return super().response_action(request, queryset, *args, **kwargs)
 
     def note(self, request: HttpRequest, rows: Sequence[Model], flag: int, message: str) -> None:
-        """Writes into the admin's log who did what to these rows."""
+        """Record in the admin's log what the user did to these rows."""
         user: Any = request.user
         if rows:
             manager: Any = LogEntry.objects
@@ -137,14 +140,14 @@ class ReadOnlyAdmin(Base):
     # -- pages of our own --------------------------------------------------------------------------------------------
 
     def address(self, page: str, *args: object) -> str:
-        """The address of a page of this model: changelist, change, or one of ours."""
+        """Return the URL of a page of this model: changelist, change, or one of ours."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
         return reverse(name, args=args, current_app=self.admin_site.name)
 
     def render(
         self, request: HttpRequest, template: str, title: object, context: Mapping[str, Any], *, status: int = 200
     ) -> HttpResponse:
-        """A page of ours, with everything that the admin's own templates want."""
+        """Render one of our pages with the context that the admin's own templates need."""
         request.current_app = self.admin_site.name
         full = {
             **self.admin_site.each_context(request),
@@ -160,7 +163,7 @@ class ReadOnlyAdmin(Base):
         return TemplateResponse(request, f"admin/django_delayq/{template}", full, status=status)
 
     def page_context(self) -> dict[str, Any]:
-        """What our templates need on every page."""
+        """Return the context that our templates need on every page."""
         return {
             # From Django 6.1 on breadcrumbs are a list.
             "delayq_crumbs_as_list": django.VERSION >= (6, 1),

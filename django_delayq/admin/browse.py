@@ -1,7 +1,7 @@
-"""What the job browser asks Redis for: one page of jobs, of one queue or of all, and a search that comes to an end.
+"""Queries of the job browser: one page of jobs, of one queue or of all, and a search with a time limit.
 
-Pages over all queues go from queue to queue, in the order of their names, so that however many there are, a page costs
-no more than the queues that it shows. A page is continued by a cursor: ``<queue>:<cursor of the inspector>``.
+A page over all queues visits them in alphabetical order, so its cost depends only on the queues it shows. A page is
+continued by a cursor: ``<queue>:<cursor of the inspector>``.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 __all__ = ["LATEST_FIRST", "PATIENCE", "PLACES", "USUAL_LIMIT", "Listing", "Wish", "browse", "count_at", "look_for"]
 
-#: where a person may look, and by what it is ordered there, the usual order first
+#: places that can be listed → their orders, default first
 PLACES: Final[dict[str, tuple[str, ...]]] = {
     "waiting": tuple(INDEXES["waiting"]),
     "reserved": tuple(INDEXES["reserved"]),
-    "gated": tuple(INDEXES["reserved"]),  # content is gated behind a run, so it is found there
+    "gated": tuple(INDEXES["reserved"]),  # gated content waits behind a running job, so it is found there
     "failed": tuple(INDEXES["failed"]),
     "morgue": tuple(INDEXES["morgue"]),
 }
-#: places that are read backwards unless somebody wants it otherwise: the latest is what people look for
+#: places listed in descending order by default: users look for the latest jobs
 LATEST_FIRST: Final = ("failed", "morgue")
-#: jobs on a page
+#: jobs per page
 USUAL_LIMIT: Final = 50
-#: seconds that a search, or a look for gated content, may take
+#: seconds that a search, or a list of gated content, may take
 PATIENCE: Final = 2.0
-#: jobs that a search lists
+#: maximum number of search results
 MOST_FOUND: Final = 100
-#: bytes of arguments that a list reads of a job; of longer ones it says how long they are
+#: bytes of arguments that a list reads of a job; of longer ones only the length is shown
 MOST_BYTES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to see; ``queue`` "" = all."""
+    """Query of the job browser; ``queue`` "" = all."""
 
     queue: str = ""
     place: str = "waiting"
@@ -57,19 +57,19 @@ class Wish:
 
 @dataclass(slots=True)
 class Listing:
-    """Jobs, and what is behind them."""
+    """Jobs of one page or search."""
 
     jobs: list[JobView] = field(default_factory=list)
-    #: continues the page; "" at the end
+    #: cursor of the next page; "" at the end
     cursor: str = ""
-    #: jobs that a search looked at
+    #: number of jobs that a search examined
     looked_at: int = 0
-    #: it gave up before it had seen everything
+    #: True if the time or the limit was reached before the end
     cut_off: bool = False
 
 
 def count_at(counts: Counts, place: str) -> int:
-    """How many jobs of a queue lie at a place of :data:`PLACES`."""
+    """Return the number of jobs of a queue at a place of :data:`PLACES`."""
     if place == "waiting":
         return counts.delayed + counts.ready
     number: int = getattr(counts, place)
@@ -77,13 +77,15 @@ def count_at(counts: Counts, place: str) -> int:
 
 
 def browse(broker: Broker, wish: Wish, counts: Sequence[Counts]) -> Listing:
-    """One page.
+    """Return one page.
 
     Args:
-        counts: of all queues, so that empty ones need not be asked.
+        broker: the broker to query.
+        wish: the query.
+        counts: of all queues, so that empty ones are skipped.
 
     Raises:
-        InvalidJob: the cursor or the order is none.
+        InvalidJob: the cursor or the order is invalid.
     """
     begin, _, cursor = wish.cursor.partition(":")
     names = [wish.queue] if wish.queue else sorted(one.queue for one in counts if count_at(one, wish.place))
@@ -122,9 +124,10 @@ def _index_of(place: str) -> str:
 
 
 def _room(wish: Wish, listing: Listing) -> int:
-    """How many to ask for: of what is gated only some of the reserved ones are, so a page may need several looks.
+    """Return the number of jobs to request from the inspector.
 
-    It may then be a little longer than the limit, because what was read must not be read over.
+    Only some of the reserved jobs have gated content, so a page of gated ones may need several requests. Such a page
+    may exceed the limit slightly, because jobs that were read must not be read again.
     """
     return wish.limit if wish.place == "gated" else wish.limit - len(listing.jobs)
 
@@ -133,10 +136,12 @@ def _room(wish: Wish, listing: Listing) -> int:
 
 
 def look_for(broker: Broker, wish: Wish, counts: Sequence[Counts], *, patience: float = PATIENCE) -> Listing:
-    """Jobs with this id, then those in which the text stands, in any place, until the time or the list is full.
+    """Return jobs with this id, then those containing the text, until the time or the list is used up.
 
     Args:
-        counts: of all queues, so that empty ones, and empty places, need not be asked.
+        broker: the broker to query.
+        wish: the query, with the text.
+        counts: of all queues, so that empty queues and places are skipped.
         patience: seconds.
     """
     mine = [one for one in counts if wish.queue in ("", one.queue) and _places_of(one)]

@@ -1,4 +1,4 @@
-"""Bulk actions: what was ordered for many jobs, how far it is, and the button that stops it."""
+"""Pages of bulk actions: the order, its progress, and a button to stop it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WORDS: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")
 
 
 class BulkActionAdmin(ReadOnlyAdmin):
-    """Orders for many jobs. Whoever gave one may see and stop it; others need the permissions."""
+    """Bulk actions. Users may view and stop their own; for others permissions are required."""
 
     keyset = "created_at"
     ordering = ("-created_at",)
@@ -60,18 +60,18 @@ class BulkActionAdmin(ReadOnlyAdmin):
         js: ClassVar = ("django_delayq/progress.js",)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """``view_bulkaction``, or it is one's own."""
+        """Return True with ``view_bulkaction``, or for one's own action."""
         return super().has_view_permission(request, obj) or self._is_own(request, obj)
 
     def has_stop_permission(self, request: HttpRequest, obj: BulkAction) -> bool:
-        """``stop_bulkaction``, or it is one's own."""
+        """Return True with ``stop_bulkaction``, or for one's own action."""
         return self.may(request, "stop") or self._is_own(request, obj)
 
     def _is_own(self, request: HttpRequest, obj: Model | None) -> bool:
         return isinstance(obj, BulkAction) and bool(obj.ordered_by_pk) and obj.ordered_by_pk == str(request.user.pk)
 
     def get_urls(self) -> list[Any]:
-        """With the part that tells how far it is, and the button."""
+        """Return the URLs, with those of the progress fragment and the stop button."""
         name = f"{self.opts.app_label}_{self.opts.model_name}"
         view = self.admin_site.admin_view
         return [
@@ -85,7 +85,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The order, and how far it is."""
+        """Render the action with its progress."""
         order = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
         if order is not None and self.has_view_permission(request, order):
@@ -93,7 +93,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return super().change_view(request, object_id, form_url, extra)
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The part of the page that changes, for the script that fetches it again and again."""
+        """Render the progress fragment, which the page's script polls."""
         order = self.object_or_404(request, object_id)
         if not self.has_view_permission(request, order):
             raise PermissionDenied
@@ -102,7 +102,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return response
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Stops it before its next piece; what is done is done."""
+        """Stop the action before its next chunk; completed chunks stay."""
         order = self.object_or_404(request, object_id)
         if not (self.has_view_permission(request, order) and self.has_stop_permission(request, order)):
             raise PermissionDenied
@@ -133,25 +133,25 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("order"))
     def what(self, row: BulkAction) -> str:
-        """What, and how many."""
+        """Return the verb and the number of jobs."""
         words = ngettext("%(deed)s %(number)s job", "%(deed)s %(number)s jobs", row.total)
         return words % {"deed": _WORDS.get(row.action, row.action), "number": shown.number(row.total)}
 
     @admin.display(description=_("state"))
     def status(self, row: BulkAction) -> SafeString:
-        """Waiting, running, or how it ended."""
+        """Return a badge with the state."""
         return shown.badge(row.get_state_display(), _KINDS.get(row.state, ""))
 
     @admin.display(description=_("progress"))
     def progress(self, row: BulkAction) -> SafeString:
-        """A bar."""
+        """Return a progress bar."""
         return format_html(
             '<progress class="delayq-bar" max="100" value="{}"></progress> {} %', _share(row), _share(row)
         )
 
     @admin.display(description=_("of"))
     def which(self, row: BulkAction) -> SafeString | str:
-        """What they were filtered by."""
+        """Return the target and its filters."""
         words = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
         lines = [_condition(row.target, name, value) for name, value in shown.mask().value(filters).items()]
@@ -159,18 +159,18 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("delay"))
     def delay(self, row: BulkAction) -> str:
-        """How long from then on."""
+        """Return the delay of a retry."""
         found = row.options.get("delay") if isinstance(row.options, dict) else None
         return f"{found:g} s" if isinstance(found, (int, float)) else "–"
 
     @admin.display(description=_("ordered"), ordering="created_at")
     def ordered(self, row: BulkAction) -> SafeString | str:
-        """How long ago."""
+        """Return the time since it was ordered."""
         return shown.ago(row.created_at)
 
 
 def _condition(target: str, name: str, value: Any) -> str:
-    """A filter in words: "queue = orders", "buried ≤ 2030-01-31 12:00:00 UTC"."""
+    """Return a filter as text: "queue = orders", "buried ≤ 2030-01-31 12:00:00 UTC"."""
     field, _sep, lookup = name.partition("__")
     word = _COLUMNS.get((target, field), field)
     try:
@@ -181,7 +181,7 @@ def _condition(target: str, name: str, value: Any) -> str:
 
 
 def _share(row: BulkAction) -> int:
-    """Percent done."""
+    """Return the percentage done."""
     if row.state == row.State.DONE:
         return 100
     return min(100, row.done * 100 // row.total) if row.total else 0

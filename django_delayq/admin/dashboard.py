@@ -1,4 +1,4 @@
-"""The dashboard: the numbers of all queues, live. It is complete without a script, and counts on with one."""
+"""Dashboard with live numbers of all queues. The page is complete without JavaScript, which only updates it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMN_NAMES: Final = {
     "done": gettext_lazy("Done/s"),
 }
 SPAN_NAMES: Final = {"hour": gettext_lazy("in the next hour"), "day": gettext_lazy("in the next day")}
-#: what dashboard.js says
+#: texts used by dashboard.js
 WORDS: Final = {
     "live": gettext_lazy("live"),
     "slow": gettext_lazy("live, every %1, because a look takes %2"),
@@ -76,14 +76,14 @@ WORDS: Final = {
 
 
 class DashboardAdmin(RedisPages):
-    """The page of :class:`Dashboard`, and the address at which it asks for numbers."""
+    """Page of :class:`Dashboard` and its data endpoint."""
 
     def pages(self) -> list[URLPattern]:
-        """The page, and its numbers."""
+        """Return the URLs of the page and its data."""
         return [self.page("", self.page_view, "changelist"), self.page("data/", self.data_view, "data")]
 
     def page_view(self, request: HttpRequest) -> HttpResponse:
-        """Everything as of now; also when Redis does not answer, so that it comes back by itself."""
+        """Render the page. It is rendered without Redis, too, so that it recovers by itself."""
         wish, urls = wish_of(request), Addresses(self, request)
         picture, down = None, ""
         try:
@@ -114,7 +114,7 @@ class DashboardAdmin(RedisPages):
         return response
 
     def data_view(self, request: HttpRequest) -> HttpResponse:
-        """The numbers as JSON; with ``all`` also those that cost more: backlog, shards and outbox."""
+        """Return the numbers as JSON; with ``all`` also the expensive ones: backlog, shards and outbox."""
         wish = wish_of(request)
         try:
             look = LOOKS.look(
@@ -128,7 +128,7 @@ class DashboardAdmin(RedisPages):
     # -- the page with another wish ----------------------------------------------------------------------------------
 
     def link(self, wish: Wish, **other: Any) -> str:
-        """The page with another wish."""
+        """Return the URL of the page with changed query parameters."""
         words = {
             "q": wish.text,
             "sort": wish.sort,
@@ -142,7 +142,7 @@ class DashboardAdmin(RedisPages):
         return f"?{urlencode(given)}" if given else self.url("changelist")
 
     def column(self, wish: Wish, name: str) -> tuple[str, str, str, str]:
-        """(name, label, address that sorts by it, how it is sorted by it now)."""
+        """Return (name, label, URL that sorts by it, current sort direction) of a column."""
         mine = wish.sort == name
         down = not wish.reverse if mine else name != "name"
         order = ("descending" if wish.reverse else "ascending") if mine else ""
@@ -150,5 +150,5 @@ class DashboardAdmin(RedisPages):
 
 
 def register(site: AdminSite) -> None:
-    """Give a site this page."""
+    """Register this page with a site."""
     site.register(Dashboard, DashboardAdmin)

@@ -1,7 +1,7 @@
-"""What the dashboard is told: a look as plain data, with the queues that somebody wants to see in the order they want.
+"""Data of the dashboard: a snapshot as plain JSON, with the queues filtered and sorted as requested.
 
-Counters and histograms go out as they are in Redis, and the page takes the difference of two answers: so it does not
-matter which of the site's processes answers, and none of them keeps anything for a page.
+Counters and histograms are sent as they are in Redis, and the page computes the difference of two responses. So any
+process of the site can answer, and none keeps state for a page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "HEATS", "PLACES", "Wish", "answer", "chosen", "level", "wish_of"]
 
-#: queues, rows of the heat map, shards in such a row, and workers that a page shows at most
+#: maximum number of queues, rows of the heat map, shards in such a row, and workers on a page
 MOST_QUEUES: Final = 100
 MOST_HEAT_ROWS: Final = 30
 MOST_SHARDS: Final = 64
@@ -38,22 +38,22 @@ HEATS: Final[Mapping[str, Any]] = {
     "delayed": gettext_lazy("delayed"),
     "reserved": gettext_lazy("reserved"),
 }
-#: by what queues are sorted
+#: columns by which queues can be sorted
 COLUMNS: Final = ("name", *PLACES, "lag", "done")
-#: colours of the heat map, besides that of nothing
+#: colours of the heat map, besides that of zero
 LEVELS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to see of it.
+    """Query of the dashboard.
 
     Attributes:
         text: a part of the names of the queues.
-        sort: one of ``COLUMNS``; "" = by lag, and then by what goes on.
-        reverse: the largest first.
+        sort: one of ``COLUMNS``; "" = by lag, then by activity.
+        reverse: largest first.
         span: how far the backlog looks ahead, a key of ``SPANS``.
-        heat: what colours the shards, a key of ``HEATS``.
+        heat: number that colours the shards, a key of ``HEATS``.
     """
 
     text: str = ""
@@ -64,7 +64,7 @@ class Wish:
 
 
 def wish_of(request: HttpRequest) -> Wish:
-    """What the address asks for; what makes no sense is left out."""
+    """Return the query of a request; invalid parameters are ignored."""
     asked = request.GET
     sort, span, heat, down = (asked.get(name, "") for name in ("sort", "span", "heat", "down"))
     sort = sort if sort in COLUMNS else ""
@@ -78,13 +78,13 @@ def wish_of(request: HttpRequest) -> Wish:
 
 
 def chosen(look: Look, wish: Wish) -> tuple[list[QueueStatus], int]:
-    """The queues to be shown, and how many were found."""
+    """Return the queues to show, and how many matched."""
     wanted = wish.text.lower()
     found = [queue for queue in look.snapshot.queues if wanted in queue.name.lower()]
     rates = look.change.queues if look.change is not None else {}
 
     def done(queue: QueueStatus) -> tuple[float, ...]:
-        """Its rate; where nobody knows that, what was done in all."""
+        """Return the rate, or 0 if unknown, and the total."""
         rate = rates.get(queue.name)
         return (rate.done if rate else 0.0, queue.done)
 
@@ -107,10 +107,12 @@ def chosen(look: Look, wish: Wish) -> tuple[list[QueueStatus], int]:
 
 
 def answer(look: Look, wish: Wish, *, ids: bool) -> dict[str, Any]:
-    """All that the page shows; ``backlog``, ``shards`` and ``outbox`` only of a look that has them.
+    """Return all data of the page; ``backlog``, ``shards`` and ``outbox`` only if the snapshot has them.
 
     Args:
-        ids: whether the reader may see which jobs there are.
+        look: the snapshot.
+        wish: the query.
+        ids: True if the user may see job ids.
     """
     snapshot = look.snapshot
     queues, found = chosen(look, wish)
@@ -151,7 +153,7 @@ def _queue(queue: QueueStatus) -> dict[str, Any]:
 
 
 def _said(shown: int, found: int, total: int) -> str:
-    """Which of all queues these are."""
+    """Return a note on how many of the queues are shown."""
     if shown < found:
         words = {"shown": grouped(shown), "found": grouped(found)}
         return _("%(shown)s of %(found)s; type a part of a name to find others") % words
@@ -165,7 +167,7 @@ def _more(number: int) -> str:
 
 
 def _workers(snapshot: Snapshot) -> Sequence[WorkerStatus]:
-    """The lost ones first, because somebody has to look; then as they are named."""
+    """Return the workers to show: lost ones first, because they need attention, then by name."""
     return sorted(snapshot.workers, key=lambda worker: (not worker.lost, worker.name))[:MOST_WORKERS]
 
 
@@ -198,14 +200,14 @@ def _worker(look: Look, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
 
 
 def backlog(look: Look) -> dict[str, Any]:
-    """What waits: due already, by bars of the span, and later."""
+    """Return the backlog: due already, by bars of the span, and later."""
     bars, step_ms = SPANS[look.span]
     due, *bins, later = look.snapshot.backlog or (0,) * (bars + 2)
     return {"span": look.span, "step_ms": step_ms, "due": due, "bins": bins, "later": later}
 
 
 def _heat(queues: Sequence[QueueStatus]) -> dict[str, Any]:
-    """Rows of the heat map: one for each queue and epoch, [ready, delayed, reserved] of each shard."""
+    """Return the rows of the heat map: one per queue and epoch, [ready, delayed, reserved] of each shard."""
     rows: list[dict[str, Any]] = []
     for queue in queues:
         by_epoch: dict[int, list[list[int]]] = {}
@@ -233,8 +235,8 @@ def _heat(queues: Sequence[QueueStatus]) -> dict[str, Any]:
 
 
 def level(number: int, most: int) -> int:
-    """The colour of a number, 0 (nothing) to ``LEVELS`` (the most). By its root: 5 beside 500,000 are not nothing.
+    """Return the colour of a number, 0 (zero) to ``LEVELS`` (the maximum).
 
-    heatmap.js does the same.
+    Scaled by the square root, so that 5 is visible beside 500,000. heatmap.js does the same.
     """
     return math.ceil(LEVELS * math.sqrt(number / max(number, most))) if number > 0 else 0

@@ -1,4 +1,4 @@
-"""Looks at a deployment for the dashboard: shared by all who ask at the same moment, and their price is measured."""
+"""Snapshots for the dashboard, shared by concurrent requests, with their cost measured."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKS", "SPANS", "Look", "Looks", "running"]
 
-#: seconds for which a look, or the news that Redis does not answer, is shared
+#: seconds for which a snapshot, or a failure of Redis, is shared
 SHARED: Final = 0.9
-#: how many times as long as a look takes a page waits for the next one: so it costs Redis less than 1 %
+#: factor between the cost of a snapshot and the polling interval: snapshots take less than 1 % of Redis's time
 PAUSE: Final = 100
 SHORTEST_MS: Final = 1_000
-#: what falls due in the next hour, or day: bars, and the length of each, ms
+#: span of the backlog → (number of bars, length of each, ms)
 SPANS: Final[Mapping[str, tuple[int, int]]] = {"hour": (60, 60_000), "day": (24, 3_600_000)}
-#: running jobs that are shown, and whose leases are asked for
+#: running jobs that are shown and whose leases are read
 MOST_RUNNING: Final = 48
-#: rates of a first picture are taken over so many seconds
+#: minimum and maximum age of the snapshot that rates of the first page are computed from
 _RATE_SECONDS: Final = (1.0, 120.0)
 _KEEP: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found, and what it cost.
+    """Snapshot with its cost.
 
     Attributes:
-        span: the key of ``SPANS`` by which the backlog is divided; "" = neither that, nor shards, nor outbox.
-        leases: by queue and id, when the lease of a running job ends, Unix ms.
-        cost_ms: how long it took.
-        change: since an earlier look of this process; None when there is none that is of use.
+        span: the key of ``SPANS`` by which the backlog is divided; "" = without backlog, shards and outbox.
+        leases: (queue, id) → end of a running job's lease, Unix ms.
+        cost_ms: time it took.
+        change: difference from an earlier snapshot of this process; None if there is no suitable one.
     """
 
     snapshot: Snapshot
@@ -49,12 +49,12 @@ class Look:
 
     @property
     def next_ms(self) -> int:
-        """After how long a page may ask again."""
+        """Interval after which a page may poll again, ms."""
         return max(SHORTEST_MS, round(self.cost_ms * PAUSE))
 
 
 class Looks:
-    """Of this process. Many threads may ask; one looks, the others get what it found."""
+    """Snapshot cache of this process: one thread takes a snapshot, concurrent ones share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,10 +67,10 @@ class Looks:
         self._earlier: list[tuple[float, Snapshot]] = []
 
     def look(self, broker: DjangoBroker, span: str = "") -> Look:
-        """What there is now, or was up to ``SHARED`` seconds ago.
+        """Return a snapshot that is at most ``SHARED`` seconds old.
 
         Raises:
-            QueueUnavailable, Misconfigured: Redis cannot be asked.
+            QueueUnavailable, Misconfigured: Redis cannot be queried.
         """
         with self._lock:
             if self._broker is not broker:
@@ -80,7 +80,7 @@ class Looks:
             for kept, (at, look) in self._kept.items():
                 if now - at < SHARED and span in ("", kept):
                     return look
-            # Whoever waited for a look that failed does not wait as long for another one.
+            # Threads that waited for a failed snapshot fail at once instead of waiting again.
             if self._error is not None and now - self._error[0] < SHARED:
                 raise self._error[1]
             try:
@@ -114,13 +114,13 @@ LOOKS: Final = Looks()
 
 
 def running(snapshot: Snapshot) -> list[tuple[str, RunningJob]]:
-    """Which worker runs what, as far as it is shown: the jobs that began first."""
+    """Return (worker, job) for the running jobs that are shown: those that started first."""
     found = [(worker.name, job) for worker in snapshot.workers if not worker.lost for job in worker.jobs]
     return sorted(found, key=lambda one: one[1].started_ms)[:MOST_RUNNING]
 
 
 def _leases(broker: DjangoBroker, jobs: Iterable[RunningJob]) -> dict[tuple[str, str], int]:
-    """When the leases of these jobs end; those that ended meanwhile are left out. One round trip for each node."""
+    """Return the ends of the leases of these jobs, without expired ones. One round trip per node."""
     wanted = [(queue, job.id) for job in jobs if (queue := broker.existing(job.queue)) is not None]
     leases = broker.inspector.leases(wanted)
     return {(queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(wanted, leases, strict=True) if lease}

@@ -1,4 +1,4 @@
-"""The dashboard's first picture: what it is told, as words for the templates. So it says the same without a script."""
+"""First rendering of the dashboard: its data as texts for the templates, equal to what the script shows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ TILES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An answer of :mod:`.dashboard_data` in words.
+    """View model of a response of :mod:`.dashboard_data`.
 
     Args:
-        told: the answer, of a look with a span.
-        change: since an earlier look; without one nothing is said of what goes on.
-        urls: where it leads to.
+        told: the response, of a snapshot with a span.
+        wish: the query.
+        change: difference from an earlier snapshot; without one no rates are shown.
+        urls: URLs of the linked pages.
     """
 
     told: Mapping[str, Any]
@@ -57,13 +58,13 @@ class Picture:
 
     @property
     def time(self) -> str:
-        """When that was."""
+        """Time of the snapshot."""
         now = moment(self.told["now_ms"], self.told["now_ms"])
         return now.full.partition("(")[2].rstrip(")") if now else ""
 
     @property
     def totals(self) -> dict[str, str]:
-        """The tiles."""
+        """Texts of the tiles."""
         told, total = self.told["totals"], self.change.total if self.change else None
         texts = {place: words.grouped(told[place]) for place in PLACES}
         texts["lag"] = words.lag(told["lag"])
@@ -76,12 +77,12 @@ class Picture:
 
     @property
     def warnings(self) -> list[str]:
-        """What somebody should do something about."""
+        """Warnings that need an operator's attention."""
         return list(self.told["warnings"])
 
     @property
     def bars(self) -> list[tuple[str, str]]:
-        """The backlog as a table."""
+        """Backlog as a table."""
         told = self.told["backlog"]
         unit = _("min") if told["span"] == "hour" else _("h")
         rows = [(f"{place}–{place + 1} {unit}", count) for place, count in enumerate(told["bins"])]
@@ -93,12 +94,12 @@ class Picture:
 
     @property
     def queues_said(self) -> str:
-        """How many of how many."""
+        """Number of queues shown and in all."""
         return str(self.told["queues_said"])
 
     @property
     def queues(self) -> list[dict[str, Any]]:
-        """Rows of the table."""
+        """Rows of the queue table."""
         return [self._queue(queue) for queue in self.told["queues"]]
 
     def _queue(self, queue: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,17 +142,17 @@ class Picture:
 
     @property
     def heat_most(self) -> str:
-        """What the strongest colour stands for."""
+        """Number that the strongest colour stands for."""
         return words.grouped(self._most)
 
     @property
     def heat_more(self) -> str:
-        """What is left out."""
+        """Note on rows that are left out."""
         return str(self.told["heat_more"])
 
     @property
     def workers(self) -> list[dict[str, Any]]:
-        """Worker processes, and what they run."""
+        """Worker processes and their running jobs."""
         now_ms = self.told["now_ms"]
         return [
             {
@@ -176,22 +177,22 @@ class Picture:
 
     @property
     def workers_more(self) -> str:
-        """How many are left out."""
+        """Note on workers that are left out."""
         return str(self.told["workers_more"])
 
     @property
     def redis(self) -> words.Facts:
-        """Facts of the server."""
+        """Facts about the Redis server."""
         return list(self.told["redis"])
 
     @property
     def outbox(self) -> words.Facts:
-        """Facts of the durable jobs."""
+        """Facts about the outbox."""
         return list(self.told["outbox"])
 
 
 def tiles(picture: Picture | None, urls: Addresses) -> list[tuple[str, str, str, str]]:
-    """(key, name, text, address) of the totals."""
+    """Return (key, name, text, URL) of the totals."""
     texts = picture.totals if picture else {}
     return [
         (key, str(name), texts.get(key, "–"), urls.jobs(place=place) if place else "") for key, name, place in TILES
@@ -199,16 +200,16 @@ def tiles(picture: Picture | None, urls: Addresses) -> list[tuple[str, str, str,
 
 
 def listed(place: str) -> str:
-    """The job list in which the jobs of a place stand."""
+    """Return the job list that contains the jobs of a place."""
     return "waiting" if place in ("delayed", "ready") else place
 
 
 def busy(worker: Mapping[str, Any]) -> str:
-    """How many of its threads run something."""
+    """Return how many threads of a worker are busy."""
     return _("%(running)s of %(threads)s busy") % {"running": worker["running"], "threads": worker["threads"]}
 
 
 def zone_ms() -> int:
-    """What the current time zone adds to UTC now, ms, so that the browser's clock says the same as the server's."""
+    """Return the current UTC offset of the time zone in ms, for the clock in the browser."""
     offset = timezone.localtime().utcoffset() if timezone.is_aware(timezone.now()) else None
     return int(offset.total_seconds() * 1000) if offset else 0

@@ -1,4 +1,4 @@
-"""Where the dashboard leads to, for one user: "" where they, or the site, have no such page."""
+"""URLs linked from the dashboard for one user: "" where the user or the site has no such page."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ANY", "Addresses"]
 
-#: stands for a queue or a job in an address of which the script makes many; the admin quotes no letter of it
+#: placeholder for a queue or a job in a URL pattern for the script; the admin quotes none of its letters
 ANY: Final = "DQ-ANY"
 
 
 class Addresses:
-    """Those of the queue pages and the job pages.
+    """URLs of the queue pages and the job pages.
 
     Attributes:
-        see_jobs: whether the user may see which jobs there are.
+        see_jobs: True if the user may view jobs.
     """
 
     def __init__(self, pages: RedisPages, request: HttpRequest) -> None:
@@ -31,26 +31,26 @@ class Addresses:
         self.see_jobs: bool = request.user.has_perm(f"{label}.view_livejob")
 
     def queue(self, name: str) -> str:
-        """A queue's page."""
+        """Return the URL of a queue's page."""
         return self._pages.url_of("queueentry", "change", name) if self._queues else ""
 
     def verb(self, verb: str, name: str) -> str:
-        """Where a queue is paused or resumed."""
+        """Return the URL that pauses or resumes a queue."""
         return self._pages.url_of("queueentry", verb, name) if self._verbs else ""
 
     def jobs(self, queue: str = "", place: str = "") -> str:
-        """The list of the jobs of a queue, or of all, in a place."""
+        """Return the URL of the job list of a queue, or of all, at a place."""
         base = self._pages.url_of("livejob", "changelist") if self.see_jobs else ""
         asked = urlencode({name: value for name, value in (("queue", queue), ("place", place)) if value})
         return f"{base}?{asked}" if base and asked else base
 
     def job(self, name: str) -> str:
-        """A job's page; ``name`` is ``<queue>/<id>``."""
+        """Return the URL of a job's page; ``name`` is ``<queue>/<id>``."""
         return self._pages.url_of("livejob", "change", name) if self.see_jobs else ""
 
     @property
     def patterns(self) -> dict[str, str]:
-        """For the script, which puts a name in the place of ``ANY``."""
+        """URL patterns for the script, which replaces ``ANY`` with a name."""
         return {
             "queue_url": self.queue(ANY),
             "pause_url": self.verb("pause", ANY),

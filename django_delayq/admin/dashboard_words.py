@@ -1,4 +1,4 @@
-"""Numbers and facts of the dashboard as a person reads them. dashboard.js writes numbers in the same way."""
+"""Texts for the dashboard's numbers and facts. dashboard.js formats numbers in the same way."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 __all__ = ["grouped", "lag", "millis", "outbox_facts", "rate", "redis_facts", "size", "warnings_of", "worker_facts"]
 
-#: names that are written out; of more, how many
+#: names that are listed; further ones are only counted
 _MOST_NAMES: Final = 4
-#: part of maxmemory from which on it is told
+#: fraction of maxmemory above which a warning is shown
 _NEARLY_FULL: Final = 0.9
 
 Facts = list[tuple[str, str]]
 
 
 def grouped(number: float) -> str:
-    """1 234 567, with thin spaces, which are read alike in every language."""
+    """Return the number with its thousands separated by thin spaces (1 234 567), a format common to all languages."""
     return f"{number:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def rate(per_second: float | None) -> str:
-    """Something per second."""
+    """Return a rate per second."""
     if per_second is None:
         return "–"
     return f"{per_second:.1f}" if 0 < per_second < 9.95 else grouped(per_second)
 
 
 def millis(ms: float | None) -> str:
-    """A length of time, ms."""
+    """Return a duration given in ms."""
     if ms is None:
         return "–"
     if ms < 1000:
@@ -46,12 +46,12 @@ def millis(ms: float | None) -> str:
 
 
 def lag(seconds: float) -> str:
-    """How late a queue is; nobody counts the part of a second."""
+    """Return the lag of a queue, in whole seconds."""
     return duration(seconds)
 
 
 def size(number: float) -> str:
-    """A number of bytes."""
+    """Return a number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB"):
         if number < 1024:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
@@ -64,7 +64,7 @@ def _ago(seconds: float | None) -> str:
 
 
 def worker_facts(worker: WorkerStatus) -> str:
-    """Where a worker is and what it serves, in one line."""
+    """Return the host, process and queues of a worker in one line."""
     names = ", ".join(worker.queues[:_MOST_NAMES])
     if len(worker.queues) > _MOST_NAMES:
         names = _("%(names)s and %(n)d more") % {"names": names, "n": len(worker.queues) - _MOST_NAMES}
@@ -78,7 +78,7 @@ def worker_facts(worker: WorkerStatus) -> str:
 
 
 def redis_facts(redis: RedisStatus) -> Facts:
-    """(name, text) of what matters of the server."""
+    """Return (name, text) of the main facts about the server."""
     server = [
         redis.version,
         redis.mode if redis.mode != "standalone" else "",
@@ -103,7 +103,7 @@ def redis_facts(redis: RedisStatus) -> Facts:
 
 
 def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
-    """(name, text) of the durable jobs; nothing where there never was one, or none is left."""
+    """Return (name, text) about durable jobs; empty if the outbox is."""
     if stock is None or not any(stock.values()):
         return []
     waiting = grouped(stock["waiting"])
@@ -119,7 +119,7 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
 
 
 def warnings_of(snapshot: Snapshot) -> list[str]:
-    """What somebody should do something about, in sentences."""
+    """Return warnings that need an operator's attention, as sentences."""
     redis, said = snapshot.redis, []
     if redis.loading:
         said.append(_("Redis is loading its data: what is shown is not all of it."))

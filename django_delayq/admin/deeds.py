@@ -1,4 +1,4 @@
-"""What people do to jobs: the actions, the page that asks whether they mean it, and what is told afterwards."""
+"""Actions on jobs: definitions, the confirmation page, and the result messages."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 __all__ = ["BURY", "DISCARD", "LONG_COLUMNS", "RETRY_IN", "RETRY_NOW", "Deed", "DeedsMixin", "phrases", "told"]
 
-#: columns of which none is needed to name a row
+#: long columns that are not needed to identify a row
 LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
-#: rows of which a confirmation page counts queues and tasks
+#: rows in which a confirmation page counts queues and tasks
 _COUNTED: Final = 10_000
-#: kinds of jobs that it names
+#: kinds of jobs that it lists
 _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """Something that can be done to jobs.
+    """Definition of an action on jobs.
 
     Attributes:
-        name: of the action.
-        verb: of :mod:`django_delayq.repair`; also the permission ``<verb>_<model>``.
-        title: what its button says.
-        effect: what will happen, for the page that asks.
+        name: name of the action.
+        verb: verb of :mod:`django_delayq.repair`; also the permission ``<verb>_<model>``.
+        title: text of its button.
+        effect: description of its effect, for the confirmation page.
         delayed: asks for a delay.
         harmful: cannot be undone.
-        flag: of its entries in the admin's log.
+        flag: flag of its entries in the admin's log.
     """
 
     name: str
@@ -99,7 +99,7 @@ BURY: Final = Deed(
 
 @dataclass(slots=True)
 class Wanted:
-    """What an action is asked to be done to: selected rows, or everything that a list shows."""
+    """Target of an action: selected rows, or all rows that a list shows."""
 
     rows: QuerySet[Any]
     total: int
@@ -108,20 +108,20 @@ class Wanted:
 
     @property
     def all_matching(self) -> bool:
-        """Whether it is everything that the list shows."""
+        """True if the target is everything that the list shows."""
         return self.lookups is not None
 
     @property
     def background(self) -> bool:
-        """Whether a worker has to do it."""
+        """True if a worker has to carry out the action."""
         return self.all_matching and self.total > conf().admin.bulk_threshold
 
 
 class DeedsMixin(ReadOnlyAdmin):
-    """A list whose rows something can be done to."""
+    """List with actions on its rows."""
 
     def perform(self, request: HttpRequest, rows: QuerySet[Any], deed: Deed) -> HttpResponse:
-        """Asks first, then does it, or has it done."""
+        """Ask for confirmation, then carry out the action or order it as a bulk action."""
         wanted = self._wanted(request, rows)
         confirmed = "confirmed" in request.POST
         form = DelayForm(request.POST if confirmed else None) if deed.delayed else None
@@ -143,18 +143,18 @@ class DeedsMixin(ReadOnlyAdmin):
     # -- what is meant -----------------------------------------------------------------------------------------------
 
     def _wanted(self, request: HttpRequest, rows: QuerySet[Any]) -> Wanted:
-        """With everything that matches, nothing is meant that came after the question was asked."""
+        """Return the target. "All matching" excludes rows newer than the confirmation page."""
         until = _moment(request.POST.get("until")) or timezone.now()
         if request.POST.get("select_across") != "1":
             return Wanted(rows, rows.count(), None, until)
         changelist = request.delayq_changelist  # type: ignore[attr-defined]
         lookups = {**lookups_of(changelist), **self.search_lookups(changelist.query)}
         rows = rows.filter(**{f"{self.keyset}__lte": until})
-        # The one count that is not capped: a person is to know how many jobs an order is about.
+        # The one count that is not capped: the user must see how many jobs are affected.
         return Wanted(rows, rows.order_by().count(), {**lookups, f"{self.keyset}__lte": until.isoformat()}, until)
 
     def search_lookups(self, query: str) -> dict[str, Any]:
-        """What a search looks for, as lookups."""
+        """Return the lookups of a search."""
         return {}
 
     # -- the question ------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class DeedsMixin(ReadOnlyAdmin):
         return outcomes
 
     def _order(self, request: HttpRequest, wanted: Wanted, deed: Deed, seconds: float) -> str:
-        """Has it done by a worker; the address of the page that shows how far it is."""
+        """Order the action as a bulk action and return the URL of its progress page."""
         action = repair.order(
             deed.verb,
             self.model,
@@ -214,7 +214,7 @@ _VERBS: Final[Mapping[str, Callable[[list[Any], float], Counter[str]]]] = {
 
 
 def _moment(text: str | None) -> datetime | None:
-    """A moment of a form of ours; None for what is none. It only ever narrows what is meant."""
+    """Return a moment posted by our form; None if it is invalid. It can only narrow the target."""
     try:
         found = parse_datetime(text or "")
     except ValueError:
@@ -224,7 +224,7 @@ def _moment(text: str | None) -> datetime | None:
     return min(found, timezone.now())
 
 
-# --- what came of it
+# --- results
 
 
 def _phrase(outcome: str, n: int) -> str:
@@ -261,14 +261,14 @@ _NOT_DONE: Final = ("live", "running", "gone")
 
 
 def phrases(outcomes: Mapping[str, int]) -> list[str]:
-    """What came of it, a sentence for each outcome."""
+    """Return one sentence for each outcome."""
     known = (*_DONE, *_NOT_DONE)
     words = [*known, *sorted(set(outcomes) - set(known))]
     return [_phrase(word, outcomes[word]) for word in words if outcomes.get(word)]
 
 
 def told(outcomes: Mapping[str, int]) -> tuple[int, str]:
-    """The level and the words of the message that says what came of it."""
+    """Return level and text of the result message."""
     said = phrases(outcomes)
     done = said and not any(number for word, number in outcomes.items() if word not in _DONE)
     return messages.SUCCESS if done else messages.WARNING, " ".join(said) or _("Nothing was done.")

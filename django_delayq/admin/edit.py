@@ -1,4 +1,4 @@
-"""Retrying one job with other content: a form over what Redis has at this moment."""
+"""Retry of one job with edited content: a form over the job's present content in Redis."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 __all__ = ["EditMixin"]
 
-#: more than this is not for a form
+#: maximum size of content that can be edited in a form
 _MOST_BYTES: Final = 200_000
 
 
 class EditMixin(DeedsMixin):
-    """Adds the page ``<key>/edit/``."""
+    """Mixin that adds the page ``<key>/edit/``."""
 
     def get_urls(self) -> list[Any]:
-        """With the page that edits, before the one that catches every address."""
+        """Return the URLs, with the edit page before the catch-all pattern."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_edit"
         mine = path("<path:object_id>/edit/", self.admin_site.admin_view(self.edit_view), name=name)
         return [mine, *super().get_urls()]
 
     def has_edit_permission(self, request: HttpRequest) -> bool:
-        """``edit_<model>``."""
+        """Return True with the permission ``edit_<model>``."""
         return self.may(request, "edit")
 
     def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The form, and what comes of it.
+        """Render the form, or retry the job with the posted content.
 
         Raises:
             PermissionDenied: the user may not edit jobs.
@@ -72,7 +72,7 @@ class EditMixin(DeedsMixin):
         return self.render(request, "edit.html", _("Retry with other content"), context)
 
     def _retry(self, request: HttpRequest, row: Any, form: EditForm) -> dict[str, int] | None:
-        """Does it; None if the form has to be shown again."""
+        """Retry the job and return the outcomes; None if the form has to be shown again."""
         data = form.cleaned_data
         try:
             if isinstance(form, PayloadsForm):
@@ -92,10 +92,10 @@ class EditMixin(DeedsMixin):
 
 
 def _value(edited: Any) -> Any:
-    """What a handler is to get: tags become what they stand for.
+    """Return the value that the handler will receive, tags decoded.
 
     Raises:
-        Undecodable: a tag that is none.
+        Undecodable: a tag is invalid.
         ValueError: it is nested too deep.
     """
     try:
@@ -105,7 +105,7 @@ def _value(edited: Any) -> Any:
 
 
 def _refusal(look: Look) -> str:
-    """Why there is nothing to edit; empty if there is."""
+    """Return why there is nothing to edit; empty if there is."""
     if look.view is None:
         return _("There is nothing to edit: %(state)s.") % {"state": look.words}
     if look.view.state == "reserved":
@@ -136,7 +136,7 @@ def _form(view: JobView, payloads: Sequence[Payload], task: str, posted: Any) ->
 
 
 def _score(payload: Payload) -> Any:
-    """A score as a number, or as the caller's own text of it where a number would not be the same."""
+    """Return a score as a number, or as its original text if the number would be written differently."""
     for kind in (int, float):
         try:
             number = kind(payload.score)
@@ -148,7 +148,7 @@ def _score(payload: Payload) -> Any:
 
 
 def _version(args: bytes, payloads: Sequence[Payload]) -> str:
-    """Tells one content from another, and nothing else about it: it stands in the page."""
+    """Return a keyed digest that identifies the content without revealing it, since the page contains it."""
     parts = [args, *(payload.score.encode() + b"\0" + payload.data for payload in payloads)]
     framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return salted_hmac("django_delayq.admin.edit", framed, algorithm="sha256").hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Failed jobs: those that wait for their next attempt."""
+"""Admin pages of failed jobs, which wait for their next attempt."""
 
 from __future__ import annotations
 
@@ -51,47 +51,47 @@ class FailedJobAdmin(MirroredAdmin):
 
     @admin.display(description=_("failed, next"), ordering="failed_at")
     def when(self, row: FailedJob) -> SafeString:
-        """How long ago, and below it when it is due again."""
+        """Return the time since the failure, and below it the next due time."""
         return format_html("<div>{}</div> {}", self.failed(row), self.next_attempt(row))
 
     @admin.display(description=_("failed"))
     def failed(self, row: FailedJob) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the failure."""
         return shown.ago(row.failed_at)
 
     @admin.display(description=_("next attempt"))
     def next_attempt(self, row: FailedJob) -> SafeString | str:
-        """When it is due again."""
+        """Return the next due time."""
         return shown.until(row.due_at, late_after=conf().admin.late_after)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """``retry_failedjob``."""
+        """Return True with the permission ``retry_failedjob``."""
         return self.may(request, "retry")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """``discard_failedjob``."""
+        """Return True with the permission ``discard_failedjob``."""
         return self.may(request, "discard")
 
     def has_bury_permission(self, request: HttpRequest) -> bool:
-        """``bury_failedjob``."""
+        """Return True with the permission ``bury_failedjob``."""
         return self.may(request, "bury")
 
     @admin.action(permissions=["retry"], description=RETRY_NOW.title)
     def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Due at once."""
+        """Make the jobs due at once."""
         return self.perform(request, rows, RETRY_NOW)
 
     @admin.action(permissions=["retry"], description=RETRY_IN.title)
     def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Due after a while."""
+        """Make the jobs due after a delay."""
         return self.perform(request, rows, RETRY_IN)
 
     @admin.action(permissions=["bury"], description=BURY.title)
     def bury(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """To the morgue."""
+        """Bury the jobs in the morgue."""
         return self.perform(request, rows, BURY)
 
     @admin.action(permissions=["discard"], description=DISCARD.title)
     def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Gone for good."""
+        """Delete the jobs."""
         return self.perform(request, rows, DISCARD)

@@ -1,4 +1,4 @@
-"""Filters whose choices cost a handful of index look-ups, however many rows there are."""
+"""List filters whose choices cost a few index look-ups, whatever the size of the table."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["AgeFilter", "AttemptFilter", "StateFilter", "ValueFilter", "distinct_values", "lookups_of", "value_filter"]
 
-#: most choices that a filter offers; any other value can be asked for in the address
+#: maximum number of choices of a filter; other values can be given in the URL
 MOST: Final = 50
-#: databases in which `distinct_values` may jump from value to value
+#: databases in which `distinct_values` may skip from value to value
 _JUMPS: Final = ("sqlite", "postgresql", "mysql")
 
 
 def distinct_values(rows: QuerySet[Any], column: str, most: int = MOST) -> list[str]:
-    """The first values of an indexed column in their order: one look-up for each value instead of a scan.
+    """Return the first values of an indexed column, sorted: one look-up per value instead of a scan.
 
     Args:
-        rows: any query of the model; its conditions do not count.
+        rows: any query of the model; its conditions are ignored.
         column: the first column of an index.
-        most: how many at most.
+        most: maximum number of values.
     """
     using = connections[rows.db]
     if using.vendor not in _JUMPS:
@@ -42,7 +42,7 @@ def distinct_values(rows: QuerySet[Any], column: str, most: int = MOST) -> list[
     name = using.ops.quote_name
     field = name(rows.model._meta.get_field(column).column)
     table = name(rows.model._meta.db_table)
-    # Only names of tables and columns are put in, never values.
+    # Only names of tables and columns are interpolated, never values.
     sql = (
         f"WITH RECURSIVE jump(v, n) AS (SELECT (SELECT MIN({field}) FROM {table}), 1 UNION ALL "  # noqa: S608 (names only)
         f"SELECT (SELECT MIN({field}) FROM {table} WHERE {field} > jump.v), n + 1 FROM jump "
@@ -54,38 +54,38 @@ def distinct_values(rows: QuerySet[Any], column: str, most: int = MOST) -> list[
 
 
 class _Filter(admin.SimpleListFilter):
-    """A filter that can say what it stands for: lookups that can be stored and carried out later, by a worker."""
+    """Filter whose choice is a set of lookups that can be stored and applied later by a worker."""
 
     def chosen(self) -> dict[str, Any]:
-        """The lookups of the present choice; none when everything is shown."""
+        """Return the lookups of the current choice; empty if all rows are shown."""
         raise NotImplementedError
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows of the present choice."""
+        """Return the rows of the current choice."""
         return queryset.filter(**self.chosen())
 
 
 class ValueFilter(_Filter):
-    """One value of an indexed text column."""
+    """Filter by one value of an indexed text column."""
 
     field: ClassVar[str]
     nothing: ClassVar[Any] = _("(none)")
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """The first values, the empty one by a name."""
+        """Return the first values; the empty one gets a label."""
         values = distinct_values(model_admin.model._default_manager.all(), self.field)
-        # A reason is free text: what would have to be hidden is not offered.
+        # A reason is free text: values that would be masked are not offered.
         return [(value, value or self.nothing) for value in values if shown.mask().text(value) == value]
 
     def has_output(self) -> bool:
-        """Also with a single value (it tells what there is), or with one that is not among the first."""
+        """Return True even for a single value, which is informative, or a current value not among the first."""
         return bool(self.lookup_choices) or self.value() is not None
 
     def chosen(self) -> dict[str, Any]:
-        """The value.
+        """Return the lookup of the value.
 
         Raises:
-            IncorrectLookupParameters: no database has such a text.
+            IncorrectLookupParameters: the value contains NUL, which no database stores.
         """
         value = self.value()
         if value is not None and "\0" in value:
@@ -93,7 +93,7 @@ class ValueFilter(_Filter):
         return {} if value is None else {self.field: value}
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """As usual, and a value that was asked for but is not among the first."""
+        """Yield the choices, and the current value if it is not among the first."""
         yield from super().choices(changelist)
         value = self.value()
         if value is not None and value not in {str(known) for known, _label in self.lookup_choices}:
@@ -105,12 +105,12 @@ class ValueFilter(_Filter):
 
 
 def value_filter(name: str, title: Any) -> type[ValueFilter]:
-    """A :class:`ValueFilter` of a column."""
+    """Return a :class:`ValueFilter` for a column."""
     return type(f"{name.title()}Filter", (ValueFilter,), {"field": name, "title": title, "parameter_name": name})
 
 
 class AgeFilter(_Filter):
-    """How long ago it happened."""
+    """Filter by age."""
 
     title = _("age")
     parameter_name = "age"
@@ -119,11 +119,11 @@ class AgeFilter(_Filter):
 
     @classmethod
     def of(cls, field: str) -> type[AgeFilter]:
-        """The filter over a column of moments."""
+        """Return the filter for a column of moments."""
         return type("AgeFilter", (cls,), {"field": field})
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """Spans until now, and what is older than all of them."""
+        """Return the spans up to now, and one for older rows."""
         return [
             ("hour", _("last hour")),
             ("day", _("last day")),
@@ -132,7 +132,7 @@ class AgeFilter(_Filter):
         ]
 
     def chosen(self) -> dict[str, Any]:
-        """A moment, as text: it stays the same when the lookups are carried out later."""
+        """Return a moment as text, so that it stays the same when the lookups are applied later."""
         value, now = self.value(), timezone.now()
         if value == "older":
             return {f"{self.field}__lt": (now - self.spans["week"]).isoformat()}
@@ -141,20 +141,20 @@ class AgeFilter(_Filter):
 
 
 class AttemptFilter(_Filter):
-    """How many attempts failed."""
+    """Filter by the number of failed attempts."""
 
     title = _("failed attempts")
     parameter_name = "attempt"
     bounds: ClassVar = {"1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11-25": (11, 25), "26": (26, None)}
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """Numbers of attempts."""
+        """Return the ranges of attempts."""
         return [
             (name, name.replace("-", "–") if high else _("26 or more")) for name, (_low, high) in self.bounds.items()
         ]
 
     def chosen(self) -> dict[str, Any]:
-        """A range of failures."""
+        """Return a range of failures."""
         low, high = self.bounds.get(self.value() or "", (None, None))
         if low is None:
             return {}
@@ -164,24 +164,24 @@ class AttemptFilter(_Filter):
 
 
 class StateFilter(_Filter):
-    """The state of a row, of a model with a ``State``."""
+    """Filter by the state of a row, for models with a ``State``."""
 
     title = _("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """The model's states."""
+        """Return the model's states."""
         model: Any = model_admin.model
         return list(model.State.choices)
 
     def chosen(self) -> dict[str, Any]:
-        """The state."""
+        """Return the lookup of the state."""
         value = self.value()
         return {"state": value} if value in {known for known, _label in self.lookup_choices} else {}
 
 
 def lookups_of(changelist: ChangeList) -> dict[str, Any]:
-    """What a change list is filtered by, its search apart."""
+    """Return the lookups of a change list's filters, without its search."""
     found: dict[str, Any] = {}
     for spec in changelist.filter_specs:
         if isinstance(spec, _Filter):

@@ -1,4 +1,4 @@
-"""The forms: when to retry, and with what."""
+"""Forms for retries: delay and edited content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WIDE: Final = {"cols": 90, "spellcheck": "false", "class": "vLargeTextField del
 
 
 class DelayForm(forms.Form):
-    """How long from now."""
+    """Delay from now."""
 
     delay = forms.IntegerField(label=_("Retry in"), min_value=0, initial=10)
     unit = forms.ChoiceField(
@@ -29,7 +29,7 @@ class DelayForm(forms.Form):
     )
 
     def clean(self) -> dict[str, Any]:
-        """Both together are a span of at most ten years."""
+        """Combine number and unit into a span of at most ten years."""
         data = super().clean() or {}
         if "delay" in data and "unit" in data:
             seconds = data["delay"] * _UNITS[data["unit"]]
@@ -40,16 +40,17 @@ class DelayForm(forms.Form):
 
     @property
     def span(self) -> timedelta:
-        """The delay of a valid form."""
+        """Delay of a valid form."""
         return timedelta(seconds=self.cleaned_data["seconds"])
 
 
 class JSONText(forms.CharField):
-    """JSON of one kind, as a person writes it; tags like ``{"$dt": …}`` stay as they are.
+    """Field for JSON of one type, edited by a user; tags like ``{"$dt": …}`` stay as they are.
 
     Args:
         kind: dict or list.
-        stored: what is in Redis: hidden parts of the text mean its parts.
+        stored: the value in Redis; masked parts of the text stand for its parts.
+        mask: the mask for secrets.
         names: names of the items, for the mask.
     """
 
@@ -73,7 +74,7 @@ class JSONText(forms.CharField):
         return json.dumps(self._shown(), ensure_ascii=False, indent=2)
 
     def clean(self, value: Any) -> Any:
-        """The value, with what is hidden put back."""
+        """Return the value, with masked parts restored."""
         text = super().clean(value) or json.dumps(self._kind())
         try:
             edited = json.loads(text)
@@ -96,7 +97,7 @@ class JSONText(forms.CharField):
 
 
 class EditForm(DelayForm):
-    """Other content for one job. ``version`` tells whether the job was changed by somebody else meanwhile."""
+    """Edited content of one job. ``version`` detects concurrent changes to the job."""
 
     version = forms.CharField(widget=forms.HiddenInput, required=False)
     field_order = ("args", "kwargs", "payloads", "delay", "unit", "version")
@@ -108,7 +109,7 @@ class EditForm(DelayForm):
         self.fields["delay"].initial = 0
 
     def clean_version(self) -> str:
-        """The job still has the content that the person saw."""
+        """Check that the job still has the content that was shown."""
         if self.cleaned_data["version"] != self._version:
             raise forms.ValidationError(
                 _("The job was changed meanwhile. Open this page again, and look at its new content.")
@@ -117,7 +118,7 @@ class EditForm(DelayForm):
 
 
 class CallForm(EditForm):
-    """Other arguments."""
+    """Edited arguments."""
 
     def __init__(
         self, *args: Any, call: tuple[list[Any], dict[str, Any]], names: list[str], mask: Mask, **options: Any
@@ -139,7 +140,7 @@ class CallForm(EditForm):
 
 
 class PayloadsForm(EditForm):
-    """Other payloads."""
+    """Edited payloads."""
 
     def __init__(self, *args: Any, payloads: list[dict[str, Any]], mask: Mask, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -153,7 +154,7 @@ class PayloadsForm(EditForm):
         self.order_fields(self.field_order)
 
     def clean_payloads(self) -> list[dict[str, Any]]:
-        """Each has a score that is a number, and a payload."""
+        """Check that each entry has a payload and a numeric score."""
         found: list[dict[str, Any]] = self.cleaned_data["payloads"]
         if not found:
             raise forms.ValidationError(_("A merged job needs at least one payload. To drop the job, discard it."))

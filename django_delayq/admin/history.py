@@ -1,4 +1,4 @@
-"""The history: what became of jobs, in charts that are drawn on the server, and what the next day brings."""
+"""Admin page of the history: charts drawn on the server, tables, and the forecast for the next day."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .redis_pages import RedisPages
 
 __all__ = ["HourlyStatAdmin"]
 
-#: hours on a page of the table
+#: hours per page of the table
 LIMIT: Final = 50
 PERIODS: Final = {
     "today": gettext_lazy("today"),
@@ -32,7 +32,7 @@ PERIODS: Final = {
     "7d": gettext_lazy("7 days"),
     "30d": gettext_lazy("30 days"),
 }
-#: head of the table of hours: (name, whether it is a number)
+#: head of the table of hours: (name, is a number)
 COLUMNS: Final = (
     (gettext_lazy("Hour"), False),
     (gettext_lazy("Queue"), False),
@@ -50,14 +50,14 @@ COLUMNS: Final = (
 
 
 class HourlyStatAdmin(RedisPages):
-    """One page over the table of hours; it shows the past also when Redis does not answer."""
+    """Page over the table of hours. It shows the past even if Redis is unavailable."""
 
     def pages(self) -> list[URLPattern]:
-        """The page, and its hours as a file."""
+        """Return the URLs of the page and its CSV file."""
         return [self.page("", self.page_view, "changelist"), self.page("hours.csv", self.file_view, "file")]
 
     def page_view(self, request: HttpRequest) -> HttpResponse:
-        """Charts, tables, and the next day."""
+        """Render charts, tables and the forecast."""
         asked = Asked.of(request.GET)
         found = summary(asked.wish, asked.period)
         names = known_tasks()
@@ -82,14 +82,14 @@ class HourlyStatAdmin(RedisPages):
         return self.render(request, "history", capfirst(str(self.opts.verbose_name_plural)), context)
 
     def file_view(self, request: HttpRequest) -> Any:
-        """The hours of the page as CSV."""
+        """Return the hours of the page as CSV."""
         asked = Asked.of(request.GET)
         if asked.problem:
             return HttpResponseBadRequest(asked.problem, content_type="text/plain; charset=utf-8")
         return csvfile.response(request, asked.wish.rows(HourlyStat._default_manager.all()))
 
     def ahead(self, asked: Asked) -> dict[str, Any]:
-        """The forecast; where Redis does not answer, that."""
+        """Return the forecast, or the error if Redis is unavailable."""
         try:
             broker = connections.hurried_broker(connections.PATIENCE)
             queues = [one for one in broker.queues() if asked.queue in ("", one.name)]
@@ -98,7 +98,7 @@ class HourlyStatAdmin(RedisPages):
             return {"down": str(error)}
 
     def listed(self, request: HttpRequest, asked: Asked) -> Page:
-        """A page of the table; the first one where the address names none."""
+        """Return a page of the table; the first one if the URL names none."""
         rows = asked.wish.rows(HourlyStat._default_manager.all())
         try:
             return page(rows, LIMIT, after=request.GET.get("after", ""), before=request.GET.get("before", ""))
@@ -106,11 +106,11 @@ class HourlyStatAdmin(RedisPages):
             return page(rows, LIMIT)
 
     def link(self, asked: Asked, **other: str) -> str:
-        """The page with another named period."""
+        """Return the URL of the page with another named period."""
         query = asked.query(**{"from": "", "to": "", **other})
         return f"?{query}" if query else self.url("changelist")
 
 
 def _with(names: list[str], chosen: str) -> list[str]:
-    """With the name that was chosen, also where it is not among them."""
+    """Return the names, including the chosen one if it is missing."""
     return names if not chosen or chosen in names else sorted([*names, chosen])

@@ -1,4 +1,4 @@
-"""What somebody wants to see of the history: read from an address, and written into one."""
+"""Query of the history page, parsed from a URL and written into one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An address that was understood.
+    """Parsed query.
 
     Attributes:
-        name: of the period, one of :data:`NAMED`; "" where ``since`` and ``until`` say it.
-        since: as somebody wrote it.
-        until: as somebody wrote it; "" = now.
-        period: what all that comes to.
-        problem: why another period is shown than the one that was asked for.
+        name: of the period, one of :data:`NAMED`; "" if ``since`` and ``until`` are given.
+        since: as entered by the user.
+        until: as entered by the user; "" = now.
+        period: the resulting period.
+        problem: why a period other than the requested one is shown.
     """
 
     queue: str
@@ -43,7 +43,7 @@ class Asked:
 
     @classmethod
     def of(cls, query: QueryDict) -> Asked:
-        """What an address asks for; what makes no sense is said in ``problem``."""
+        """Return the query of a URL; an invalid period is reported in ``problem``."""
         queue, task = (query.get(name, "").replace("\0", "")[:NAME_LENGTH] for name in ("queue", "task"))
         since, until = (query.get(name, "").strip()[:_LONGEST] for name in ("from", "to"))
         name = query.get("period", "")
@@ -58,11 +58,11 @@ class Asked:
 
     @property
     def wish(self) -> Wish:
-        """For the tables."""
+        """Row filter of the query."""
         return Wish(self.queue, self.task, self.period)
 
     def query(self, **other: Any) -> str:
-        """The address of the same page, with other wishes in the place of these; without a question mark."""
+        """Return the query string of the same page with some parameters replaced, without a question mark."""
         words = {"queue": self.queue, "task": self.task, "period": "" if self.name == USUAL else self.name}
         if not self.name:
             words |= {"from": self.since, "to": self.until}
@@ -77,10 +77,10 @@ def _between(since: str, until: str) -> Period:
 
 
 def _moment(text: str, *, end: bool = False) -> datetime:
-    """A moment of the current time zone; a day alone is its beginning, or its end.
+    """Return a moment in the current time zone; a date alone is the start of its day, or its end.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a date.
     """
     try:
         day = parse_date(text)

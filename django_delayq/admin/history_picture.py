@@ -1,4 +1,4 @@
-"""The page of the history in words and drawings, ready for its template."""
+"""View model of the history page: texts and drawings for its template."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from .words import duration
 
 __all__ = ["Chart", "charts", "failing", "foretold", "rates", "rows_of", "tiles"]
 
-#: tasks that a table of them shows
+#: maximum number of tasks in a table
 MOST_TASKS: Final = 10
-#: runs that a task must have for its rate of failures to say something
+#: minimum number of attempts for a task's failure rate to be meaningful
 LEAST_RUNS: Final = 5
-#: rows of the map of lateness, at least; each has two places of a histogram
+#: minimum number of rows in the lateness map; each covers two histogram buckets
 LEAST_ROWS: Final = 6
 _NOTHING: Final = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart, and the same as a table.
+    """Chart with the same data as a table.
 
     Attributes:
         legend: (class of a colour, name).
@@ -51,24 +51,24 @@ class Chart:
 
 
 def local(moment: datetime) -> datetime:
-    """In the reader's time zone."""
+    """Return the moment in the reader's time zone."""
     return timezone.localtime(moment, timezone.get_current_timezone())
 
 
 def time_of(moment: datetime, pattern: str = "Y-m-d H:i") -> str:
-    """A moment as a person reads it."""
+    """Return a moment as text."""
     return date_format(local(moment), pattern)
 
 
 def percent(part: float | None) -> str:
-    """A part of a whole."""
+    """Return a fraction as a percentage."""
     if part is None:
         return _NOTHING
     return f"{100 * part:.1f} %" if 0 < part < 0.0995 else f"{100 * part:.0f} %"
 
 
 def charts(found: Summary) -> list[Chart]:
-    """Throughput, lateness, and the map of it."""
+    """Return the charts of throughput and lateness, and the lateness map."""
     slots = found.period.slots
     step = timedelta(hours=found.period.step)
     pattern = "H:i" if found.period.hours <= 48 else "j M"
@@ -77,7 +77,7 @@ def charts(found: Summary) -> list[Chart]:
 
 
 def _span(start: datetime, end: datetime) -> str:
-    """“2026-11-20 14:00–15:00”; of more than a day the days only."""
+    """Return a span as text: “2026-11-20 14:00–15:00”; beyond a day with both dates."""
     if end - start > timedelta(days=1):
         return f"{time_of(start)} – {time_of(end)}"
     return f"{time_of(start)}–{time_of(end, 'H:i')}"
@@ -154,7 +154,7 @@ def _heat(found: Summary, marks: Sequence[Mark]) -> Chart:
 
 
 def _bands(counts: Sequence[int]) -> int:
-    """Rows of the map: up to the one with the latest run."""
+    """Return the number of rows of the map: up to the one with the latest attempt."""
     last = max((place for place, count in enumerate(counts) if count), default=0)
     return max(LEAST_ROWS, last // 2 + 1)
 
@@ -168,7 +168,7 @@ def _band(band: int) -> str:
 
 
 def tiles(total: Tally) -> list[tuple[str, str, str]]:
-    """(key, name, text) of the whole period."""
+    """Return (key, name, text) for the whole period."""
     return [
         ("runs", _("runs"), grouped(total["runs"])),
         ("succeeded", _("succeeded"), grouped(total["succeeded"])),
@@ -184,7 +184,7 @@ def tiles(total: Tally) -> list[tuple[str, str, str]]:
 
 
 def rates(found: Summary, asked: Asked) -> list[dict[str, Any]]:
-    """The tasks of which the largest part of the runs failed."""
+    """Return the tasks with the highest failure rates."""
     some = found.by_failure_rate(LEAST_RUNS)[:MOST_TASKS]
     return [
         {
@@ -198,7 +198,7 @@ def rates(found: Summary, asked: Asked) -> list[dict[str, Any]]:
 
 
 def failing(found: Summary, asked: Asked) -> list[dict[str, Any]]:
-    """The tasks that failed most often, and how."""
+    """Return the tasks with most failures, by kind of failure."""
     some = found.by_failures()[:MOST_TASKS]
     return [
         {
@@ -217,7 +217,7 @@ def _named(name: tuple[str, str], asked: Asked) -> dict[str, str]:
 
 
 def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
-    """The table of hours."""
+    """Return the rows of the table of hours."""
     return [
         [
             time_of(from_row(row.hour)),
@@ -241,7 +241,7 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
 
 
 def foretold(found: Forecast) -> dict[str, Any]:
-    """The panel of the next day."""
+    """Return the forecast panel."""
     total = found.total
     marks = [
         Mark(time_of(begin, "H:i"), f"{time_of(begin, 'H:i')}–{time_of(begin + HOUR, 'H:i')}") for begin in found.begins

@@ -1,4 +1,4 @@
-"""The runs of the pipeline: what each was asked for, how far it is, and how it ended."""
+"""Admin pages of pipeline runs: options, progress and result of each."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _RUNNING: Final = PipelineRun.State.RUNNING
 
 
 class RunStateFilter(StateFilter):
-    """The state, as it is shown: a run whose process died never said how it ended."""
+    """Filter by the displayed state, including ``died`` for runs whose process died before they ended."""
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """The model's states, and that one."""
+        """Return the model's states and ``died``."""
         return [*super().lookups(request, model_admin), (DIED, _DIED)]
 
     def chosen(self) -> dict[str, Any]:
-        """The state; of one that runs, also when it was heard of."""
+        """Return the lookups of the state; for running ones also the time of the last heartbeat."""
         silent = timezone.now() - SILENT
         if self.value() == DIED:
             return {"state": _RUNNING, "seen_at__lt": silent}
@@ -50,23 +50,23 @@ class RunStateFilter(StateFilter):
 
 
 class KindFilter(StateFilter):
-    """What it does."""
+    """Filter by kind."""
 
     title = _("kind")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
-        """The model's kinds."""
+        """Return the model's kinds."""
         return list(PipelineRun.Kind.choices)
 
     def chosen(self) -> dict[str, Any]:
-        """The kind."""
+        """Return the lookup of the kind."""
         value = self.value()
         return {"kind": value} if value in PipelineRun.Kind.values else {}
 
 
 class PipelineRunAdmin(ReadOnlyAdmin):
-    """Runs to look at; they are started by ``manage.py delayq_pipeline``."""
+    """Read-only list of pipeline runs; they are started by ``manage.py delayq_pipeline``."""
 
     keyset = "started_at"
     ordering = ("-started_at",)
@@ -90,7 +90,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         js: ClassVar = ("django_delayq/progress.js",)
 
     def get_urls(self) -> list[Any]:
-        """With the part that tells how far it is."""
+        """Return the URLs, with that of the progress fragment."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_progress"
         return [
             path("<path:object_id>/progress/", self.admin_site.admin_view(self.progress_view), name=name),
@@ -98,13 +98,13 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         ]
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Without what only the page of a run shows."""
+        """Return the rows without columns that only the page of a run shows."""
         return rows.defer("detail")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """An exact id."""
+        """Return the rows with an exact id."""
         term = search_term.strip()
         return (queryset.filter(run_id=term) if term else queryset), False
 
@@ -113,7 +113,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The run, and how far it is."""
+        """Render the run with its progress."""
         run = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
         if run is not None and self.has_view_permission(request, run):
@@ -121,7 +121,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         return super().change_view(request, object_id, form_url, extra)
 
     def progress_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The part of the page that changes, for the script that fetches it again and again."""
+        """Render the progress fragment, which the page's script polls."""
         run = self.object_or_404(request, object_id)
         if not self.has_view_permission(request, run):
             raise PermissionDenied
@@ -148,18 +148,18 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("run"))
     def what(self, row: PipelineRun) -> str:
-        """Its kind and its id."""
+        """Return kind and id."""
         return f"{row.get_kind_display()} {row.run_id}".strip()
 
     @admin.display(description=_("state"))
     def status(self, row: PipelineRun) -> SafeString:
-        """Running, or how it ended."""
+        """Return a badge with the state."""
         state = state_of(row)
         return shown.badge(_DIED if state == DIED else row.get_state_display(), _KINDS.get(state, ""))
 
     @admin.display(description=_("rows"))
     def progress(self, row: PipelineRun) -> SafeString | str:
-        """Rows that are done; a bar where it is known how many there are, and it goes on."""
+        """Return the number of rows done, with a bar while it is running and its total is known."""
         share = _share(row)
         if share is None or state_of(row) != _RUNNING:
             return shown.number(row.rows)
@@ -172,63 +172,63 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("rows in all"))
     def of_all(self, row: PipelineRun) -> str:
-        """How many there are, if that is known."""
+        """Return the total number of rows, if known."""
         return "–" if row.total is None else shown.number(row.total)
 
     @admin.display(description=_("rows done"))
     def done(self, row: PipelineRun) -> str:
-        """How many are done."""
+        """Return the number of rows done."""
         return shown.number(row.rows)
 
     @admin.display(description=_("created"))
     def made(self, row: PipelineRun) -> str:
-        """What it made."""
+        """Return the number of created entries."""
         return shown.number(row.created)
 
     @admin.display(description=_("there already"))
     def were_known(self, row: PipelineRun) -> str:
-        """What it found."""
+        """Return the number of entries that existed already."""
         return shown.number(row.known)
 
     @admin.display(description=_("refused"))
     def refused(self, row: PipelineRun) -> str:
-        """What lies in the quarantine."""
+        """Return the number of rejected entries, which are in the quarantine."""
         return shown.number(row.bad)
 
     @admin.display(description=_("duration"))
     def took(self, row: PipelineRun) -> str:
-        """How long it took, or has taken so far; of one that died until it was last heard of."""
+        """Return the duration so far or in all; of a run that died, up to its last heartbeat."""
         end = row.ended_at or (timezone.now() if state_of(row) == _RUNNING else row.seen_at)
         return duration(max(0.0, (end - row.started_at).total_seconds()))
 
     @admin.display(description=_("started"), ordering="started_at")
     def began(self, row: PipelineRun) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the start."""
         return shown.ago(row.started_at)
 
     @admin.display(description=_("ended"))
     def ended(self, row: PipelineRun) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the end."""
         return shown.ago(row.ended_at)
 
     @admin.display(description=_("last heard of"))
     def heard_of(self, row: PipelineRun) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the last heartbeat."""
         return shown.ago(row.seen_at)
 
     @admin.display(description=_("error"))
     def trouble(self, row: PipelineRun) -> SafeString | str:
-        """Its first line."""
+        """Return the first line of the error."""
         return shown.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: PipelineRun) -> SafeString | str:
-        """All of it."""
+        """Return the whole error."""
         return shown.pre(shown.mask().text(row.error)) if row.error else "–"
 
     @admin.display(description=_("details"))
     def details(self, row: PipelineRun) -> SafeString | str:
-        """What it was asked for and where it got to; secrets are hidden."""
+        """Return options and position of the run, secrets masked."""
         found = shown.mask().value(row.detail)
         if isinstance(found, dict) and found:
             return shown.mapping_table(found)
@@ -236,7 +236,7 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
 
 def _share(row: PipelineRun) -> int | None:
-    """Percent done; None where it is not known how many there are."""
+    """Return the percentage done; None if the total is unknown."""
     if row.state == PipelineRun.State.FINISHED:
         return 100
     return min(100, row.rows * 100 // row.total) if row.total else None

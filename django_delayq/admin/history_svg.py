@@ -1,7 +1,7 @@
-"""Charts drawn on the server: SVG without scripts or styles of its own, so that any policy of a site lets it through.
+"""Charts drawn on the server: SVG without scripts or inline styles, so that it passes any content security policy.
 
-A plot is as wide as there is room, so its shapes are drawn in a box of 1000 × its height that is stretched; what is
-written stands beside it, in drawings that are not. Colours are classes (history.css), which follow the admin's theme.
+A plot is as wide as its container: its shapes are drawn in a box of 1000 × its height, which is stretched. Texts stand
+beside it in drawings that are not stretched. Colours are CSS classes (history.css), which follow the admin's theme.
 Every text goes through ``format_html``.
 """
 
@@ -22,21 +22,21 @@ __all__ = ["Drawing", "Mark", "bars", "heat", "lines", "logarithmic", "round_up"
 
 WIDTH: Final = 1000
 HEIGHT: Final = 150
-#: of a row of a heat map
+#: height of a row of a heat map
 ROW: Final = 15
-#: marks below a plot
+#: maximum number of labels below a plot
 MOST_MARKS: Final = 5
-#: part of the width behind which none begins, because it would not be all in sight
+#: fraction of the width beyond which no label starts, because it would be cut off
 _LAST_MARK: Final = 0.88
-#: part of the room of a bar that it fills
+#: fraction of its slot that a bar fills
 _FILLED: Final = 0.86
-#: of the longest lateness that is told apart: 12 days
+#: power of ten (ms) of the longest lateness on the scale: 12 days
 _LARGEST_POWER: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A piece of the period: what stands below it, and what is told of it in full."""
+    """Label of a slot: the short text below the plot, and the full text."""
 
     brief: str
     full: str
@@ -44,7 +44,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """The three drawings of a chart: what stands on its left, the plot, and what stands below it."""
+    """Three drawings of a chart: the labels on the left, the plot, and the labels below."""
 
     left: SafeString
     plot: SafeString
@@ -54,14 +54,15 @@ class Drawing:
 def bars(
     name: str, title: str, said: str, marks: Sequence[Mark], values: Sequence[Sequence[float]], told: Sequence[str]
 ) -> Drawing:
-    """Bars in which several numbers are piled up, the first at the bottom.
+    """Return a chart of stacked bars, the first number at the bottom.
 
     Args:
-        name: of the chart, no other one of the page has it.
-        title: what it shows.
-        said: what there is to see, in a sentence, for who does not see it.
-        values: of each piece of the period.
-        told: of each piece, what is said when it is pointed at.
+        name: id of the chart, unique within the page.
+        title: title of the chart.
+        said: summary in a sentence, for screen readers.
+        marks: labels of the slots.
+        values: numbers of each slot.
+        told: tooltip of each slot.
     """
     top = round_up(max((sum(one) for one in values), default=0))
     room = WIDTH / max(1, len(values))
@@ -95,7 +96,7 @@ def lines(
     series: Sequence[Sequence[float | None]],
     told: Sequence[str],
 ) -> Drawing:
-    """Lines of lengths of time, ms, by logarithm. Where there is no value they have a gap."""
+    """Return a line chart of durations in ms on a logarithmic scale. Missing values leave gaps."""
     top = max((value for one in series for value in one if value), default=0.0)
     power = min(_LARGEST_POWER, max(2, math.ceil(math.log10(max(1.0, top)))))
     room = WIDTH / max(1, len(marks))
@@ -108,7 +109,7 @@ def lines(
 
 
 def heat(name: str, title: str, said: str, marks: Sequence[Mark], rows: Sequence[tuple[str, Sequence[int]]]) -> Drawing:
-    """A map of numbers: a row for each name, the first at the bottom, coloured from nothing to the most."""
+    """Return a heat map: a row for each name, the first at the bottom, coloured from zero to the maximum."""
     most = max((number for _name, numbers in rows for number in numbers), default=0)
     room, height = WIDTH / max(1, len(marks)), ROW * len(rows)
     cells = [
@@ -132,7 +133,7 @@ def heat(name: str, title: str, said: str, marks: Sequence[Mark], rows: Sequence
 
 
 def share(part: float) -> SafeString:
-    """A bar for a cell of a table, filled to a part (0 … 1)."""
+    """Return a bar for a table cell, filled to a fraction (0 … 1)."""
     bar = '<rect class="dq-b1" width="{}%" height="100%"/>'
     return format_html(
         f'<svg class="dq-share" aria-hidden="true" focusable="false">{bar}</svg>',
@@ -141,7 +142,7 @@ def share(part: float) -> SafeString:
 
 
 def short(number: float) -> str:
-    """A number as it stands at an axis: 1.5 k, 20 M."""
+    """Return a number for an axis: 1.5 k, 20 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -149,13 +150,13 @@ def short(number: float) -> str:
 
 
 def round_up(number: float) -> float:
-    """1, 2 or 5 times a power of ten, at or above a number; at least 2, so that its half is a whole number."""
+    """Round up to the next 1, 2 or 5 times a power of ten; at least 2, so that half of it is an integer."""
     power = 10.0 ** math.floor(math.log10(max(number, 1.0)))
     return max(2.0, next(step * power for step in (1, 2, 5, 10) if step * power >= number * 0.9999))
 
 
 def logarithmic(ms: float, power: int) -> float:
-    """How high a length stands, 0 … 1, where 10^power stands at the top."""
+    """Return the height of a duration, 0 … 1, where 10^power is at the top."""
     return min(1.0, math.log10(1 + max(0.0, ms)) / math.log10(1 + 10.0**power))
 
 
@@ -220,14 +221,14 @@ def _below(marks: Sequence[Mark]) -> SafeString:
 
 
 def _column(place: int, room: float) -> SafeString:
-    """The whole of a piece: what is pointed at."""
+    """Return the hover area of a slot."""
     return format_html(
         '<rect class="dq-touch" x="{}" y="0" width="{}" height="{}"/>', f"{place * room:.2f}", f"{room:.2f}", HEIGHT
     )
 
 
 def _path(values: Sequence[float | None], room: float, power: int) -> str:
-    """Through all values; a value between two gaps is a dot."""
+    """Return the path through all values; a value between two gaps is a dot."""
     words, drawing = [], False
     for place, value in enumerate(values):
         if value is None:

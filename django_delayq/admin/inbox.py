@@ -1,4 +1,4 @@
-"""The inbox: generations whose effects are in this database."""
+"""Admin pages of the inbox: job generations whose effects are in this database."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["InboxEntryAdmin"]
 
 
 class InboxEntryAdmin(ReadOnlyAdmin):
-    """What ``@exactly_once`` remembers, and requests of the API that put durable jobs in."""
+    """Entries of ``@exactly_once``, and of API requests that stored durable jobs."""
 
     keyset = "created_at"
     ordering = ("-created_at",)
@@ -39,7 +39,7 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """A key."""
+        """Return the entry with this key."""
         if not search_term.strip():
             return queryset, False
         key = as_uuid(search_term)
@@ -47,5 +47,5 @@ class InboxEntryAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("done"), ordering="created_at")
     def done(self, row: InboxEntry) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the entry was written."""
         return shown.ago(row.created_at)

@@ -1,4 +1,4 @@
-"""The job browser: the jobs as Redis has them now, and the buttons to run, move or cancel one."""
+"""Job browser: jobs as they are in Redis now, and actions to run, reschedule or cancel one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _UNITS: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 
 class RescheduleForm(forms.Form):
-    """When a waiting job is to be due."""
+    """New due time of a waiting job."""
 
     delay = forms.FloatField(label=gettext_lazy("In"), min_value=0, required=False)
     unit = forms.ChoiceField(
@@ -74,7 +74,7 @@ class RescheduleForm(forms.Form):
     )
 
     def clean(self) -> dict[str, Any]:
-        """Exactly one of both."""
+        """Check that exactly one of the two is given."""
         given = super().clean() or {}
         if not self.errors and (given.get("delay") is None) == (given.get("at") is None):
             raise forms.ValidationError(_("Say either how long from now, or at which moment."))
@@ -82,7 +82,7 @@ class RescheduleForm(forms.Form):
 
     @property
     def when(self) -> dict[str, Any]:
-        """As ``reschedule`` takes it."""
+        """Arguments for ``reschedule``."""
         given = self.cleaned_data
         if given["delay"] is not None:
             return {"delay": given["delay"] * _UNITS[given["unit"] or "s"]}
@@ -91,10 +91,10 @@ class RescheduleForm(forms.Form):
 
 
 class LiveJobAdmin(RedisPages):
-    """The pages of :class:`LiveJob`."""
+    """Pages of :class:`LiveJob`."""
 
     def pages(self) -> list[URLPattern]:
-        """List, job, and a page for each verb."""
+        """Return the URLs of the list, the job page and each verb."""
         one = "<path:object_id>/"
         both = "GET HEAD POST"
         return [
@@ -108,7 +108,7 @@ class LiveJobAdmin(RedisPages):
     # -- the list ----------------------------------------------------------------------------------------------------
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
-        """A page of jobs, or what a search found."""
+        """Render a page of jobs, or the results of a search."""
         broker = connections.broker()
         counts = broker.inspector.all_counts()
         wish = wish_of(request)
@@ -153,12 +153,12 @@ class LiveJobAdmin(RedisPages):
         return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
 
     def looks(self, views: Sequence[JobView], now_ms: float) -> list[JobLook]:
-        """The jobs for the template, all as of one moment."""
+        """Return view models of the jobs, all as of one moment."""
         lease_ms = connections.broker().lease_ms
         return [JobLook(view, now_ms, lease_ms) for view in views]
 
     def link(self, wish: Wish, **other: Any) -> str:
-        """The list with another wish; it begins at its first page unless a cursor is given."""
+        """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
         words = {
             "queue": wish.queue,
             "place": wish.place,
@@ -181,7 +181,7 @@ class LiveJobAdmin(RedisPages):
     # -- one job -----------------------------------------------------------------------------------------------------
 
     def job_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Everything that Redis knows of an id."""
+        """Render everything that Redis stores under an id."""
         queue, ident = name_of(object_id)
         broker = connections.broker()
         graves = sorted(broker.inspector.graves(queue, ident), key=lambda one: one.buried_ms or 0, reverse=True)
@@ -214,7 +214,7 @@ class LiveJobAdmin(RedisPages):
         return self.render(request, "live_job", ident, context, trail=trail)
 
     def gone(self, request: HttpRequest, queue: str, ident: str) -> HttpResponse:
-        """There is no such job; which is the usual end of every job."""
+        """Render a 404 page: there is no such job. Completed jobs are gone, too."""
         context = {"queue": queue, "ident": ident, "list_url": self.link(Wish(queue=queue))}
         trail = [(queue, context["list_url"]), (ident, "")]
         return self.render(request, "live_gone", ident, context, trail=trail, status=404)
@@ -222,7 +222,7 @@ class LiveJobAdmin(RedisPages):
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Make it due now."""
+        """Make the job due now."""
         queue, ident = name_of(object_id)
 
         def act() -> str:
@@ -234,7 +234,7 @@ class LiveJobAdmin(RedisPages):
         return self.back(self.url("change", f"{queue}/{ident}"))
 
     def reschedule_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask when, then move it."""
+        """Render the form for the new due time, or reschedule the job."""
         queue, ident = name_of(object_id)
         form = RescheduleForm(request.POST if request.method == "POST" else None)
         if request.method == "POST" and form.is_valid():
@@ -249,7 +249,7 @@ class LiveJobAdmin(RedisPages):
         return self.ask(request, "live_reschedule", _("Reschedule"), queue, ident, form=form)
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask whether, then cancel it."""
+        """Render the confirmation page, or cancel the job."""
         queue, ident = name_of(object_id)
         if request.method != "POST":
             return self.ask(request, "live_cancel", _("Cancel"), queue, ident)
@@ -274,7 +274,7 @@ class LiveJobAdmin(RedisPages):
         return self.back(self.url("change", f"{queue}/{ident}"))
 
     def told(self, request: HttpRequest, outcome: object, done: str) -> str:
-        """The truth about an outcome; ``done`` if it was done."""
+        """Report the outcome to the user; return ``done`` if the verb was carried out."""
         if outcome == "on_commit":
             return _("It is told to Redis when the transaction of this request is committed.")
         if outcome == "outbox":
@@ -292,7 +292,7 @@ class LiveJobAdmin(RedisPages):
         return ""
 
     def ask(self, request: HttpRequest, template: str, title: str, queue: str, ident: str, **more: Any) -> HttpResponse:
-        """A page that asks before something is done; it shows what it would be done to."""
+        """Render a confirmation page that shows the job."""
         broker = connections.broker()
         view = broker.inspector.get(queue, ident)
         if view is None or view.state == "morgue":
@@ -304,7 +304,7 @@ class LiveJobAdmin(RedisPages):
 
 
 def wish_of(request: HttpRequest) -> Wish:
-    """What the address asks for; what makes no sense is left out."""
+    """Return the query of a request; invalid parameters are ignored."""
     asked = request.GET
     place = asked.get("place", "")
     place = place if place in PLACES else "waiting"
@@ -322,7 +322,7 @@ def wish_of(request: HttpRequest) -> Wish:
 
 
 def name_of(object_id: str) -> tuple[str, str]:
-    """``(queue, id)`` of an address."""
+    """Return ``(queue, id)`` from a URL."""
     queue, slash, ident = unquote(object_id).partition("/")
     if not slash or not ident or "\0" in ident or len(ident.encode(errors="replace")) > 255:
         raise Http404(f"{short(object_id)} names no job")
@@ -330,20 +330,20 @@ def name_of(object_id: str) -> tuple[str, str]:
 
 
 def whole_number(text: str, default: int) -> int:
-    """A number from an address, if it is one."""
+    """Return a positive integer from a URL, else the default."""
     return int(text) if text.isdecimal() and len(text) < 7 and int(text) else default
 
 
 def can_move(view: JobView) -> bool:
-    """Whether something of it waits."""
+    """Return True if the job, or its gated content, waits."""
     return view.state in ("delayed", "ready") or view.gated_due_ms is not None
 
 
 def place_of(view: JobView) -> str:
-    """The place in whose list it stands."""
+    """Return the place in whose list the job appears."""
     return {"reserved": "reserved", "morgue": "morgue"}.get(view.state, "waiting")
 
 
 def register(site: AdminSite) -> None:
-    """Give a site these pages."""
+    """Register these pages with a site."""
     site.register(LiveJob, LiveJobAdmin)

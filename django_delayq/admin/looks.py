@@ -1,4 +1,4 @@
-"""A job as the pages over Redis show it: in words, with what is secret hidden."""
+"""View model of a job for the pages over Redis: texts with secrets masked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINE: Final = 100
 
 
 def state_word(state: str) -> str:
-    """A state for people."""
+    """Return the display name of a state."""
     return {
         "delayed": pgettext("state of a job", "delayed"),
         "ready": pgettext("state of a job", "ready"),
@@ -36,7 +36,7 @@ def state_word(state: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument, option or word of context; ``text`` has what is secret hidden."""
+    """Argument, option or context entry; secrets in ``text`` are masked."""
 
     name: str
     text: str
@@ -44,25 +44,25 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a job carries."""
+    """Content of a job."""
 
     arguments: list[Argument] = field(default_factory=list)
     options: list[Argument] = field(default_factory=list)
     context: list[Argument] = field(default_factory=list)
-    #: why the stored bytes cannot be read; then they are the only argument
+    #: why the stored bytes cannot be decoded; then they are the only argument
     damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadLook:
-    """One payload of a merged job."""
+    """Payload of a merged job."""
 
     score: str
     text: str
 
 
 class JobLook:
-    """One job for the templates. ``now_ms`` is Redis's time of the look."""
+    """View model of one job for the templates. ``now_ms`` is Redis's time of the snapshot."""
 
     def __init__(self, view: JobView, now_ms: float, lease_ms: float) -> None:
         self.view = view
@@ -74,58 +74,58 @@ class JobLook:
 
     @property
     def name(self) -> str:
-        """Queue and id: what the address of its page is made of."""
+        """Queue and id, which form the URL of its page."""
         return f"{self.job.queue}/{self.view.id}"
 
     @property
     def state(self) -> str:
-        """In words."""
+        """Display name of the state."""
         return state_word(self.view.state)
 
     @property
     def due(self) -> When | None:
-        """When it is, or was, due."""
+        """Due time."""
         return moment(self.view.due_ms, self.now_ms)
 
     @property
     def late(self) -> bool:
-        """It waits although its time has come, for longer than one need bear."""
+        """True if it is ready and overdue by more than the configured ``late_after``."""
         overdue = self.now_ms - self.view.due_ms
         return self.view.state == "ready" and overdue > conf().admin.late_after * 1000
 
     @property
     def gated(self) -> When | None:
-        """When the content that waits for the end of the run is due."""
+        """Due time of the content that is gated behind the running attempt."""
         return moment(self.view.gated_due_ms, self.now_ms)
 
     @property
     def since(self) -> When | None:
-        """When it was handed to its worker: the fencing token is that moment in µs, unless many came at once."""
+        """Time of the reserve: the fencing token is a timestamp in µs, unless many were issued at once."""
         return moment(self.job.token / 1000, self.now_ms) if self.view.state == "reserved" else None
 
     @property
     def started(self) -> bool:
-        """The handler has begun, as far as the worker's heartbeat told."""
+        """True if the handler has started, as of the worker's last heartbeat."""
         return bool(self.job.flags & STARTED)
 
     @property
     def stopping(self) -> bool:
-        """Somebody cancelled it while it runs."""
+        """True if it was cancelled while running."""
         return bool(self.job.flags & STOPPING)
 
     @property
     def postponed(self) -> When | None:
-        """Since when workers release it because its run cannot begin, for the reason :attr:`postponed_for`."""
+        """Time since which workers release it because the attempt cannot start; see :attr:`postponed_for`."""
         return moment(self.job.postponed_at_ms, self.now_ms) if self.job.flags & POSTPONED else None
 
     @property
     def postponed_for(self) -> str:
-        """Why its run cannot begin."""
+        """Reason why the attempt cannot start."""
         return shown.mask().text(self.job.postponed_for)
 
     @property
     def quarantine(self) -> str:
-        """Return why it does not run beside other jobs; empty if it may."""
+        """Reason why it does not run beside other jobs; empty if it may."""
         if not self.view.quarantined:
             return ""
         if self.view.state == "reserved":
@@ -134,12 +134,12 @@ class JobLook:
 
     @property
     def lease(self) -> When | None:
-        """When the lease ends, unless the worker renews it."""
+        """End of the lease, unless the worker renews it."""
         return moment(self.view.deadline_ms, self.now_ms)
 
     @property
     def lease_left(self) -> str:
-        """Seconds, for the bar."""
+        """Remaining seconds of the lease, for the bar."""
         return f"{max(0.0, (self.view.deadline_ms or 0) - self.now_ms) / 1000:.1f}"
 
     @property
@@ -149,27 +149,27 @@ class JobLook:
 
     @property
     def buried(self) -> When | None:
-        """When it came into the morgue."""
+        """Time at which it was buried."""
         return moment(self.view.buried_ms, self.now_ms)
 
     @property
     def reason(self) -> str:
-        """Why it came there."""
+        """Reason for the burial."""
         return shown.mask().text(self.view.reason)
 
     @property
     def failed(self) -> When | None:
-        """When it failed last."""
+        """Time of the last failure."""
         return moment(self.job.failed_at_ms, self.now_ms) if self.job.failed_at_ms else None
 
     @property
     def overdue(self) -> str:
-        """By how much it is late, in words."""
+        """Overdue time as text."""
         return duration((self.now_ms - self.view.due_ms) / 1000)
 
     @property
     def known(self) -> bool:
-        """Whether this process knows the task."""
+        """True if this process has registered the task."""
         return registry.get(self.job.task) is not None
 
     # -- what is in it -----------------------------------------------------------------------------------------------
@@ -181,38 +181,38 @@ class JobLook:
 
     @property
     def error_message(self) -> str:
-        """What the last error said."""
+        """Message of the last error."""
         return shown.mask().text(str(self.view.error.get("message") or ""))
 
     @property
     def error_line(self) -> str:
-        """The last error in one line."""
+        """Last error in one line."""
         first = next(iter(self.error_message.splitlines()), "")
         return ": ".join(filter(None, (self.error_class, first)))
 
     @property
     def traceback(self) -> str:
-        """Where the last error came from."""
+        """Traceback of the last error."""
         return shown.mask().traceback(str(self.view.error.get("traceback") or ""))
 
     @property
     def error_rest(self) -> list[Argument]:
-        """What else the project keeps of an error."""
+        """Further data that the project stores with an error."""
         rest = {name: value for name, value in self.view.error.items() if name not in ("class", "message", "traceback")}
         return _arguments(rest)
 
     @cached_property
     def content(self) -> Content:
-        """What it carries now."""
+        """Current content."""
         return self.content_of(self.job)
 
     @cached_property
     def gated_content(self) -> Content | None:
-        """What takes its place when the run ends."""
+        """Content that replaces the current one after the running attempt."""
         return None if self.view.gated is None else self.content_of(self.view.gated)
 
     def content_of(self, job: Job) -> Content:
-        """Arguments, options and context of a generation."""
+        """Return arguments, options and context of a generation."""
         try:
             options = job.options
             if not isinstance(options, dict):
@@ -235,12 +235,12 @@ class JobLook:
 
     @property
     def history(self) -> Mapping[str, int]:
-        """What became of this generation so far."""
+        """Counters of this generation so far."""
         return self.view.history
 
     @property
     def summary(self) -> str:
-        """The arguments in one line."""
+        """Arguments in one line."""
         if self.job.merged:
             number = self.view.payload_count
             return ngettext("%(n)d payload", "%(n)d payloads", number) % {"n": number}
@@ -259,5 +259,5 @@ def _arguments(values: Mapping[str, Any]) -> list[Argument]:
 
 
 def payload_look(payload: Payload) -> PayloadLook:
-    """A payload with its score."""
+    """Return the view model of a payload with its score."""
     return PayloadLook(payload.score, shown.json_text(payload.data))

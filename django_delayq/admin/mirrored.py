@@ -1,4 +1,4 @@
-"""What the pages of failed jobs and of the morgue have in common."""
+"""Base of the pages of failed jobs and of the morgue."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = ["MirroredAdmin"]
 
 #: characters of an error's message that a list reads
 _MESSAGE_START: Final = 300
-#: options that are longer (they hold the context) are not read for a list
+#: longer options (they include the context) are not read for a list
 _SMALL_OPTIONS: Final = 4096
 
 
 class MirroredAdmin(EditMixin, DeedsMixin):
-    """Jobs in trouble: found, understood, and repaired."""
+    """Mirrored jobs with search, details and repair actions."""
 
-    #: the buttons of a page of one job
+    #: buttons on the page of one job
     deeds: ClassVar[tuple[Deed, ...]] = ()
     change_form_template = "admin/django_delayq/mirrored.html"
     search_fields = ("job_id",)
@@ -46,7 +46,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
     list_display_links = ("job",)
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Nothing that may be long."""
+        """Return the rows without columns that may be long."""
         small = Case(When(Q(options_size__lte=_SMALL_OPTIONS), then=F("options")), output_field=BinaryField())
         found: QuerySet[Any] = rows.defer(*LONG_COLUMNS).annotate(
             options_size=Length("options"),
@@ -58,37 +58,37 @@ class MirroredAdmin(EditMixin, DeedsMixin):
     # -- search ------------------------------------------------------------------------------------------------------
 
     def search_lookups(self, query: str) -> dict[str, Any]:
-        """An id, or the beginning of one. Either is a range of the index on ids."""
+        """Return lookups for an id or its prefix. Either is a range of the index on ids."""
         query = query.strip()
         if not query:
             return {}
         if connections[self.model._default_manager.db].vendor == "sqlite":
-            # Its LIKE is one for small and large letters, which the index is not.
+            # SQLite's LIKE is case-insensitive, so it cannot use the index.
             return {"job_id__gte": query, "job_id__lt": f"{query}\U0010ffff"}
         return {"job_id__startswith": query}
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """See :meth:`search_lookups`."""
+        """Apply :meth:`search_lookups`."""
         return queryset.filter(**self.search_lookups(search_term)), False
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
     @admin.display(description=_("id"))
     def job(self, row: MirroredJob) -> str:
-        """The job's id."""
+        """Return the job's id."""
         return row.job_id
 
     @admin.display(description=_("task and error"))
     def trouble(self, row: MirroredJob) -> SafeString:
-        """The task, and below it class and first line of the error."""
+        """Return the task, and below it class and first line of the error."""
         error = shown.error_line(row.error_class, getattr(row, "message_start", None) or "")
         return format_html('<div class="delayq-task">{}</div> {}', row.task or "–", error)
 
     @admin.display(description=_("attempts"))
     def attempts(self, row: MirroredJob) -> str:
-        """How many failed, of how many."""
+        """Return the number of failed attempts and their maximum."""
         options = getattr(row, "small_options", None) if "options" in row.get_deferred_fields() else row.options
         return attempts_of(row, options)
 
@@ -97,7 +97,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The job, what Redis says of it, and the buttons of those who may press them."""
+        """Render the job, its state in Redis, and the buttons that the user may use."""
         row = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
         if row is not None and self.has_view_permission(request, row):
@@ -119,7 +119,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
         return super().change_view(request, object_id, form_url, extra)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """The row, once for each request."""
+        """Return the row, read once per request."""
         known = getattr(request, "delayq_row", None)
         if known is not None and str(known.pk) == object_id:
             return known
@@ -131,34 +131,34 @@ class MirroredAdmin(EditMixin, DeedsMixin):
 
     @admin.display(description=_("queue"))
     def place(self, row: MirroredJob) -> SafeString:
-        """Queue and shard."""
+        """Return queue and shard."""
         return format_html(
             "{} <span class='delayq-note'>{}</span>", row.queue, gettext("shard %(n)d") % {"n": row.shard}
         )
 
     @admin.display(description=_("kind"))
     def kind(self, row: MirroredJob) -> str:
-        """Plain or merged."""
+        """Return plain or merged."""
         return gettext("merged: its payloads are handled together") if row.merged else gettext("plain")
 
     @admin.display(description=_("key of the generation"))
     def generation(self, row: MirroredJob) -> str:
-        """The key."""
+        """Return the key."""
         return str(row.key)
 
     @admin.display(description=_("message"))
     def message(self, row: MirroredJob) -> SafeString:
-        """The whole message."""
+        """Return the whole message."""
         return shown.pre(shown.mask().text(row.error_message) or "–")
 
     @admin.display(description=_("traceback"))
     def traceback(self, row: MirroredJob) -> SafeString | str:
-        """The traceback."""
+        """Return the traceback."""
         return shown.traceback_html(row.error_traceback)
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: MirroredJob) -> SafeString | str:
-        """What the task is called with."""
+        """Return the arguments of the call."""
         if row.merged:
             return gettext("a merged job: its payloads are its arguments")
         look: Look | None = getattr(row, "delayq_look", None)
@@ -170,7 +170,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
 
     @admin.display(description=_("payloads"))
     def payloads(self, row: MirroredJob) -> SafeString | str:
-        """The payloads of a merged job, from Redis."""
+        """Return the payloads of a merged job, from Redis."""
         look: Look | None = getattr(row, "delayq_look", None)
         if not row.merged:
             return "–"
@@ -180,7 +180,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
 
     @admin.display(description=_("context"))
     def context(self, row: MirroredJob) -> SafeString | str:
-        """The values that travel with it."""
+        """Return the context of the job."""
         options = _options_of(row.options)
         if isinstance(options, str):
             return "–"
@@ -191,7 +191,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
 
     @admin.display(description=_("options of this job"))
     def own_options(self, row: MirroredJob) -> SafeString | str:
-        """What the schedule call said, where that differs from the task."""
+        """Return the options of the schedule call that differ from those of the task."""
         options = _options_of(row.options)
         if isinstance(options, str):
             return shown.pre(options)
@@ -205,7 +205,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
 
 
 def attempts_of(row: MirroredJob, options: Any) -> str:
-    """ "3 of 26", or "3" if nobody here knows how many there are."""
+    """Return "3 of 26", or "3" if the maximum is unknown here."""
     most = None
     if options is not None:
         own = _options_of(options)
@@ -220,7 +220,7 @@ def attempts_of(row: MirroredJob, options: Any) -> str:
 
 
 def _options_of(stored: Any) -> dict[str, Any] | str:
-    """The job's own options; as a text, if they are none."""
+    """Return the job's own options, or their text if they are not a JSON object."""
     data = bytes(stored or b"")
     try:
         found = json.loads(data) if data else {}

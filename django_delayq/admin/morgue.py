@@ -1,4 +1,4 @@
-"""The morgue: jobs that nobody tries again unless a person says so."""
+"""Admin pages of the morgue: jobs that are not retried automatically."""
 
 from __future__ import annotations
 
@@ -62,44 +62,44 @@ class MorgueJobAdmin(MirroredAdmin):
 
     @admin.display(description=_("buried"), ordering="buried_at")
     def when(self, row: MorgueJob) -> SafeString:
-        """Why it was buried, and how long ago."""
+        """Return the reason for the burial, and the time since."""
         return format_html("<div>{}</div> {}", self.why(row), self.buried(row))
 
     @admin.display(description=_("buried"))
     def buried(self, row: MorgueJob) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the burial."""
         return shown.ago(row.buried_at)
 
     @admin.display(description=_("was due"))
     def was_due(self, row: MorgueJob) -> SafeString | str:
-        """When it should have run."""
+        """Return the time since the job was due."""
         return shown.ago(row.due_at)
 
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:
-        """Why it lies there."""
+        """Return the reason for the burial."""
         reason = shown.mask().text(row.reason) or row.outcome or "–"
         return shown.badge(reason, "bad" if row.reason == "poison" else "")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
-        """``retry_morguejob``."""
+        """Return True with the permission ``retry_morguejob``."""
         return self.may(request, "retry")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """``discard_morguejob``."""
+        """Return True with the permission ``discard_morguejob``."""
         return self.may(request, "discard")
 
     @admin.action(permissions=["retry"], description=RETRY_NOW.title)
     def retry_now(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Due at once, with a clean history."""
+        """Make the jobs due at once, with their counters reset."""
         return self.perform(request, rows, RETRY_NOW)
 
     @admin.action(permissions=["retry"], description=RETRY_IN.title)
     def retry_in(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Due after a while, with a clean history."""
+        """Make the jobs due after a delay, with their counters reset."""
         return self.perform(request, rows, RETRY_IN)
 
     @admin.action(permissions=["discard"], description=DISCARD.title)
     def discard(self, request: HttpRequest, rows: QuerySet[Any]) -> HttpResponse:
-        """Gone for good."""
+        """Delete the jobs."""
         return self.perform(request, rows, DISCARD)

@@ -1,4 +1,4 @@
-"""Whether a text stands in what a person may read of a job. What is hidden is not searched, or it could be guessed."""
+"""Text search in the visible content of jobs. Masked content is not searched, or it could be guessed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["GaveUp", "Needle"]
 
 
 class GaveUp(Exception):
-    """The search took too long."""
+    """Signal that the search ran out of time."""
 
 
 class Needle:
-    """Looks into jobs, in large and small letters, until the time is over.
+    """Case-insensitive search predicate for jobs, with a deadline.
 
     Args:
-        text: what is looked for; stored JSON is written without spaces (``"order":5``).
-        give_up: moment of ``time.monotonic()`` after which a look raises :class:`GaveUp`.
+        text: the text to find; stored JSON is written without spaces (``"order":5``).
+        give_up: moment of ``time.monotonic()`` after which a call raises :class:`GaveUp`.
     """
 
     def __init__(self, text: str, give_up: float) -> None:
@@ -39,10 +39,10 @@ class Needle:
         return any(self._is_in(text) for text in _plain(view)) or any(self._is_in(text) for text in self._masked(view))
 
     def hurry(self) -> None:
-        """Ends the search if it is time.
+        """Check the deadline.
 
         Raises:
-            GaveUp: it is.
+            GaveUp: it has passed.
         """
         if time.monotonic() > self._give_up:
             raise GaveUp
@@ -51,7 +51,7 @@ class Needle:
         return self._text in text.casefold()
 
     def _masked(self, view: JobView) -> Iterator[str]:
-        """Stored values in which the text stands, with what is hidden taken out: a mask takes its time."""
+        """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
         mask = shown.mask()
         for job in filter(None, (view.job, view.gated)):
             if self._is_in(_read(job.args)):
@@ -72,7 +72,7 @@ class Needle:
 
 
 def _plain(view: JobView) -> Iterator[str]:
-    """What is never hidden."""
+    """Yield the values that are never masked."""
     yield from (view.id, view.job.task, view.job.worker, view.error_class)
 
 

@@ -1,4 +1,4 @@
-"""The outbox: durable jobs, and what the database still wants of Redis."""
+"""Admin pages of the outbox: durable jobs and their pending changes to Redis."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["OutboxJobAdmin", "as_uuid"]
 
-#: queues that a search names, to use the index that begins with them
+#: maximum number of queues named in a search, to use the index that begins with the queue
 _MOST_QUEUES: Final = 900
 _KINDS: Final = {"refused": "bad", "buried": "late", "sent": "good"}
 
 
 def as_uuid(text: str) -> uuid.UUID | None:
-    """The UUID that a text is; None if it is none."""
+    """Return the UUID in a text, or None."""
     try:
         return uuid.UUID(text.strip())
     except ValueError:
@@ -37,7 +37,7 @@ def as_uuid(text: str) -> uuid.UUID | None:
 
 
 class OutboxJobAdmin(ReadOnlyAdmin):
-    """Rows of durable jobs, to look at."""
+    """Read-only list of durable jobs' rows."""
 
     keyset = "pk"
     many = _("outbox jobs")
@@ -56,13 +56,16 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     readonly_fields = fields_of(fieldsets)
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Without the jobs themselves."""
+        """Return the rows without the packed jobs."""
         return rows.defer("record")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """An exact id (the index begins with the queue, so every queue is asked), or a key."""
+        """Return the rows with an exact id or key.
+
+        The index begins with the queue, so a search by id names all queues in the query.
+        """
         term = search_term.strip()
         if not term:
             return queryset, False
@@ -70,54 +73,54 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         if key is not None:
             return queryset.filter(key=key), False
         queues = distinct_values(queryset, "queue", _MOST_QUEUES)
-        if len(queues) == _MOST_QUEUES:  # perhaps not all of them
+        if len(queues) == _MOST_QUEUES:  # there may be more queues than these
             return queryset.filter(job_id=term), False
         return queryset.filter(queue__in=queues, job_id=term), False
 
     @admin.display(description=_("id"))
     def job(self, row: OutboxJob) -> str:
-        """The job's id."""
+        """Return the job's id."""
         return row.job_id
 
     @admin.display(description=_("state"))
     def status(self, row: OutboxJob) -> SafeString:
-        """What the database wants of Redis."""
+        """Return a badge with the state of the row."""
         return shown.badge(row.get_state_display(), _KINDS.get(row.state, ""))
 
     @admin.display(description=_("due"))
     def due_in_words(self, row: OutboxJob) -> SafeString | str:
-        """When it is due; late only as long as Redis does not know of it."""
+        """Return the due time; marked as late only while the job is not in Redis yet."""
         late_after = conf().admin.late_after if row.state in row.WAITING else None
         return shown.until(shown.from_ms(row.expected_ms), late_after=late_after)
 
     @admin.display(description=_("written"))
     def written(self, row: OutboxJob) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the row was written."""
         return shown.ago(row.created_at)
 
     @admin.display(description=_("sent"))
     def sent(self, row: OutboxJob) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the job was sent."""
         return shown.ago(row.sent_at)
 
     @admin.display(description=_("last seen in Redis"))
     def checked(self, row: OutboxJob) -> SafeString | str:
-        """How long ago."""
+        """Return the time since the job was last found in Redis."""
         return shown.ago(row.checked_at)
 
     @admin.display(description=_("error"))
     def trouble(self, row: OutboxJob) -> SafeString | str:
-        """The first line of what Redis said last."""
+        """Return the first line of Redis's last error."""
         return shown.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: OutboxJob) -> SafeString | str:
-        """What Redis said last."""
+        """Return Redis's last error."""
         return shown.pre(shown.mask().text(row.error)) if row.error else "–"
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:
-        """The arguments or the payload."""
+        """Return the arguments or the payload."""
         try:
             job = packed.unpack_job(bytes(row.record))
         except ValueError as error:
@@ -128,7 +131,7 @@ class OutboxJobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("options"))
     def context(self, row: OutboxJob) -> SafeString | str:
-        """The job's own options and its context."""
+        """Return the job's own options and its context."""
         try:
             options = packed.unpack_job(bytes(row.record)).options
         except ValueError:

@@ -1,4 +1,4 @@
-"""Lists of millions of rows: pages that continue behind their last row instead of skipping, counts that stop early."""
+"""Change lists for millions of rows: keyset pagination without offsets, and capped counts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 __all__ = ["AFTER", "BEFORE", "CappedCount", "KeysetChangeList", "capped_count"]
 
-#: query parameters: the page that lies behind this row, or before it
+#: query parameters: the page that follows this row, or precedes it
 AFTER: Final = "after"
 BEFORE: Final = "before"
 _CURSOR_LENGTH: Final = 200
 
 
 class CappedCount(int):
-    """A number of rows; ``capped`` when there are more than were counted."""
+    """Number of rows; ``capped`` if there are more than were counted."""
 
     capped = False
 
     @classmethod
     def of(cls, count: int, cap: int) -> CappedCount:
-        """``count`` rows, of which no more than ``cap`` + 1 were counted."""
+        """Return a count of which at most ``cap`` + 1 rows were counted."""
         made = cls(min(count, cap))
         made.capped = count > cap
         return made
@@ -44,15 +44,16 @@ class CappedCount(int):
 
 
 def capped_count(rows: QuerySet[Any]) -> CappedCount:
-    """How many rows there are, as far as that is worth knowing: never a COUNT over a whole large table."""
+    """Return the number of rows up to the configured cap, without a COUNT over a whole large table."""
     cap = conf().admin.count_cap
     return CappedCount.of(rows.order_by().values("pk")[: cap + 1].count(), cap)
 
 
 class KeysetChangeList(ChangeList):
-    """A change list ordered by one indexed column and the primary key; each page begins where the one before ended.
+    """Change list ordered by one indexed column and the primary key, with keyset pagination.
 
-    ``model_admin.keyset`` names the column (``"pk"`` = only the key). Rows that come or go meanwhile move nothing.
+    Each page starts after the last row of the previous one. ``model_admin.keyset`` names the column (``"pk"`` = only
+    the key). Rows added or deleted meanwhile do not shift pages.
     """
 
     show_full_result_count = False
@@ -71,31 +72,31 @@ class KeysetChangeList(ChangeList):
         self.rows_name = self.model_admin.one if self.result_count == 1 else self.model_admin.many
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """What matches, whatever the page; a link to other filters does not keep the page."""
+        """Return the matching rows, ignoring the page; links to other filters do not keep the page."""
         for name in (AFTER, BEFORE):
             self.params.pop(name, None)
             self.filter_params.pop(name, None)
         return super().get_queryset(request, exclude_parameters)
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """By the column of the keyset, newest first unless a person turned it round."""
+        """Return the ordering by the keyset column, newest first unless the user reversed it."""
         column = self.model_admin.keyset
         chosen = super().get_ordering(request, queryset) if self.params.get(ORDER_VAR) else [f"-{column}"]
         sign = "-" if str(chosen[0]).startswith("-") else ""
         return [f"{sign}pk"] if column == "pk" else [f"{sign}{column}", f"{sign}pk"]
 
     def get_results(self, request: HttpRequest) -> None:
-        """One page, and whether there is one on either side."""
+        """Read one page, and set the links to its neighbours."""
         after, before = request.GET.get(AFTER, ""), request.GET.get(BEFORE, "")
         size = self.list_per_page
         self.result_count = capped_count(self.queryset)
-        # The search box then says how many it found, unless that is everything.
+        # The search box shows the number of results unless all rows match.
         self.full_result_count = None if self.has_active_filters or self.query else self.result_count
         self.paginator = self.model_admin.get_paginator(request, self.queryset, size)
         rows: list[Model] = []
         if before and not after:
             rows = list(self._behind(before, backwards=True)[: size + 1])
-        if len(rows) > size:  # there is a full page before, and something before that
+        if len(rows) > size:  # there is a full page before, and more before that
             rows = rows[size - 1 :: -1]
             has_newer, has_older = True, True
         else:
@@ -119,10 +120,10 @@ class KeysetChangeList(ChangeList):
         return f"{text}~{row.pk}"
 
     def _behind(self, cursor: str, *, backwards: bool = False) -> QuerySet[Any]:
-        """The rows behind a cursor, or those before it in the opposite order.
+        """Return the rows after a cursor, or with ``backwards`` those before it in reverse order.
 
         Raises:
-            IncorrectLookupParameters: it is none.
+            IncorrectLookupParameters: the cursor is invalid.
         """
         column = self.model_admin.keyset
         ordering = self.queryset.query.order_by
@@ -138,7 +139,7 @@ class KeysetChangeList(ChangeList):
             pk = self.lookup_opts.pk.to_python(key)
         except (ValidationError, ValueError, OverflowError) as error:
             raise IncorrectLookupParameters(error) from error
-        # Not just `a OR b`: the first condition is a range of the index.
+        # Not just `a OR b`: the first condition lets the database use a range of the index.
         return rows.filter(
             Q(**{f"{column}__{word}e": value}), Q(**{f"{column}__{word}": value}) | Q(**{f"pk__{word}": pk})
         )

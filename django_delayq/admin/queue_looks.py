@@ -1,4 +1,4 @@
-"""Queues and workers as the queue pages show them."""
+"""View models of queues and workers for the queue pages."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ LIMIT_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """One queue for the templates."""
+    """View model of one queue for the templates."""
 
     queue: Queue
     counts: Counts
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the queue."""
         return self.queue.name
 
     @property
     def paused(self) -> str:
-        """in, out, both or ""."""
+        """Paused direction: in, out, both or ""."""
         found: str = orders_of(self.queue.layout)["paused"]
         return found
 
     @property
     def paused_words(self) -> str:
-        """The same for people."""
+        """Display name of the paused direction."""
         return str(PAUSED_WORDS.get(self.paused, ""))
 
     @property
     def lag(self) -> str:
-        """How long the longest waiting ready job is overdue; "" when nothing is due."""
+        """Overdue time of the longest waiting ready job; "" below a second."""
         return duration(self.counts.lag_seconds) if self.counts.lag_seconds >= 1 else ""
 
     @property
     def epoch(self) -> int:
-        """Which change of the number of shards it is in."""
+        """Number of the current epoch, which counts changes of the number of shards."""
         return int(self.queue.layout["epoch"])
 
     @property
     def draining(self) -> list[tuple[int, int]]:
-        """(epoch, shards) of former epochs that are still being emptied."""
+        """(epoch, shards) of former epochs that are still draining."""
         return list(self.queue.epochs[:-1])
 
     @property
     def counters(self) -> list[tuple[str, str, int]]:
-        """(word, name, number): what happened since the queue was made."""
+        """(word, name, number) of events since the queue was created."""
         known = self.counts.counters
         return [
             (word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names)) for word, names in GROUPS.items()
@@ -87,7 +87,7 @@ class QueueLook:
 
     @property
     def main_counters(self) -> list[tuple[str, str, int]]:
-        """The first three of :attr:`counters`: what a list has room for."""
+        """First three of :attr:`counters`, for lists."""
         return self.counters[:3]
 
     @property
@@ -98,13 +98,13 @@ class QueueLook:
 
     @property
     def waiting(self) -> int:
-        """Delayed and ready ones."""
+        """Number of delayed and ready jobs."""
         return self.counts.delayed + self.counts.ready
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLook:
-    """One worker process for the templates."""
+    """View model of one worker process for the templates."""
 
     name: str
     host: str
@@ -118,14 +118,14 @@ class WorkerLook:
 
 
 def limit_text(name: str, value: Any) -> str:
-    """A limit of :func:`orders_of` for people."""
+    """Return the display text of a limit of :func:`orders_of`."""
     if name == "weighted":
         return _("weighted")
     return duration(value / 1000) if name == "morgue_ttl_ms" else str(value)
 
 
 def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerLook]:
-    """The worker processes (that serve ``queue``) as the registry has them, the lost ones last."""
+    """Return the registered worker processes (that serve ``queue``), lost ones last."""
     looks = []
     for info in broker.workers():
         queues = info.get("queues") or ()

@@ -1,4 +1,4 @@
-"""The queue pages: what lies in each queue, who serves it, and the buttons to pause, hurry or empty it."""
+"""Queue pages: counts, workers, and actions to pause, run or purge a queue."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .words import moment
 
 __all__ = ["QueueEntryAdmin", "register"]
 
-#: seconds after which a sweep over a queue ends; pressed again it goes on
+#: seconds after which a sweep over a queue stops; pressing the button again resumes it
 LONGEST_SWEEP: Final = 20.0
-#: shards whose numbers are shown one by one
+#: maximum number of shards shown individually
 MOST_SHARDS: Final = 64
 
 
 class PurgeForm(forms.Form):
-    """The queue's name, typed, so that nobody empties the wrong one."""
+    """Confirmation of a purge by typing the queue's name."""
 
     typed = forms.CharField(
         label=gettext_lazy("Name of the queue"),
@@ -51,7 +51,7 @@ class PurgeForm(forms.Form):
         self._queue = queue
 
     def clean_typed(self) -> str:
-        """It has to be the very name."""
+        """Check that the typed name is exactly the queue's."""
         typed: str = self.cleaned_data["typed"]
         if typed != self._queue:
             raise forms.ValidationError(_("This is not the name of the queue. Nothing was done."))
@@ -59,10 +59,10 @@ class PurgeForm(forms.Form):
 
 
 class QueueEntryAdmin(RedisPages):
-    """The pages of :class:`QueueEntry`."""
+    """Pages of :class:`QueueEntry`."""
 
     def pages(self) -> list[URLPattern]:
-        """List, queue, and an address for each verb."""
+        """Return the URLs of the list, the queue page and each verb."""
         one = "<path:object_id>/"
         both = "GET HEAD POST"
         return [
@@ -77,7 +77,7 @@ class QueueEntryAdmin(RedisPages):
     # -- looks -------------------------------------------------------------------------------------------------------
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
-        """All queues."""
+        """Render the list of all queues."""
         broker = connections.broker()
         queues = {queue.name: queue for queue in broker.queues()}
         counts = [one for one in broker.inspector.all_counts() if one.queue in queues]
@@ -94,7 +94,7 @@ class QueueEntryAdmin(RedisPages):
         return self.render(request, "queue_list", capfirst(str(self.opts.verbose_name_plural)), context)
 
     def queue_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """One queue."""
+        """Render one queue."""
         queue = found(object_id)
         broker, inspector = queue.broker, queue.broker.inspector
         look = QueueLook(queue, inspector.counts(queue.name))
@@ -129,14 +129,14 @@ class QueueEntryAdmin(RedisPages):
         return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
 
     def jobs_url(self, queue: str, place: str) -> str:
-        """Where its jobs are shown; "" if the site does not show them."""
+        """Return the URL of the queue's jobs; "" if the site has no job pages."""
         base = self.url_of("livejob", "changelist")
         return f"{base}?{urlencode({'queue': queue, 'place': place})}" if base else ""
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
     def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Pause it for new jobs, for workers, or for both."""
+        """Pause the queue for new jobs, for workers, or for both."""
         queue = found(object_id)
         direction = request.POST.get("direction", "")
         if direction not in DIRECTIONS:
@@ -153,7 +153,7 @@ class QueueEntryAdmin(RedisPages):
         return self.back(self.url("change", queue.name))
 
     def resume_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """End every pause."""
+        """Resume the queue in both directions."""
         queue = found(object_id)
         queue.broker.resume(queue.name)
         self.note(request, queue.name, "resume")
@@ -161,7 +161,7 @@ class QueueEntryAdmin(RedisPages):
         return self.back(self.url("change", queue.name))
 
     def run_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Make all that waits due now."""
+        """Make all waiting jobs due now."""
         queue = found(object_id)
         if request.method != "POST":
             return self.ask(request, "queue_run", _("Run all now"), queue)
@@ -169,7 +169,7 @@ class QueueEntryAdmin(RedisPages):
         counts: dict[str, int] = {}
         try:
             counts |= sweep.run(lambda progress: bulk.run_all_now(queue, progress=progress))
-        finally:  # also when Redis went away on the way
+        finally:  # also if Redis became unavailable midway
             self.note(request, queue.name, f"run all now: {counts or sweep.seen}")
         if sweep.over:
             self.tell_unfinished(request, sweep)
@@ -179,7 +179,7 @@ class QueueEntryAdmin(RedisPages):
         return self.back(self.url("change", queue.name))
 
     def purge_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Cancel all that waits, and throw its morgue away if that is wanted too."""
+        """Cancel all waiting jobs, and optionally delete the morgue."""
         queue = found(object_id)
         form = PurgeForm(request.POST if request.method == "POST" else None, queue=queue.name)
         if request.method != "POST" or not form.is_valid():
@@ -190,7 +190,7 @@ class QueueEntryAdmin(RedisPages):
             counts |= sweep.run(lambda progress: bulk.cancel_all(queue, progress=progress))
             if form.cleaned_data["morgue"]:
                 counts |= sweep.run(lambda progress: bulk.discard_all(queue, progress=progress))
-        finally:  # also when Redis went away on the way
+        finally:  # also if Redis became unavailable midway
             self.note(request, queue.name, f"purge: {counts or sweep.seen}")
         cancelled, discarded = counts.get("cancelled", 0), counts.get("discarded", 0)
         if sweep.over:
@@ -209,7 +209,7 @@ class QueueEntryAdmin(RedisPages):
         return self.back(self.url("change", queue.name))
 
     def tell_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
-        """It was too much for one request."""
+        """Warn the user that the sweep hit its time limit."""
         words = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
         messages.warning(
             request,
@@ -217,7 +217,7 @@ class QueueEntryAdmin(RedisPages):
         )
 
     def ask(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
-        """A page that asks, with the numbers that are at stake."""
+        """Render a confirmation page with the current counts."""
         look = QueueLook(queue, queue.broker.inspector.counts(queue.name))
         context = {"look": look, "queue_url": self.url("change", queue.name), **more}
         trail = [(queue.name, context["queue_url"]), (title, "")]
@@ -225,7 +225,7 @@ class QueueEntryAdmin(RedisPages):
 
 
 def found(object_id: str) -> Queue:
-    """The queue of an address.
+    """Return the queue named in a URL.
 
     Raises:
         Http404: there is none.
@@ -238,5 +238,5 @@ def found(object_id: str) -> Queue:
 
 
 def register(site: AdminSite) -> None:
-    """Give a site these pages."""
+    """Register these pages with a site."""
     site.register(QueueEntry, QueueEntryAdmin)

@@ -1,4 +1,4 @@
-"""A mirrored job as Redis has it at this moment."""
+"""Live lookup of a mirrored job in Redis."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ __all__ = ["Look", "look_at"]
 
 @dataclass(slots=True)
 class Look:
-    """What Redis says of a job.
+    """State of a job in Redis.
 
     Attributes:
         words: the state, in a sentence.
         kind: of its badge: good, bad, late or plain.
-        view: the job itself, if it is still the one of the row.
+        view: the job itself, if it still has the key of the row.
         payloads: the first of its payloads.
-        total: how many it has.
-        answered: whether Redis answered at all.
+        total: the number of its payloads.
+        facts: further facts by name.
+        answered: False if Redis did not reply.
     """
 
     words: str
@@ -44,10 +45,11 @@ class Look:
 
 
 def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) -> Look:
-    """Asks Redis for the job of a row. If Redis does not answer, that is what the result says.
+    """Return the state of a row's job in Redis, or that Redis is unavailable.
 
     Args:
-        most: payloads that are read.
+        row: the mirrored job.
+        most: maximum number of payloads to read.
     """
     try:
         found = broker()

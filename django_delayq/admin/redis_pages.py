@@ -1,7 +1,7 @@
-"""What pages over Redis have in common: a place in the admin without a table, permissions, and calm when Redis is gone.
+"""Base of pages over Redis: admin pages without a table, permissions, and error pages while Redis is unavailable.
 
-The model of such a page is unmanaged: it gives the menu entry, the addresses (``admin:django_delayq_<model>_…``) and
-the permissions. Stored text reaches the pages only through the templates' escaping.
+The model of such a page is unmanaged: it provides the menu entry, the URLs (``admin:django_delayq_<model>_…``) and the
+permissions. Stored text reaches the pages only through the templates' escaping.
 """
 
 from __future__ import annotations
@@ -37,41 +37,44 @@ View = Callable[..., HttpResponse]
 
 
 class RedisPages(Base):
-    """Pages of an unmanaged model; subclasses name theirs in :meth:`pages`."""
+    """Pages of an unmanaged model; subclasses define theirs in :meth:`pages`."""
 
     def pages(self) -> list[URLPattern]:
-        """The addresses, made by :meth:`page`."""
+        """Return the URL patterns, created by :meth:`page`."""
         raise NotImplementedError
 
     def get_urls(self) -> list[Any]:
-        """Only our own: none of a table's."""
+        """Return only our own URLs, none of a table's."""
         return self.pages()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds here."""
+        """Return False: nothing can be added here."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Changes have permissions of their own."""
+        """Return False: the verbs have permissions of their own."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody deletes here."""
+        """Return False: nothing can be deleted here."""
         return False
 
     def may(self, request: HttpRequest, verb: str) -> bool:
-        """Whether the user has the permission ``<verb>_<model>``, and may see the pages at all."""
+        """Return True if the user has the permission ``<verb>_<model>`` and may view the pages."""
         held: bool = request.user.has_perm(f"{self.opts.app_label}.{verb}_{self.opts.model_name}")
         return held and self.has_view_permission(request)
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
     def page(self, route: str, view: View, name: str, *, verb: str = "", methods: str = "GET HEAD") -> URLPattern:
-        """An address of this model.
+        """Return a URL pattern of this model with a guarded view.
 
         Args:
+            route: the route.
+            view: the view.
+            name: name of the URL, without app and model.
             verb: the permission needed besides that to view.
-            methods: what it may be asked with.
+            methods: allowed HTTP methods.
         """
 
         def guarded(request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
@@ -85,21 +88,21 @@ class RedisPages(Base):
             except (QueueUnavailable, Misconfigured, RedisError) as error:
                 return self.unavailable(request, error)
 
-        # Not inside a request's transaction: a verb is to be sent now, so that its answer can be told.
+        # Outside the request's transaction: a verb is sent at once, so that its outcome can be shown.
         site_view = self.admin_site.admin_view(update_wrapper(guarded, view))
         return path(route, transaction.non_atomic_requests(site_view), name=self.url_name(name))
 
     def url_name(self, name: str) -> str:
-        """Name of an address, without the namespace."""
+        """Return the name of a URL, without the namespace."""
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
 
     def url(self, name: str, *args: str) -> str:
-        """An address of this model; its arguments are quoted as the admin does it."""
+        """Return a URL of this model; its arguments are quoted as the admin does it."""
         quoted = [quote(one) for one in args]
         return reverse(f"admin:{self.url_name(name)}", args=quoted, current_app=self.admin_site.name)
 
     def url_of(self, model: str, name: str, *args: str) -> str:
-        """An address of another model of this app; "" where the site does not have it."""
+        """Return a URL of another model of this app; "" if the site does not have it."""
         try:
             return reverse(
                 f"admin:{self.opts.app_label}_{model}_{name}",
@@ -121,10 +124,15 @@ class RedisPages(Base):
         trail: Iterable[tuple[str, str]] = (),
         status: int = 200,
     ) -> HttpResponse:
-        """A page in the look of the admin.
+        """Render a page in the admin's layout.
 
         Args:
-            trail: (name, address) of what leads from the list of this model to the page, and the page itself.
+            request: the request.
+            template: name of the template.
+            title: title of the page.
+            context: further template variables.
+            trail: breadcrumbs (name, URL) from the list of this model to the page, included.
+            status: HTTP status.
         """
         given = {
             "crumbs": [
@@ -145,18 +153,18 @@ class RedisPages(Base):
         return TemplateResponse(request, f"django_delayq/admin/{template}.html", given, status=status)
 
     def unavailable(self, request: HttpRequest, error: Exception) -> HttpResponse:
-        """Redis does not answer: said kindly, with status 503."""
+        """Render an error page with status 503 while Redis is unavailable."""
         context = {"error": error, "changing": request.method == "POST", "again": request.get_full_path()}
         response = self.render(request, "unavailable", _("Redis does not answer"), context, status=503)
         response["Retry-After"] = "5"
         return response
 
     def back(self, url: str) -> HttpResponseRedirect:
-        """To another page, after something was done."""
+        """Redirect to another page after a verb."""
         return HttpResponseRedirect(url)
 
     def try_to(self, request: HttpRequest, act: Callable[[], str]) -> bool:
-        """Do something and tell the user what came of it; False if it was refused, which is told too."""
+        """Call ``act`` and show its result to the user; return False after an error, which is shown, too."""
         try:
             said = act()
         except (QueueUnavailable, Misconfigured):
@@ -169,7 +177,7 @@ class RedisPages(Base):
         return True
 
     def note(self, request: HttpRequest, name: str, what: str) -> None:
-        """Keep in the admin's history who did what to which job or queue."""
+        """Record in the admin's history what the user did to which job or queue."""
         if not request.user.is_authenticated:
             raise PermissionDenied
         LogEntry.objects.create(

@@ -1,6 +1,6 @@
-"""Stored values as people see them: times in words, arguments as JSON without secrets, tracebacks with their frames.
+"""Formatting of stored values: times as text, arguments as masked JSON, tracebacks with highlighted frames.
 
-Whatever comes from a job goes through ``format_html`` or ``format_html_join``, so none of it becomes markup.
+All content of a job goes through ``format_html`` or ``format_html_join``, so none of it becomes markup.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
     "until",
 ]
 
-#: a value that is shown is cut after so many characters
+#: characters after which a displayed value is cut
 LONGEST: Final = 20_000
 #: payloads of one job that are shown
 MOST_PAYLOADS: Final = 100
@@ -66,7 +66,7 @@ _FOREIGN: Final = re.compile(
 
 
 def from_ms(ms: float | None) -> datetime | None:
-    """A moment from Unix ms; None for none, and for what is no moment."""
+    """Return a moment from Unix ms; None for None and for values out of range."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC) if ms else None
     except (ValueError, OverflowError, OSError):
@@ -75,13 +75,13 @@ def from_ms(ms: float | None) -> datetime | None:
 
 
 def exact(moment: datetime) -> str:
-    """Date and time to the second, in the reader's time zone."""
+    """Return date and time to the second, in the reader's time zone."""
     local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
     return f"{date_format(local, 'Y-m-d H:i:s')} {local.tzname() or ''}".strip()
 
 
 def in_words(span: timedelta) -> str:
-    """A span in its largest unit: "5 seconds", "3 hours"."""
+    """Return a span in its largest unit: "5 seconds", "3 hours"."""
     seconds = max(0, int(span.total_seconds()))
     if seconds < 60:
         return ngettext("%(n)d second", "%(n)d seconds", seconds) % {"n": seconds}
@@ -95,14 +95,14 @@ def _time(moment: datetime, words: str) -> SafeString:
 
 
 def ago(moment: datetime | None) -> SafeString | str:
-    """ "3 minutes ago", with the exact time as its title."""
+    """Return "3 minutes ago", with the exact time as its title."""
     if moment is None:
         return _NOTHING
     return _time(moment, _("%(span)s ago") % {"span": in_words(timezone.now() - moment)})
 
 
 def until(moment: datetime | None, *, late_after: float | None = None) -> SafeString | str:
-    """ "in 3 minutes", or "due" since when; with a flag when it is overdue for more than ``late_after`` seconds."""
+    """Return "in 3 minutes" or "due for …", flagged as late if overdue by more than ``late_after`` seconds."""
     if moment is None:
         return _NOTHING
     rest = moment - timezone.now()
@@ -115,7 +115,7 @@ def until(moment: datetime | None, *, late_after: float | None = None) -> SafeSt
 
 
 def badge(words: object, kind: str = "") -> SafeString:
-    """A word in a coloured box; ``kind`` is late, bad, good or nothing."""
+    """Return a word in a coloured box; ``kind`` is late, bad, good or empty."""
     return format_html('<span class="delayq-badge delayq-{}">{}</span>', kind or "plain", words)
 
 
@@ -123,12 +123,12 @@ def badge(words: object, kind: str = "") -> SafeString:
 
 
 def number(value: int) -> str:
-    """A number with its thousands apart."""
+    """Return a number with its thousands separated."""
     return str(number_format(value, force_grouping=True))
 
 
 def pretty(value: Any) -> str:
-    """A value (what JSON can hold) over several lines; cut when it is very long."""
+    """Return a JSON-serialisable value over several lines, cut if it is very long."""
     text = json.dumps(_readable(value), ensure_ascii=False, indent=2)
     return (
         text if len(text) <= LONGEST else text[:LONGEST] + "\n" + _("… cut; %(n)d characters in all") % {"n": len(text)}
@@ -136,12 +136,12 @@ def pretty(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """The same in one line."""
+    """Return a JSON-serialisable value in one line."""
     return json.dumps(_readable(value), ensure_ascii=False)
 
 
 def _readable(value: Any) -> Any:
-    """Without the tags of what JSON has no form for, where they say nothing to a reader."""
+    """Return the value with the codec's type tags removed where they do not help a reader."""
     if isinstance(value, dict):
         if len(value) == 1:
             ((key, inner),) = value.items()
@@ -154,10 +154,10 @@ def _readable(value: Any) -> Any:
 
 
 def loaded(data: bytes) -> Any:
-    """Stored JSON as it is, tags included.
+    """Return stored JSON as it is, tags included.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not JSON.
     """
     try:
         return json.loads(data)
@@ -166,7 +166,7 @@ def loaded(data: bytes) -> Any:
 
 
 def raw(data: bytes) -> str:
-    """Bytes that are no JSON, as far as they are a text."""
+    """Return bytes that are not JSON as masked text, unprintable characters escaped."""
     text = data[:LONGEST].decode(errors="backslashreplace")
     return mask().text(
         "".join(char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text)
@@ -174,12 +174,12 @@ def raw(data: bytes) -> str:
 
 
 def pre(text: str) -> SafeString:
-    """A text as it is, in a box."""
+    """Return a text in a preformatted box."""
     return format_html('<pre class="delayq-pre">{}</pre>', text)
 
 
 def json_text(data: bytes) -> str:
-    """Stored JSON, masked, over several lines; other bytes as a text."""
+    """Return stored JSON, masked, over several lines; other bytes as a text."""
     try:
         return pretty(mask().value(loaded(data)))
     except ValueError:
@@ -187,21 +187,21 @@ def json_text(data: bytes) -> str:
 
 
 def json_pre(data: bytes) -> SafeString:
-    """The same in a box."""
+    """Return stored JSON, masked, in a preformatted box."""
     return pre(json_text(data))
 
 
 def argument_names(task: str) -> list[str]:
-    """The names of a task's positional arguments, as far as this process knows the task."""
+    """Return the names of a task's positional arguments, or none if the task is not registered here."""
     known = registry.get(task)
     return [] if known is None else list(known.argument_names)
 
 
 def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and named arguments of encoded ones, tags included.
+    """Return the positional and named arguments of a stored call, tags included.
 
     Raises:
-        ValueError: they are none.
+        ValueError: these are not arguments.
     """
     value = loaded(stored) if stored else []
     if isinstance(value, list):
@@ -214,10 +214,10 @@ def split_call(stored: bytes) -> tuple[list[Any], dict[str, Any]]:
 
 
 def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
-    """Name and value of each argument of a call, masked.
+    """Return name and value of each argument of a call, masked.
 
     Raises:
-        ValueError: these are no arguments.
+        ValueError: these are not arguments.
     """
     args, kwargs = split_call(stored)
     names = argument_names(task)
@@ -227,7 +227,7 @@ def call_rows(task: str, stored: bytes) -> list[tuple[str, Any]]:
 
 
 def call_table(task: str, stored: bytes) -> SafeString | str:
-    """The arguments of a call, one row for each, masked."""
+    """Return a table of the arguments of a call, masked."""
     try:
         rows = call_rows(task, stored)
     except ValueError:
@@ -236,7 +236,7 @@ def call_table(task: str, stored: bytes) -> SafeString | str:
 
 
 def payload_table(payloads: Iterable[Payload], total: int) -> SafeString | str:
-    """Payloads in the order of their scores; the first of them, if there are very many."""
+    """Return a table of payloads in the order of their scores, with a note if there are more."""
     rows = [(payload.score, json_pre(payload.data)) for payload in payloads]
     if not rows:
         return _("none")
@@ -248,7 +248,7 @@ def payload_table(payloads: Iterable[Payload], total: int) -> SafeString | str:
 
 
 def mapping_table(values: Mapping[str, Any]) -> SafeString:
-    """Names and values, one row for each."""
+    """Return a table of names and values."""
     return _table(
         (), [(name, value if isinstance(value, SafeString) else pre(pretty(value))) for name, value in values.items()]
     )
@@ -264,7 +264,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[object, object]]) -> Safe
 
 
 def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
-    """The class of an error and the first line of its message; more of it is the title."""
+    """Return the class of an error and the first line of its message; the title has more of it."""
     if not kind and not message:
         return _NOTHING
     message = mask().text(message)
@@ -280,13 +280,13 @@ def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
 
 
 def project_frame(line: str) -> bool | None:
-    """Whether a line of a traceback opens a frame of the project (of a library: False); None if it opens none."""
+    """Return True if the line opens a traceback frame of the project, False for a library's; None for other lines."""
     found = _FRAME.match(line)
     return None if found is None else _FOREIGN.search(found["file"]) is None
 
 
 def traceback_html(text: str) -> SafeString | str:
-    """A traceback; the frames of the project stand out from those of libraries."""
+    """Return a traceback with the frames of the project highlighted."""
     if not text:
         return _NOTHING
     spans: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Times and numbers of jobs as a person reads them. The browser's script counts on with the same words (live.js)."""
+"""Texts for times and numbers of jobs. The browser's script updates them in the same format (live.js)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["When", "duration", "moment"]
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A moment of Redis's clock. ``words`` are for now; the browser counts on from ``ms``."""
+    """Moment of Redis's clock. ``words`` describe it as of now; the browser updates them from ``ms``."""
 
     ms: int
     words: str
-    #: date and time in full, of the current time zone
+    #: date and time in full, in the current time zone
     full: str
     iso: str
-    #: it lies in the past
+    #: True if it lies in the past
     over: bool
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units: ``4 min 12 s``."""
+    """Return a duration in its two largest units: ``4 min 12 s``."""
     whole = int(abs(seconds))
     days, rest = divmod(whole, 86_400)
     hours, rest = divmod(rest, 3_600)
@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def moment(ms: float | None, now_ms: float) -> When | None:
-    """A moment in words, seen from ``now_ms``; both Unix ms on Redis's clock."""
+    """Return a moment as text relative to ``now_ms``; both Unix ms on Redis's clock."""
     if ms is None:
         return None
     away = (ms - now_ms) / 1000

@@ -1,4 +1,4 @@
-"""What could not be said to Redis at the end of a request is said when it answers again, by a thread that then ends."""
+"""Background retries of Redis calls that failed at the end of a request. The thread ends when none is left."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..core.errors import DelayQError
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-#: seconds between two tries
+#: seconds between two retries
 PACE: Final = 0.5
-#: deeds that wait at most; what is beyond them is left to the end of its time in Redis
+#: maximum number of pending calls; further ones are dropped, and what they would have freed expires in Redis
 MOST: Final = 1000
 
 
 class Afterwards:
-    """Deeds that are tried until they were done twice, or their time is over.
+    """Retry queue for calls that must succeed twice before their deadline.
 
-    Twice, because a command that was sent to a Redis that stood still is carried out when it goes on, perhaps after
-    the first of ours. So a deed must be one that may be repeated.
+    Twice, because a command sent to a stalled Redis is executed when Redis resumes, perhaps after our first successful
+    call. So each call must be idempotent.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: deed, when it is given up (monotonic), how often it was done
+        #: (call, deadline on the monotonic clock, number of successes)
         self._waiting: list[tuple[Callable[[], None], float, int]] = []
         self._thread: threading.Thread | None = None
 
     def add(self, deed: Callable[[], None], seconds: float) -> None:
-        """Try it until it was done, for so many seconds."""
+        """Retry ``deed`` in the background until it has succeeded twice, for at most ``seconds``."""
         with self._lock:
             if len(self._waiting) >= MOST:
                 return

@@ -1,4 +1,4 @@
-"""What every view of the API shares."""
+"""Base view, base form and authentication of the API."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class ApiView(APIView):
-    """A view whose methods each ask for one action; see ``actions``. It answers and is asked in JSON only.
+    """Base view whose methods each require one action (see ``actions``). Requests and responses are JSON only.
 
-    A request is never inside a transaction of the project's: what it asks for is done when its answer is given.
+    Views run outside the project's transactions: the work is committed when the response is sent.
     """
 
     #: HTTP method → view, produce, consume, operate or admin
@@ -48,24 +48,24 @@ class ApiView(APIView):
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """The view as an address takes it."""
+        """Return the view function, exempt from ``ATOMIC_REQUESTS``."""
         return outside_transactions(super().as_view(**initkwargs))
 
     def action_of(self, request: Request) -> str | None:
-        """What this request asks to be allowed; None for a method that there is not."""
+        """Return the action this request requires; None for an unsupported method."""
         method = "GET" if request.method == "HEAD" else request.method or ""
         return self.actions.get(method)
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Those of ``API["authentication"]``, else tokens (where they are installed) and sessions."""
+        """Return the authenticators of ``API["authentication"]``; by default tokens (where installed) and sessions."""
         return [one() for one in authentication_classes()]
 
     def get_exception_handler(self) -> Any:
-        """Problem details."""
+        """Return the handler that turns exceptions into problem details."""
         return problems.handle
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Check the caller, the permission and the rate; only then look for an answer that was given before."""
+        """Check the caller, the permission and the rate, then look for a stored response."""
         check_head(request)
         super().initial(request, *args, **kwargs)
         action = self.action_of(request)
@@ -75,26 +75,26 @@ class ApiView(APIView):
         self._kept = idempotency.begin(request)
 
     def named_queues(self, request: Request) -> Sequence[str]:
-        """Return the queues that the body of this request names; the project's rule is asked for each."""
+        """Return the queues named in the request body; the project's ``allow`` rule is checked for each."""
         return ()
 
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
-        """The methods of this address, in ``Allow``."""
+        """Return an empty response with the allowed methods in ``Allow``."""
         return Response(status=204)
 
     def handle_exception(self, exc: Exception) -> HttpResponse:  # type: ignore[override]
-        """An answer for every error, and the one that was given before to the same key."""
+        """Return a response for every error, or the stored response for a repeated key."""
         if isinstance(exc, idempotency.Replayed):
             return exc.response
         try:
             return super().handle_exception(exc)
-        except Exception:  # a fault of ours: Django answers, and this key is free again
+        except Exception:  # a bug: Django responds, and the key may be used again
             if self._kept is not None:
                 self._kept.drop()
             raise
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keeps the answer, if its request carried a key; nothing of this API is for caches."""
+        """Store the response if its request carried a key, and forbid caching."""
         response.setdefault("Cache-Control", "no-store")
         found = super().finalize_response(request, response, *args, **kwargs)
         if self._kept is not None and isinstance(response, Response):
@@ -102,10 +102,10 @@ class ApiView(APIView):
         return found
 
     def read(self, request: Request, form: type[Body]) -> dict[str, Any]:
-        """The body of the request, checked. An empty one is an empty object.
+        """Return the validated request body. An empty body is an empty object.
 
         Raises:
-            ValidationError: it is not what it should be.
+            ValidationError: the body is invalid.
         """
         given = request.data
         checked = form(data={} if given is None or (given == {} and not isinstance(given, list)) else given)
@@ -113,18 +113,18 @@ class ApiView(APIView):
         return dict(checked.validated_data)
 
     def read_query(self, request: Request, form: type[Body]) -> dict[str, Any]:
-        """The same for the query of the address."""
+        """Return the validated query parameters; raises like :meth:`read`."""
         checked = form(data={name: request.query_params[name] for name in request.query_params})
         checked.is_valid(raise_exception=True)
         return dict(checked.validated_data)
 
     def queue(self, name: str) -> Queue:
-        """The queue of an address.
+        """Return the queue named in the URL.
 
         Raises:
-            Problem: there is none.
+            Problem: there is no such queue.
         """
-        # The registry counts its changes under the name "", which no queue has.
+        # The registry counts its changes under the name "", so it must not be looked up as a queue.
         found = brokers.broker().existing(name) if name else None
         if found is None:
             raise problems.queue_not_found(name[:64])
@@ -132,17 +132,17 @@ class ApiView(APIView):
 
 
 def outside_transactions(view: Any) -> Any:
-    """A view that ``ATOMIC_REQUESTS`` of no database says anything about."""
+    """Return the view, exempt from ``ATOMIC_REQUESTS`` of every database."""
     for alias in databases:
         view = transaction.non_atomic_requests(using=alias)(view)
     return view
 
 
 class Body(serializers.Serializer[Any]):
-    """What a request may say. A member that is not known is an error: most often it is misspelled."""
+    """Form for request bodies and queries. An unknown member is an error: most often it is misspelled."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """The checked values."""
+        """Return the validated values."""
         if isinstance(data, Mapping):
             unknown = [name for name in data if name not in self.fields]
             if unknown:
@@ -157,14 +157,14 @@ class Body(serializers.Serializer[Any]):
 
 
 def authentication_classes() -> list[type[BaseAuthentication]]:
-    """How users are recognised.
+    """Return the classes that authenticate users.
 
     Raises:
         Misconfigured: a class of ``API["authentication"]`` cannot be imported.
     """
     paths = conf().api.authentication
     if paths is None:
-        # Tokens first: the first one decides whether a stranger is told 401 with its scheme, or 403.
+        # Tokens first: the first class decides whether an anonymous caller gets 401 with its scheme, or 403.
         token = ("rest_framework.authentication.TokenAuthentication",)
         paths = (
             *(token if apps.is_installed("rest_framework.authtoken") else ()),

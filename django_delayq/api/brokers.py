@@ -1,4 +1,4 @@
-"""The broker of requests: better an early word that Redis does not answer than a thread of the server held for it."""
+"""Broker with short timeouts for API requests, so that an unreachable Redis does not block server threads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .. import connections
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
 
-#: seconds that a request waits for one answer of Redis
+#: seconds that a request waits for one reply from Redis
 PATIENCE: Final = connections.PATIENCE
 
 
 def broker() -> DjangoBroker:
-    """The same deployment as everybody's, with less patience.
+    """Return the broker of this deployment with short timeouts.
 
     Raises:
         Misconfigured: the settings name no usable Redis.

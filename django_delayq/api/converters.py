@@ -1,4 +1,4 @@
-"""What an address may hold in the place of an id: any character, a line's end too."""
+"""Path converter for job ids, which may contain any character, newlines included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from django.urls.converters import PathConverter
 
 
 class AnythingConverter(PathConverter):
-    """Like ``path``, which ends at a line's end, so that the rest would not be ours."""
+    """Converter like ``path`` that also matches newlines.
+
+    ``path`` stops at a newline, and such URLs would not match any of our patterns.
+    """
 
     regex = r"(?s:.+)"
 

@@ -12,9 +12,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def extend_schema(**said: Any) -> Callable[[F], F]:
-    """drf-spectacular's decorator of a view or of a method of one; the same arguments.
+    """Return drf-spectacular's ``extend_schema`` decorator for a view or a view method; it takes the same arguments.
 
-    That one builds upon the project's ``DEFAULT_SCHEMA_CLASS``, which need not be drf-spectacular's.
+    drf-spectacular's own decorator builds on the project's ``DEFAULT_SCHEMA_CLASS``, which may belong to another
+    package.
     """
     decorate = utils.extend_schema(**said)
 

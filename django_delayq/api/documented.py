@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of all operations: codes of errors, common answers and parameters, the description."""
+"""Parts of the OpenAPI document common to all operations: error codes, responses, parameters, the description."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from .problems import PROBLEM, UNAVAILABLE
 
-#: code → (status, what it means); they stay the same
+#: code → (status, meaning); codes are stable
 CODES: Final[dict[str, tuple[int, str]]] = {
     "invalid": (400, "the request says something that cannot be; `errors` tells where; nothing was done"),
     "malformed": (400, "the body is not JSON"),
@@ -45,7 +45,7 @@ _RETRY_AFTER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An error that many operations have in common."""
+    """Error response shared by many operations."""
 
     text: str
     codes: tuple[str, ...]
@@ -53,7 +53,7 @@ class Answer:
     headers: Mapping[str, Any] | None = None
 
     def component(self, schema: str) -> dict[str, Any]:
-        """Its place in ``components/responses``."""
+        """Return this response as an entry of ``components/responses``."""
         known = "\n".join(f"* `{code}`: {CODES[code][1]}" for code in self.codes)
         made: dict[str, Any] = {
             "description": f"{self.text}\n\n{known}",
@@ -62,7 +62,7 @@ class Answer:
         return made | ({"headers": dict(self.headers)} if self.headers else {})
 
     def example(self) -> dict[str, Any]:
-        """One such problem."""
+        """Return an example of this problem."""
         code = self.codes[0]
         status = CODES[code][0]
         made: dict[str, Any] = {
@@ -75,7 +75,7 @@ class Answer:
         return made | ({"retry_after": 5} if self.headers and "Retry-After" in self.headers else {})
 
 
-#: by the names of their components
+#: component name → response
 ANSWERS: Final[dict[str, Answer]] = {
     "DelayqBadRequest": Answer(
         "Bad Request", ("invalid", "malformed", "too_deep"), "/delay: A valid number is required."
@@ -152,7 +152,7 @@ _QUEUE: Final[dict[str, Any]] = {
     "schema": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"},
     "example": "mail",
 }
-#: parts of addresses, by their names
+#: path parameter name → its description
 PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "queue": _QUEUE,
     "id": {
@@ -169,7 +169,7 @@ PATH_PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 
 
 def answers_of(path: str, method: str) -> Iterator[tuple[str, str]]:
-    """The common errors of an operation: (status, name of the component)."""
+    """Yield the common errors of an operation as (status, component name)."""
     yield "400", "DelayqBadRequest"
     yield "401", "DelayqUnauthorized"
     yield "403", "DelayqForbidden"
@@ -191,7 +191,7 @@ def answers_of(path: str, method: str) -> Iterator[tuple[str, str]]:
 def _health(
     name: str, summary: str, text: str, example: Mapping[str, Any], states: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A path of its own: who asks needs no credentials."""
+    """Return the path item of a health check, which needs no credentials."""
     word: dict[str, Any] = {"type": "string", "enum": ["ok", "away"]}
     schema = {"type": "object", "properties": dict.fromkeys(example, word), "required": list(example)}
     answers = {
@@ -218,7 +218,7 @@ def _health(
     }
 
 
-#: operation of the metrics
+#: operation id of the metrics endpoint
 METRICS: Final = "metrics"
 _AWAY: Final = {"status": "away", "redis": "away"}
 HEALTH: Final[dict[str, Any]] = {
@@ -273,7 +273,10 @@ _METRICS: Final[dict[str, Any]] = {
 
 
 def plain_paths() -> dict[str, Any]:
-    """Those of views that the generator does not see. Where no metrics are routed there is nothing to say of them."""
+    """Return the paths of plain Django views, which the generator does not find.
+
+    ``/metrics`` is included only where ``prometheus_client`` is installed.
+    """
     return HEALTH if find_spec("prometheus_client") is None else {**HEALTH, **_METRICS}
 
 

@@ -1,6 +1,6 @@
-"""The jobs that a request asks for, read in one pass and checked as :func:`django_delayq.schedule` checks them.
+"""Job entries of a request, read in one pass and checked as :func:`django_delayq.schedule` checks them.
 
-Nothing is stored before all of them are right. What is wrong is told with a JSON pointer to it.
+No job is stored before all entries are valid. Errors carry a JSON pointer to the invalid member.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Entry = dict[str, Any]
 _PULL: Final = frozenset((*JOB_OPTIONS, "body", "body_base64"))
 _PULL_ONLY: Final = ("body", "body_base64")
 _MOST_ERRORS: Final = 50
-#: how messages begin that are about one member: "delay is …", "at= lies …", "expires=… is …"
+#: start of an error message about one member: "delay is …", "at= lies …", "expires=… is …"
 _ABOUT: Final = re.compile(r"(argument )?([a-z_]+|\d+|'[^']*')")
 
 
 class Wrong(InvalidJob):
-    """An entry cannot be stored; ``member`` is the JSON pointer to what is wrong, from the entry on."""
+    """Error for an invalid entry; ``member`` is the JSON pointer to the invalid member, relative to the entry."""
 
     def __init__(self, member: str, text: str) -> None:
         super().__init__(text)
@@ -49,17 +49,17 @@ class Wrong(InvalidJob):
 
 
 class TaskNotFound(Exception):
-    """No task of this name may be scheduled over HTTP."""
+    """Error for a task name that cannot be scheduled over HTTP."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """A job that is right.
+    """Valid job, ready to be sent.
 
     Attributes:
         task: its task; None for the bytes of a pull queue.
-        queue: where it goes; another one than that of the address if a schedule middleware says so.
-        durable: it gets a row in the outbox.
+        queue: the target queue; differs from the queue in the URL if a schedule middleware changed it.
+        durable: True if the job gets a row in the outbox.
     """
 
     task: Task | None
@@ -68,17 +68,17 @@ class Asked:
     durable: bool = False
 
     def handle(self, outcome: str) -> JobHandle:
-        """What Python callers get."""
+        """Return the handle that Python callers get."""
         return JobHandle(self.new.id, self.queue, outcome, due_ms_here(self.new), self.task, durable=self.durable)
 
 
 class Reader:
-    """Reads the entries of one request. What jobs of one task have in common is made once.
+    """Reader for the job entries of one request. The parts common to jobs of one task are computed once.
 
     Args:
-        queue: the queue of the address.
+        queue: the queue in the URL.
         kind: python or pull.
-        kept: of a request with a key: the ids and keys of its jobs follow from it; None = they are random.
+        kept: record of the Idempotency-Key; ids and keys of the jobs are derived from it. None = they are random.
     """
 
     def __init__(self, queue: str, kind: str, kept: Kept | None = None) -> None:
@@ -91,13 +91,13 @@ class Reader:
         self._around = None if self._pull else chain()
 
     def one(self, entry: Any, send: Callable[[Asked], str]) -> JobHandle:
-        """Reads one job and sends it, schedule middlewares around both.
+        """Read one job and send it, with the schedule middlewares around both steps.
 
         Args:
-            send: stores it and says what came of it.
+            send: stores the job and returns its outcome.
 
         Raises:
-            Problem: it is wrong (400), or there is no such task (404).
+            Problem: the entry is invalid (400), or there is no such task (404).
         """
         made: list[JobHandle] = []
 
@@ -119,14 +119,14 @@ class Reader:
             raise _refusal([(error.member, str(error))]) from None
         except TaskNotFound as error:
             raise _not_found([("/task", str(error))]) from None
-        # A middleware may answer for the job without passing it on.
+        # A middleware may return a handle without passing the job on.
         return answer if isinstance(answer, JobHandle) else made[-1] if made else _skipped(self._queue)
 
     def many(self, entries: list[Any]) -> list[Asked | None]:
-        """All jobs, in their order; None for one that a schedule middleware did not pass on.
+        """Return all jobs in request order; None for each job that a schedule middleware did not pass on.
 
         Raises:
-            Problem: some are wrong (400), or there is no such task (404). Nothing was stored.
+            Problem: some entries are invalid (400), or name an unknown task (404). Nothing was stored.
         """
         read: list[Asked | None] = []
         wrong: list[tuple[str, str]] = []
@@ -156,7 +156,7 @@ class Reader:
         return self._signed(of.make(args, kwargs, options), place)
 
     def _signed(self, asked: Asked, place: int) -> Asked:
-        """The job with a key that follows from the request's, if that has one."""
+        """Return the job, its key derived from the request's Idempotency-Key if there is one."""
         if self._kept is not None:
             new = asked.new
             key = self._kept.job_key(place, new.id)
@@ -168,7 +168,7 @@ class Reader:
         return asked
 
     def _call(self, entry: Any, place: int) -> tuple[_OfTask, tuple[Any, ...], dict[str, Any], Entry]:
-        """The task, the arguments and the options of an entry, which is used up."""
+        """Return the task, arguments and options of an entry. The entry is consumed."""
         options = _object(entry)
         name = options.pop("task", None)
         of = self._tasks.get(name) if type(name) is str else None
@@ -191,7 +191,7 @@ class Reader:
         if type(name) is not str:
             raise Wrong("/task", f"task is the name of a task, not {short(name)}")
         found = registry.get(name)
-        # Who may produce is not told which other tasks there are.
+        # Callers may only produce: they must not learn the names of other tasks.
         if found is None or not found.options.api:
             raise TaskNotFound(f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
         return found
@@ -231,19 +231,19 @@ class Reader:
 
 
 class _OfTask:
-    """What the jobs of one task have in common."""
+    """Parts common to all jobs of one task in one request."""
 
     __slots__ = ("_durable", "_maker", "members", "task")
 
     def __init__(self, task: Task, queue: str) -> None:
         self.task = task
         self._maker = (MergedJobs if task.options.merge else NewJobs)(task, {"queue": queue})
-        #: what an entry may say beside the task
+        #: members an entry may have besides ``task``
         self.members = self._maker.entry_keys | {"durable"}
         self._durable = door.is_durable(task, {}, self._maker.queue)
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Asked:
-        """One job; :class:`Wrong` if it cannot be stored."""
+        """Return one job; raise :class:`Wrong` if it is invalid."""
         maker = self._maker
         durable = self._durable
         try:
@@ -256,7 +256,7 @@ class _OfTask:
 
 
 def _raw_task() -> None:
-    """Raw bytes have no function."""
+    """Stand-in function for jobs of raw bytes."""
 
 
 _RAW_TASK: Final = Task(_raw_task, name=RAW)
@@ -269,7 +269,7 @@ def _object(entry: Any) -> Entry:
 
 
 def _read_moments(options: Entry) -> None:
-    """Texts are moments; numbers are Unix seconds, or (expires) a span."""
+    """Parse text values of ``at`` and ``expires``. Numbers stay: Unix seconds, or for ``expires`` a span."""
     for name in ("at", "expires"):
         value = options.get(name)
         if type(value) is str:
@@ -322,7 +322,7 @@ def _refuse_members(options: Entry, members: frozenset[str], pull: bool) -> NoRe
 
 
 def _pointed(error: Exception, task: Task | None, members: frozenset[str]) -> Wrong:
-    """The same with a pointer to the member that the message is about."""
+    """Return the error with a pointer to the member its message is about."""
     text = str(error)
     if task is not None:
         text = text.removeprefix(f"task {task.name}: ")

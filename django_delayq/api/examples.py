@@ -1,4 +1,4 @@
-"""Examples for the OpenAPI document, of the operations whose views have none: what is asked, and what is answered."""
+"""Request and response examples in the OpenAPI document for operations whose views define none."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def _results(*outcomes: str) -> dict[str, Any]:
     }
 
 
-#: operation → example of the body
+#: operation → example of the request body
 _ASKED: Final[dict[str, Any]] = {
     "reschedule_job": {"delay": 60},
 }
-#: operation → status → example of the answer
+#: operation → status → example of the response
 _ANSWERED: Final[dict[str, dict[str, Any]]] = {
     "list_queues": {"200": {"queues": [_COUNTED]}},
     "create_queue": {"200": _QUEUE, "201": _QUEUE},
@@ -142,7 +142,7 @@ _ANSWERED: Final[dict[str, dict[str, Any]]] = {
 
 
 def add_examples(operation: dict[str, Any]) -> None:
-    """Examples where the view has none. A body is in one media type here, and so is an answer."""
+    """Add examples where the view has none. Each request body and response has exactly one media type."""
     name = operation["operationId"]
     if name in _ASKED:
         _add(operation.get("requestBody", {}), _ASKED[name])

@@ -1,6 +1,6 @@
-"""Fields of requests that Django REST framework has not, or reads too kindly: "1" is no number in JSON, nor is true.
+"""Request fields that Django REST framework lacks or parses too leniently: "1" is not a number in JSON, nor is true.
 
-Lists are read in one pass: a thousand ids must not cost a thousand serializers.
+Lists are read in one pass, so that a thousand ids do not need a thousand serializers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..core.times import delay_ms_of
 from ..settings.conf import conf
 from .parsing import too_many
 
-#: wrong entries of a list that are told
+#: maximum number of invalid list entries reported
 MOST_ERRORS: Final = 50
 _MOMENT: Final = "a moment: ISO 8601 with its offset (2026-11-21T11:23:43Z), or Unix seconds"
 _KEY_DIGITS: Final = 32
 
 
 def moment_of(text: str) -> datetime:
-    """An aware datetime of ISO 8601.
+    """Parse an aware datetime from ISO 8601.
 
     Raises:
-        InvalidJob: it is none, or has no offset.
+        InvalidJob: the text is not ISO 8601, or has no offset.
     """
     try:
         found = parse_datetime(text) if len(text) <= 64 and text.isascii() else None
@@ -42,10 +42,10 @@ def moment_of(text: str) -> datetime:
 
 @extend_schema_field({"oneOf": [{"type": "string", "format": "date-time"}, {"type": "number", "minimum": 0}]})
 class MomentField(serializers.Field[Any, Any, Any, Any]):
-    """A moment, as ``schedule(at=…)`` takes it."""
+    """Moment, as ``schedule(at=…)`` accepts it."""
 
     def to_internal_value(self, data: Any) -> datetime | float:
-        """A datetime or Unix seconds."""
+        """Return a datetime or Unix seconds."""
         if isinstance(data, str):
             try:
                 return moment_of(data)
@@ -58,10 +58,10 @@ class MomentField(serializers.Field[Any, Any, Any, Any]):
 
 @extend_schema_field({"type": "number", "minimum": 0})
 class SecondsField(serializers.Field[Any, Any, Any, Any]):
-    """A span in seconds, 0 or more."""
+    """Span in seconds, 0 or more."""
 
     def to_internal_value(self, data: Any) -> int:
-        """Milliseconds."""
+        """Return the span in milliseconds."""
         try:
             return delay_ms_of(data, allow_far=conf().allow_far, what=self.field_name or "delay")
         except InvalidJob as error:
@@ -70,10 +70,10 @@ class SecondsField(serializers.Field[Any, Any, Any, Any]):
 
 @extend_schema_field({"type": "number", "minimum": 1e-6, "maximum": 1e6})
 class PaceField(serializers.Field[Any, Any, Any, Any]):
-    """So many in a second."""
+    """Rate in jobs per second."""
 
     def to_internal_value(self, data: Any) -> float:
-        """The number."""
+        """Return the rate."""
         if isinstance(data, (int, float)) and not isinstance(data, bool) and 1e-6 <= data <= 1e6:
             return float(data)
         raise serializers.ValidationError("this is a number of jobs in a second, above 0 and up to 1,000,000")
@@ -81,22 +81,22 @@ class PaceField(serializers.Field[Any, Any, Any, Any]):
 
 @extend_schema_field({"type": "boolean"})
 class FlagField(serializers.Field[Any, Any, Any, Any]):
-    """True or false, and nothing else."""
+    """Boolean; accepts only true and false."""
 
     def to_internal_value(self, data: Any) -> bool:
-        """The flag."""
+        """Return the boolean."""
         if isinstance(data, bool):
             return data
         raise serializers.ValidationError("this is true or false")
 
 
 class _List(serializers.Field[Any, Any, Any, Any]):
-    """A list of 1 … ``API["max_jobs"]`` entries, read in one pass."""
+    """List of 1 … ``API["max_jobs"]`` entries, read in one pass."""
 
     what = "jobs"
 
     def to_internal_value(self, data: Any) -> list[Any]:
-        """The entries; all errors are told."""
+        """Return the entries; errors are reported for all invalid entries, up to ``MOST_ERRORS``."""
         if not isinstance(data, list) or not data:
             raise serializers.ValidationError("this is a list with at least one entry")
         most = conf().api.max_jobs
@@ -115,18 +115,18 @@ class _List(serializers.Field[Any, Any, Any, Any]):
         return read
 
     def entry(self, entry: Any) -> Any:
-        """One of them, checked; InvalidJob if it is wrong."""
+        """Return one validated entry; raise InvalidJob if it is invalid."""
         raise NotImplementedError
 
 
 @extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 255}, "minItems": 1, "maxItems": 1000})
 class IdsField(_List):
-    """Ids of jobs."""
+    """List of job ids."""
 
     what = "ids"
 
     def entry(self, entry: Any) -> str:
-        """An id."""
+        """Return a validated id."""
         return check_id(entry)
 
 
@@ -140,10 +140,10 @@ _GRAVE: Final = {
 
 @extend_schema_field({"type": "array", "items": _GRAVE, "minItems": 1, "maxItems": 1000})
 class GravesField(_List):
-    """Records of the morgue by id and, where an id has several, key."""
+    """List of morgue records by id, with the key where an id has several."""
 
     def entry(self, entry: Any) -> tuple[str, bytes | None]:
-        """``(id, key)``."""
+        """Return ``(id, key)``."""
         if not isinstance(entry, dict) or not entry.keys() <= {"id", "key"}:
             raise InvalidJob(f'an entry is {{"id": …, "key": …}}, not {short(entry)}')
         return check_id(entry.get("id")), None if entry.get("key") is None else _key(entry["key"])
@@ -159,7 +159,7 @@ def _key(text: object) -> bytes:
 
 
 def number_of(text: str) -> float | None:
-    """A number of a query, where all there is are texts; None for anything else."""
+    """Return the number in a query value, where every value is a text; None for anything else."""
     if len(text) > 40 or not text.isascii() or "_" in text or text != text.strip():
         return None
     try:

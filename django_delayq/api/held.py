@@ -1,4 +1,4 @@
-"""How a job looks to the one who holds it: complete, nothing masked, and in plain JSON for any language."""
+"""JSON form of a job for its holder: complete, nothing masked, plain JSON for any language."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .values import moment, plain, raw
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-#: deeper than anything that this package stores, and not too deep for any reader
+#: deeper than anything this package stores, and shallow enough for any JSON parser
 _DEEPEST: Final = 200
 
 
 def shown(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
-    """The jobs for an answer. What cannot be shown goes to the morgue: it would only come back for ever."""
+    """Return the jobs for a response. Jobs that cannot be rendered are buried, since they would be retried forever."""
     found = []
     for job in jobs:
         try:
@@ -36,10 +36,10 @@ def shown(jobs: Iterable[HeldJob]) -> list[dict[str, Any]]:
 
 
 def held(job: HeldJob) -> dict[str, Any]:
-    """What ``HeldJobSerializer`` describes.
+    """Return one job as ``HeldJobSerializer`` describes it.
 
     Raises:
-        Undecodable: what is stored is no JSON.
+        Undecodable: the stored content is not JSON.
     """
     record = job.record
     return {
@@ -76,11 +76,11 @@ def _content(job: HeldJob) -> dict[str, Any]:
 
 
 def _json(data: bytes) -> Any:
-    """Stored JSON as it is, with the codec's tags for what JSON has not."""
+    """Return the stored JSON as it is, with the codec's tags for types that JSON lacks."""
     try:
         value = json.loads(data.decode(), parse_constant=_no_constant)
         if b"\\u" in data:
-            json.dumps(value, ensure_ascii=False).encode()  # halves of surrogate pairs cannot be written down again
+            json.dumps(value, ensure_ascii=False).encode()  # lone surrogates cannot be encoded again
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"no JSON: {type(error).__name__}: {error}") from None
     if data.count(b"[") + data.count(b"{") > _DEEPEST and is_deeper(value, _DEEPEST):

@@ -1,4 +1,4 @@
-"""What queries of the history ask for."""
+"""Query parameters of the history endpoints."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ _USUAL: Final = timedelta(days=1)
 
 
 class QueueQuery(Body):
-    """Of which queue."""
+    """Query filter by queue."""
 
     queue = serializers.CharField(default="", allow_blank=True, trim_whitespace=False, max_length=255)
 
 
 class NamesQuery(QueueQuery):
-    """And of which task."""
+    """Query filter by queue and task."""
 
     task = serializers.CharField(default="", allow_blank=True, trim_whitespace=False, max_length=255)
 
 
 class PeriodQuery(NamesQuery):
-    """And of which time."""
+    """Query filter by queue, task and period."""
 
     vars()["from"] = serializers.CharField(default="", allow_blank=True, max_length=100)
     to = serializers.CharField(default="", allow_blank=True, max_length=100)
 
 
 class HoursQuery(PeriodQuery):
-    """Page by page."""
+    """Query of the paginated list of hours."""
 
     cursor = serializers.CharField(default="", allow_blank=True, max_length=200, trim_whitespace=False)
     limit = serializers.CharField(default="100", max_length=20)
 
 
 class RunsQuery(Body):
-    """The query of the list of runs."""
+    """Query of the list of pipeline runs."""
 
     kind = serializers.ChoiceField(choices=KINDS, default="")
     state = serializers.ChoiceField(choices=STATES, default="")
@@ -66,10 +66,10 @@ class RunsQuery(Body):
 
 
 def limit_of(text: str) -> int:
-    """How many rows a page has.
+    """Return the page size given in a query.
 
     Raises:
-        Problem: it is no number that is allowed.
+        Problem: it is not a number from 1 to ``MOST``.
     """
     if text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST:
         return int(text)
@@ -78,10 +78,10 @@ def limit_of(text: str) -> int:
 
 
 def bound(name: str, text: str) -> datetime | None:
-    """A moment of a query, aware, in UTC; None for none.
+    """Return a bound of a query as an aware datetime in UTC; None if it is empty.
 
     Raises:
-        Problem: it is no moment.
+        Problem: it is not a moment.
     """
     if not text:
         return None
@@ -96,7 +96,7 @@ def bound(name: str, text: str) -> datetime | None:
 
 
 def bounded(rows: QuerySet[HourlyStat], asked: Mapping[str, Any]) -> QuerySet[HourlyStat]:
-    """The hours that begin within the bounds of a query, as far as it names any."""
+    """Return the hours that begin within the bounds of a query; a missing bound does not limit."""
     start, end = bound("from", asked["from"]), bound("to", asked["to"])
     if start is not None:
         rows = rows.filter(hour__gte=to_row(start))
@@ -104,7 +104,7 @@ def bounded(rows: QuerySet[HourlyStat], asked: Mapping[str, Any]) -> QuerySet[Ho
 
 
 def period_of(asked: Mapping[str, Any]) -> Period:
-    """The period of a query; without bounds the last 24 hours.
+    """Return the period of a query; without bounds the last 24 hours.
 
     Raises:
         Problem: it is empty, or too long.
@@ -118,19 +118,19 @@ def period_of(asked: Mapping[str, Any]) -> Period:
 
 
 def wish_of(request: Request, asked: Mapping[str, Any], period: Period | None = None) -> Wish:
-    """The rows that a query means, and that its user may see."""
+    """Return the row filter of a query, limited to queues its user may see."""
     return Wish(asked["queue"], asked["task"], period, visible_queues(request))
 
 
 def visible_queues(request: Request) -> frozenset[str] | None:
-    """The queues that the project's own rule lets the user see; None = all."""
+    """Return the queues that the project's ``allow`` rule lets the user see; None = all."""
     if allows() is None:
         return None
     return frozenset(name for name in known_queues() if may_use(request, "view", name))
 
 
 def visible_runs(request: Request) -> QuerySet[PipelineRun]:
-    """The runs that are about no queue, or about one that the user may see."""
+    """Return the pipeline runs that have no queue or one the user may see."""
     runs = PipelineRun._default_manager.all()
     if allows() is None:
         return runs

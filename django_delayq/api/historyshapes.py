@@ -1,4 +1,4 @@
-"""What answers about the history look like, for the OpenAPI document, with an example of each."""
+"""Response schemas of the history endpoints for the OpenAPI document, with an example of each."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def _histogram(what: str) -> Any:
 
 
 class HourSerializer(Shape):
-    """What became of the runs of one task in one queue that ended within one hour.
+    """Outcomes of the attempts of one task in one queue that ended within one hour.
 
-    `lateness` is how long behind its due time a run began. Both it and `duration` are of the `timed` runs, those that
-    began; milliseconds. `sla_missed` began later than `DELAYQ["PIPELINE"]["sla"]` allows.
+    `lateness` is the time between the due time and the start of an attempt. `lateness` and `duration` cover the `timed`
+    attempts, those that started; both are in milliseconds. `sla_missed` counts attempts that started later than
+    `DELAYQ["PIPELINE"]["sla"]` allows.
     """
 
     hour = serializers.DateTimeField(help_text="when it begins")
@@ -53,14 +54,14 @@ class HourSerializer(Shape):
 
 
 class HoursPageSerializer(Shape):
-    """One page of hours, the latest first."""
+    """One page of hours, newest first."""
 
     hours = HourSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
 
 
 class TallySerializer(Shape):
-    """Several hours, or tasks, added up."""
+    """Sum over several hours or tasks."""
 
     vars().update({name: serializers.IntegerField() for name in COUNTS})
     failures = serializers.IntegerField(help_text="failed, timeout, crashed, lost and buried")
@@ -75,22 +76,24 @@ class TallySerializer(Shape):
 
 
 class SlotSerializer(TallySerializer):
-    """A piece of the period."""
+    """One slot of the period."""
 
     start = serializers.DateTimeField()
     lateness_histogram = _histogram("lateness")
 
 
 class TaskTallySerializer(TallySerializer):
-    """A task in a queue."""
+    """Sum for one task in one queue."""
 
     queue = serializers.CharField()
     task = serializers.CharField()
 
 
 class SummarySerializer(Shape):
-    """A period as its charts show it. A percentile of one task in one hour is exact; of several it is read off their
-    added histograms."""
+    """Period of the history as shown in its charts.
+
+    A percentile of one task in one hour is exact. Percentiles over several are estimated from their summed histograms.
+    """
 
     vars()["from"] = serializers.DateTimeField()
     to = serializers.DateTimeField()
@@ -105,7 +108,7 @@ class SummarySerializer(Shape):
 
 
 class RunSerializer(Shape):
-    """A run of the pipeline."""
+    """Pipeline run."""
 
     number = serializers.IntegerField(help_text="unique")
     run_id = serializers.CharField(help_text="several runs share it if they were resumed")
@@ -127,14 +130,14 @@ class RunSerializer(Shape):
 
 
 class RunsPageSerializer(Shape):
-    """One page of runs, the latest first."""
+    """One page of pipeline runs, newest first."""
 
     runs = RunSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
 
 
 class ForecastOfQueueSerializer(Shape):
-    """A queue, or all of them together."""
+    """Forecast for one queue, or for all queues together."""
 
     due = serializers.IntegerField(help_text="jobs that are due and wait")
     hours = serializers.ListField(
@@ -156,13 +159,13 @@ class ForecastOfQueueSerializer(Shape):
 
 
 class ForecastNamedSerializer(ForecastOfQueueSerializer):
-    """A queue."""
+    """Forecast for one named queue."""
 
     queue = serializers.CharField()
 
 
 class ForecastSerializer(Shape):
-    """What comes, at the pace of each queue's busiest hour of the last week."""
+    """Forecast at the pace of each queue's busiest hour of the last week."""
 
     now = serializers.DateTimeField(help_text="Redis's clock")
     total = ForecastOfQueueSerializer()
@@ -197,7 +200,7 @@ _AHEAD: Final = {
     "behind": [0.0] * 24,
     "drained_in": 900.0,
 }
-#: operation → an answer
+#: operation → example of the response
 EXAMPLES: Final[dict[str, Any]] = {
     "list_hours": {
         "cursor": None,

@@ -1,4 +1,4 @@
-"""What holders send: the ids and leases of the jobs that they hold, with what each verb wants to know besides."""
+"""Fields for requests by lease holders: ids and leases of held jobs, with the options of each verb."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ..settings.conf import conf
 from .fields import MOST_ERRORS
 from .parsing import too_many
 
-#: seconds that a reserve or a touch holds a job for
+#: seconds that a reserve or a touch holds a job by default
 TTR: Final = 60
 LONGEST_TTR: Final = 3600
 _REASON_CHARS: Final = 200
 _LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})")
-#: tokens travel as doubles
+#: tokens are transmitted as doubles
 _LARGEST_TOKEN: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The shard in which a job is held, and the fencing token under which it is. As text it is opaque to clients."""
+    """Shard in which a job is held and its fencing token. The text form is opaque to clients."""
 
     shard: int
     token: int
@@ -40,17 +40,20 @@ class Lease:
 
     @property
     def taken_ms(self) -> int:
-        """When it was given, Unix ms on Redis's clock: a token is a moment. In closing shards, up to 2 s too early."""
+        """Start of the lease, Unix ms on Redis's clock.
+
+        A token is a timestamp. In closing shards it is up to 2 s early.
+        """
         return self.token // 1000
 
 
 def lease_of(job: Job) -> Lease:
-    """The lease of a job in somebody's hands."""
+    """Return the lease of a held job."""
     return Lease(job.shard, job.token)
 
 
 def read_lease(text: object) -> Lease:
-    """A lease as a client gives it back; :class:`InvalidJob` if it is none."""
+    """Parse a lease sent by a client; raise :class:`InvalidJob` if it is not a lease."""
     match = _LEASE.fullmatch(text) if isinstance(text, str) else None
     if match is None or int(match[2]) > _LARGEST_TOKEN:
         raise InvalidJob(f"this is the lease that reserve gave with the job, not {short(text)}")
@@ -59,7 +62,7 @@ def read_lease(text: object) -> Lease:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One job of a batch, and what was said of it; what was not said, or null, is missing in ``said``."""
+    """One job of a batch with its options; options that were missing or null are absent from ``said``."""
 
     id: str
     lease: Lease
@@ -68,7 +71,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An error of a program in another language."""
+    """Error reported by a program in another language."""
 
     message: str
     name: str = ""
@@ -76,7 +79,7 @@ class Told:
 
 
 def read_error(value: object) -> Told:
-    """A text, or class, message and traceback."""
+    """Parse an error: a text, or an object with class, message and traceback."""
     if isinstance(value, str):
         return Told(value)
     if not isinstance(value, dict):
@@ -90,7 +93,7 @@ def read_error(value: object) -> Told:
 
 
 def read_ttr(value: object) -> int:
-    """The length of a lease in ms."""
+    """Return the length of a lease in ms."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= LONGEST_TTR:
         raise InvalidJob(f"ttr is a number of seconds, 1 to {LONGEST_TTR}, not {short(value)}")
     return round(value * 1000)
@@ -111,12 +114,12 @@ def _reason(value: object) -> str:
 
 
 class HeldField(serializers.Field[Any, Any, Any, Any]):
-    """A list of 1 … 250 held jobs, read in one pass."""
+    """List of 1 … 250 held jobs, read in one pass."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
 
     def to_internal_value(self, data: Any) -> list[Entry]:
-        """The entries; all errors are told."""
+        """Return the entries; errors are reported for all invalid entries, up to ``MOST_ERRORS``."""
         if not isinstance(data, list) or not data:
             raise serializers.ValidationError("this is a list with at least one job")
         if len(data) > CHUNK:
@@ -162,7 +165,7 @@ _DELAY: Final = {"type": "number", "minimum": 0, "maximum": 315_360_000, "nullab
 
 
 def _schema(**more: Any) -> dict[str, Any]:
-    """What such a list looks like in the OpenAPI document."""
+    """Return the OpenAPI schema of such a list."""
     entry = {
         "type": "object",
         "properties": {"id": _ID, "lease": _HELD, **more},
@@ -174,7 +177,7 @@ def _schema(**more: Any) -> dict[str, Any]:
 
 @extend_schema_field(_schema())
 class AckField(HeldField):
-    """Jobs that are done."""
+    """Held jobs to acknowledge."""
 
 
 _TEXT: Final = {"type": "string"}
@@ -199,7 +202,7 @@ _ERROR: Final = {
     )
 )
 class FailField(HeldField):
-    """Jobs whose attempts failed."""
+    """Held jobs whose attempts failed."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"error": read_error, "delay": _delay_ms}
 
@@ -217,7 +220,7 @@ class FailField(HeldField):
     )
 )
 class ReleaseField(HeldField):
-    """Jobs that are given back."""
+    """Held jobs to release."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"delay": _delay_ms, "priority": _priority}
 
@@ -233,7 +236,7 @@ class ReleaseField(HeldField):
     )
 )
 class BuryField(HeldField):
-    """Jobs that can never succeed."""
+    """Held jobs to bury because they can never succeed."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"reason": _reason}
 
@@ -251,6 +254,6 @@ class BuryField(HeldField):
     )
 )
 class TouchField(HeldField):
-    """Jobs that are to be held longer."""
+    """Held jobs whose leases are to be extended."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"ttr": read_ttr}

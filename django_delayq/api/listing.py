@@ -1,4 +1,4 @@
-"""Pages of jobs: what the query of an address asks for, and the page of the inspector that answers it."""
+"""Pages of jobs: query parameters of the lists, and the inspector pages that answer them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .base import Body
 from .fields import moment_of, number_of
 from .problems import Problem, invalid
 
-#: state of a list → place of the inspector and its orders, the first one is the usual one
+#: state of a list → place in the inspector and its orders, default first
 STATES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "waiting": ("waiting", ("due",)),
     "delayed": ("waiting", ("due",)),
@@ -32,7 +32,7 @@ STATES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 MORGUE: Final = ("morgue", ("updated", "id"))
 BYS: Final = ("due", "deadline", "updated", "failures")
-#: bytes of arguments, payloads and errors with which a page of whole records ends
+#: bytes of arguments, payloads and errors after which a page of whole records ends
 PAGE_BYTES: Final = 1024 * 1024
 _MOST: Final = 250
 _SCORE: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
@@ -49,28 +49,28 @@ class _PageQuery(Body):
 
 
 class GravesQuery(Body):
-    """The query of the records of an id."""
+    """Query for the morgue records of one id."""
 
     cursor = serializers.CharField(default="", allow_blank=True, max_length=2000, trim_whitespace=False)
     limit = serializers.CharField(default="100", max_length=20)
 
 
 class JobsQuery(_PageQuery):
-    """The query of a list of jobs."""
+    """Query for a list of jobs."""
 
     state = serializers.ChoiceField(choices=tuple(STATES), default="")
     by = serializers.ChoiceField(choices=BYS, default="")
 
 
 class MorgueQuery(_PageQuery):
-    """The query of a list of the morgue."""
+    """Query for a list of morgue records."""
 
     by = serializers.ChoiceField(choices=MORGUE[1], default="")
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A page that is wanted."""
+    """Validated query for one page of jobs."""
 
     place: str
     by: str
@@ -85,10 +85,10 @@ class Wish:
 
     @classmethod
     def of(cls, query: dict[str, Any], place: str, orders: tuple[str, ...]) -> Wish:
-        """What a checked query asks for.
+        """Return the page query for validated query parameters.
 
         Raises:
-            Problem: what it says does not go together.
+            Problem: the parameters contradict each other.
         """
         by = query["by"] or orders[0]
         if by not in orders:
@@ -110,7 +110,7 @@ class Wish:
         )
 
     def answer(self, queue: Queue) -> dict[str, Any]:
-        """The page: ``jobs`` and ``cursor``."""
+        """Return the page: ``jobs`` and ``cursor``."""
         inspector = brokers.broker().inspector
         if self.id:
             found = self._of_id(queue)
@@ -148,13 +148,13 @@ class Wish:
         }.get(self.state, view.state == self.state)
 
     def _is_meant(self, view: JobView) -> bool:
-        """What the index does not know."""
+        """Return True if the job passes the filters that the index does not cover."""
         if self.state == "gated" and view.gated_due_ms is None:
             return False
         return not self.task or view.job.task == self.task
 
     def _range(self) -> tuple[float | str | None, float | str | None]:
-        """Delayed and ready are what lies on either side of now."""
+        """Return the bounds of the page, cut at the current time for delayed and ready jobs."""
         low, high = self.low, self.high
         if self.state not in ("delayed", "ready"):
             return low, high
@@ -165,7 +165,7 @@ class Wish:
 
 
 def most_bytes() -> int:
-    """Return how many bytes of arguments are shown of a job that was asked for by its id; none should have more."""
+    """Return the maximum bytes of arguments shown for a job requested by id; no job should have more."""
     return max(PAGE_BYTES, conf().max_args_bytes)
 
 
@@ -173,7 +173,7 @@ def graves_page(queue: Queue, ident: str, query: dict[str, Any]) -> dict[str, An
     """Return a page of the records of an id: ``jobs`` and ``cursor``.
 
     Raises:
-        Problem: the query is wrong, or there is no record.
+        Problem: the query is invalid, or there is no record.
     """
     cursor = _cursor(query["cursor"])
     page = brokers.broker().inspector.graves_page(
@@ -206,7 +206,7 @@ def _limit(text: str) -> int:
 
 
 def _cursor(text: str) -> str:
-    """A cursor whose score Redis can read as well as Python can."""
+    """Return the cursor after checking that Redis can parse its score, too."""
     after = unpack_cursor(text)
     if after is not None and not _SCORE.fullmatch(after.text):
         raise invalid(f"{short(text)} is no cursor; start again without one", ("/cursor", "this is no cursor"))
@@ -221,7 +221,7 @@ def _id(text: str) -> str:
 
 
 def _bound(name: str, text: str, by: str) -> float | str | None:
-    """A bound in the unit of the order: Unix ms, a number of failures, or an id."""
+    """Return a bound in the unit of the order: Unix ms, a number of failures, or an id."""
     if not text:
         return None
     if by == "id":
@@ -257,7 +257,7 @@ _COMMON: Final = [
     _parameter("min", "from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on"),
     _parameter("max", "up to this one, it included"),
 ]
-#: the query of the lists, for the OpenAPI document
+#: query parameters of the lists, for the OpenAPI document
 JOBS_PARAMETERS: Final = [
     _parameter(
         "state",

@@ -1,7 +1,7 @@
-"""JSON bodies with limits: nothing that a client sends may cost more than reading it.
+"""JSON bodies with limits: no request may cost more than reading it.
 
-Stricter than most: a name that stands twice in an object, a number that no double holds (``1e400``), ``NaN`` and half
-of a surrogate pair are refused, because what reads them next would understand something else than the sender did.
+Stricter than most parsers: a name that occurs twice in an object, a number too large for a double (``1e400``), ``NaN``
+and lone surrogates are rejected, because the next reader would interpret them differently from the sender.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .problems import Problem
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-#: longest whole number of a body, in digits: larger ones cost time that grows with their square
+#: maximum digits of an integer: parsing larger ones takes time quadratic in their length
 _DIGITS: Final = 40
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
 class LimitedJSONParser(BaseParser):
-    """Reads at most ``API["max_body"]`` bytes, at most ``API["max_depth"]`` deep.
+    """Parser for bodies of at most ``API["max_body"]`` bytes, nested at most ``API["max_depth"]`` deep.
 
-    The raw bytes stay at the request as ``delayq_raw``: an Idempotency-Key stands for them.
+    The raw bytes are kept in ``request.delayq_raw``, which the idempotency check compares.
     """
 
     media_type = "application/json"
@@ -39,11 +39,11 @@ class LimitedJSONParser(BaseParser):
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """The value of the body.
+        """Return the parsed body.
 
         Raises:
             Problem: too large, or nested too deep.
-            ParseError: no JSON.
+            ParseError: not JSON.
             UnsupportedMediaType: another charset.
         """
         limits = conf().api
@@ -58,11 +58,12 @@ class LimitedJSONParser(BaseParser):
 
 
 def check_head(request: Request) -> None:
-    """What the headers alone tell of a body, looked at before a byte of it is read.
+    """Check the headers that describe the body, before a byte of it is read.
 
     Raises:
-        Problem: too large, or its length is not told. ParseError: a wrong length.
-        UnsupportedMediaType: compressed, or no JSON.
+        Problem: the body is too large, or its length is missing.
+        ParseError: the length is invalid.
+        UnsupportedMediaType: the body is compressed, or not JSON.
     """
     meta = request.META
     encoding = meta.get("HTTP_CONTENT_ENCODING", "").strip().lower()
@@ -81,16 +82,17 @@ def check_head(request: Request) -> None:
     if len(told) > 20 or int(told) > most:
         raise too_large(most)
     kind = str(meta.get("CONTENT_TYPE") or "")
-    # Here, because a form may be read, and then seem to be empty, while the session's user is looked at.
+    # Checked here, because looking up the session's user may read a form, whose body would then seem empty.
     if int(told) > 0 and kind.partition(";")[0].strip().lower() != LimitedJSONParser.media_type:
         raise UnsupportedMediaType(kind, f"the body is sent as {short(kind)}; send JSON, as application/json")
 
 
 def loads(raw: bytes, max_depth: int) -> Any:
-    """The value of a body.
+    """Return the value of a JSON body.
 
     Raises:
-        Problem: nested too deep. ParseError: no JSON.
+        Problem: nested too deep.
+        ParseError: not JSON.
     """
     try:
         text = raw.decode()
@@ -105,29 +107,29 @@ def loads(raw: bytes, max_depth: int) -> Any:
     # A body with few brackets cannot be deep.
     if raw.count(b"[") + raw.count(b"{") > max_depth and is_deeper(value, max_depth):
         raise too_deep(max_depth)
-    # Half of a pair can be written as an escape only, and hardly anybody writes those.
+    # A lone surrogate can only be written as an escape, which few bodies contain.
     if "\\u" in text:
         _refuse_halves(value)
     return value
 
 
 def too_deep(most: int) -> Problem:
-    """400: nested too deep."""
+    """Return a 400 problem: nested too deep."""
     return Problem(400, "too_deep", f"the JSON of the body is nested more than {most} deep; make it flatter")
 
 
 def too_large(most: int) -> Problem:
-    """413: too many bytes."""
+    """Return a 413 problem: too many bytes."""
     return Problem(413, "too_large", f"the body has more than {most} bytes; send several smaller requests")
 
 
 def too_many(most: int, what: str) -> Problem:
-    """413: too many entries."""
+    """Return a 413 problem: too many entries."""
     return Problem(413, "too_large", f"a request may hold at most {most} {what}; send several requests")
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Whether lists and objects are nested more than ``most`` deep. It does not recurse."""
+    """Return True if lists and objects are nested more than ``most`` deep. Does not recurse."""
     level = [value]
     for _ in range(most + 1):
         level = [one for one in level if type(one) is list or type(one) is dict]
@@ -142,11 +144,11 @@ def _items(one: Any) -> Iterator[Any]:
 
 
 def _came_untold(request: Request) -> bool:
-    """Whether there is a body of which no header tells, as HTTP/2 allows. Nobody behind this would read it."""
+    """Return True if there is a body that no header announces, as HTTP/2 allows. No later code would read it."""
     http: Any = request._request
     if not isinstance(http, ASGIRequest):
         return False
-    stream = http._stream  # all of it is here, and whoever comes later may read it from its beginning
+    stream = http._stream  # the whole body is here, and later readers may read it from its beginning
     here = stream.tell()
     found = stream.read(1) != b""
     stream.seek(here)
@@ -163,7 +165,7 @@ def _check_charset(media_type: str) -> None:
 def _read(stream: IO[bytes], most: int) -> bytes:
     parts, left = [], most + 1
     try:
-        # A stream may give less than it is asked for and still not be at its end.
+        # A stream may return less than requested before its end.
         while left > 0 and (part := stream.read(left)):
             parts.append(part)
             left -= len(part)

@@ -1,4 +1,4 @@
-"""Who may do what: each route asks for one of five actions, each a permission of its own."""
+"""Permissions and throttling: each route requires one of five actions, each with a permission of its own."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("django_delayq.api")
 
 ACTIONS: Final = ("view", "produce", "consume", "operate", "admin")
-#: results of calls that have not run yet; as they are true, they would count as a yes
+#: results of calls that have not run yet; they are truthy, so they would count as a yes
 _NOT_RUN: Final = (Awaitable, AsyncIterator, Iterator)
 
 
 def permission(action: str) -> str:
-    """The name of the permission that an action asks for."""
+    """Return the name of the permission that an action requires."""
     return f"django_delayq.api_{action}"
 
 
 def allows() -> Callable[..., bool] | None:
-    """The project's own word, if ``API["allow"]`` names one."""
+    """Return the project's permission function, if ``API["allow"]`` names one."""
     path = conf().api.allow
     return None if path is None else load_function(f"{SETTING}['API']['allow']", path)
 
 
 def identity_of(user: Any) -> bytes:
-    """Return bytes that no other user has."""
+    """Return bytes that identify the user uniquely."""
     kind = user.__class__  # of a lazy user, too
     who = getattr(user, "pk", None)
     return f"{kind.__module__}.{kind.__qualname__}:{user if who is None else who}".encode()
 
 
 class MayDo(BasePermission):
-    """The user is known, has the permission of the view's action, and the project does not object."""
+    """Permission of authenticated users with the view's action, unless the project's ``allow`` rule objects."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return True if the request may go on, as far as its address says what it is about."""
+        """Return True if the request is allowed, as far as its URL names the queue."""
         user: Any = request.user
         if user is None or not user.is_authenticated or not user.is_active:
             return False
         action = getattr(view, "action_of", _unknown)(request)
         if action is None:
-            return True  # a method that there is not: the answer is 405, not 403
+            return True  # unsupported method: the response is 405, not 403
         if not user.has_perm(permission(action)):
             return False
-        # A view whose queues are in its body is asked for each of them; see ApiView.named_queues().
+        # Queues named in a body are checked one by one; see ApiView.named_queues().
         return getattr(view, "names_queues", False) or may_use(request, action, view.kwargs.get("queue", ""))
 
 
 def may_use(request: Request, action: str, queue: str) -> bool:
-    """What ``API["allow"]`` says of this user, this action and this queue; True if there is none."""
+    """Return the verdict of ``API["allow"]`` for this user, action and queue; True if there is no such rule."""
     allow = allows()
     if allow is None:
         return True
@@ -84,10 +84,10 @@ def _unknown(request: Request) -> str:
 
 
 class ActionThrottle(ScopedRateThrottle):
-    """``API["throttle"]``: so many requests of an action for each user."""
+    """Throttle of ``API["throttle"]``: a rate per action and user."""
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Whether it is not too often."""
+        """Return True if the request is within the rate."""
         action = getattr(view, "action_of", _unknown)(request)
         rate = conf().api.throttle.get(action or "")
         if rate is None:
@@ -95,5 +95,5 @@ class ActionThrottle(ScopedRateThrottle):
         self.scope = f"delayq_{action}"
         self.rate = rate
         self.num_requests, self.duration = self.parse_rate(rate)
-        # Past ScopedRateThrottle, which would look for the rate in the host's own settings.
+        # Skips ScopedRateThrottle, which would look up the rate in the project's own settings.
         return super(ScopedRateThrottle, self).allow_request(request, view)

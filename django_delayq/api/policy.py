@@ -1,4 +1,4 @@
-"""What a queue is told to be, and how a new one comes to be what was asked for."""
+"""Policies of queues in JSON, and the creation of queues."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .problems import Problem
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
 
 
-# --- what is shown
+# --- responses
 
 
 def described(queue: Queue) -> dict[str, Any]:
-    """A queue as the registry has it."""
+    """Return a queue as registered."""
     return {
         "name": queue.name,
         "kind": queue.kind,
@@ -38,7 +38,7 @@ def described(queue: Queue) -> dict[str, Any]:
 
 
 def limits_in_force(layout: Layout) -> dict[str, Any]:
-    """The limits of a layout as JSON has them: null is no limit, a time is in seconds."""
+    """Return the limits of a layout as JSON: null is no limit, times are in seconds."""
     limits = rules.orders_of(layout)["limits"]
     ttl_ms = limits.get("morgue_ttl_ms")
     return {
@@ -50,12 +50,12 @@ def limits_in_force(layout: Layout) -> dict[str, Any]:
 
 
 def with_counts(queue: Queue, counts: Counts) -> dict[str, Any]:
-    """A queue and what lies in it."""
+    """Return a queue with its counts and counters."""
     return {**described(queue), **counted(counts), "counters": counts.counters}
 
 
 def counted(counts: Counts) -> dict[str, Any]:
-    """How many jobs lie where, and how late the first of them is."""
+    """Return the number of jobs by state, and the lag."""
     return {
         "counts": {place: getattr(counts, place) for place in PLACES},
         "lag_seconds": round(counts.lag_seconds, 3),
@@ -63,7 +63,7 @@ def counted(counts: Counts) -> dict[str, Any]:
 
 
 def in_detail(queue: Queue, most: int) -> dict[str, Any]:
-    """A queue, and the newest ``most`` of its shards one by one; one round trip."""
+    """Return a queue in total and its newest ``most`` shards individually; one round trip."""
     (counts,) = queue.broker.inspector.all_counts(queues=[queue], by_shard=True)
     shown = counts.shards[-most:]
     return {
@@ -75,11 +75,11 @@ def in_detail(queue: Queue, most: int) -> dict[str, Any]:
     }
 
 
-# --- what is asked for
+# --- requests
 
 
 def limits_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits of a request as :meth:`Broker.limit` takes them; what is not in the request is not in here."""
+    """Return the limits of a request as :meth:`Broker.limit` takes them; missing members are left out."""
     found: dict[str, Any] = {name: asked[name] or 0 for name in ("max_length", "morgue_max") if name in asked}
     if "morgue_ttl" in asked:
         found["morgue_ttl_ms"] = int((asked["morgue_ttl"] or 0) * 1000)
@@ -89,12 +89,13 @@ def limits_of(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Queue, bool]:
-    """The queue that is asked for, and whether it was made now (of several who want the same at once, all made it).
+    """Return the requested queue, and True if it was created now.
 
-    Its limits are a part of what is written when it is made, so there is no moment at which it has none.
+    Of several concurrent calls with the same request, each returns True. The limits are written together with the
+    queue, so it is never without them.
 
     Raises:
-        Problem: it is there and is something else, or the settings say something else of it.
+        Problem: it exists with other properties, or the settings contradict the request.
     """
     if connections.is_configured(name):
         _check_settings(name, asked)
@@ -118,7 +119,7 @@ def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Que
 
 
 def _wanted(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for, completed by the settings."""
+    """Return the request completed with the settings."""
     entry = conf().queue(name)
     limits = {word: getattr(entry, word) for word in ("max_length", "morgue_max", "morgue_ttl", "priorities")}
     return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **asked}

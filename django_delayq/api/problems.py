@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457): ``application/problem+json`` with a ``code`` that stays the same."""
+"""Errors as problem details (RFC 9457): ``application/problem+json`` with a stable ``code``."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from ..core.inputs import one_line
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-#: seconds after which it is worth asking again, where nothing better is known
+#: default seconds after which the request may be retried
 RETRY_AFTER: Final = 5
 PROBLEM: Final = "application/problem+json"
-#: of every method: who only looked has nothing to fear
+#: detail for all methods; the second sentence does not concern requests that only read
 UNAVAILABLE: Final = (
     "the queue does not answer now; ask again. A request that changes something may have been carried out: send it "
     "with the same Idempotency-Key, if it had one"
 )
-#: how the core says it, to who has Python or a command line → how it is said here
+#: how the core names the option for Python and the command line → how the API names it
 _FORCE: Final = ("--force (force=True)", "?force=true")
-#: codes of what Django REST framework raises by itself
+#: codes for exceptions raised by Django REST framework
 _CODES: Final[dict[type[Exception], str]] = {
     exceptions.ParseError: "malformed",
     exceptions.NotAuthenticated: "not_authenticated",
@@ -53,7 +53,7 @@ _CODES: Final[dict[type[Exception], str]] = {
 
 
 class Problem(exceptions.APIException):
-    """An error with a status and a code of our own. Its texts are single lines, whatever the request held.
+    """Error with its own status and code. Its texts are single lines, whatever the request contained.
 
     Args:
         status: HTTP status.
@@ -80,22 +80,22 @@ class Problem(exceptions.APIException):
 
 
 def invalid(detail: str, *errors: tuple[str, str]) -> Problem:
-    """400: the request says something that cannot be; nothing was done."""
+    """Return a 400 problem: the request is invalid, and nothing was done."""
     return Problem(400, "invalid", detail, errors=errors)
 
 
 def queue_not_found(name: str) -> Problem:
-    """404: there is no such queue."""
+    """Return a 404 problem: there is no such queue."""
     return Problem(404, "queue_not_found", f"there is no queue {name!r}; GET v1/queues lists those that there are")
 
 
 def job_not_found(queue: str, ident: str) -> Problem:
-    """404: there is no such job, which is also the usual end of every job."""
+    """Return a 404 problem: there is no such job. Completed jobs are gone, too."""
     return Problem(404, "job_not_found", f"queue {queue!r} has no job {ident!r} (any more)")
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """The answer to an exception of a view; None for a fault of ours, which Django answers and logs as it does."""
+    """Return the response to an exception of a view; None for a bug, which Django handles and logs as usual."""
     problem = problem_of(error)
     if problem is None:
         return None
@@ -106,7 +106,7 @@ def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
 
 
 def answer(problem: Problem, *, authenticate: str = "") -> Response:
-    """A problem as a response."""
+    """Return a problem as a response."""
     data: dict[str, Any] = {
         "type": f"urn:django-delayq:problem:{problem.code}",
         "title": HTTPStatus(problem.status_code).phrase,
@@ -126,7 +126,7 @@ def answer(problem: Problem, *, authenticate: str = "") -> Response:
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """The problem that an exception stands for; None for a fault of ours."""
+    """Return the problem that an exception stands for; None for a bug."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, exceptions.ValidationError):
@@ -155,7 +155,7 @@ def _of_queue(error: Exception) -> Problem | None:
         case QueuePaused():
             return Problem(503, "queue_paused", str(error), retry_after=RETRY_AFTER)
         case QueueUnavailable() | RedisError():
-            # The text may name the server, which is nobody's business here; the log has it.
+            # The text may name the server, which callers must not learn; the log has it.
             logger.warning("Redis does not answer: %s", error)
             return Problem(503, "unavailable", UNAVAILABLE, retry_after=RETRY_AFTER)
         case OperationalError() | InterfaceError():
@@ -170,7 +170,7 @@ def _of_queue(error: Exception) -> Problem | None:
 
 
 def _flat(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
-    """What DRF says of each field, as (JSON pointer, text)."""
+    """Yield DRF's errors of each field as (JSON pointer, text)."""
     if isinstance(detail, Mapping):
         for name, inner in detail.items():
             yield from _flat(pointer if name == "non_field_errors" else f"{pointer}/{_token(name)}", inner)
@@ -182,7 +182,7 @@ def _flat(pointer: str, detail: Any) -> Iterator[tuple[str, str]]:
 
 
 def _line(pointer: str, text: str) -> str:
-    return f"{pointer}: {text}" if pointer else text  # the whole of it has no name
+    return f"{pointer}: {text}" if pointer else text  # the body as a whole has no pointer
 
 
 def _token(name: object) -> str:

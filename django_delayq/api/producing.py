@@ -1,8 +1,7 @@
-"""How the jobs of a request get to Redis, and what is answered.
+"""Storing of a request's jobs in Redis or the outbox, and the response.
 
-As :mod:`django_delayq.scheduling.sending` does it, but for the transaction: a request of the API is never inside one,
-and its answer says what has happened. Durable jobs get their rows first; if Redis is away then, they are left to the
-relay.
+Like :mod:`django_delayq.scheduling.sending`, except for the transaction: an API request is never inside one, and its
+response reports what was stored. Durable jobs get their rows first; if Redis is unavailable then, the relay sends them.
 """
 
 from __future__ import annotations
@@ -33,17 +32,20 @@ from .values import moment
 
 #: outcomes of jobs that are not stored
 REFUSED: Final = ("taken", "exists", "full", "paused")
-#: outcome of what a schedule middleware did not pass on
+#: outcome of jobs that a schedule middleware did not pass on
 SKIPPED: Final = "skipped"
-#: outcomes by which nothing new is there
+#: outcomes that store nothing new
 _NOTHING_NEW: Final = ("ignored", SKIPPED)
 
 
 def kind_of(name: str) -> str:
-    """The kind of the queue of an address. One that the settings or a task of the API name need not be there yet.
+    """Return the kind of the queue in the URL.
+
+    A queue named in the settings or by a task of the API need not exist yet.
 
     Raises:
-        Problem: there is no such queue. QueueUnavailable: nobody knows it here, and Redis is away.
+        Problem: there is no such queue.
+        QueueUnavailable: the queue is not known here, and Redis is unavailable.
     """
     named = name in conf().queues or any(task.options.api and task.options.queue == name for task in registry)
     try:
@@ -51,7 +53,7 @@ def kind_of(name: str) -> str:
     except QueueUnavailable:
         if not named:
             raise
-        found = None  # durable jobs can be taken in all the same
+        found = None  # durable jobs can still be accepted
     if found is not None:
         return found.kind
     if not named:
@@ -60,10 +62,11 @@ def kind_of(name: str) -> str:
 
 
 def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
-    """Stores one job: ``(status, answer)``.
+    """Store one job and return ``(status, response body)``.
 
     Raises:
-        Problem: it is wrong. IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis does not take it.
+        Problem: the entry is invalid.
+        IdTaken, QueueFull, QueuePaused, QueueUnavailable: Redis did not accept the job.
     """
     handle = reader.one(entry, _send_one)
     status = 202 if handle.outcome == OUTBOX else 200 if handle.outcome in _NOTHING_NEW else 201
@@ -72,11 +75,12 @@ def produce_one(entry: Any, reader: Reader) -> tuple[int, dict[str, Any]]:
 
 
 def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[str, Any]]:
-    """Stores many jobs: ``(status, answer)``.
+    """Store many jobs and return ``(status, response body)``.
 
     Raises:
-        Problem: some are wrong, or none could be taken now.
-        QueueFull, QueueUnavailable: Redis took no more; some may be stored.
+        Problem: some entries are invalid.
+        QueuePaused, QueueFull: none of the jobs was accepted.
+        QueueFull, QueueUnavailable: Redis accepted no more; some may be stored.
     """
     if not isinstance(entries, list) or not entries:
         text = "jobs is a list with at least one job"
@@ -112,10 +116,10 @@ def _send_one(asked: Asked) -> str:
 
 
 def send(jobs: Sequence[Asked]) -> list[str]:
-    """Stores jobs in their order, with as few round trips as there can be; the outcomes.
+    """Store jobs in order, in as few round trips as possible, and return their outcomes.
 
     Raises:
-        QueueFull, QueueUnavailable: Redis took no more; those before may be stored.
+        QueueFull, QueueUnavailable: Redis accepted no more; earlier jobs may be stored.
     """
     outcomes: list[str] = []
     for (queue, durable, _), run in groupby(jobs, key=_company):
@@ -132,7 +136,10 @@ def send(jobs: Sequence[Asked]) -> list[str]:
 
 
 def _company(asked: Asked) -> tuple[str, bool, str]:
-    """Jobs with the same one can travel together; rows of several tasks are written one after the other."""
+    """Return the group key of a job: jobs with the same key are sent together.
+
+    Rows of different tasks are written one after the other.
+    """
     return asked.queue, asked.durable, asked.new.task if asked.durable else ""
 
 
@@ -155,7 +162,7 @@ def _send_durable(some: Sequence[Asked]) -> list[swift.Result]:
 
 
 def _write_rows(alias: str, queue: str, some: Sequence[Asked]) -> bool:
-    """Write the rows of durable jobs; False if this very request has written them before."""
+    """Write the rows of durable jobs; return False if this very request has written them before."""
     news = [asked.new for asked in some]
     if not news[0].repeatable:
         rows.insert(alias, queue, news)

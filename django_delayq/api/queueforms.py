@@ -1,4 +1,4 @@
-"""What requests about queues may say, and what queues look like in answers."""
+"""Forms of requests about queues, and the shapes of queues in responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..core.rules import DIRECTIONS
 from .base import Body
 from .shapes import Shape
 
-#: shards of one queue that are shown one by one
+#: maximum number of shards of one queue that are shown individually
 MOST_SHARDS_SHOWN: Final = 64
 KINDS: Final = ("python", "pull")
 PRIORITIES: Final = ("strict", "weighted")
@@ -22,19 +22,19 @@ _MOST: Final = 1 << 40
 
 
 class ListQuery(Body):
-    """The query of a list of queues."""
+    """Query of the list of queues."""
 
     names_only = serializers.BooleanField(default=False, help_text="only their names, which is cheap")
 
 
 class DeleteQuery(Body):
-    """The query of a deletion."""
+    """Query of a deletion."""
 
     force = serializers.BooleanField(default=False, help_text="also with jobs in it, which are lost")
 
 
 class LimitsForm(Body):
-    """The limits of a queue. What is not given stays as it is; null = no limit."""
+    """Limits of a queue. A missing member leaves the limit unchanged; null = no limit."""
 
     max_length = serializers.IntegerField(
         required=False,
@@ -61,7 +61,7 @@ class LimitsForm(Body):
 
 
 class NewQueueForm(LimitsForm):
-    """A queue that is to be made."""
+    """Queue to create."""
 
     name = serializers.CharField(
         max_length=64,
@@ -76,31 +76,31 @@ class NewQueueForm(LimitsForm):
     )
 
     def validate_name(self, name: str) -> str:
-        """One that a queue can have."""
+        """Return the validated queue name."""
         try:
             return check_queue_name(name)
         except InvalidJob as error:
             raise serializers.ValidationError(str(error)) from None
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Members that are null say nothing: there is no limit to be taken away yet."""
+        """Drop members that are null: a new queue has no limit to remove."""
         return {name: value for name, value in attrs.items() if value is not None}
 
 
 class DirectionForm(Body):
-    """Which way a queue is paused, or goes on."""
+    """Direction in which a queue is paused or resumed."""
 
     direction = serializers.ChoiceField(tuple(DIRECTIONS), help_text="in: new jobs; out: workers; both")
 
 
 class ReshardForm(Body):
-    """A number of shards."""
+    """New number of shards."""
 
     shards = serializers.IntegerField(min_value=1, max_value=MAX_SHARDS)
 
 
 class LimitsSerializer(Shape):
-    """The limits in force; null = no limit."""
+    """Limits in force; null = no limit."""
 
     max_length = serializers.IntegerField(allow_null=True)
     morgue_max = serializers.IntegerField(allow_null=True)
@@ -109,7 +109,7 @@ class LimitsSerializer(Shape):
 
 
 class CountsSerializer(Shape):
-    """How many jobs lie where. Failed ones are also counted as delayed or ready."""
+    """Number of jobs by state. Failed jobs are also counted as delayed or ready."""
 
     delayed = serializers.IntegerField()
     ready = serializers.IntegerField(help_text="due by now")
@@ -121,11 +121,11 @@ class CountsSerializer(Shape):
 
 @extend_schema_field({"type": "string", "pattern": "^(in|out|both)?$"})
 class PausedField(serializers.CharField):
-    """A direction or nothing; as a choice it would be the same set as that of :class:`DirectionForm`."""
+    """Direction or empty text; as a choice field it would duplicate the enum of :class:`DirectionForm`."""
 
 
 class QueueSerializer(Shape):
-    """A queue as the registry has it."""
+    """Queue as registered."""
 
     name = serializers.CharField()
     kind = serializers.ChoiceField(KINDS)
@@ -138,7 +138,7 @@ class QueueSerializer(Shape):
 
 
 class QueueCountsSerializer(QueueSerializer):
-    """A queue and what lies in it."""
+    """Queue with its counts and counters."""
 
     counts = CountsSerializer()
     lag_seconds = serializers.FloatField(help_text="how long the longest waiting ready job is overdue")
@@ -149,7 +149,7 @@ class QueueCountsSerializer(QueueSerializer):
 
 
 class ShardSerializer(Shape):
-    """One shard."""
+    """One shard of a queue."""
 
     number = serializers.IntegerField(help_text="within its epoch, from 0")
     epoch = serializers.IntegerField()
@@ -158,7 +158,7 @@ class ShardSerializer(Shape):
 
 
 class QueueDetailSerializer(QueueCountsSerializer):
-    """A queue, also shard by shard."""
+    """Queue with its counts, in total and by shard."""
 
     by_shard = ShardSerializer(many=True)
     shards_left_out = serializers.IntegerField(help_text="shards that are not shown one by one")
@@ -171,6 +171,6 @@ class QueuesSerializer(Shape):
 
 
 class QueueNamesSerializer(Shape):
-    """The names of all queues."""
+    """Names of all queues."""
 
     names = serializers.ListField(child=serializers.CharField())

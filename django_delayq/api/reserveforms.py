@@ -1,4 +1,4 @@
-"""What a reserve may ask for."""
+"""Forms of reserve requests."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def _told(check: Callable[..., T], *given: Any) -> T:
 
 
 def _usual_ttr() -> int:
-    """A function, so that the document does not take the milliseconds of a checked request for its own default."""
+    """Return the default ttr in ms; callable, so that the document does not show milliseconds as the default."""
     return TTR * 1000
 
 
 class ReserveForm(Body):
-    """What is asked for."""
+    """Options of a reserve."""
 
     max = _MaxField(default=1)
     wait = _WaitField(default=0.0)
@@ -114,6 +114,6 @@ class ReserveForm(Body):
 
 
 class ReserveFromManyForm(ReserveForm):
-    """The same, of several queues."""
+    """Options of a reserve from several queues."""
 
     queues = _QueuesField()

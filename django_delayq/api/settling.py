@@ -1,7 +1,7 @@
-"""How jobs end that another process, or another call, has reserved: all that is known of them is id and lease.
+"""Ends of jobs reserved by another process or an earlier request, of which only id and lease are known.
 
-What else an end needs (policy, failures, what its event tells) is read from the live jobs, of all shards in one round
-trip; then each shard is asked once for each verb. The fencing token decides, as everywhere: who lost the lease changes
+Everything else (policy, failures, fields of the event) is read from the live jobs, from all shards in one round trip;
+then each shard is called once per verb. The fencing token decides, as everywhere: a holder that lost the lease changes
 nothing, whatever was read before.
 """
 
@@ -26,23 +26,23 @@ from ..worker.record import name_of, record_of
 from .leases import TTR, Entry, Told
 from .values import moment
 
-#: how a job ends: the job as it is held, its entry, when it was taken (Unix ms) and how long ago that is (ms)
+#: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
 How = Callable[[Job, Entry, int, int], Settlement]
 _NOTHING: Final = Told("")
 _CLASS_CHARS: Final = 200
 
 
 class Reported(Exception):
-    """Stands for the errors of others: rules for classes of exceptions say nothing about them."""
+    """Stand-in for errors reported by API clients; rules for exception classes do not apply to them."""
 
 
 def acked(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
-    """It is done."""
+    """Return the settlement of a completed job."""
     return ack(job, taken_ms, run_ms)
 
 
 def failed(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
-    """The attempt counts; see :meth:`HeldJob.fail`."""
+    """Return the settlement of a failed attempt, which counts; see :meth:`HeldJob.fail`."""
     told: Told = entry.said.get("error", _NOTHING)
     record = record_of(told.name, told.message, told.trace)
     settlement = decision.raised(job, _policy(job), Reported(told.message), taken_ms, run_ms, record=lambda _: record)
@@ -54,14 +54,14 @@ def failed(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
 
 
 def released(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
-    """It goes back uncounted; see :meth:`HeldJob.release`."""
+    """Return the settlement of a released job, whose attempt does not count; see :meth:`HeldJob.release`."""
     delay_ms = entry.said.get("delay")
     verdict = Release(delay=None if delay_ms is None else delay_ms / 1000, priority=entry.said.get("priority"))
     return decision.raised(job, _policy(job), verdict, taken_ms, run_ms)
 
 
 def buried(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
-    """It goes to the morgue; see :meth:`HeldJob.bury`."""
+    """Return the settlement that buries a job; see :meth:`HeldJob.bury`."""
     return decision.raised(job, _policy(job), Bury(entry.said.get("reason", "")), taken_ms, run_ms)
 
 
@@ -70,20 +70,20 @@ def _policy(job: Job) -> decision.Policy:
 
 
 def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: bytes | None = None) -> list[bool]:
-    """Ends held jobs of a queue.
+    """End held jobs of a queue.
 
     Args:
-        queue: where they are held.
+        queue: the queue of the jobs.
         entries: the jobs.
-        how: what becomes of each.
-        caller: who asks, for what is told of jobs that he does not hold.
+        how: builds the settlement of each job.
+        caller: name of the caller, used as the worker of jobs that it does not hold.
         seed: see :meth:`Queue.settle`.
 
     Returns:
-        For each, whether it counted; False = the lease was lost (or never was), and nothing was changed.
+        True for each job whose end counted; False = the lease was lost (or never existed), and nothing was changed.
 
     Raises:
-        QueueUnavailable: Redis could not be reached; some may have counted.
+        QueueUnavailable: Redis could not be reached; some ends may have counted.
     """
     known = _known_shards(queue, entries)
     mine = [place for place, entry in enumerate(entries) if entry.lease.shard in known]
@@ -96,10 +96,10 @@ def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: 
         taken_ms = entry.lease.taken_ms
         if held is not None:
             settlements[place] = how(held, entry, taken_ms, max(0, int(now_ms) - taken_ms))
-        else:  # it is sent all the same: the shard counts the ends that came too late
+        else:  # sent anyway: the shard counts the ends that came too late
             lost[place] = how(_stranger(queue, entry, caller), entry, taken_ms, 0)
     _notify(queue, entries, settlements)
-    # Those that are held in front: the first of a call says whose they are.
+    # Held jobs go first: the first job of a call names its worker.
     asked = {**settlements, **lost}
     counted = dict(zip(asked, queue.settle(list(asked.values()), seed=seed), strict=True))
     flusher.note(queue.broker, [one for place, one in settlements.items() if counted[place]])
@@ -107,7 +107,7 @@ def settle(queue: Queue, entries: Sequence[Entry], how: How, caller: str, seed: 
 
 
 def _notify(queue: Queue, entries: Sequence[Entry], settlements: Mapping[int, Settlement]) -> None:
-    """Call those who listen to the ends of held jobs, with the whole jobs."""
+    """Call the listeners for ends of held jobs, with the complete jobs."""
     heard = {place: one for place, one in settlements.items() if ends.is_heard(one)}
     _, live = _live(queue, [entries[place] for place in heard], most=b"")
     for place, settlement in heard.items():
@@ -128,9 +128,9 @@ def _error_of(entry: Entry, settlement: Settlement) -> BaseException:
 
 
 def touch(queue: Queue, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Holds jobs longer: for each what ``TouchSerializer`` shows."""
+    """Extend the leases of jobs and return one result for each, as ``TouchSerializer`` describes it."""
     known = _known_shards(queue, entries)
-    now_ms = queue.broker.now_ms()  # asked for before, so that no lease ends sooner than is said
+    now_ms = queue.broker.now_ms()  # read before the touch, so that no lease ends earlier than reported
     found: list[dict[str, Any]] = [
         {"id": entry.id, "held": False, "stopping": False, "lease_ends": None} for entry in entries
     ]
@@ -147,7 +147,7 @@ def touch(queue: Queue, entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def _known_shards(queue: Queue, entries: Sequence[Entry]) -> frozenset[int]:
-    """The shards that there are: asking another one would bring it into being."""
+    """Return the numbers of the existing shards: calling another one would create it."""
     known = frozenset(queue.numbers)
     if any(entry.lease.shard not in known for entry in entries) and queue.reload():
         known = frozenset(queue.numbers)
@@ -155,7 +155,13 @@ def _known_shards(queue: Queue, entries: Sequence[Entry]) -> frozenset[int]:
 
 
 def _live(queue: Queue, entries: Sequence[Entry], most: bytes = b"0") -> tuple[float, Mapping[tuple[int, str], Job]]:
-    """Redis's time, and the live jobs of these ids by shard and id; with ``most`` bytes of arguments, b"" = all."""
+    """Return Redis's time and the live jobs by (shard, id).
+
+    Args:
+        queue: the queue of the jobs.
+        entries: the jobs.
+        most: maximum bytes of arguments to read, as ASCII digits; b"" = all.
+    """
     wanted: dict[int, list[str]] = {}
     for entry in entries:
         wanted.setdefault(entry.lease.shard, []).append(entry.id)
@@ -174,16 +180,16 @@ def _live(queue: Queue, entries: Sequence[Entry], most: bytes = b"0") -> tuple[f
 
 
 def _held(job: Job | None, entry: Entry) -> Job | None:
-    """The job, if it is held under this lease."""
+    """Return the job if it is held under this lease, else None."""
     if job is None or job.token != entry.lease.token:
         return None
     if job.merged:
-        # Which payloads are in the hand is not read. That somebody may wait for the end of one makes the shard look.
+        # The held payloads are not read. This stand-in has a durable key, so that the shard checks the payloads itself.
         job.payloads = (Payload(b"", "", DURABLE * 16),)
     return job
 
 
 def _stranger(queue: Queue, entry: Entry, worker: str) -> Job:
-    """A job of which only id and lease are known."""
+    """Return a job of which only id and lease are known."""
     lease = entry.lease
     return Job(queue.name, lease.shard, entry.id, "", b"", b"", b"", DEFAULT_PRIORITY, 0, lease.token, worker=worker)

@@ -1,6 +1,6 @@
-"""What answers look like, for the OpenAPI document. No answer goes through these: they are built as plain dicts.
+"""Response schemas for the OpenAPI document. Responses themselves are built as plain dicts.
 
-A member that is not in every answer has ``required=False``; one that may be null says so.
+A member that some responses lack has ``required=False``; one that may be null has ``allow_null=True``.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ STATES: Final = ("delayed", "ready", "reserved", "morgue")
 
 
 class Shape(serializers.Serializer[Any]):
-    """Base of all of them."""
+    """Base of all response schemas."""
 
 
 class Said(Shape):
-    """What a request may say, where another one reads it: nothing else is taken."""
+    """Request schema for bodies that another reader parses; other members are rejected."""
 
 
 @extend_schema_field(OpenApiTypes.ANY)
 class AnyField(serializers.JSONField):
-    """Any JSON at all."""
+    """Any JSON value."""
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})
 class ObjectField(serializers.JSONField):
-    """An object with any members."""
+    """Object with any members."""
 
 
 @extend_schema_field({"type": "array", "items": {}})
 class ListField(serializers.JSONField):
-    """A list of anything."""
+    """List of any JSON values."""
 
 
 class ErrorSerializer(Shape):
-    """What is wrong at one place of the request."""
+    """Error at one place of the request."""
 
     pointer = serializers.CharField(help_text="JSON pointer into the body, or into the query as if it were an object")
     detail = serializers.CharField()
 
 
 class ProblemSerializer(Shape):
-    """An error (RFC 9457). Programs decide by `code`, which stays the same; `detail` is for people."""
+    """Error (RFC 9457). Programs decide by `code`, which is stable; `detail` is for people."""
 
     type = serializers.CharField(help_text="`urn:django-delayq:problem:` and the code")
     title = serializers.CharField(help_text="the phrase of the HTTP status")
@@ -59,7 +59,7 @@ class ProblemSerializer(Shape):
 
 
 class JobErrorSerializer(Shape):
-    """The last error of a job, as far as it was kept."""
+    """Last error of a job, as far as it was stored."""
 
     vars()["class"] = serializers.CharField(help_text="of the exception; empty if a text was given")
     message = serializers.CharField()
@@ -67,10 +67,10 @@ class JobErrorSerializer(Shape):
 
 
 class JobSerializer(Shape):
-    """A job as it was seen at one moment. Arguments are masked as in the admin.
+    """Job as it was at one moment. Arguments are masked as in the admin.
 
-    What it carries: `args` and `kwargs` of a plain task, `payloads` of a merged one, `body` or `body_base64` of a queue
-    of kind pull; nothing of them if `cut` is true.
+    Content: `args` and `kwargs` of a plain task, `payloads` of a merged one, `body` or `body_base64` in a queue of kind
+    pull; no content if `cut` is true.
     """
 
     queue = serializers.CharField()
@@ -107,7 +107,7 @@ class JobSerializer(Shape):
 
 
 class HeldJobSerializer(Shape):
-    """A job that the caller holds until `lease_ends`. Nothing of it is masked."""
+    """Job that the caller holds until `lease_ends`. Its content is not masked."""
 
     queue = serializers.CharField()
     id = serializers.CharField()
@@ -129,20 +129,20 @@ class HeldJobSerializer(Shape):
 
 
 class HeldJobsSerializer(Shape):
-    """What a reserve took; nothing if nothing was due in time."""
+    """Reserved jobs; an empty list if none was due in time."""
 
     jobs = HeldJobSerializer(many=True)
 
 
 class JobsPageSerializer(Shape):
-    """One page of a list."""
+    """One page of a list of jobs."""
 
     jobs = JobSerializer(many=True)
     cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
 
 
 class ProducedSerializer(Shape):
-    """One job that was taken in."""
+    """Result for one stored job."""
 
     id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
     queue = serializers.CharField()
@@ -154,34 +154,34 @@ class ProducedSerializer(Shape):
 
 
 class ResultSerializer(Shape):
-    """What became of one of many."""
+    """Result for one of many jobs."""
 
     id = serializers.CharField(allow_null=True, help_text="null if it was skipped")
     outcome = serializers.CharField()
 
 
 class ProducedManySerializer(Shape):
-    """What became of each job, in the order asked."""
+    """Results for many jobs, in the order of the request."""
 
     results = ResultSerializer(many=True)
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
 
 
 class CountedSerializer(Shape):
-    """Whether the end of one job counted."""
+    """Result of ending one job."""
 
     id = serializers.CharField()
     counted = serializers.BooleanField(help_text="false: the lease was lost, and nothing was changed")
 
 
 class SettledSerializer(Shape):
-    """Whether each end counted, in the order asked."""
+    """Results of ending jobs, in the order of the request."""
 
     results = CountedSerializer(many=True)
 
 
 class TouchSerializer(Shape):
-    """Whether one job is still held."""
+    """Result of touching one job."""
 
     id = serializers.CharField()
     held = serializers.BooleanField(help_text="false: the lease was lost")
@@ -190,13 +190,13 @@ class TouchSerializer(Shape):
 
 
 class TouchedSerializer(Shape):
-    """Whether each job is still held, in the order asked."""
+    """Results of touching jobs, in the order of the request."""
 
     results = TouchSerializer(many=True)
 
 
 class BulkSerializer(Shape):
-    """What a verb did to all jobs that it was asked for. It stops after about ten seconds: call it again then."""
+    """Counts of a verb applied to all matching jobs. It stops after about ten seconds: repeat the call then."""
 
     counts = serializers.DictField(child=serializers.IntegerField())
     complete = serializers.BooleanField(help_text="false: there is more to do, call again")

@@ -1,4 +1,4 @@
-"""Addresses of the HTTP API: ``path("delayq/", include("django_delayq.api.urls"))``."""
+"""URLs of the HTTP API: ``path("delayq/", include("django_delayq.api.urls"))``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _v1: Final = [
 
 
 def _metrics() -> list[URLPattern]:
-    """For Prometheus, where its package is installed."""
+    """Return the URL for Prometheus where ``prometheus_client`` is installed."""
     if find_spec("prometheus_client") is None:
         return []
     from ..metrics.views import metrics
@@ -37,7 +37,7 @@ urlpatterns: Final = [
     path("v1/", include(_v1)),
     *health.urlpatterns,
     *_metrics(),
-    # What is no address is answered in the same way as everything else, behind the same door.
+    # Unknown paths get a problem response, too, behind the same authentication.
     path("", Nothing.as_view(), name="nothing"),
     path("<delayq_any:rest>", Nothing.as_view(), name="nothing"),
 ]

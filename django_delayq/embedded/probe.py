@@ -1,4 +1,4 @@
-"""Questions to a server that may not be there, and waiting for another process."""
+"""Probes of a server that may not exist, and waiting for another process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask(path: Path, request: bytes, password: str = "") -> bytes:
 
 
 def listens(path: Path) -> bool:
-    """Return True if there is a server at the socket, also one that is too busy to answer."""
+    """Return True if a server listens on the socket, even one that is too busy to reply."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:
@@ -33,12 +33,12 @@ def listens(path: Path) -> bool:
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:
-            return True  # full backlog or a stopped process: there is one
+            return True  # full backlog or a stopped process: a server exists
         return True
 
 
 def try_lock(descriptor: int) -> bool:
-    """Return True if the exclusive lock on the file is ours now."""
+    """Return True if this process now holds the exclusive lock on the file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -47,7 +47,10 @@ def try_lock(descriptor: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
-    """Return True once the condition holds; it is tried every 10 ms, since another process cannot signal us."""
+    """Return True once the condition holds, False after ``timeout`` seconds.
+
+    Polls every 10 ms, since another process cannot signal this one.
+    """
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

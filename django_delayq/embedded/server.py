@@ -1,4 +1,4 @@
-"""One server in one folder: start, stop, and the questions whether it is there."""
+"""Redis server of one folder: start, stop and status."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from . import folder
 from .binaries import find_binary, server_version
 from .probe import ask, listens, try_lock, wait_for
 
-START_TIMEOUT = 20.0  # seconds until the first answer; loading a large append-only file may take longer
+START_TIMEOUT = 20.0  # seconds until the first reply; loading a large append-only file may take longer
 STOP_TIMEOUT = 10.0
 LOCK_TIMEOUT = 60.0
 
 
 class _Server(subprocess.Popen[bytes]):
-    """The server outlives the process that started it while others use it, so dropping the handle is no leak."""
+    """Process handle of a server that outlives its starter while others use it; dropping the handle is not a leak."""
 
     def __del__(self) -> None:
         pass
 
 
 class EmbeddedRedis:
-    """One server in one folder.
+    """Redis server of one folder.
 
     Args:
-        directory: is created (mode 0700) with its parents; it holds the data, the log, the locks and the password. One
-            that is there has to be this user's alone (see :mod:`.folder`).
-        appendfsync: "everysec" (a power cut may lose a second), "always" (every write is on disk first) or "no".
+        directory: is created (mode 0700) with its parents; it holds the data, the log, the locks and the password. An
+            existing one must be accessible to this user only (see :mod:`.folder`).
+        appendfsync: "everysec" (a power failure may lose a second), "always" (every write is on disk first) or "no".
         binary: the server program (default: :func:`~.binaries.find_binary`).
-        port: also listen on this loopback TCP port, at which every user of the machine can knock: the folder's server
+        port: also listen on this loopback TCP port. Every user of the machine can connect to it, so the folder's server
             gets a random password, which is in :attr:`url` and :attr:`tcp_url` from then on. 0 = only the unix socket.
         extra: further server arguments, e.g. ``("--maxmemory", "256mb")``.
 
@@ -66,23 +66,23 @@ class EmbeddedRedis:
         self._users_lock: int | None = None
         self._socket: Path | None = None
 
-    # what others need to know
+    # state
 
     @property
     def socket_path(self) -> Path:
-        """The unix socket. A folder whose path is too long for one gets a short socket folder under /tmp."""
+        """Path of the unix socket. A folder whose path is too long for one gets a short socket folder under /tmp."""
         if self._socket is None:
             self._socket = folder.socket_path(self.directory)
         return self._socket
 
     @property
     def url(self) -> str:
-        """The URL for redis-py, e.g. ``unix:///srv/shop/.delayq/redis.sock``, with the password if there is one."""
+        """URL for redis-py, e.g. ``unix:///srv/shop/.delayq/redis.sock``, with the password if there is one."""
         return f"unix://{self._access}{quote(str(self.socket_path))}"
 
     @property
     def tcp_url(self) -> str:
-        """The URL of the TCP port, with the password.
+        """URL of the TCP port, with the password.
 
         Raises:
             Misconfigured: this object has no ``port``.
@@ -93,13 +93,13 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id, or None when no server answers."""
+        """Process id of the server, or None if no server replies."""
         found = self._info("process_id")
         return None if found is None else int(found)
 
     @property
     def running(self) -> bool:
-        """True if a server answers on the socket now."""
+        """True if a server replies on the socket now."""
         return self._ask(b"PING\r\n").startswith(b"+PONG")
 
     @property
@@ -119,10 +119,10 @@ class EmbeddedRedis:
     def _ask(self, request: bytes) -> bytes:
         return ask(self.socket_path, request, folder.password(self.directory))
 
-    # verbs
+    # commands
 
     def start(self) -> EmbeddedRedis:
-        """Connect to the folder's server, starting it if there is none. Return self once it answers."""
+        """Connect to the folder's server, starting it if there is none. Return self once it replies."""
         folder.prepare(self.directory)
         folder.note_socket(self.directory, self.socket_path)
         with self._exclusive():
@@ -130,7 +130,7 @@ class EmbeddedRedis:
                 self._users_lock = folder.open_lock(self.directory, "users.lock")
                 fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             try:
-                # A server that loads its file, or is busy, exists although it does not say PONG.
+                # A server that is loading its file or busy exists although it does not reply PONG.
                 if not listens(self.socket_path):
                     self._launch()
                 self._await_answer()
@@ -142,14 +142,14 @@ class EmbeddedRedis:
         return self
 
     def stop(self) -> None:
-        """End the server if this object started it, whoever else uses it; otherwise only let go of it."""
+        """Stop the server if this object started it, even while others use it; otherwise only release it."""
         if self.owner:
             with self._exclusive():
                 self._end_process()
         self.release()
 
     def release(self) -> None:
-        """Let go of the server; the last user stops it."""
+        """Release the server; the last user stops it."""
         if self._users_lock is None:
             return
         with self._exclusive():
@@ -163,9 +163,9 @@ class EmbeddedRedis:
             self._leave()
 
     def kill(self) -> None:
-        """``kill -9`` the server (to test what a crash does). ``start()`` brings it back with its data."""
+        """``kill -9`` the server (to test crashes). ``start()`` restarts it with its data."""
         if self.directory.exists():
-            folder.check(self.directory)  # a stranger's server would name a process of its choice
+            folder.check(self.directory)  # another user's server could name any process to kill
         pid = self.pid
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
@@ -206,10 +206,10 @@ class EmbeddedRedis:
                 f"{self.directory} was written by Redis 7 or newer, but {binary} is {'.'.join(map(str, version))} "
                 "and would start empty. Use the newer server, or move the folder away to begin with an empty queue."
             )
-        self.socket_path.unlink(missing_ok=True)  # left behind by a crash; nobody listens
+        self.socket_path.unlink(missing_ok=True)  # left behind by a crash; no server listens
         if self.port:
             folder.make_password(self.directory)
-        # In a file, because the command line of a process can be read by every user.
+        # In a file, because every user can read the command line of a process.
         access = folder.access_file(self.directory)
         command = [
             binary,
@@ -221,7 +221,7 @@ class EmbeddedRedis:
             *("--maxmemory-policy", "noeviction"),
             *self.extra,
         ]
-        # A session of its own: Ctrl-C at the terminal must reach the worker first, not its queue.
+        # A session of its own: Ctrl-C in the terminal must reach the worker first, not its Redis.
         self._process = _Server(
             command,
             stdin=subprocess.DEVNULL,
@@ -245,7 +245,7 @@ class EmbeddedRedis:
             time.sleep(0.01)
 
     def _check_port(self) -> None:
-        """Refuse a server that another process started without our port."""
+        """Raise Misconfigured for a server that another process started without our port."""
         listens = self._info("tcp_port")
         if self.port and listens is not None and int(listens) != self.port:
             raise Misconfigured(
@@ -265,7 +265,7 @@ class EmbeddedRedis:
         return f"{' / '.join(lines[-3:]) or 'it said nothing'} (log: {log})"
 
     def _close_output(self) -> None:
-        # After the start everything goes to the log file; a server whose reader is gone would only get EPIPE.
+        # After the start everything goes to the log file; without a reader the server would only get EPIPE.
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
 
@@ -283,7 +283,7 @@ class EmbeddedRedis:
             process.wait(STOP_TIMEOUT)
 
     def _end_foreign(self) -> None:
-        """Stop a server that another process started and left to us."""
+        """Stop a server that another process started, after this process became its last user."""
         pid = self.pid
         if pid is None:
             return

@@ -1,4 +1,4 @@
-"""One server per folder and process, let go of when the process exits."""
+"""Servers shared within a process, one per folder, released when the process exits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _shared_guard = threading.Lock()
 
 
 def ensure(directory: str | os.PathLike[str], *, appendfsync: str = "everysec", binary: str | None = None) -> str:
-    """Return the URL of the folder's server, which answers when this returns. Safe from any thread and process.
+    """Return the URL of the folder's server, started if necessary and ready. Safe from any thread and process.
 
     The server ends with the last process that called this (at its normal exit). A second call returns at once, or
     starts the server again if it died meanwhile.
@@ -23,7 +23,7 @@ def ensure(directory: str | os.PathLike[str], *, appendfsync: str = "everysec", 
     Raises:
         Misconfigured: there is no server program, it cannot be started, or the folder is not safe to use.
     """
-    # The pid is part of the key: after a fork the child is a user of its own, and its exit must not end our server.
+    # The pid is part of the key: after a fork the child is a separate user, and its exit must not end our server.
     key = (os.getpid(), os.path.realpath(directory))
     with _shared_guard:
         server = _shared.get(key)
@@ -38,7 +38,7 @@ def ensure(directory: str | os.PathLike[str], *, appendfsync: str = "everysec", 
 
 
 def release_all() -> None:
-    """Let go of every server of :func:`ensure`, for a program that ends without its exit handlers (``os._exit``)."""
+    """Release every server of :func:`ensure`, for a program that ends without its exit handlers (``os._exit``)."""
     _release_all(os.getpid())
 
 

@@ -1,4 +1,5 @@
-"""What became of jobs, hour by hour, and the pipeline's runs: the tables that the pipeline fills and people look at.
+"""History of attempts by hour, and of pipeline runs: the tables that the pipeline fills, and queries on them.
 
-Needs Django, and no Spark: :mod:`django_delayq.pipeline` computes, this room keeps and shows.
+Requires Django, not Spark: :mod:`django_delayq.pipeline` computes the rows, this package stores and summarises them.
+The API, the admin and the commands of the pipeline import from here.
 """

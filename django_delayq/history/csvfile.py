@@ -1,4 +1,4 @@
-"""The hours of the history as a file for spreadsheets and programs, written while it is read."""
+"""CSV export of the hours, streamed while the rows are read."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 
 __all__ = ["lines", "response"]
 
-#: rows that are read, and sent, at a time
+#: rows that are read and sent at a time
 CHUNK: Final = 2_000
-#: what spreadsheets take for the beginning of a formula
+#: characters that spreadsheets take for the beginning of a formula
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class _Echo:
-    """A file that gives back what is written to it."""
+    """File whose ``write`` returns the text."""
 
     def write(self, text: str) -> str:
         return text
 
 
 def lines(rows: QuerySet[HourlyStat]) -> Iterator[str]:
-    """A head, then a line for each hour, queue and task, the latest first; hours are in UTC, histograms in one cell."""
+    """Yield a header, then a line for each hour, queue and task, newest first.
+
+    Hours are in UTC; a histogram is one cell.
+    """
     writer = csv.writer(_Echo())
     yield writer.writerow(FIELDS)
     for some in pages(rows, CHUNK):
@@ -45,7 +48,7 @@ def lines(rows: QuerySet[HourlyStat]) -> Iterator[str]:
 
 
 def response(request: HttpRequest, rows: QuerySet[HourlyStat]) -> StreamingHttpResponse:
-    """The file as an answer, under WSGI and under ASGI; it is sent as it is read."""
+    """Return the streaming response with the file, for WSGI and ASGI."""
     text = lines(rows)
     found = StreamingHttpResponse(
         _in_threads(text) if isinstance(request, ASGIRequest) else text, content_type="text/csv; charset=utf-8"
@@ -56,7 +59,7 @@ def response(request: HttpRequest, rows: QuerySet[HourlyStat]) -> StreamingHttpR
 
 
 async def _in_threads(text: Iterator[str]) -> AsyncIterator[str]:
-    """The same without the event loop waiting for the database."""
+    """Yield the same text from threads, so that the database does not block the event loop."""
     while some := await sync_to_async(lambda: next(text, ""))():
         yield some
 

@@ -1,7 +1,7 @@
-"""What the next day brings: how much falls due in each hour, and when it will be done if workers go on as they did.
+"""Forecast for the next day: jobs due in each hour, and when they will be done at the workers' past pace.
 
-What falls due is counted in Redis now. The pace is that of each queue's busiest hour of the last week: how much workers
-can do is not known before they had as much to do, so it may be better than what is said here.
+Due jobs are counted in Redis now. The pace is that of each queue's busiest hour of the last week: the capacity of
+workers shows only under load, so the true pace may be higher.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 __all__ = ["HOURS", "WEEK", "Forecast", "Pace", "QueueForecast", "forecast", "paces", "predict"]
 
-#: hours that are looked ahead
+#: hours in a forecast
 HOURS: Final = 24
-#: of the history that a pace is taken from
+#: part of the history from which the pace is computed
 WEEK: Final = timedelta(days=7)
 _HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a queue's jobs were run.
+    """Pace at which a queue's jobs were run.
 
     Attributes:
-        per_hour: runs that began in its busiest full hour.
-        mean_ms: mean length of a run, ms.
+        per_hour: attempts that began in its busiest full hour.
+        mean_ms: mean duration of an attempt, ms.
     """
 
     per_hour: int
@@ -44,18 +44,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class QueueForecast:
-    """One queue, or all of them together.
+    """Forecast for one queue, or for all of them together.
 
     Attributes:
         due: jobs that are due already and wait.
         hours: jobs that fall due in each of the next hours.
         later: jobs that fall due after that.
-        pace: None where nothing of it ran in the last week.
+        pace: None if no attempt ran in the last week.
         behind: jobs that will be due and not done at the end of each hour; empty without a pace.
-        drained_s: seconds until nothing that is due waits any more, 0 if nothing does; None where it is not known, or
-            not within those hours.
-        work_s: what is due and what falls due, in seconds of one thread; of all queues together, of those whose pace is
-            known. None without a pace.
+        drained_s: seconds until no due job waits any more, 0 if none does; None if unknown, or not within those hours.
+        work_s: work of the due jobs and those falling due in these hours, in seconds of one thread; for all queues
+            together, of those whose pace is known. None without a pace.
     """
 
     queue: str
@@ -70,11 +69,11 @@ class QueueForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """All queues.
+    """Forecast for all queues.
 
     Attributes:
-        now: of Redis's clock, aware.
-        total: their sums. All are done when the last of them is.
+        now: time of Redis's clock, aware.
+        total: sums over the queues. ``drained_s`` is that of the slowest queue.
     """
 
     now: datetime
@@ -83,20 +82,20 @@ class Forecast:
 
     @property
     def begins(self) -> list[datetime]:
-        """When each hour begins."""
+        """Start of each hour."""
         return [self.now + HOUR * place for place in range(HOURS)]
 
 
 def forecast(broker: Broker, queues: Sequence[Queue] | None = None, *, using: str | None = None) -> Forecast:
-    """Looks into Redis (one round trip for each of its nodes) and into the history (one query).
+    """Return a forecast from Redis (one round trip for each of its nodes) and the history (one query).
 
     Args:
-        broker: one that does not wait for long, where a person waits.
+        broker: use one with short timeouts where a person waits.
         queues: None = all.
         using: alias of the database; None = the one that the project's routers name.
 
     Raises:
-        QueueUnavailable, Misconfigured: Redis cannot be asked.
+        QueueUnavailable, Misconfigured: Redis cannot be queried.
     """
     asked = broker.queues() if queues is None else queues
     horizon = [_HOUR_MS * (place + 1) for place in range(HOURS)]
@@ -108,10 +107,11 @@ def forecast(broker: Broker, queues: Sequence[Queue] | None = None, *, using: st
 
 
 def paces(now: datetime | None = None, *, using: str | None = None) -> dict[str, Pace]:
-    """The pace of each queue that the history of the last week knows. The hour that goes on is not full, and left out.
+    """Return the pace of each queue in last week's history. The current hour is incomplete and left out.
 
     Args:
         now: aware; None = now.
+        using: alias of the database; None = the one that the project's routers name.
     """
     end = floor_hour(datetime.now(UTC) if now is None else now)
     table = HourlyStat._default_manager.all() if using is None else HourlyStat._default_manager.using(using)
@@ -128,10 +128,12 @@ def paces(now: datetime | None = None, *, using: str | None = None) -> dict[str,
 
 
 def predict(queue: str, backlog: Sequence[int], pace: Pace | None) -> QueueForecast:
-    """What becomes of a queue; within an hour jobs are taken to fall due evenly.
+    """Return the forecast for one queue. Within an hour jobs are assumed to fall due evenly.
 
     Args:
+        queue: name of the queue.
         backlog: due now, then in each of the next hours, then later.
+        pace: None = unknown.
     """
     due, *coming, later = backlog
     hours = tuple(coming) or (0,) * HOURS
@@ -143,7 +145,7 @@ def predict(queue: str, backlog: Sequence[int], pace: Pace | None) -> QueueForec
 
 
 def _run_down(due: int, hours: Iterable[int], per_hour: int) -> tuple[tuple[float, ...], float | None]:
-    """How much is left at the end of each hour, and after how many seconds nothing was left for the first time."""
+    """Return the backlog at the end of each hour, and the seconds until it was first empty (None = never)."""
     left, drained_s = float(due), 0.0 if not due else None
     behind = []
     for place, falls_due in enumerate(hours):
@@ -156,7 +158,7 @@ def _run_down(due: int, hours: Iterable[int], per_hour: int) -> tuple[tuple[floa
 
 
 def _together(found: Sequence[QueueForecast]) -> QueueForecast:
-    """All queues, which have workers of their own: the slowest of them says when all is done."""
+    """Return the forecast for all queues. They have separate workers, so the slowest determines when all is done."""
     hours = tuple(map(sum, zip(*(one.hours for one in found), strict=True))) or (0,) * HOURS
     behind = tuple(map(sum, zip(*(one.behind for one in found if one.behind), strict=True)))
     times = [one.drained_s for one in found]

@@ -1,7 +1,7 @@
-"""Histograms of milliseconds as the history has them: they can be added, and percentiles be read off.
+"""Histograms of milliseconds as stored in the history. They can be added, and percentiles estimated from them.
 
-A histogram is a list of 32 counts: those of 0 ms first, then for i = 1 … 30 those from 2^(i-1) to below 2^i ms, then
-all longer ones.
+A histogram is a list of 32 counts: of 0 ms first, then for i = 1 … 30 from 2^(i-1) to below 2^i ms, then of all longer
+ones.
 """
 
 from __future__ import annotations
@@ -11,41 +11,46 @@ from typing import Final
 
 __all__ = ["BUCKETS", "add", "add_all", "bounds_of", "empty", "quantile"]
 
-#: counts of a histogram
+#: number of counts in a histogram
 BUCKETS: Final = 32
 
 
 def empty() -> list[int]:
-    """One without a single count."""
+    """Return a histogram without counts."""
     return [0] * BUCKETS
 
 
 def bounds_of(place: int) -> tuple[int, int | None]:
-    """From which length on, and below which one, a count lies in this place, ms; None = there is no upper bound."""
+    """Return the bounds of a bucket in ms: the lower is inclusive, the upper exclusive; None = no upper bound."""
     if place == 0:
         return 0, 1
     return 1 << (place - 1), (1 << place if place < BUCKETS - 1 else None)
 
 
 def add(total: list[int], counts: Sequence[int]) -> None:
-    """Adds one to another; what is no histogram (an hour without runs has an empty list) adds nothing."""
+    """Add a histogram to ``total``.
+
+    A list of another length adds nothing: an hour without attempts has an empty one.
+    """
     add_all(total, (counts,))
 
 
 def add_all(total: list[int], many: Iterable[Sequence[int] | None]) -> None:
-    """The same of many at once, which takes a fraction of the time."""
+    """Add many histograms at once, in a fraction of the time."""
     whole = [counts for counts in many if counts and len(counts) == BUCKETS]
     if whole:
         total[:] = map(sum, zip(total, *whole, strict=True))
 
 
 def quantile(counts: Sequence[int], q: float, most: int | None = None) -> float | None:
-    """The length, ms, that the part ``q`` (0 … 1) of them does not exceed; None when there are none.
+    """Return the length in ms that a fraction ``q`` (0 … 1) does not exceed; None if there are no counts.
 
-    Inside a bucket they are taken to lie evenly, so that the error is less than the factor 2.
+    Within a bucket an even distribution is assumed, so the error is below a factor of 2.
 
     Args:
-        most: the longest of them, if it is known: nothing is said to be longer.
+        counts: the histogram.
+        q: the fraction.
+        most: the longest value, if known: an upper bound for the result.
     """
     total = sum(counts)
     if total <= 0:

@@ -1,4 +1,4 @@
-"""Which queues and tasks the history knows, at the price of an index look-up for each."""
+"""Queues and tasks that occur in the history, found by one index look-up each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..models.history import HourlyStat
 
 __all__ = ["MOST", "known_queues", "known_tasks"]
 
-#: pairs of queue and task that are looked up at most
+#: maximum number of (queue, task) pairs that are looked up
 MOST: Final = 500
-#: databases that can jump from one pair to the next
+#: databases that can skip from one pair to the next
 _JUMPS: Final = ("sqlite", "postgresql", "mysql")
 
 
 def known_tasks(using: str | None = None, most: int = MOST) -> list[tuple[str, str]]:
-    """The first pairs of queue and task that there are figures of, in their order.
+    """Return the first pairs of queue and task in the history, sorted.
 
     Args:
         using: alias of the database; None = the one that the project's routers name.
-        most: how many at most.
+        most: maximum number of pairs.
     """
     alias = using or router.db_for_read(HourlyStat)
     connection = connections[alias]
@@ -30,8 +30,8 @@ def known_tasks(using: str | None = None, most: int = MOST) -> list[tuple[str, s
         return list(found.distinct()[:most])
     quote = connection.ops.quote_name
     table, queue, task = (quote(name) for name in (HourlyStat._meta.db_table, "queue", "task"))
-    # Only names of tables and columns are put in, never values. Each of these is one look-up in the index that begins
-    # with both columns; a comparison of pairs, which says the same, is not in every database.
+    # Only names of tables and columns are interpolated, never values. Each subquery is one look-up in the index that
+    # begins with both columns. The equivalent comparison of pairs is not supported by every database.
     next_task = f"(SELECT MIN({task}) FROM {table} WHERE {queue} = jump.q AND {task} > jump.t)"  # noqa: S608
     next_queue = f"(SELECT MIN({queue}) FROM {table} WHERE {queue} > jump.q)"  # noqa: S608
     first_task = f"(SELECT MIN({task}) FROM {table} WHERE {queue} = {next_queue})"  # noqa: S608
@@ -49,6 +49,6 @@ def known_tasks(using: str | None = None, most: int = MOST) -> list[tuple[str, s
 
 
 def known_queues(using: str | None = None) -> list[str]:
-    """All queues that there are figures of, in their order."""
+    """Return all queues in the history, sorted."""
     rows = HourlyStat._default_manager.using(using or router.db_for_read(HourlyStat))
     return list(rows.order_by("queue").values_list("queue", flat=True).distinct())

@@ -1,4 +1,4 @@
-"""The hours of the history page by page, the latest first. Rows that come or go meanwhile move nothing."""
+"""Keyset pagination of the hours, newest first. Rows added or deleted meanwhile do not shift pages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .moments import from_row, to_row
 
 __all__ = ["Page", "page", "pages"]
 
-#: digits of the largest key that a database has, and of a moment
+#: maximum length of a cursor: a moment and the digits of the largest database key
 _LONGEST: Final = 80
 _LARGEST: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows.
+    """Page of rows.
 
     Attributes:
-        older: cursor of the page behind it; "" at the end.
-        newer: cursor of the page before it; "" at the beginning.
+        older: cursor of the next page; "" at the end.
+        newer: cursor of the previous page; "" at the beginning.
     """
 
     rows: list[HourlyStat]
@@ -34,23 +34,23 @@ class Page:
 
 
 def page(rows: QuerySet[HourlyStat], limit: int, *, after: str = "", before: str = "") -> Page:
-    """One page.
+    """Return one page.
 
     Args:
-        rows: those that are meant, in whatever order.
+        rows: the rows to paginate, in any order.
         limit: rows of a page.
-        after: ``older`` of the page before; the page behind it is given.
-        before: ``newer`` of the page behind; the page before it is given. Not with ``after``.
+        after: ``older`` of a page; the page that follows it is returned.
+        before: ``newer`` of a page; the page that precedes it is returned. Not with ``after``.
 
     Raises:
-        ValueError: it is no cursor.
+        ValueError: it is not a cursor.
     """
     if before:
         found = list(_beyond(rows, before, newer=True)[: limit + 1])
         if len(found) > limit:
             there = found[limit - 1 :: -1]
             return Page(there, older=_cursor(there[-1]), newer=_cursor(there[0]))
-        # Fewer than a page before it: the first page is a full one.
+        # Fewer rows than a page precede the cursor: return the first page, full.
     found = list((_beyond(rows, after) if after else rows.order_by("-hour", "-pk"))[: limit + 1])
     there = found[:limit]
     older = _cursor(there[-1]) if len(found) > limit else ""
@@ -58,7 +58,7 @@ def page(rows: QuerySet[HourlyStat], limit: int, *, after: str = "", before: str
 
 
 def pages(rows: QuerySet[HourlyStat], size: int) -> Iterator[list[HourlyStat]]:
-    """All rows, page by page: no cursor of the database is held open meanwhile, nor all of them in memory."""
+    """Yield all rows page by page, without an open database cursor and without holding all of them in memory."""
     found = page(rows, size)
     yield found.rows
     while found.older:
@@ -71,10 +71,10 @@ def _cursor(row: HourlyStat) -> str:
 
 
 def _beyond(rows: QuerySet[Any], cursor: str, *, newer: bool = False) -> QuerySet[Any]:
-    """The rows behind a cursor, or those before it from there on upwards."""
+    """Return the rows after a cursor, or with ``newer`` those before it, in ascending order."""
     hour, pk = _parsed(cursor)
     word = "gt" if newer else "lt"
-    # Not just `a OR b`: the first condition is a range of the index.
+    # Not just `a OR b`: the first condition lets the database use a range of the index.
     found = rows.filter(Q(**{f"hour__{word}e": hour}), Q(**{f"hour__{word}": hour}) | Q(**{f"pk__{word}": pk}))
     return found.order_by("hour", "pk") if newer else found.order_by("-hour", "-pk")
 

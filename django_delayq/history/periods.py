@@ -1,4 +1,4 @@
-"""Which part of the history somebody looks at, and into how many pieces its charts are divided."""
+"""Periods of the history, their division into chart slots, and row filters."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .moments import HOUR, floor_hour, to_row
 
 __all__ = ["LONGEST", "NAMED", "USUAL", "Period", "Wish", "named"]
 
-#: the period that is shown unless somebody wants another one
+#: default period
 USUAL: Final = "24h"
 _SPANS: Final = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 #: names of periods that end now
 NAMED: Final = ("today", *_SPANS)
-#: of one look
+#: longest period of one query
 LONGEST: Final = timedelta(days=3 * 366)
-#: pieces of a chart, and the hours that a piece may have
+#: maximum number of chart slots; ``_STEPS``: possible hours per slot
 MOST_SLOTS: Final = 170
 _STEPS: Final = (1, 2, 3, 6, 12, 24, 48, 72, 168)
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From ``start`` to before ``end``, both full hours, aware.
+    """Period from ``start`` to before ``end``, both full hours, aware.
 
     Raises:
         ValueError: it is empty, or longer than :data:`LONGEST`.
@@ -44,10 +44,10 @@ class Period:
 
     @classmethod
     def between(cls, start: datetime, end: datetime) -> Period:
-        """All hours that lie between two aware moments, in part or as a whole.
+        """Return the period of all hours that lie between two aware moments, wholly or in part.
 
         Raises:
-            ValueError: see :class:`Period`; or the moments are beyond what a calendar has.
+            ValueError: see :class:`Period`; or a moment is out of range.
         """
         if start >= end:
             raise ValueError("the period ends before it begins")
@@ -59,27 +59,27 @@ class Period:
 
     @property
     def hours(self) -> int:
-        """How many hours it has."""
+        """Number of hours in the period."""
         return (self.end - self.start) // HOUR
 
     @property
     def step(self) -> int:
-        """Hours of one piece of its charts."""
+        """Hours per chart slot."""
         return next((step for step in _STEPS if self.hours <= step * MOST_SLOTS), _STEPS[-1])
 
     @property
     def slots(self) -> list[datetime]:
-        """When its pieces begin; the last of them may be shorter than the others."""
+        """Start of each slot; the last slot may be shorter than the others."""
         step = self.step
         return [self.start + HOUR * place for place in range(0, self.hours, step)]
 
     def slot_of(self, hour: datetime) -> int:
-        """The piece that an hour lies in."""
+        """Return the index of the slot that contains an hour."""
         return (hour - self.start) // HOUR // self.step
 
 
 def named(name: str, now: datetime | None = None) -> Period:
-    """A period of :data:`NAMED`. It ends with the hour that goes on now.
+    """Return a period of :data:`NAMED`. It ends with the current hour.
 
     Raises:
         ValueError: there is no such period.
@@ -97,7 +97,7 @@ def named(name: str, now: datetime | None = None) -> Period:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to see of the history.
+    """Filter for rows of the history.
 
     Attributes:
         queue: of this queue only; "" = of all.
@@ -112,7 +112,7 @@ class Wish:
     queues: frozenset[str] | None = None
 
     def rows(self, table: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows of :class:`HourlyStat` that it means."""
+        """Return the rows of :class:`HourlyStat` that match the filter."""
         if self.queue:
             table = table.filter(queue=self.queue)
         if self.queues is not None:

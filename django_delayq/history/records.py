@@ -1,10 +1,13 @@
-"""Keeps the row of a run of the pipeline in step with it::
+"""Progress records that keep the rows of pipeline runs up to date.
+
+::
 
     with record("bulk", "sms-2026-11-21", queue="sms", total=1_000_000) as run:
         for done in ...:
             run.progress(rows=done.rows, created=done.created)
 
-A row only tells. A database that does not answer stops no run: what could not be told is logged, and told later.
+The row is informational. A database error does not stop the run: it is logged, and the next write includes the missed
+values.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ __all__ = ["BEAT", "DIED", "SILENT", "Record", "record", "state_of"]
 
 logger: Final = logging.getLogger("django_delayq.history")
 
-#: a running run that was not heard of for so long has died with its process
+#: a running pipeline run without a heartbeat for this long has died with its process
 SILENT: Final = timedelta(minutes=5)
-#: what :func:`state_of` calls it
+#: its state in :func:`state_of`
 DIED: Final = "died"
-#: seconds between two signs of life of a run that makes no progress
+#: seconds between two heartbeats of a run that makes no progress
 BEAT: Final = 60.0
-#: seconds between two writes of its progress
+#: seconds between two writes of progress
 EVERY: Final = 1.0
 #: characters of an error that are kept
 _LONGEST_ERROR: Final = 10_000
@@ -41,17 +44,17 @@ _States = PipelineRun.State
 
 
 def state_of(run: PipelineRun, now: datetime | None = None) -> str:
-    """The state of a run, one of :class:`PipelineRun.State`; ``died`` where nobody was left to say how it ended."""
+    """Return the state of a run, one of :class:`PipelineRun.State`; ``died`` if its process died before it ended."""
     if run.state == _States.RUNNING and (timezone.now() if now is None else now) - run.seen_at > SILENT:
         return DIED
     return str(run.state)
 
 
 class Record:
-    """The row of a run that is under way.
+    """Row of a pipeline run in progress.
 
     Attributes:
-        row: what was last written, or is to be.
+        row: the state that was last written, or will be written next.
     """
 
     def __init__(self, row: PipelineRun, alias: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -73,15 +76,15 @@ class Record:
         total: int | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        """How far it is: counts since its beginning. They are written once a second at most, and at the end.
+        """Update the progress: counts since the start. Written at most once a second, and at the end.
 
         Args:
-            rows: of the input, done so far.
-            created: jobs, or rows, that were made.
-            known: what was there already.
-            bad: what was refused.
+            rows: rows of the input, done so far.
+            created: jobs, or rows, that were created.
+            known: entries that existed already.
+            bad: entries that were rejected.
             total: rows of the input in all.
-            detail: what is to be known besides; added to what was said before. What JSON can hold.
+            detail: further information, merged into earlier details. JSON-serialisable.
         """
         given = {"rows": rows, "created": created, "known": known, "bad": bad, "total": total}
         with self._lock:
@@ -94,13 +97,16 @@ class Record:
                 self._write()
 
     def stop(self) -> None:
-        """Somebody stopped it, and it ends soon without an error: its state will be ``stopped``, not ``finished``."""
+        """Mark the run as stopped by a user.
+
+        If it then ends without an error, its state is ``stopped``, not ``finished``.
+        """
         self._stopped = True
 
     # -- of the context manager --------------------------------------------------------------------------------------
 
     def begin(self) -> threading.Thread:
-        """Write the row for the first time, and tell from now on that the run lives."""
+        """Write the row for the first time, and start the heartbeat thread."""
         with self._lock:
             self._write()
         beat = threading.Thread(target=self._beat, name="delayq-record", daemon=True)
@@ -108,7 +114,7 @@ class Record:
         return beat
 
     def end(self, error: BaseException | None) -> None:
-        """Write how it ended."""
+        """Write the final state."""
         self._over.set()
         state = _States.STOPPED if self._stopped else _States.FINISHED
         if isinstance(error, Exception):
@@ -122,13 +128,13 @@ class Record:
             self._write()
 
     def _write(self) -> None:
-        """All of the row. Where there is none yet, because the database did not answer, it is made now."""
+        """Write the whole row; it is inserted now if an earlier insert failed."""
         self._written_at = self._clock()
         self.row.seen_at = timezone.now()
         self._try(lambda: self.row.save(using=self._alias))
 
     def _beat(self) -> None:
-        """The body of a thread: a sign of life now and then."""
+        """Send heartbeats until the run ends; the body of a thread."""
         rows = PipelineRun._default_manager.using(self._alias)
         try:
             while not self._over.wait(BEAT):
@@ -161,18 +167,20 @@ def record(
     using: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Record]:
-    """A row that says how a run goes: ``finished`` when the block ends, ``failed`` when it raises, ``stopped`` when it
-    is interrupted or :meth:`Record.stop` was called.
+    """Record a pipeline run in a row.
+
+    Its state becomes ``finished`` when the block ends, ``failed`` when it raises, and ``stopped`` when it is
+    interrupted or :meth:`Record.stop` was called.
 
     Args:
         kind: one of :class:`PipelineRun.Kind`.
-        run_id: several rows may have the same one: those of a run that was resumed.
-        queue: the queue it is about, if it is about one.
-        task: the task it is about, if it is about one.
-        total: rows of the input, if that is known.
-        detail: what it was asked for; what JSON can hold.
+        run_id: several rows may share one: those of a run that was resumed.
+        queue: the queue of the run, if it has one.
+        task: the task of the run, if it has one.
+        total: rows of the input, if known.
+        detail: options of the run; JSON-serialisable.
         using: alias of the database; None = the one that the project's routers name.
-        clock: seconds, for the pace of the writes.
+        clock: seconds, for the rate of the writes.
 
     Raises:
         ValueError: there is no such kind.

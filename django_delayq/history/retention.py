@@ -1,4 +1,4 @@
-"""Forgets what is old: hours of the history, and records of the pipeline's runs."""
+"""Deletion of old hours and pipeline runs."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from .records import SILENT
 
 __all__ = ["Forgotten", "forget_hours"]
 
-#: rows of one DELETE, so that no lock is held for long
+#: rows per DELETE, so that no lock is held for long
 CHUNK: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """How many rows went."""
+    """Number of deleted rows."""
 
     hours: int
     runs: int
 
 
 def forget_hours(days: float, using: str | None = None) -> Forgotten:
-    """Deletes the hours that are older than ``days`` days, and the records of runs that began before that.
+    """Delete hours older than ``days`` days, and the records of pipeline runs that began before that.
 
-    A run that goes on is kept, however old it is.
+    Runs in progress are kept, however old they are.
 
     Args:
-        days: as many as ``DELAYQ["PIPELINE"]["keep_hours_days"]`` says.
+        days: the value of ``DELAYQ["PIPELINE"]["keep_hours_days"]``.
         using: alias of the database; None = the one that the project's routers name.
 
     Raises:
-        ValueError: it is no number of days above 0.
+        ValueError: it is not a number of days above 0.
     """
     if not 0 < days < 1_000_000:
         raise ValueError(f"days must be above 0, got {days!r}; to forget nothing, do not call this")

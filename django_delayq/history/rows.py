@@ -1,7 +1,7 @@
-"""Puts the figures of whole days into the database: what was there of these days before is replaced.
+"""Storage of hourly rows for whole days, replacing earlier rows of these days.
 
-The same days may come again and again, from several processes too: rows are updated where they are, so that readers see
-either the old day or the new one, and two writers do not stumble over each other.
+The same days may be written repeatedly, even by several processes: rows are updated in place, so that readers see
+either the old day or the new one, and two writers do not conflict.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["COPY_BEYOND", "FIELDS", "replace_days"]
 
-#: of so many rows PostgreSQL gets the rest by COPY, three to four times as fast as by INSERT
+#: number of rows above which PostgreSQL is filled by COPY, three to four times as fast as INSERT
 COPY_BEYOND: Final = 20_000
-#: rows of one INSERT, or of one DELETE
+#: rows per INSERT or DELETE
 CHUNK: Final = 1_000
 KEY: Final = ("hour", "queue", "task")
 HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
-#: the columns of a row, in the order of the model
+#: columns of a row, in the order of the model
 FIELDS: Final = tuple(field.name for field in HourlyStat._meta.concrete_fields if not field.primary_key)
-#: what a row that does not say it has there: counts are 0, percentiles not known
+#: values of missing columns: counts are 0, percentiles unknown
 _USUAL: Final[dict[str, Any]] = {
     field.name: field.get_default() for field in HourlyStat._meta.concrete_fields if not field.primary_key
 }
@@ -41,20 +41,20 @@ _Key = tuple[datetime, str, str]
 
 
 def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date], using: str | None = None) -> int:
-    """Replaces all rows of some days, in one transaction.
+    """Replace all rows of some days, in one transaction.
 
     Args:
         hours: a mapping for each row, with the columns of :class:`HourlyStat`; or a table of pyarrow. A column that is
-            missing or None has its usual value; ``hour`` is aware.
-        days: days of UTC. Rows of theirs that are not among ``hours`` go; no row may lie in another day.
+            missing or None gets its default; ``hour`` is aware.
+        days: days of UTC. Their rows that are not among ``hours`` are deleted; no row may lie in another day.
         using: alias of the database; None = the one that the project's routers name.
 
     Returns:
-        How many rows there are now.
+        The number of rows these days have now.
 
     Raises:
-        ValueError: a row has a column that is not known, or no aware hour, or lies in none of the days, or comes twice.
-        django.db.Error: the database refused; nothing was changed.
+        ValueError: a row has an unknown column, no aware hour, lies in none of the days, or comes twice.
+        django.db.Error: the database raised an error; nothing was changed.
     """
     alias = using or router.db_for_write(HourlyStat)
     wanted = frozenset(days)
@@ -68,7 +68,7 @@ def replace_days(hours: Iterable[Mapping[str, Any]] | Any, days: Iterable[date],
 
 
 def _each(hours: Any) -> Iterator[Mapping[str, Any]]:
-    """The rows; of a table of pyarrow batch after batch, so that not all of them are Python objects at once."""
+    """Return an iterator over the rows; a pyarrow table is converted batch by batch to limit memory."""
     if not hasattr(hours, "to_batches"):
         return iter(hours)
     return (row for batch in hours.to_batches(max_chunksize=CHUNK) for row in batch.to_pylist())
@@ -91,7 +91,7 @@ def _checked(row: Mapping[str, Any], days: Collection[date]) -> dict[str, Any]:
 
 
 def _of_days(days: Collection[date]) -> Q:
-    """The rows of some days: ranges of the index."""
+    """Return the condition for the rows of some days, as ranges of the index."""
     found = Q(pk__in=())
     for first, last in _stretches(days):
         found |= Q(hour__gte=to_row(begin_of(first)), hour__lt=to_row(begin_of(last + timedelta(days=1))))
@@ -99,7 +99,7 @@ def _of_days(days: Collection[date]) -> Q:
 
 
 def _stretches(days: Collection[date]) -> Iterator[tuple[date, date]]:
-    """First and last day of each stretch of days without a gap: a backfill of a year is one."""
+    """Yield first and last day of each run of consecutive days: a backfill of a year is one."""
     first = last = None
     for day in sorted(days):
         if first is not None and last is not None and day - last == timedelta(days=1):
@@ -147,12 +147,12 @@ def _twice(hour: datetime, queue: str, task: str) -> ValueError:
 
 
 def _copies(connection: Any) -> bool:
-    """Whether it is a PostgreSQL that is talked to by psycopg 3."""
+    """Return True for PostgreSQL with psycopg 3."""
     return bool(connection.vendor == "postgresql" and connection.Database.__name__ == "psycopg")
 
 
 def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], days: Collection[date]) -> int:
-    """COPY into a table of this transaction, and from there on."""
+    """Write the rows by COPY into a temporary table, then upsert from it."""
     names = _Names(connection)
     with connection.cursor() as cursor:
         cursor.execute(names.make)
@@ -161,7 +161,7 @@ def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], da
             for row in rows:
                 copy.write_row([json.dumps(value) if type(value) is list else value for value in map(row.get, FIELDS)])
                 written += 1
-        cursor.execute(names.count)  # else the planner knows nothing of a table that is new
+        cursor.execute(names.count)  # without it the planner has no statistics of the new table
         cursor.execute(names.twice)
         twice = cursor.fetchone()
         if twice is not None:
@@ -169,12 +169,12 @@ def _by_copy(connection: BaseDatabaseWrapper, rows: Iterable[dict[str, Any]], da
         cursor.execute(names.upsert)
         for first, last in _stretches(days):
             cursor.execute(names.forget, [to_row(begin_of(first)), to_row(begin_of(last + timedelta(days=1)))])
-        cursor.execute(names.drop)  # it may not be the last time in this transaction
+        cursor.execute(names.drop)  # a later call in this transaction would create it again
     return written
 
 
 class _Names:
-    """The statements. Only names of tables and columns are put in, never values."""
+    """SQL statements. Only names of tables and columns are interpolated, never values."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         quote = connection.ops.quote_name

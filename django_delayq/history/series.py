@@ -1,7 +1,7 @@
-"""What the charts of the history show: the hours of a period added up by time and by task.
+"""Series of the charts: the hours of a period summed by time and by task.
 
-The percentiles of one task in one hour are exact, as the pipeline found them in all its runs. Those of several together
-are read off their added histograms (:mod:`.histograms`).
+The percentiles of one task in one hour are exact, computed by the pipeline from all its attempts. Percentiles over
+several rows are estimated from their summed histograms (:mod:`.histograms`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COUNTS: Final = (
     "lateness_sum_ms",
     "duration_sum_ms",
 )
-#: outcomes that nobody wants
+#: outcomes counted as failures
 FAILURES: Final = ("failed", "timeout", "crashed", "lost", "buried")
 _KEY: Final = ("hour", "queue", "task")
 _HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
@@ -55,7 +55,7 @@ _EXACT: Final = (
     "duration_p95_ms",
     "duration_p99_ms",
 )
-#: what is read of a row, in this order
+#: columns that are read, in this order
 COLUMNS: Final = (*_KEY, *COUNTS, *_HISTOGRAMS, *_LONGEST, *_EXACT)
 _FIRST, _BEHIND = len(_KEY), len(_KEY) + len(COUNTS)
 _EXACT_AT: Final = _BEHIND + len(_HISTOGRAMS) + len(_LONGEST)
@@ -65,7 +65,7 @@ _CHUNK: Final = 2_000
 
 @dataclass(slots=True)
 class Tally:
-    """Some rows of the history added up."""
+    """Sum of several rows of the history."""
 
     counts: list[int] = field(default_factory=lambda: [0] * len(COUNTS))
     lateness: list[int] = field(default_factory=histograms.empty)
@@ -77,7 +77,7 @@ class Tally:
     _exact: Sequence[Any] = ()
 
     def add(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Add rows, at least one: each has the values of :data:`COLUMNS`. Many at once take a fraction of the time."""
+        """Add one or more rows with the values of :data:`COLUMNS`. Many at once take a fraction of the time."""
         columns = list(zip(*rows, strict=True))
         self.counts[:] = map(int.__add__, self.counts, map(sum, columns[_FIRST:_BEHIND]))
         histograms.add_all(self.lateness, columns[_BEHIND])
@@ -88,7 +88,7 @@ class Tally:
         self._exact = rows[0][_EXACT_AT:] if self.rows == 1 else ()
 
     def merge(self, other: Tally) -> None:
-        """Add what was added up already."""
+        """Add another sum to this one."""
         if not other.rows:
             return
         self.counts[:] = map(int.__add__, self.counts, other.counts)
@@ -100,30 +100,30 @@ class Tally:
         self.rows += other.rows
 
     def __getitem__(self, name: str) -> int:
-        """A count of :data:`COUNTS`."""
+        """Return a count of :data:`COUNTS`."""
         return self.counts[COUNTS.index(name)]
 
     @property
     def failures(self) -> int:
-        """Runs that did not end as anybody wants (:data:`FAILURES`)."""
+        """Number of failed attempts (:data:`FAILURES`)."""
         return sum(self[name] for name in FAILURES)
 
     @property
     def failure_rate(self) -> float | None:
-        """The part of all runs, 0 … 1; None where nothing ran."""
+        """Fraction of failed attempts, 0 … 1; None if there were no attempts."""
         return self.failures / self["runs"] if self["runs"] else None
 
     def lateness_ms(self, percent: int) -> float | None:
-        """A percentile (50, 95, 99) of the lateness, ms; None where nothing began."""
+        """Return a percentile (50, 95, 99) of the lateness, ms; None if no attempt began."""
         return self._percentile(f"lateness_p{percent}_ms", percent, self.lateness, self.lateness_max)
 
     def duration_ms(self, percent: int) -> float | None:
-        """A percentile (50, 95, 99) of the length of the runs, ms; None where nothing began."""
+        """Return a percentile (50, 95, 99) of the duration of attempts, ms; None if no attempt began."""
         return self._percentile(f"duration_p{percent}_ms", percent, self.duration, self.duration_max)
 
     @property
     def mean_duration_ms(self) -> float | None:
-        """The mean length of the runs, ms."""
+        """Mean duration of attempts, ms; None if no attempt began."""
         return self["duration_sum_ms"] / self["timed"] if self["timed"] else None
 
     def _percentile(self, column: str, percent: int, counts: Sequence[int], most: int | None) -> float | None:
@@ -139,12 +139,12 @@ def _longest(*lengths: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A period, added up.
+    """Sums of a period.
 
     Attributes:
-        slots: of each piece of the period (:attr:`Period.slots`).
-        tasks: of each (queue, task).
-        total: of all.
+        slots: for each slot of the period (:attr:`Period.slots`).
+        tasks: for each (queue, task).
+        total: over all rows.
     """
 
     period: Period
@@ -153,31 +153,31 @@ class Summary:
     total: Tally
 
     def by_failures(self) -> list[tuple[tuple[str, str], Tally]]:
-        """The tasks that failed at all, the ones that failed most often first."""
+        """Return the tasks with failures, most failures first."""
         found = [(name, tally) for name, tally in self.tasks.items() if tally.failures]
         return sorted(found, key=lambda one: (-one[1].failures, one[0]))
 
     def by_failure_rate(self, least: int = 1) -> list[tuple[tuple[str, str], Tally]]:
-        """The tasks that failed at all, the largest part of their runs first.
+        """Return the tasks with failures, highest failure rate first.
 
         Args:
-            least: runs that a task must have to be compared with others.
+            least: minimum number of attempts a task must have.
         """
         found = [one for one in self.by_failures() if one[1]["runs"] >= least]
         return sorted(found, key=lambda one: (-(one[1].failure_rate or 0.0), -one[1].failures, one[0]))
 
     def per_hour(self, place: int) -> float:
-        """Runs in an hour of a piece of the period; the last piece may be a short one."""
+        """Return the attempts per hour in a slot; the last slot may be shorter."""
         begin = self.period.slots[place]
         hours = min(self.period.step, round((self.period.end - begin).total_seconds() / 3600))
         return self.slots[place]["runs"] / hours
 
 
 def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
-    """Adds up rows: the values of :data:`COLUMNS`, whose hours lie in the period."""
+    """Return the sums of rows, given as values of :data:`COLUMNS`, whose hours lie in the period."""
     slots = [Tally() for _slot in period.slots]
     tasks: dict[tuple[str, str], Tally] = {}
-    places: dict[datetime, int] = {}  # there are many rows of each hour
+    places: dict[datetime, int] = {}  # cached: each hour has many rows
     for some in chunks(rows, _CHUNK):
         by_place: defaultdict[int, list[Sequence[Any]]] = defaultdict(list)
         by_task: defaultdict[tuple[str, str], list[Sequence[Any]]] = defaultdict(list)
@@ -201,14 +201,15 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
 
 
 def summary(wish: Wish, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
-    """The hours that a wish means, added up; one query.
+    """Return the sums of the rows that match a filter; one query.
 
     Args:
-        period: the one of the wish.
-        table: rows to begin with; None = all of them.
+        wish: the filter.
+        period: the period of the filter.
+        table: base queryset; None = all rows.
     """
     rows = wish.rows(HourlyStat._default_manager.all() if table is None else table)
-    # As texts: one call reads the histograms of many rows faster than a call for each.
+    # As texts: parsing the histograms of many rows in one call is faster than a call for each.
     texts = {f"{name}_text": Cast(name, TextField()) for name in _HISTOGRAMS}
     columns = [f"{name}_text" if name in _HISTOGRAMS else name for name in COLUMNS]
     read = rows.order_by().annotate(**texts).values_list(*columns).iterator(_CHUNK)
@@ -216,7 +217,7 @@ def summary(wish: Wish, period: Period, table: QuerySet[HourlyStat] | None = Non
 
 
 def _with_histograms(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Rows of the database as :data:`COLUMNS` has them."""
+    """Yield rows of the database in the form of :data:`COLUMNS`."""
     texts = [text or "null" for place in (_BEHIND, _BEHIND + 1) for text in (row[place] for row in rows)]
     read = json.loads(f"[{','.join(texts)}]")
     for row, lateness, duration in zip(rows, read[: len(rows)], read[len(rows) :], strict=True):

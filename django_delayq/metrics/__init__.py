@@ -1,6 +1,7 @@
-"""What a monitor asks about: metrics for Prometheus and OpenTelemetry, and traces. See ``docs/metrics.md``.
+"""Metrics for Prometheus and OpenTelemetry, and traces. See ``docs/metrics.md``.
 
-Nothing is imported here; each module says which package it needs.
+The optional packages are imported only on use; each module names the one it requires. Projects import ``Collector`` and
+``register`` from here; :mod:`django_delayq.api` includes the metrics view.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Metrics for Prometheus. They are read off when somebody asks; no process keeps any, so it does not matter which one
-answers, and there is nothing to share between them (no multiprocess mode)."""
+"""Metrics for Prometheus, read from Redis on every scrape.
+
+Processes keep no metrics of their own, so any process can answer, and no multiprocess mode is needed.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,23 @@ _BOUNDS: Final = (*(str(bound / 1000) for bound in BUCKETS_MS), "+Inf")
 
 
 class Collector:
-    """Answers a scrape from one look at Redis (and at the outbox)."""
+    """Collector that answers a scrape from one snapshot of Redis (and the outbox)."""
 
     def collect(self) -> Iterator[Family]:
-        """Everything there is to say now."""
+        """Yield all metrics with their current values."""
         found = measure()
         for metric in METRICS:
             if metric in found:
                 yield family(metric, found[metric])
 
     def describe(self) -> Iterator[Family]:
-        """The names only, so that to register it asks nothing of Redis."""
+        """Yield the metrics without values, so that registering does not query Redis."""
         for metric in METRICS:
             yield family(metric, {})
 
 
 def family(metric: Metric, values: Values) -> Family:
-    """A metric with its values as prometheus_client takes it."""
+    """Return a metric with its values as a prometheus_client family."""
     if metric.kind == "histogram":
         found = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, value in values.items():
@@ -57,10 +59,10 @@ def family(metric: Metric, values: Values) -> Family:
 
 
 def register(registry: CollectorRegistry = REGISTRY) -> Collector:
-    """Put the metrics into a registry, for a project that exports one of its own.
+    """Register the metrics in a registry, for a project that exports one of its own.
 
     Returns:
-        What was registered; ``registry.unregister(it)`` takes it out again.
+        The registered collector; ``registry.unregister(it)`` removes it.
     """
     collector = Collector()
     registry.register(collector)

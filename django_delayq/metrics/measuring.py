@@ -1,4 +1,4 @@
-"""What all metrics say now: one look at the whole deployment, for Prometheus and OpenTelemetry alike."""
+"""Current values of all metrics from one snapshot of the deployment, for Prometheus and OpenTelemetry alike."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .names import COUNTERS, MOST_LABELS, OTHER, Metric
 logger: Final = logging.getLogger(__name__)
 
 Value: TypeAlias = float | Histogram
-#: values of the labels, in the order of the metric's labels → value
+#: label values, in the order of the metric's labels → value
 Values: TypeAlias = dict[tuple[str, ...], Value]
 _Sample: TypeAlias = tuple[Metric, tuple[str, ...], Value]
-#: seconds that one answer of Redis is waited for. A Redis that stands still would keep the thread for minutes, and a
-#: scraper that gives up sooner would not hear that it does
+#: seconds to wait for one reply from Redis. A stalled Redis would block the thread for minutes, and a scraper with a
+#: shorter timeout would not see that it is down
 PATIENCE: Final = 3.0
 _STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
 
 
 def measure() -> dict[Metric, Values]:
-    """Every metric that has something to say, in at most 6 round trips. While Redis is away only ``delayq_up``: 0."""
+    """Return every metric that has values, in at most 6 round trips. While Redis is down: only ``delayq_up``, 0."""
     began = time.time()
     try:
         snapshot = take(connections.hurried_broker(PATIENCE))
@@ -45,12 +45,15 @@ def measure() -> dict[Metric, Values]:
 
 
 def skew(began: float, ended: float, redis: float) -> float:
-    """How far this machine's clock is ahead of Redis's, in seconds, if Redis read its own between these two moments."""
+    """Return the seconds by which this machine's clock is ahead of Redis's.
+
+    ``redis`` is the reading of Redis's clock, taken between ``began`` and ``ended`` on this machine's clock.
+    """
     return began - redis if redis < began else min(0.0, ended - redis)
 
 
 def read(snapshot: Snapshot) -> dict[Metric, Values]:
-    """What a snapshot says, by metric. Of each metric there are only so many label values, see :func:`bounded`."""
+    """Return the values of a snapshot by metric, the number of label values limited by :func:`bounded`."""
     found: dict[Metric, Values] = {}
     for metric, labels, value in _samples(snapshot):
         found.setdefault(metric, {})[labels] = value
@@ -58,10 +61,10 @@ def read(snapshot: Snapshot) -> dict[Metric, Values]:
 
 
 def bounded(metric: Metric, values: Values, most: int = MOST_LABELS) -> Values:
-    """The same with at most so many values of the labels that users make; the rest is one more, ``other``.
+    """Return the values with at most ``most`` values of the open labels; the rest is merged into ``other``.
 
-    The first ones in the order of their names are kept, because that order is the same in every process and at every
-    moment: whatever depends on how much happens where would move counts from one name to another.
+    The first label values in alphabetical order are kept, because that order is the same in every process and at all
+    times. An order by frequency would move counts from one label value to another.
     """
     size = metric.open_labels
     chosen = {labels[:size] for labels in values}
@@ -115,7 +118,7 @@ def _of_queue(queue: QueueStatus) -> Iterator[_Sample]:
         yield names.PAUSED, (name, direction), float(queue.paused in (direction, "both"))
     yield names.HOLD, (name,), max(0.0, counts.hold_ms / 1000)
     yield names.MARKS, (name,), counts.marks
-    # Also those that never counted anything: a rate of what was not there before it rose from 0 would be missed.
+    # Also counters that are still 0: a rate would miss the rise of a series that did not exist before.
     for counter, (metric, label) in COUNTERS.items():
         yield metric, (name, label) if label else (name,), counts.counters.get(counter, 0)
 
@@ -142,7 +145,7 @@ def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
 
 
 def _oldest_runs(workers: Sequence[WorkerStatus]) -> dict[str, float]:
-    """When the oldest run of each queue began, Unix ms, as far as workers say so."""
+    """Return the start of the oldest running attempt of each queue, Unix ms, as reported by workers."""
     found: dict[str, float] = {}
     for job in (job for worker in workers for job in worker.jobs if job.started_ms):
         found[job.queue] = min(found.get(job.queue, math.inf), job.started_ms)

@@ -1,4 +1,4 @@
-"""Every metric there is: its name, what it says, and what to do about it. The documentation is made of this list."""
+"""List of all metrics: name, meaning, and what to do about it. The table in the documentation is generated from it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: labels whose values users make, so that somebody has to count them
+#: labels whose values come from users, so that their number must be limited
 OPEN: Final = frozenset({"queue", "task", "type"})
-#: values of open labels that a metric has at most; what is beyond is added up under OTHER
+#: maximum number of open label values of a metric; the rest is added up under OTHER
 MOST_LABELS: Final = 500
 OTHER: Final = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """Definition of one metric.
 
     Args:
         name: in Prometheus, in base units; counters end in ``_total``.
-        otel: in OpenTelemetry; "" = it is not there.
+        otel: in OpenTelemetry; "" = it is not exported there.
         unit: in OpenTelemetry (UCUM).
-        help: what it says, and what to do with it.
+        help: what it means, and what to do about it.
         labels: in the order of the values.
-        merge: what becomes of the values of two queues: their sum, or the larger one.
+        merge: how the values of two queues are merged: their sum, or the larger one.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Metric:
 
     @property
     def open_labels(self) -> int:
-        """How many of its labels, the first ones, have values that users make."""
+        """Number of labels whose values come from users; they are the first ones."""
         return sum(label in OPEN for label in self.labels)
 
     @property
     def samples(self) -> tuple[str, ...]:
-        """The names under which its values are exported to Prometheus."""
+        """Names under which its values are exported to Prometheus."""
         if self.kind == "histogram":
             return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
         return (self.name,)
@@ -56,7 +56,7 @@ def _counter(name: str, otel: str, unit: str, help: str, *labels: str) -> Metric
 
 
 def _histogram(name: str, help: str, *labels: str) -> Metric:
-    # The interface of OpenTelemetry has no histogram that is read off; see tracing.py for what stands in its place.
+    # OpenTelemetry's API has no observable histogram; see tracing.py for the replacement.
     return Metric(name, "histogram", "", "s", help, labels)
 
 
@@ -420,7 +420,7 @@ COUNTERS: Final[Mapping[str, tuple[Metric, str]]] = {
 
 
 def table() -> str:
-    """The list as a table for the documentation."""
+    """Return the metrics as a Markdown table for the documentation."""
     lines = ["| name | labels | OpenTelemetry | what it says |", "|---|---|---|---|"]
     for metric in METRICS:
         labels = ", ".join(f"`{label}`" for label in metric.labels)

@@ -1,7 +1,7 @@
-"""The same metrics for OpenTelemetry: instruments that are read off Redis when an exporter collects.
+"""Metrics for OpenTelemetry: observable instruments that read Redis when an exporter collects.
 
-They speak of the whole deployment, so one process is enough to say them; what several processes say must not be added
-up. What a process itself does is measured by the middlewares of :mod:`.tracing`.
+They describe the whole deployment, so one process is enough to export them; the values of several processes must not be
+added up. The middlewares of :mod:`.tracing` measure the work of each process.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from .names import METRICS, Metric
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider
 
-#: labels under the names that the conventions of OpenTelemetry have for them
+#: labels that have a name in OpenTelemetry's semantic conventions
 _ATTRIBUTES: Final = {"queue": "messaging.destination.name", "class": "error.type"}
-#: seconds for which one look serves the callbacks of one collection
+#: seconds for which one snapshot serves the callbacks of one collection
 _FRESH: Final = 5.0
 
 _lock: Final = threading.Lock()
@@ -36,10 +36,10 @@ _instrumented = False
 
 
 def instrument(meter_provider: MeterProvider | None = None) -> None:
-    """Make the instruments. With the provider of the process a second call does nothing.
+    """Create the instruments. For the process's own provider, further calls do nothing.
 
     Args:
-        meter_provider: another one than the process's.
+        meter_provider: a provider other than the process's.
     """
     global _instrumented
     if meter_provider is None:
@@ -73,7 +73,7 @@ def _observe(looks: Looks, metric: Metric, options: CallbackOptions) -> Iterator
 
 
 class Looks:
-    """One look at the deployment for all callbacks of a collection; whoever asks twice begins the next one."""
+    """Snapshot shared by all callbacks of one collection. A second request for the same metric takes a new one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class Looks:
         self._told: set[Metric] = set()
 
     def values(self, metric: Metric) -> Values:
-        """What there is to say of a metric."""
+        """Return the values of a metric."""
         with self._lock:
             if metric in self._told or time.monotonic() - self._taken_at >= _FRESH:
                 self._found = measure()

@@ -1,4 +1,4 @@
-"""Traces from the request over the delay to the run, for OpenTelemetry.
+"""OpenTelemetry traces from the request over the delay to the attempt.
 
 ::
 
@@ -7,14 +7,13 @@
         "MIDDLEWARE": ["django_delayq.metrics.tracing.run"],
     }
 
-A schedule call is a span of its own, and what continues its trace (``traceparent`` and whatever else the project's
-propagator writes) travels in the job's context. Each attempt is a span below it: however long the delay, it is one
-story, with one trace id to look for. A collector that decides about whole traces at their end (tail sampling) has
-decided long before a job of tomorrow runs; for such there is :func:`run_linked`, whose traces begin with the run and
-link to the call.
+A schedule call is a span of its own. The trace context (``traceparent`` and any other headers of the project's
+propagator) is stored in the job's context. Each attempt is a child span, so a job has one trace id however long its
+delay is. Tail sampling decides about a trace long before a job due tomorrow runs; for such collectors there is
+:func:`run_linked`, whose traces begin with the attempt and link to the schedule call.
 
-Both middlewares also measure, in the words of OpenTelemetry's conventions for messaging, what this process does. Only
-the interface of OpenTelemetry is needed: without an SDK nothing is recorded and nothing is written into jobs.
+Both middlewares also record metrics of this process, named by OpenTelemetry's semantic conventions for messaging. Only
+the OpenTelemetry API package is required: without an SDK nothing is recorded and nothing is written into jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ logger: Final = logging.getLogger(__name__)
 NAME: Final = "django_delayq"
 SYSTEM: Final = "delayq"
 _Attributes = dict[str, Any]
-#: seconds; the buckets that the conventions name, and what jobs need above them
+#: seconds; the buckets of the conventions, and larger ones for long jobs
 _BOUNDS: Final = (
     0.005,
     0.01,
@@ -76,7 +75,7 @@ _BOUNDS: Final = (
 
 
 def schedule(next: Chain) -> Chain:
-    """A schedule middleware: a span "schedule <task>" around the call, whose trace the job continues.
+    """Schedule middleware with a span "schedule <task>" around the call, whose trace the job continues.
 
     The entries of ``schedule_many`` get no spans of their own; their jobs continue the trace of the caller.
     """
@@ -126,8 +125,11 @@ def _queue_of(scheduling: Scheduling) -> str:
 
 
 def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Link]]:
-    """What the call continues: the span around it; else what its own ``context`` names, as that of a program that
-    speaks of a trace in the body of its request. If there are both, the latter is linked to."""
+    """Return the parent context and links of a schedule call.
+
+    The parent is the current span, else the one named in the call's ``context``, such as a trace sent in the body of an
+    API request. If both exist, the latter becomes a link.
+    """
     given = options.get("context")
     if not isinstance(given, Mapping):
         return None, ()
@@ -141,12 +143,12 @@ def _parent_of(options: Mapping[str, Any]) -> tuple[Context | None, Sequence[Lin
 
 
 def _inject(scheduling: Scheduling) -> None:
-    """Put what continues the current span into the job's context; the caller's own dict is left as it is."""
+    """Store the current trace context in the job's context, in a copy of the caller's dict."""
     given = scheduling.options.get("context")
     if given is not None and not isinstance(given, Mapping):
-        return  # it is refused further in, with a better message
+        return  # rejected later, with a better message
     if scheduling.many and given and _span_context(_origin_in(given)).is_valid:
-        return  # there is no span of ours that could stand between this entry and what it says itself
+        return  # no span of ours lies between this entry and the trace it names
     carrier: dict[str, str] = {}
     if trace.get_current_span().get_span_context().is_valid:
         with _unharmed():
@@ -156,7 +158,7 @@ def _inject(scheduling: Scheduling) -> None:
 
 
 def _tell_outcome(span: Span, handle: Any) -> None:
-    if span.is_recording() and isinstance(handle, JobHandle):  # a middleware further in may answer by itself
+    if span.is_recording() and isinstance(handle, JobHandle):  # an inner middleware may return something else
         span.set_attributes(
             {
                 "messaging.message.id": handle.id,
@@ -171,15 +173,15 @@ def _tell_outcome(span: Span, handle: Any) -> None:
 
 
 def run(next: Call) -> Call:
-    """A run middleware: a span "run <task>" for each attempt, in the trace of the call that scheduled the job.
+    """Run middleware with a span "run <task>" for each attempt, in the trace of the schedule call.
 
-    A run of several jobs together continues that of the first and links to the others.
+    An attempt that takes several jobs together continues the trace of the first and links to the others.
     """
     return _around(next, linked=False)
 
 
 def run_linked(next: Call) -> Call:
-    """The same with a new trace for each attempt, which links to the calls that scheduled its jobs."""
+    """Run middleware like :func:`run` that starts a new trace for each attempt and links to the schedule calls."""
     return _around(next, linked=True)
 
 
@@ -229,11 +231,11 @@ def _around(next: Call, *, linked: bool) -> Call:
 
 
 def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Link]]:
-    """In which context a run goes on, and to what it links."""
+    """Return the parent context of an attempt, and its links."""
     origins = [_origin_in(job.context) for job in jobs]
     known = [origin for origin in origins if _span_context(origin).is_valid] or origins[:1]
     links = [Link(_span_context(one)) for one in (known if linked else known[1:]) if _span_context(one).is_valid]
-    # A trace of its own begins where no span is; what else came along (baggage) stays.
+    # A context without a span starts a new trace; the rest of the context (baggage) stays.
     return trace.set_span_in_context(trace.INVALID_SPAN, known[0]) if linked else known[0], links
 
 
@@ -246,7 +248,7 @@ def _span_around(
     attributes: _Attributes,
     links: Sequence[Link],
 ) -> Iterator[Span]:
-    """A span in ``parent`` (None = the present context) for the length of a block."""
+    """Open a span in ``parent`` (None = the current context) for the duration of the block."""
     span: Span = trace.INVALID_SPAN
     with _unharmed():
         span = tracer.start_span(name, parent, kind, attributes, links)
@@ -262,8 +264,11 @@ def _span_around(
 
 @contextmanager
 def _unharmed() -> Iterator[None]:
-    """What looks on must not fail what it looks at: a sampler, a processor or a propagator of the project, or an
-    exception that cannot be printed. (A time limit that strikes here is no Exception, and goes on.)"""
+    """Log and suppress errors of instrumentation, so that they cannot fail the job.
+
+    They come from a sampler, processor or propagator of the project, or an exception that cannot be printed. A time
+    limit that strikes here is not an ``Exception`` and passes through.
+    """
     try:
         yield
     except Exception:
@@ -291,7 +296,7 @@ def _run_attributes(run: Run, jobs: Sequence[Job]) -> _Attributes:
 
 
 def _is_verdict(error: BaseException) -> bool:
-    """Whether the handler decided what becomes of its job, which is no error; that some of a batch failed is one."""
+    """Return True for a verdict of the handler, which is not an error. A partially failed batch is one."""
     return isinstance(error, Verdict) and not isinstance(error, PartialFailure)
 
 
@@ -305,8 +310,10 @@ def _tell_verdict(span: Span, error: BaseException) -> None:
 
 
 def _origin_in(given: Mapping[str, Any]) -> Context:
-    """What a job's context says of its origin. Anybody may have written it, so only texts are shown to a propagator,
-    and a job does not fail because one of them makes no sense."""
+    """Return the trace context stored in a job's context, or an empty one if it is invalid.
+
+    Any caller may have written it, so only texts are passed to the propagator, and errors are logged instead of raised.
+    """
     try:
         return propagate.extract({name: text for name, text in given.items() if isinstance(text, str)}, Context())
     except Exception:
@@ -325,20 +332,20 @@ def _attributes(queue: str, task: str, operation: str, kind: str) -> _Attributes
 
 
 def _failed(span: Span, error: BaseException) -> str:
-    """Note an error on its span. Returns its ``error.type``."""
+    """Record an error on its span and return its ``error.type``."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     with _unharmed():
         if span.is_recording():
             span.set_attribute("error.type", name)
-            span.set_status(Status(StatusCode.ERROR, kind.__name__))  # in case that its text cannot be had
+            span.set_status(Status(StatusCode.ERROR, kind.__name__))  # in case the text of the error cannot be read
             span.record_exception(error)
             span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
     return name
 
 
 def flush(seconds: float = 2.0) -> None:
-    """Hand over what an SDK has not exported yet, at the end of a process that runs no exit handlers."""
+    """Export what an SDK has not exported yet, at the end of a process that runs no exit handlers."""
     for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
         force: Callable[[int], object] | None = getattr(provider, "force_flush", None)
         if force is not None:

@@ -1,6 +1,6 @@
-"""The metrics by themselves: ``path("metrics", include("django_delayq.metrics.urls"))``.
+"""URL of the metrics alone: ``path("metrics", include("django_delayq.metrics.urls"))``.
 
-Whoever includes ``django_delayq.api.urls`` has them there already.
+``django_delayq.api.urls`` already includes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The address that Prometheus scrapes."""
+"""View that Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ _NO_API: Final = (
 
 
 def _open(view: Any) -> Any:
-    """For a scraper, also where the project's middlewares ask for a login or a CSRF token, and outside of the
-    transactions of all its databases. (``api.base`` has the same, but may only be imported where Django REST framework
-    is.)"""
+    """Return the view open to scrapers and outside all transactions.
+
+    Middlewares of the project that require a login or a CSRF token do not apply. (``api.base`` has the same function,
+    but can only be imported where Django REST framework is installed.)
+    """
     for alias in databases:
         view = transaction.non_atomic_requests(using=alias)(view)
     return login_not_required(csrf_exempt(view))
@@ -40,9 +42,9 @@ def _open(view: Any) -> Any:
 @_open
 @require_GET
 def metrics(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-    """All metrics, in the format that the request asks for.
+    """Return all metrics in the requested format.
 
-    Whoever may view the HTTP API may see them, with the same token; with ``METRICS["public"]`` everybody may.
+    Permission to view the HTTP API is required, with the same token; with ``METRICS["public"]`` none is.
     """
     if conf().metrics.public:
         return exposition(request)
@@ -56,25 +58,25 @@ def metrics(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
 
 
 def exposition(request: HttpRequest | Request) -> HttpResponse:
-    """The metrics as Prometheus reads them; 200 also while Redis is away (``delayq_up`` is 0 then)."""
+    """Return the metrics in Prometheus format; status 200 even while Redis is down (``delayq_up`` is 0 then)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector())
     try:
         encode, content_type = choose_encoder(request.META.get("HTTP_ACCEPT", ""))
-    except (TypeError, ValueError):  # versions that are no numbers
+    except (TypeError, ValueError):  # version numbers in the header that cannot be parsed
         encode, content_type = choose_encoder("")
     return HttpResponse(encode(registry), content_type=content_type, headers={"Cache-Control": "no-store"})
 
 
 @cache
 def _guarded() -> Any:
-    """The same behind the API's authentication, permission, word of the project and throttle."""
+    """Return the view behind the API's authentication, permission, ``allow`` rule and throttle."""
     from rest_framework.negotiation import BaseContentNegotiation
 
     from ..api.base import ApiView
 
     class AnyFormat(BaseContentNegotiation):
-        """A scraper asks for formats that Django REST framework does not know; only errors are in one of its own."""
+        """Negotiation that accepts any format: scrapers request formats that Django REST framework does not support."""
 
         def select_parser(self, request: Any, parsers: Any) -> Any:
             return parsers[0]
@@ -83,14 +85,14 @@ def _guarded() -> Any:
             return renderers[0], renderers[0].media_type
 
     class Metrics(ApiView):
-        """The metrics, for those who may view the API."""
+        """Metrics for users who may view the API."""
 
         actions = {"GET": "view"}  # noqa: RUF012
         content_negotiation_class = AnyFormat
         schema = None  # type: ignore[assignment]
 
         def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
-            """The metrics."""
+            """Return the metrics."""
             return exposition(request)
 
     return Metrics.as_view()

@@ -1,1 +1,1 @@
-"""The views, one module for each kind of thing; each has its own ``urlpatterns``."""
+"""Views of the API, one module for each resource; each has its own ``urlpatterns``, included by ``api.urls``."""

@@ -1,4 +1,4 @@
-"""What requests about jobs may say: forms that read it, and serializers that tell the OpenAPI document of it."""
+"""Requests about jobs: forms that parse them, and serializers that describe them in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from ..shapes import AnyField, ListField, ObjectField, ResultSerializer, Said, S
 
 
 class When(Body):
-    """Another due time."""
+    """New due time."""
 
     delay = SecondsField(required=False, help_text="seconds from now, 0 or more")
     at = MomentField(required=False, help_text="ISO 8601 with offset, or Unix seconds")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """One of the two."""
+        """Check that exactly one of the two is given."""
         return _exactly_one(attrs, "delay", "at")
 
 
 class IdsWhen(When):
-    """Another due time for many."""
+    """New due time for many jobs."""
 
     ids = IdsField()
 
 
 class IdsOrAll(Body):
-    """Some jobs by their ids, or all of the queue."""
+    """Some jobs by their ids, or all jobs of the queue."""
 
     ids = IdsField(required=False)
     all = FlagField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """One of the two."""
+        """Check that exactly one of the two is given."""
         return _exactly_one(attrs, "ids", "all")
 
 
 class Nothing(Body):
-    """A verb that needs no words."""
+    """Empty body."""
 
 
 class _Graves(Body):
@@ -52,19 +52,19 @@ class _Graves(Body):
     all = FlagField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """One of the three."""
+        """Check that exactly one of the three is given."""
         return _exactly_one(attrs, "ids", "jobs", "all")
 
 
 class Kick(_Graves):
-    """What of the morgue is to come back, and how."""
+    """Jobs to bring back from the morgue, with options."""
 
     delay = SecondsField(required=False, help_text="how long from now they wait, seconds; default: not at all")
     per_second = PaceField(required=False, help_text="with `all`: how many fall due in a second; default: all at once")
     replace = FlagField(required=False, help_text="take the places of live plain jobs of the same ids")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """What goes together."""
+        """Check that the members are consistent."""
         found = super().validate(attrs)
         if "per_second" in found and not found.get("all"):
             raise serializers.ValidationError({"per_second": "this goes with all: true"})
@@ -72,12 +72,12 @@ class Kick(_Graves):
 
 
 class Discard(_Graves):
-    """What of the morgue is to be thrown away."""
+    """Jobs to delete from the morgue."""
 
     older_than = SecondsField(required=False, help_text="with `all`: only what was buried so many seconds ago")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """What goes together."""
+        """Check that the members are consistent."""
         found = super().validate(attrs)
         if "older_than" in found and not found.get("all"):
             raise serializers.ValidationError({"older_than": "this goes with all: true"})
@@ -137,9 +137,9 @@ class _JobSerializer(Said):
 
 
 class CallSerializer(_JobSerializer):
-    """A call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
+    """Call of a task, for queues of kind python. A merged task has `id`, `payload` and `score` instead of arguments.
 
-    Arguments are plain JSON, and arrive as they were sent.
+    Arguments are plain JSON and reach the task unchanged.
     """
 
     task = serializers.CharField(help_text="a task with @task(api=True)")
@@ -176,27 +176,27 @@ class ManySerializer(Said):
 
 
 class WhenSerializer(Said):
-    """Exactly one of the two."""
+    """New due time; exactly one of the two."""
 
     delay = SecondsField(required=False, help_text="seconds from now")
     at = MomentField(required=False)
 
 
 class OutcomeSerializer(Shape):
-    """What became of the job."""
+    """Outcome for the job."""
 
     outcome = serializers.ChoiceField(choices=("cancelled", "stopping", "outbox"))
 
 
 class MovedSerializer(Shape):
-    """What became of the job, and when it is due."""
+    """Outcome for the job, and its due time."""
 
     outcome = serializers.ChoiceField(choices=("moved", "outbox"))
     due = serializers.DateTimeField(allow_null=True, help_text="null if Redis has not heard of it yet")
 
 
 class ResultsSerializer(Shape):
-    """What became of each, in the order asked."""
+    """Outcome for each job, in the order of the request."""
 
     results = ResultSerializer(many=True)
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")

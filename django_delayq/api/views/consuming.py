@@ -1,4 +1,4 @@
-"""The consumer side for any language: take due jobs under a lease, and say how they ended."""
+"""Consumer endpoints for any language: reserve due jobs under a lease, and report how they ended."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _STALE: Final = (
 
 
 class _Reserving(ApiView):
-    """What both ways to reserve have in common."""
+    """Base of both reserve views."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
     def take(self, request: Request, names: tuple[str, ...], asked: Mapping[str, Any]) -> Response:
-        """The answer, or one that is to be awaited."""
+        """Return the response, or one that is to be awaited."""
         for name in names:
-            self.queue(name)  # asking for a queue must not bring it into being
+            self.queue(name)  # reserving must not create a queue
         if self._kept is not None:
             self._kept.keep_at_most(asked["ttr"])
         terms = Terms(asked["max"], asked["ttr"], asked["worker"] or _name_of(request))
@@ -66,7 +66,7 @@ class _Reserving(ApiView):
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """An answer that is not there yet is kept when it is, and no database is needed until then."""
+        """Hand the key's record to a waiting response, which stores itself, and close the database connections."""
         if isinstance(response, WaitingResponse):
             response.kept, self._kept = self._kept, None
             let_go_of_databases()
@@ -74,7 +74,7 @@ class _Reserving(ApiView):
 
 
 class Reserve(_Reserving):
-    """Jobs of one queue."""
+    """Reserve from one queue."""
 
     @extend_schema(
         operation_id="reserve",
@@ -93,17 +93,17 @@ class Reserve(_Reserving):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Take them."""
+        """Reserve jobs."""
         return self.take(request, (queue,), self.read(request, ReserveForm))
 
 
 class ReserveFromMany(_Reserving):
-    """Jobs of several queues."""
+    """Reserve from several queues."""
 
     names_queues: ClassVar[bool] = True
 
     def named_queues(self, request: Request) -> tuple[str, ...]:
-        """Return the queues to take jobs of."""
+        """Return the queues to reserve from."""
         names: tuple[str, ...] = self.read(request, ReserveFromManyForm)["queues"]
         return names
 
@@ -121,13 +121,13 @@ class ReserveFromMany(_Reserving):
         ],
     )
     def post(self, request: Request) -> Response:
-        """Take them."""
+        """Reserve jobs."""
         asked = self.read(request, ReserveFromManyForm)
         return self.take(request, asked["queues"], asked)
 
 
 class AckForm(Body):
-    """Jobs that are done."""
+    """Jobs to acknowledge."""
 
     jobs = AckField()
 
@@ -139,30 +139,30 @@ class FailForm(Body):
 
 
 class ReleaseForm(Body):
-    """Jobs that are given back."""
+    """Jobs to release."""
 
     jobs = ReleaseField()
 
 
 class BuryForm(Body):
-    """Jobs that can never succeed."""
+    """Jobs to bury."""
 
     jobs = BuryField()
 
 
 class TouchForm(Body):
-    """Jobs that are to be held longer."""
+    """Jobs whose leases are to be extended."""
 
     jobs = TouchField()
 
 
 class _Ending(ApiView):
-    """What all ends have in common."""
+    """Base of the views that end held jobs."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
     def end(self, request: Request, name: str, form: type[Body], how: settling.How) -> Response:
-        """Carries it out."""
+        """End the jobs and return the results."""
         queue = self.queue(name)
         jobs = self.read(request, form)["jobs"]
         seed = None if self._kept is None else self._kept.call()
@@ -176,7 +176,7 @@ _COUNTED: Final = OpenApiExample(
 
 
 class Ack(_Ending):
-    """Jobs that are done."""
+    """Acknowledgement of jobs."""
 
     @extend_schema(
         operation_id="ack",
@@ -188,12 +188,12 @@ class Ack(_Ending):
         examples=[OpenApiExample("one", request_only=True, value={"jobs": [_ONE]}), _COUNTED],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Done."""
+        """Acknowledge jobs."""
         return self.end(request, queue, AckForm, settling.acked)
 
 
 class Fail(_Ending):
-    """Jobs whose attempts failed."""
+    """Report of failed attempts."""
 
     @extend_schema(
         operation_id="fail",
@@ -226,12 +226,12 @@ class Fail(_Ending):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Failed."""
+        """Fail attempts."""
         return self.end(request, queue, FailForm, settling.failed)
 
 
 class Release(_Ending):
-    """Jobs that are given back."""
+    """Release of jobs."""
 
     @extend_schema(
         operation_id="release",
@@ -243,12 +243,12 @@ class Release(_Ending):
         examples=[OpenApiExample("for later", request_only=True, value={"jobs": [{**_ONE, "delay": 60}]}), _COUNTED],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Back."""
+        """Release jobs."""
         return self.end(request, queue, ReleaseForm, settling.released)
 
 
 class Bury(_Ending):
-    """Jobs that can never succeed."""
+    """Burial of jobs."""
 
     @extend_schema(
         operation_id="bury",
@@ -263,12 +263,12 @@ class Bury(_Ending):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Buried."""
+        """Bury jobs."""
         return self.end(request, queue, BuryForm, settling.buried)
 
 
 class Touch(ApiView):
-    """Jobs that are to be held longer."""
+    """Extension of leases."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
@@ -293,13 +293,13 @@ class Touch(ApiView):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Longer."""
+        """Extend leases."""
         found = self.queue(queue)
         return Response({"results": settling.touch(found, self.read(request, TouchForm)["jobs"])})
 
 
 def _name_of(request: Request) -> str:
-    """The user's name, as far as it can be stored as that of a holder."""
+    """Return the user's name, made fit to be stored as a holder's."""
     name = one_line(request.user.get_username())
     return name.encode()[:NAME_BYTES].decode(errors="ignore")
 

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can work. Anybody may ask, and is told nothing else."""
+"""Liveness and readiness checks. They need no credentials and return nothing but the state."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ logger: Final = logging.getLogger("django_delayq.api")
 
 #: seconds in which the database has to answer
 BUDGET: Final = 1.0
-#: any name: the script that is tried looks at a shard that need not be there, and changes nothing
+#: any name: the script only reads, and its shard need not exist
 _NOWHERE: Final = "readyz"
 
 
 def _open(view: Any) -> Any:
-    """For everybody, also where the project's middlewares ask for a login or a CSRF token."""
+    """Return the view open to everyone, even where the project's middlewares require a login or a CSRF token."""
     return login_not_required(csrf_exempt(outside_transactions(view)))
 
 
@@ -40,7 +40,7 @@ def _open(view: Any) -> Any:
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
-    """200 as long as the process answers at all; nobody is asked."""
+    """Return 200 as long as the process responds; no other system is checked."""
     return JsonResponse({"status": "ok"})
 
 
@@ -48,10 +48,10 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 if Redis answers and runs our scripts, and the databases of durable jobs answer, else 503.
+    """Return 200 if Redis runs our scripts and the databases of durable jobs answer, else 503.
 
-    Redis is waited for as long as after a commit (``OUTBOX["budget"]``, at most a second for each step), so no thread
-    is left behind with the question.
+    The timeout for Redis is the same as after a commit (``OUTBOX["budget"]``, at most a second for each step), so the
+    check leaves no thread blocked.
     """
     found = {"redis": _told("redis", redis_answers), "database": _told("database", databases_answer)}
     ready = all(said == "ok" for said in found.values())
@@ -59,10 +59,10 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
 
 def redis_answers() -> None:
-    """A PING and a script that only reads.
+    """Send a PING, and a script that only reads, to Redis.
 
     Raises:
-        DelayQError: Redis does not answer in time, or not as it should.
+        DelayQError: Redis does not answer in time, or not correctly.
     """
     broker = connections.swift_broker()
     with clear_errors():
@@ -72,12 +72,13 @@ def redis_answers() -> None:
 
 
 def databases_answer() -> None:
-    """A SELECT 1 to each database that has an outbox.
+    """Run SELECT 1 in each database that has an outbox.
 
-    A connection that broke since it was last used is made anew: its next user would do the same.
+    A connection that broke since its last use is reopened, as its next user would do.
 
     Raises:
-        DatabaseTrouble: one does not answer. QueueUnavailable: not in time.
+        DatabaseTrouble: a database does not answer.
+        QueueUnavailable: a database answered too late.
     """
     for alias in conf().outbox.databases:
         began = time.monotonic()
@@ -105,7 +106,7 @@ def _ask(connection: Any) -> None:
 
 
 def _told(what: str, ask: Callable[[], None]) -> str:
-    """ok or away; why it is away is for the log."""
+    """Return ok or away; the reason is only logged."""
     try:
         ask()
     except _TROUBLES as error:

@@ -1,4 +1,4 @@
-"""The history: hours, the series of the charts, a file, the pipeline's runs, and what the next day brings."""
+"""History endpoints: hours, series of the charts, CSV download, pipeline runs, and the forecast."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
 
 TAG: Final = "history"
-#: tasks of a summary
+#: maximum number of tasks in a summary
 _MOST_TASKS: Final = 200
 _LARGEST: Final = 2**63
 _CSV: Final = "text/csv"
@@ -80,8 +80,10 @@ class Hours(ApiView):
         examples=_example("list_hours"),
     )
     def get(self, request: Request) -> Response:
-        """The latest first. They are filled by the pipeline; queues that the project's own rule does not let the user
-        see are left out."""
+        """Return the hours, newest first.
+
+        The pipeline fills them. Queues that the project's own rule does not let the user see are left out.
+        """
         asked = self.read_query(request, HoursQuery)
         rows = bounded(wish_of(request, asked).rows(HourlyStat._default_manager.all()), asked)
         try:
@@ -105,15 +107,17 @@ class HistoryView(ApiView):
         examples=_example("get_history"),
     )
     def get(self, request: Request) -> Response:
-        """All hours that lie in it, in part or as a whole, in up to 170 slots; without `from` and `to` the last 24
-        hours."""
+        """Return the sums for the period in up to 170 slots; without `from` and `to` for the last 24 hours.
+
+        Every hour that lies in the period, wholly or in part, is included.
+        """
         asked = self.read_query(request, PeriodQuery)
         period = period_of(asked)
         return Response(_summary(summary(wish_of(request, asked, period), period)))
 
 
 class CsvRenderer(JSONRenderer):
-    """Says what the view answers with. It makes that itself; what is left for a renderer are problems."""
+    """Declares the content type of the view, which renders the CSV itself; only problems are rendered here."""
 
     media_type = _CSV
     format = "csv"
@@ -134,8 +138,10 @@ class HoursFile(ApiView):
         examples=[OpenApiExample("the beginning", ",".join(FIELDS) + "\r\n", response_only=True, media_type=_CSV)],
     )
     def get(self, request: Request) -> Any:
-        """All of them, the latest first, sent while they are read. A text that a spreadsheet would take for a formula
-        has an apostrophe before it."""
+        """Stream all hours, newest first.
+
+        A text that a spreadsheet would take for a formula is prefixed with an apostrophe.
+        """
         asked = self.read_query(request, PeriodQuery)
         rows = wish_of(request, asked).rows(HourlyStat._default_manager.all())
         return csvfile.response(request._request, bounded(rows, asked))
@@ -155,8 +161,11 @@ class Runs(ApiView):
         examples=_example("list_runs"),
     )
     def get(self, request: Request) -> Response:
-        """The latest first. Where the project has a rule of its own, runs about queues that it hides are left out, and
-        those about no certain queue have neither `detail` nor `error`."""
+        """Return the pipeline runs, newest first.
+
+        Where the project has a rule of its own, runs about queues that it hides are left out, and those without a queue
+        have neither `detail` nor `error`.
+        """
         asked = self.read_query(request, RunsQuery)
         limit = limit_of(asked["limit"])
         runs = visible_runs(request).filter(**_conditions(asked)).order_by("-pk")
@@ -179,8 +188,11 @@ class ForecastView(ApiView):
         examples=_example("get_forecast"),
     )
     def get(self, request: Request) -> Response:
-        """And when it will be done, if workers go on as in each queue's busiest hour of the last week. Queues that the
-        project's own rule does not let the user see are left out."""
+        """Return the jobs that fall due in each hour, and the expected backlog.
+
+        Workers are assumed to continue at the pace of each queue's busiest hour of the last week. Queues that the
+        project's own rule does not let the user see are left out.
+        """
         asked = self.read_query(request, QueueQuery)
         broker = brokers.broker()
         queues = [
@@ -199,10 +211,10 @@ class ForecastView(ApiView):
 
 
 def _conditions(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a query for runs.
+    """Return the filter conditions of a query for pipeline runs.
 
     Raises:
-        Problem: the cursor is none.
+        Problem: the cursor is invalid.
     """
     found: dict[str, Any] = {name: asked[name] for name in ("kind", "run_id") if asked[name]}
     if asked["state"]:

@@ -1,4 +1,4 @@
-"""Jobs: produce and list them, look at one, cancel and move it. Verbs for many are in :mod:`.moving`."""
+"""Job endpoints: produce, list, show, cancel and reschedule. Verbs for many jobs are in :mod:`.moving`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PRODUCE: Final = PolymorphicProxySerializer(
     serializers=[CallSerializer, BytesSerializer, ManySerializer],
     resource_type_field_name=None,
 )
-#: what is asked for as one is answered as one
+#: a request for one job gets one result, a request for many a list
 _PRODUCED: Final = PolymorphicProxySerializer(
     component_name="ProducedOneOrMany",
     serializers=[ProducedSerializer, ProducedManySerializer],
@@ -64,7 +64,7 @@ class Jobs(ApiView):
         examples=[OpenApiExample("one page", {"jobs": [], "cursor": None}, response_only=True)],
     )
     def get(self, request: Request, queue: str) -> Response:
-        """Live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
+        """Return live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
         query = self.read_query(request, JobsQuery)
         place, orders = STATES[query["state"] or "waiting"]
         return Response(Wish.of(query, place, orders).answer(self.queue(queue)))
@@ -123,10 +123,10 @@ class Jobs(ApiView):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """One job (201, or 200 if nothing new is there), or up to 1,000 as `jobs` (200).
+        """Store one job (201, or 200 if nothing new was stored), or up to 1,000 as `jobs` (200).
 
-        If one of many is wrong, nothing is stored. 202: Redis does not answer; durable jobs are in the database, and
-        Redis is told as soon as it does. Only tasks with `@task(api=True)` can be called.
+        If one of many is invalid, nothing is stored. 202: Redis is unavailable; durable jobs are in the database, and
+        are sent as soon as Redis answers. Only tasks with `@task(api=True)` can be called.
         """
         asked = request.data
         if not isinstance(asked, dict):
@@ -146,7 +146,7 @@ class Jobs(ApiView):
 
 
 class OneJob(ApiView):
-    """``queues/{queue}/jobs/{id}``; an id may hold any character."""
+    """``queues/{queue}/jobs/{id}``; an id may contain any character."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "DELETE": "operate", "PATCH": "operate"}
 
@@ -154,7 +154,7 @@ class OneJob(ApiView):
         operation_id="get_job", summary="One job", tags=[TAG], responses={200: JobSerializer, 404: ProblemSerializer}
     )
     def get(self, request: Request, queue: str, id: str) -> Response:
-        """The live job of this id, else the one that was buried last."""
+        """Return the live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
         inspector = brokers.broker().inspector
         view = inspector.get(live.name, ident, most_bytes=most_bytes())
@@ -170,8 +170,11 @@ class OneJob(ApiView):
         responses={200: OutcomeSerializer, 202: OutcomeSerializer, 404: ProblemSerializer},
     )
     def delete(self, request: Request, queue: str, id: str) -> Response:
-        """`cancelled`: it was waiting and is gone. `stopping`: it runs, hears of it with its next heartbeat, and is not
-        tried again. 202 `outbox`: Redis does not answer, and is told as soon as it does."""
+        """Cancel the job.
+
+        `cancelled`: it was waiting and is gone. `stopping`: it is running, is notified with its next heartbeat, and is
+        not retried. 202 `outbox`: Redis is unavailable; the job is cancelled as soon as it answers.
+        """
         live, ident = self.queue(queue), ident_of(id)
         (outcome,) = verbs.cancel(live, [ident])
         if outcome == verbs.GONE:
@@ -186,21 +189,26 @@ class OneJob(ApiView):
         responses={200: MovedSerializer, 202: MovedSerializer, 404: ProblemSerializer, 409: ProblemSerializer},
     )
     def patch(self, request: Request, queue: str, id: str) -> Response:
-        """What waits under the id, or waits for the end of a run, is due then. 409: it runs, and nothing waits."""
+        """Set the due time of the job that waits under the id, also of one that waits for the end of a running attempt.
+
+        409: the job is running, and nothing waits.
+        """
         due_ms, delay_ms = moving.due_of(self.read(request, When))
         live, ident = self.queue(queue), ident_of(id)
         (outcome,) = verbs.reschedule(live, [ident], due_ms, delay_ms)
         if outcome == verbs.NOT_WAITING:
             raise _not_waiting(live, ident)
-        due = due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)  # Redis's clock decides
+        due = (
+            due_ms if due_ms is not None else time.time() * 1000 + (delay_ms or 0)
+        )  # approximate: Redis's clock decides
         return Response({"outcome": outcome, "due": values.moment(due)}, status=_status(outcome))
 
 
 def ident_of(text: str) -> str:
-    """The id of an address.
+    """Return the validated id from the URL.
 
     Raises:
-        Problem: it can be none, so there is no such job.
+        Problem: it is not a valid id, so there is no such job.
     """
     try:
         return check_id(text)
@@ -209,7 +217,10 @@ def ident_of(text: str) -> str:
 
 
 def location(request: Request, asked: str, queue: str, ident: str) -> str:
-    """The address of a job. What stands for a folder (``.``, ``..``) clients would take out of a path."""
+    """Return the URL of a job.
+
+    Clients remove ``.`` and ``..`` from a path, so these ids go into the query.
+    """
     jobs = quote(request.path.removesuffix(f"{asked}/jobs")) + f"{queue}/jobs"
     return f"{jobs}?id={ident}" if ident in (".", "..") else f"{jobs}/{quote(ident, safe='')}"
 

@@ -1,4 +1,4 @@
-"""The morgue: jobs whose attempts are used up, or that were cut short. List them, bring them back, throw them away."""
+"""Morgue endpoints: jobs whose attempts are used up or that were buried early. List, restore and delete them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Morgue(ApiView):
         responses={200: JobsPageSerializer},
     )
     def get(self, request: Request, queue: str) -> Response:
-        """Records in the order in which they were buried, or by id. An id may have several."""
+        """Return records in the order in which they were buried, or by id. An id may have several."""
         return Response(Wish.of(self.read_query(request, MorgueQuery), *MORGUE).answer(self.queue(queue)))
 
 
@@ -56,9 +56,11 @@ class Graves(ApiView):
         responses={200: JobsPageSerializer, 404: ProblemSerializer},
     )
     def get(self, request: Request, queue: str, id: str) -> Response:
-        """Up to 250, page by page, the one that was buried last first. A page ends with the record by which it holds a
-        MiB, so it may have fewer than `limit`. Arguments are masked, and left out (`cut`) if they are larger than a MiB
-        and than `MAX_ARGS_BYTES` of the settings."""
+        """Return the records of an id, page by page, up to 250 each, the last buried first.
+
+        A page ends with the record that brings it to a MiB, so it may have fewer than `limit`. Arguments are masked,
+        and left out (`cut`) if they are larger than both a MiB and `MAX_ARGS_BYTES` of the settings.
+        """
         query = self.read_query(request, GravesQuery)
         return Response(graves_page(self.queue(queue), ident_of(id), query))
 
@@ -81,7 +83,7 @@ class KickView(ApiView):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Their failures are forgotten. `kicked`, `live` (a live job of the id stands in the way) or `gone`."""
+        """Bring jobs back and reset their failures. `kicked`, `live` (a live job has the same id) or `gone`."""
         asked, live = self.read(request, Kick), self.queue(queue)
         delay_ms, replace = asked.get("delay", 0), asked.get("replace", False)
         if "all" in asked:
@@ -118,7 +120,7 @@ class DiscardView(ApiView):
         ],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """`discarded`, or `gone`: it was not there."""
+        """Delete records. `discarded`, or `gone`: there was no such record."""
         asked, live = self.read(request, Discard), self.queue(queue)
         if "all" in asked:
             age = asked.get("older_than")
@@ -133,7 +135,7 @@ class DiscardView(ApiView):
 
 
 def _wanted(asked: dict[str, Any]) -> list[tuple[str, bytes | None]]:
-    """``(id, key)`` pairs; without a key the record that was buried last is meant."""
+    """Return ``(id, key)`` pairs; a pair without a key means the record that was buried last."""
     graves: list[tuple[str, bytes | None]] | None = asked.get("jobs")
     return [(ident, None) for ident in asked["ids"]] if graves is None else graves
 

@@ -1,7 +1,7 @@
-"""Verbs for many live jobs of a queue: cancel, reschedule, run now, and what becomes of the failed ones.
+"""Verbs for many live jobs of a queue: cancel, reschedule, run now, kill or delete the failed ones.
 
-Ids stand in bodies, because they may hold any character. With ``{"all": true}`` a verb stops after about ten seconds
-and says ``complete: false``: the same call goes on with the rest.
+Ids are sent in bodies, because they may contain any character. With ``{"all": true}`` a verb stops after about ten
+seconds and returns ``complete: false``: the same call resumes with the rest.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TAG: Final = "jobs"
 
 
 def either(name: str) -> PolymorphicProxySerializer:
-    """The answer of a verb that takes ids or all."""
+    """Return the response schema of a verb that takes ids or all."""
     return PolymorphicProxySerializer(
         component_name=name, serializers=[ResultsSerializer, BulkSerializer], resource_type_field_name=None
     )
 
 
-#: examples of what is asked and answered
+#: request examples
 ASKED: Final = [
     OpenApiExample("some", {"ids": ["order-17", "order-18"]}, request_only=True),
     OpenApiExample("all of the queue", {"all": True}, request_only=True),
@@ -59,8 +59,11 @@ class Cancel(_Verb):
         examples=ASKED,
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Jobs by their ids (`cancelled`, `stopping`, `gone`, or `outbox` while Redis is away), or all that wait; those
-        that run are left alone then."""
+        """Cancel jobs by their ids, or all waiting jobs.
+
+        Outcomes by id: `cancelled`, `stopping`, `gone`, or `outbox` while Redis is unavailable. With `all`, running
+        jobs are left alone.
+        """
         asked, live = self.read(request, IdsOrAll), self.queue(queue)
         if "all" in asked:
             return Response(verbs.cancel_all(live))
@@ -79,7 +82,10 @@ class Reschedule(_Verb):
         examples=[OpenApiExample("in an hour", {"ids": ["order-17"], "delay": 3600}, request_only=True)],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """`moved`, `not_waiting` (there is no such job, or it runs), or `outbox` while Redis is away."""
+        """Set a new due time for jobs.
+
+        Outcomes: `moved`, `not_waiting` (no such job, or it is running), or `outbox` while Redis is unavailable.
+        """
         asked, live = self.read(request, IdsWhen), self.queue(queue)
         due_ms, delay_ms = due_of(asked)
         return Response(each(asked["ids"], verbs.reschedule(live, asked["ids"], due_ms, delay_ms, self._kept)))
@@ -97,7 +103,10 @@ class RunNow(_Verb):
         examples=ASKED,
     )
     def post(self, request: Request, queue: str) -> Response:
-        """`moved`, `not_waiting` or `outbox`, as for reschedule. What is overdue keeps its place."""
+        """Make jobs due now.
+
+        Outcomes: `moved`, `not_waiting` or `outbox`, as for reschedule. Overdue jobs keep their places.
+        """
         asked, live = self.read(request, IdsOrAll), self.queue(queue)
         if "all" in asked:
             return Response(verbs.run_all_now(live))
@@ -108,7 +117,7 @@ class _Failed(_Verb):
     act: Callable[..., dict[str, int]]
 
     def answer(self, request: Request, queue: str) -> Response:
-        """Does it to all jobs that have failed."""
+        """Apply the verb to all failed jobs."""
         self.read(request, Nothing)
         live, act = self.queue(queue), type(self).act
         return Response(verbs.swept(lambda progress: act(live, progress=progress)))
@@ -127,7 +136,7 @@ class KillFailed(_Failed):
         responses={200: BulkSerializer},
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Waiting jobs that have failed go to the morgue (`killed`); those that run are left alone."""
+        """Bury waiting jobs that have failed (`killed`); running ones are left alone."""
         return self.answer(request, queue)
 
 
@@ -144,21 +153,21 @@ class DeleteFailed(_Failed):
         responses={200: BulkSerializer},
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Waiting jobs that have failed go for good (`deleted`); those that run are left alone."""
+        """Delete waiting jobs that have failed (`deleted`); running ones are left alone."""
         return self.answer(request, queue)
 
 
 def each(idents: Sequence[str], outcomes: Sequence[str]) -> dict[str, Any]:
-    """The answer about jobs that were named."""
+    """Return the response body for jobs named by id."""
     results = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
     return {"results": results, "counts": dict(Counter(outcomes))}
 
 
 def due_of(asked: dict[str, Any]) -> tuple[int | None, int | None]:
-    """``(due_ms, delay_ms)`` of a checked request, of which one is None.
+    """Return ``(due_ms, delay_ms)`` of a validated request; one of them is None.
 
     Raises:
-        InvalidJob: a moment that cannot be meant.
+        InvalidJob: the moment is out of range.
     """
     if "delay" in asked:
         return None, asked["delay"]
@@ -167,7 +176,7 @@ def due_of(asked: dict[str, Any]) -> tuple[int | None, int | None]:
 
 
 def queue_verb(word: str, view: Any) -> URLPattern:
-    """The address of a verb of a queue."""
+    """Return the URL pattern of a verb of a queue."""
     found: URLPattern = path(f"queues/<str:queue>/{word}", view.as_view(), name=word)
     return found
 

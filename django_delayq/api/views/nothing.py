@@ -1,4 +1,4 @@
-"""What is no address of the API."""
+"""Fallback view for unknown API paths."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @extend_schema(exclude=True)
 class Nothing(ApiView):
-    """404, for those who may come in at all."""
+    """404 for authenticated users; others get 401 or 403."""
 
     permission_classes = (IsAuthenticated,)
     throttle_classes = ()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Whatever the method, there is nothing here."""
+        """Raise NotFound for every method."""
         super().initial(request, *args, **kwargs)
         raise NotFound("there is nothing at this address; GET v1/openapi.json tells what there is")

@@ -1,4 +1,4 @@
-"""Queues: which there are and what lies in them; make, limit, pause, reshard and delete them."""
+"""Queue endpoints: list, show, create, limit, pause, reshard and delete queues."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MAIL: Final = {
 
 
 class Queues(ApiView):
-    """All queues."""
+    """``queues``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "admin"}
 
@@ -69,7 +69,7 @@ class Queues(ApiView):
         responses={200: PolymorphicProxySerializer("QueueList", [QueuesSerializer, QueueNamesSerializer], None)},
     )
     def get(self, request: Request) -> Response:
-        """Names, or everything."""
+        """Return the names only, or the queues with their counts."""
         asked = self.read_query(request, ListQuery)
         broker = brokers.broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
@@ -103,7 +103,7 @@ class Queues(ApiView):
         ],
     )
     def post(self, request: Request) -> Response:
-        """Make it, or say that it is there."""
+        """Create the queue unless it exists."""
         asked = self.read(request, NewQueueForm)
         name = asked.pop("name")
         queue, made = policy.make(brokers.broker(), name, asked)
@@ -111,7 +111,7 @@ class Queues(ApiView):
 
 
 class OneQueue(ApiView):
-    """One queue."""
+    """``queues/{queue}``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "PATCH": "operate", "DELETE": "admin"}
 
@@ -124,7 +124,7 @@ class OneQueue(ApiView):
         responses={200: QueueDetailSerializer, 404: _NOT_FOUND},
     )
     def get(self, request: Request, queue: str) -> Response:
-        """Everything about it."""
+        """Return the queue with all details."""
         return Response(policy.in_detail(live(queue), MOST_SHARDS_SHOWN))
 
     @extend_schema(
@@ -149,7 +149,7 @@ class OneQueue(ApiView):
         ],
     )
     def patch(self, request: Request, queue: str) -> Response:
-        """New limits."""
+        """Change the limits."""
         asked = self.read(request, LimitsForm)
         broker, name = brokers.broker(), live(queue).name
         if asked and connections.is_configured(name):
@@ -176,18 +176,18 @@ class OneQueue(ApiView):
         },
     )
     def delete(self, request: Request, queue: str) -> Response:
-        """Gone, if it is empty or ``force`` says so."""
+        """Delete the queue if it is empty or ``force`` is true."""
         force = self.read_query(request, DeleteQuery)["force"]
         name = live(queue).name
         if not brokers.broker().delete_queue(name, force=force):
             raise queue_not_found(name)
-        if force:  # what waits in the database would bring it back
+        if force:  # outbox rows would re-create it
             forget_queue(conf().outbox.databases, name)
         return Response(status=204)
 
 
 class Pause(ApiView):
-    """Stop a queue."""
+    """``queues/{queue}/pause``."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
@@ -202,12 +202,12 @@ class Pause(ApiView):
         examples=[OpenApiExample("for workers", request_only=True, value={"direction": "out"})],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """Paused from now on."""
+        """Pause the queue."""
         return order(self, request, queue, "pause")
 
 
 class Resume(ApiView):
-    """Let a queue go on."""
+    """``queues/{queue}/resume``."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
@@ -220,12 +220,12 @@ class Resume(ApiView):
         examples=[OpenApiExample("altogether", request_only=True, value={"direction": "both"})],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """It goes on."""
+        """Resume the queue."""
         return order(self, request, queue, "resume")
 
 
 class Reshard(ApiView):
-    """Another number of shards."""
+    """``queues/{queue}/reshard``."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
 
@@ -241,7 +241,7 @@ class Reshard(ApiView):
         examples=[OpenApiExample("eight", request_only=True, value={"shards": 8})],
     )
     def post(self, request: Request, queue: str) -> Response:
-        """The new layout."""
+        """Change the number of shards and return the new layout."""
         asked = self.read(request, ReshardForm)
         name = live(queue).name
         brokers.broker().reshard(name, asked["shards"])
@@ -249,7 +249,7 @@ class Reshard(ApiView):
 
 
 def order(view: ApiView, request: Request, queue: str, verb: str) -> Response:
-    """Pause or resume."""
+    """Pause or resume a queue and return it."""
     direction = view.read(request, DirectionForm)["direction"]
     name = live(queue).name
     getattr(brokers.broker(), verb)(name, direction)
@@ -257,10 +257,10 @@ def order(view: ApiView, request: Request, queue: str, verb: str) -> Response:
 
 
 def live(name: str) -> Queue:
-    """The queue as the registry has it now, whoever changed it.
+    """Return the queue as currently registered, including changes by other processes.
 
     Raises:
-        Problem: there is none.
+        Problem: there is no such queue.
     """
     found = brokers.broker().known_queue(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""The document of the API itself."""
+"""Endpoint of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HERE: Final = "v1/openapi.json"
 
 
 class Schema(ApiView):
-    """The OpenAPI document."""
+    """``openapi.json``."""
 
     actions: ClassVar = {"GET": "view"}
 
@@ -42,9 +42,9 @@ class Schema(ApiView):
         ],
     )
     def get(self, request: Request) -> Response:
-        """The document, for the place where the project included this API."""
+        """Return the document, its server URL being the path under which the project included this API."""
         self.read_query(request, Body)
-        # The path as the client asked for it: with what a proxy or the project put in front of it.
+        # The path as the client requested it, with any prefix added by a proxy or the project.
         return Response(document(request.path.removesuffix(_HERE)))
 
 

@@ -1,4 +1,4 @@
-"""Figures: a few of each queue, and everything."""
+"""Statistics endpoints: three numbers for each queue, and the full status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TAGS: Final = ["figures"]
 
 
 class LengthsSerializer(Shape):
-    """A queue in three numbers."""
+    """Length, morgue length and lag of a queue."""
 
     length = serializers.IntegerField(help_text="jobs that wait, due or not")
     morgue_length = serializers.IntegerField()
@@ -35,14 +35,14 @@ class LengthsSerializer(Shape):
 
 
 class StatsSerializer(Shape):
-    """All queues in three numbers each. The total lag is the longest."""
+    """Length, morgue length and lag of all queues. The total lag is the longest."""
 
     total = LengthsSerializer()
     by_queue = serializers.DictField(child=LengthsSerializer())
 
 
 class StatusSerializer(Shape):
-    """Everything that is known. New members may come with any release."""
+    """Full status. Any release may add members."""
 
     now = serializers.DateTimeField(help_text="Redis's clock")
     totals = ObjectField(help_text="of all queues; `busy` of `threads` run something")
@@ -54,7 +54,7 @@ class StatusSerializer(Shape):
 
 
 class Stats(ApiView):
-    """A few figures."""
+    """``stats``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
@@ -77,7 +77,7 @@ class Stats(ApiView):
         ],
     )
     def get(self, request: Request) -> Response:
-        """Three numbers of each queue, and of all."""
+        """Return three numbers for each queue and in total."""
         broker = brokers.broker()
         queues = [queue for queue in broker.queues() if may_use(request, "view", queue.name)]
         found = broker.inspector.all_counts(queues=queues)
@@ -85,7 +85,7 @@ class Stats(ApiView):
 
 
 class Status(ApiView):
-    """All figures."""
+    """``status``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
@@ -98,12 +98,12 @@ class Status(ApiView):
         responses={200: StatusSerializer},
     )
     def get(self, request: Request) -> Response:
-        """The whole snapshot."""
+        """Return the whole snapshot."""
         return Response(Visible(request).snapshot(status.take(brokers.broker(), recurring=True)).as_json())
 
 
 def lengths(*counts: Counts) -> dict[str, float]:
-    """Some queues together in three numbers."""
+    """Return length, morgue length and lag of several queues together."""
     return {
         "length": sum(one.delayed + one.ready for one in counts),
         "morgue_length": sum(one.morgue for one in counts),

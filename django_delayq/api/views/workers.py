@@ -1,7 +1,7 @@
-"""Worker processes: which live, what they run now, and what they are told.
+"""Worker endpoints: list and show worker processes, and send them commands.
 
-What the threads of a worker run is what it said with its last heartbeat, at most 64 jobs. When the leases of these end
-is looked up in Redis, and only where one worker is shown: it costs a round trip more.
+The running jobs are those a worker reported with its last heartbeat, at most 64. The ends of their leases are read from
+Redis only where one worker is shown, since that costs another round trip.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOLD: Final = (
 
 
 class RunningJobSerializer(Shape):
-    """What one thread ran at the last heartbeat."""
+    """Job that one thread ran at the last heartbeat."""
 
     slot = serializers.IntegerField(help_text="number of the thread")
     queue = serializers.CharField()
@@ -54,7 +54,7 @@ class RunningJobSerializer(Shape):
 
 
 class WorkerSerializer(Shape):
-    """A worker process, as it last said."""
+    """Worker process as of its last heartbeat."""
 
     name = serializers.CharField()
     host = serializers.CharField()
@@ -80,14 +80,14 @@ class WorkersSerializer(Shape):
 
 
 class ToldSerializer(Shape):
-    """What a worker was told."""
+    """Command sent to a worker."""
 
     worker = serializers.CharField()
     told = serializers.ChoiceField(("stop", "drain", "dump"))
 
 
 class DumpSerializer(Shape):
-    """What all threads of a worker were doing."""
+    """Stacks of all threads of a worker."""
 
     worker = serializers.CharField()
     taken = serializers.DateTimeField(allow_null=True)
@@ -95,7 +95,7 @@ class DumpSerializer(Shape):
 
 
 class Workers(ApiView):
-    """All of them."""
+    """``workers``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
@@ -103,14 +103,14 @@ class Workers(ApiView):
         operation_id="list_workers", summary="List the worker processes", tags=_TAGS, responses={200: WorkersSerializer}
     )
     def get(self, request: Request) -> Response:
-        """Those that are registered, the lost ones too."""
+        """Return all registered workers, including lost ones."""
         broker = brokers.broker()
         now_ms, seen = broker.now_ms(), Visible(request)
         return Response({"workers": [described(seen.worker(worker_status(said, now_ms))) for said in broker.workers()]})
 
 
 class OneWorker(ApiView):
-    """One of them."""
+    """``workers/{worker}``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
@@ -121,7 +121,7 @@ class OneWorker(ApiView):
         responses={200: WorkerSerializer, 404: _NOT_FOUND},
     )
     def get(self, request: Request, worker: str) -> Response:
-        """It, and when its leases end."""
+        """Return the worker, with the ends of its leases."""
         broker = brokers.broker()
         now_ms = broker.now_ms()
         for said in broker.workers():
@@ -132,20 +132,20 @@ class OneWorker(ApiView):
 
 
 class _Tell(ApiView):
-    """Something that a worker is told."""
+    """Base of the views that send a worker a command."""
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
     word: ClassVar[str] = ""
 
     def tell(self, worker: str) -> Response:
-        """202, when it is on its way."""
+        """Send the command; 202 once it is queued."""
         if not brokers.broker().tell_worker(worker, self.word):
             raise unknown(worker)
         return Response({"worker": worker, "told": self.word}, status=202)
 
 
 class Stop(_Tell):
-    """End it."""
+    """``workers/{worker}/stop``."""
 
     word = "stop"
 
@@ -159,12 +159,12 @@ class Stop(_Tell):
         responses={202: ToldSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request, worker: str) -> Response:
-        """Tells it."""
+        """Send the command."""
         return self.tell(worker)
 
 
 class Drain(_Tell):
-    """Nothing new for it."""
+    """``workers/{worker}/drain``."""
 
     word = "drain"
 
@@ -177,12 +177,12 @@ class Drain(_Tell):
         responses={202: ToldSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request, worker: str) -> Response:
-        """Tells it."""
+        """Send the command."""
         return self.tell(worker)
 
 
 class Dump(_Tell):
-    """What its threads are doing."""
+    """``workers/{worker}/dump``."""
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "operate"}
     word = "dump"
@@ -196,7 +196,7 @@ class Dump(_Tell):
         responses={202: ToldSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request, worker: str) -> Response:
-        """Tells it."""
+        """Send the command."""
         return self.tell(worker)
 
     @extend_schema(
@@ -223,7 +223,7 @@ class Dump(_Tell):
         ],
     )
     def get(self, request: Request, worker: str) -> Response:
-        """The latest."""
+        """Return the latest stacks."""
         found = brokers.broker().dump_of(worker)
         if found is None:
             raise Problem(
@@ -237,12 +237,17 @@ class Dump(_Tell):
 
 
 def unknown(worker: str) -> Problem:
-    """404: no such worker is registered."""
+    """Return a 404 problem: no such worker is registered."""
     return Problem(404, "not_found", f"there is no worker {worker[:300]!r}; GET v1/workers lists those that there are")
 
 
 def described(worker: WorkerStatus, ends: Mapping[tuple[str, str], int] | None = None) -> dict[str, Any]:
-    """A worker as JSON; ``ends``: (queue, id) → end of the lease, Unix ms, where they were looked up."""
+    """Return a worker as JSON.
+
+    Args:
+        worker: the worker.
+        ends: (queue, id) → end of the lease, Unix ms; None = they were not looked up.
+    """
     return {
         "name": worker.name,
         "host": worker.host,
@@ -274,7 +279,7 @@ def described(worker: WorkerStatus, ends: Mapping[tuple[str, str], int] | None =
 
 
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:
-    """(queue, id) → end of the lease, Unix ms, of the jobs that the worker ran and still holds."""
+    """Return (queue, id) → end of the lease, Unix ms, for the jobs that the worker ran and still holds."""
     queues = {queue.name: queue for queue in broker.queues()}
     wanted = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
     leases = broker.inspector.leases(wanted)
@@ -287,7 +292,7 @@ def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], in
 
 urlpatterns: list[URLPattern] = [
     path("workers", Workers.as_view(), name="workers"),
-    # A name is made of a host's name and whatever a project puts into it; the verbs come first.
+    # Worker names may contain slashes (host name, project settings), so the verbs come first.
     path("workers/<path:worker>/stop", Stop.as_view(), name="worker_stop"),
     path("workers/<path:worker>/drain", Drain.as_view(), name="worker_drain"),
     path("workers/<path:worker>/dump", Dump.as_view(), name="worker_dump"),
