@@ -130,7 +130,7 @@ def _listed(jobs: Sequence[ScheduledJob]) -> list[str]:
 
 
 def _equal(has: Any, wanted: Any, stored: Callable[[Any], Any] | None) -> bool:
-    """Return True if the values are equal as they are, or after ``wanted`` was stored and read (tuples become lists)."""
+    """Return True if the values are equal, directly or after ``wanted`` was stored and read (tuples become lists)."""
     if has == wanted:
         return True
     if stored is None:

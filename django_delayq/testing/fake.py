@@ -194,7 +194,7 @@ class Fake:
         return self.clock.travel(delta)
 
     def fail_next(self, task: Task | str, error: Error, times: int = 1) -> None:
-        """Make the next ``times`` attempts of ``task`` raise ``error`` (an exception or class) instead of running it."""
+        """Make the next ``times`` attempts of ``task`` raise ``error`` (an exception or class) instead of running."""
         self._faults.order(task, error, times)
 
     def redis_down(self) -> AbstractContextManager[None]:
