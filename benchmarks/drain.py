@@ -28,7 +28,7 @@ SNAPSHOT_DB = 1
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One drain: seconds with and without start-up, CPU seconds of both sides, Redis calls per job (scripts' too)."""
+    """Result of a drain: seconds with and without start-up, CPU seconds of both sides, Redis calls per job."""
 
     jobs: int
     seconds: float

@@ -37,9 +37,7 @@ def doze(seconds: float) -> None:
     time.sleep(seconds)
 
 
-if (
-    "BENCH_BATCH" in os.environ
-):  # only if it is measured, because a worker polls the shards of every queue that it knows
+if "BENCH_BATCH" in os.environ:  # only if it is measured, because a worker polls the shards of every known queue
 
     @task(name="merged", merge=True, shards=5, batch_size=int(os.environ["BENCH_BATCH"]))
     def merged(payloads_by_id: dict[str, list[str]]) -> None:

@@ -205,7 +205,7 @@ def limit_to(
     scene: Mapping[Place, Stream],
     walk: Callable[[Place, str, int], str],
 ) -> Positions:
-    """Return the end positions, reduced so that at most ``most`` events lie before them.
+    """Return the end positions, moved back so that at most ``most`` events are read in all.
 
     Shards with few events are read completely, the others get equal shares. If there are more shards than events, those
     furthest behind come first.

@@ -1,4 +1,4 @@
-"""The example shop as a Django app."""
+"""Example shop as a Django app."""
 
 from __future__ import annotations
 

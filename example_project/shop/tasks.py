@@ -49,7 +49,7 @@ def cancel_order(order_id: int) -> None:
 
 @task(queue="notifications", max_attempts=5, timeout=30)
 def remind_customer(order_id: int) -> None:
-    """Tell the customer of an unpaid order that it will be cancelled soon."""
+    """Remind the customer of an unpaid order that it will be cancelled soon."""
     with transaction.atomic():
         order = Order.objects.select_for_update().select_related("customer").filter(pk=order_id).first()
         if order is None or order.status != Order.Status.PLACED:

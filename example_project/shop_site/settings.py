@@ -24,7 +24,7 @@ DELAYQ = {
     "EMBEDDED_DIR": BASE_DIR / ".delayq",
     "PREFIX": "shop",
     "WORKER": {"grace": 5.0},  # no task of this shop runs longer
-    "CONTEXT": {"request": "shop.tracing.request_id"},  # the worker knows the request that a job comes from
+    "CONTEXT": {"request": "shop.tracing.request_id"},  # jobs carry the id of the request that scheduled them
     "QUEUES": {"greetings": {"shards": 4}},  # there are many nightly greetings
     # Events wait in Redis until the history reads them; maximum number per shard.
     "EVENTS": {"cap": int(os.environ.get("SHOP_EVENTS_CAP", "50000"))},

@@ -82,7 +82,7 @@ class ClusterBox:
         return Move(self, slot, self.owner(slot), target)
 
     def a_key_of(self, node: RedisBox) -> str:
-        """Return a key that lies on this master now."""
+        """Return a key whose slot this master holds now."""
         return next(key for key in map(str, range(SLOTS)) if self.node_of(key) is node)
 
     def owner(self, slot: int) -> RedisBox:
@@ -117,7 +117,7 @@ class ClusterBox:
         return self
 
     def add_master(self) -> RedisBox:
-        """Add a master without slots, and wait until every node knows it."""
+        """Add a master without slots, and wait until every node lists it."""
         added = self._box().start()
         added.client().execute_command("CLUSTER", "MEET", *self.nodes[0].address)
         self.nodes.append(added)

@@ -63,7 +63,7 @@ class SentinelBox:
         return self.second if self.master is self.first else self.first
 
     def start(self) -> SentinelBox:
-        """Start all three; return when the replica is in sync and the sentinel knows it."""
+        """Start all three; return when the replica is in sync and registered with the sentinel."""
         self.first.start()
         self.second.start()
         self.second.client().execute_command("REPLICAOF", *map(str, self.first.address))
