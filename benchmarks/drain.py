@@ -28,7 +28,10 @@ SNAPSHOT_DB = 1
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Result of a drain: seconds with and without start-up, CPU seconds of both sides, Redis calls per job."""
+    """Result of a drain: seconds with and without start-up, CPU seconds of both sides, Redis calls per job.
+
+    Calls made by scripts are included.
+    """
 
     jobs: int
     seconds: float
