@@ -42,11 +42,7 @@ JOBS: Final = _columns(
     ("reason", StringType(), False),  # why it was moved to the morgue
     ("error_class", StringType(), False),  # of the last error
     ("error", StringType(), False),  # its message
-    (
-        "payloads",
-        IntegerType(),
-        False,
-    ),  # number of payloads of a merged job; of a gated one those that the present attempt does not have
+    ("payloads", IntegerType(), False),  # how many, if merged; of a gated job without those of the attempt
 )
 #: columns that are constant within one place of a shard
 OF_PART: Final = frozenset({"queue", "shard", "state"})
