@@ -235,9 +235,7 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
                 yield gathered
                 gathered = []
     finally:
-        if (
-            asked is not None
-        ):  # the rest is not needed, but the response must be read before the connection is returned to the pool
+        if asked is not None:  # the rest is not needed, but the connection must be returned without half a reply on it
             with suppress(DelayQError):
                 asked()
     if gathered:

@@ -66,10 +66,7 @@ class Files:
         # By default a malformed line is read as a row of nulls, which would become an unwanted job.
         said = {"mode": "FAILFAST"} if self.format in ("csv", "json") else {}
         if self.format == "csv":
-            said |= {
-                "header": str(self.header).lower(),
-                "escape": '"',
-            }  # quotes are doubled, as other programs write them
+            said |= {"header": str(self.header).lower(), "escape": '"'}  # other programs double quotes
         reader = spark.read.options(**{**said, **dict(self.options)})
         if self.schema is not None:
             reader = reader.schema(self.schema)

@@ -185,7 +185,7 @@ class Reconciliation:
         found = fixed(rows.join(graves, _ID, "left"))
         buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD).isNotNull()
         missing = found.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
-        if self._options.jobs.payload is None:  # two rows that share a plain job are one
+        if self._options.jobs.payload is None:  # rows that share a plain job count once
             missing = fixed(missing.dropDuplicates([_ID]))
         first = missing.select(_ID).distinct().orderBy(_ID).limit(FIRST).toArrow().column(0).to_pylist()
         wrong = found.where(bad).select(_ID, _BAD).orderBy(_ID).limit(FIRST).toArrow().to_pylist()
@@ -328,9 +328,7 @@ class Reconciliation:
 
         try:
             return int(seen.get["n"])
-        except (
-            Py4JError
-        ):  # Spark drops the observation if it finds out during execution that there is nothing to compare
+        except Py4JError:  # Spark drops the observation when it finds that there is nothing to compare
             return self._rows(self._cutoff()).count()
 
 

@@ -128,9 +128,7 @@ class Sender:
             self._refuse(batch, bad)
             batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
         texts = batch.column("queue").cast(pa.string())
-        if (
-            self._wanted.queue is not None
-        ):  # filled in before the rows are grouped by queue, so that such rows keep their order
+        if self._wanted.queue is not None:  # before rows are grouped by queue, so that they keep their order
             texts = pc.fill_null(texts, self._wanted.queue)
         # One queue after the other; the rows of each keep their order.
         for said in pc.unique(texts).to_pylist():

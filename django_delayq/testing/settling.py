@@ -88,9 +88,7 @@ def _finish_run(shard: Shard, ident: str, live: Live) -> None:
 def _put_rest(shard: Shard, ident: str, live: Live) -> None:
     """Make the payloads left over by a merged job's attempt a new generation, due now."""
     digest = hashlib.sha1(live.content.key, usedforsecurity=False).digest()
-    content = replace(
-        live.content, key=bytes((digest[0] & 0x7F,)) + digest[1:16]
-    )  # clear the bit that marks durable keys
+    content = replace(live.content, key=bytes((digest[0] & 0x7F,)) + digest[1:16])  # not marked as durable
     if live.gate:
         content = replace(content, priority=live.gate.content.priority)
     shard.wait(ident, Live(content, shard.due(shard.now_ms), waiting=live.waiting))
