@@ -1,4 +1,4 @@
-"""The command line: ``python -m benchmarks drain --quick``."""
+"""Command line of the benchmarks: ``python -m benchmarks drain --quick``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; 1 when ``--strict`` and a bar was missed or a benchmark failed."""
+    """Run the requested benchmarks; return 1 if one failed, or if a bar was missed under ``--strict``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="+", choices=(*NAMES, "all"), metavar=f"{{{','.join((*NAMES, 'all'))}}}")
     parser.add_argument("--quick", action="store_true", help="a small run that only shows that everything works")

@@ -1,4 +1,4 @@
-"""``schedule_many`` against the same insertion (ZADD + HSET of equal bytes, chunks of 250) by a bare script."""
+"""Benchmark of ``schedule_many`` against a bare script (ZADD + HSET of equal bytes, chunks of 250)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATIO = 0.7
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Both in processes of their own, on an empty database; rounds are interleaved. ``only`` is not used."""
+    """Run both in processes of their own, on an empty database, in interleaved rounds. ``only`` is not used."""
     jobs = jobs or (2_000 if quick else 100_000)
     rounds = rounds or (1 if quick else 5)
     commands = {

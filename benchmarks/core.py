@@ -1,4 +1,4 @@
-"""The queue used directly, without Django: what several benchmarks share."""
+"""Direct use of the queue without Django, shared by several benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY_SECONDS = 30.0
 
 @contextlib.contextmanager
 def broker_on(server: Server) -> Iterator[Broker]:
-    """A broker on the private server."""
+    """Yield a broker on the private server."""
     connection = connect(RedisConfig.parse(server.url))
     try:
         yield Broker(connection)
@@ -32,7 +32,7 @@ def broker_on(server: Server) -> Iterator[Broker]:
 
 
 def counts_of(client: redis.Redis) -> int:
-    """Jobs that wait or run, in all shards, read from the keys themselves."""
+    """Return the number of waiting and running jobs in all shards, read from the keys themselves."""
     return sum(
         int(client.zcard(key))
         for key in client.scan_iter(match=f"{PREFIX}:*", count=1000, _type="zset")
@@ -41,7 +41,7 @@ def counts_of(client: redis.Redis) -> int:
 
 
 def wait_for_worker(client: redis.Redis, worker: Worker) -> None:
-    """Return when a worker has announced itself; raise with its output when it does not."""
+    """Wait until a worker is registered; raise with its output if that does not happen."""
     deadline = time.monotonic() + READY_SECONDS
     server = Server("", client.connection_pool.connection_kwargs["path"], 0)
     with broker_on(server) as broker:
@@ -53,7 +53,7 @@ def wait_for_worker(client: redis.Redis, worker: Worker) -> None:
 
 
 def script_names() -> dict[str, str]:
-    """Verb by the digest under which Redis knows its script, with and without the flag line."""
+    """Return verbs by the digest of their script in Redis, with and without the flag line."""
     folder = Path(django_delayq.core.__path__[0]) / "lua"
     return {
         hashlib.sha1(compose(path.stem, flags=flags, test_clock=False).encode()).hexdigest(): path.stem

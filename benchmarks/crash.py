@@ -1,7 +1,7 @@
-"""One process of three is killed with SIGKILL at work: how many jobs are done in the seconds after it and before it.
+"""Benchmark of a crash: one of three processes is killed with SIGKILL, and the throughput before and after is compared.
 
-Jobs fall due at an even rate and take a second each; two processes can do a third more. So nothing need be late, unless
-the jobs that the killed process had started keep the other processes from their work.
+Jobs fall due at an even rate and take a second each; two processes have capacity for a third more than that. No job
+need be late, therefore, unless the jobs that the killed process had started block the other processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django_delayq.core.broker import Broker
 
 PROCESSES, THREADS = 3, 8
 JOB_SECONDS = 1.0
-#: jobs a second
+#: jobs per second
 RATE = 12.0
 WINDOW_SECONDS = 5.0
 KEPT = 0.8
@@ -31,7 +31,7 @@ _SETTLE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Jobs a second before the kill and after it, and the longest time that a job was overdue after it."""
+    """Jobs per second before and after the kill, and the longest time that a job was overdue after it."""
 
     before: float
     after: float
@@ -45,7 +45,7 @@ class Rates:
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """``jobs`` and ``only`` are not used."""
+    """Run the benchmark; ``jobs`` and ``only`` are not used."""
     with running_server() as server:
         text = server.description()
         measured = [_measure(server) for _ in range(rounds or (1 if quick else 3))]
@@ -76,7 +76,7 @@ def _measure(server: Server) -> Rates:
             wait_for_worker(client, worker)
             victim = _await_processes(broker)
             run_program(OURS.program("doze", str(jobs), str(JOB_SECONDS), str(RATE)), env)
-            time.sleep(_SETTLE_SECONDS)  # not synchronisation: as many jobs run then as will run all the time
+            time.sleep(_SETTLE_SECONDS)  # not for synchronisation: wait until the number of running jobs is steady
             before, _ = _watch(broker)
             os.kill(victim, signal.SIGKILL)
             after, lag = _watch(broker)
@@ -85,7 +85,7 @@ def _measure(server: Server) -> Rates:
 
 
 def _await_processes(broker: Broker) -> int:
-    """Return the pid of one of the processes when all of them have announced themselves."""
+    """Wait until all processes are registered; return the pid of one of them."""
     deadline = time.monotonic() + _READY_SECONDS
     while len(workers := broker.workers()) < PROCESSES:
         if time.monotonic() > deadline:
@@ -95,7 +95,7 @@ def _await_processes(broker: Broker) -> int:
 
 
 def _watch(broker: Broker) -> tuple[float, float]:
-    """Return jobs a second and the longest lag of the next seconds."""
+    """Return jobs per second and the longest lag during the next seconds."""
     began, done, lag = time.perf_counter(), _done(broker), 0.0
     while (seconds := time.perf_counter() - began) < WINDOW_SECONDS:
         time.sleep(min(0.1, WINDOW_SECONDS - seconds))

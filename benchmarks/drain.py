@@ -1,7 +1,7 @@
-"""Drain 100,000 blank jobs that wait in one Redis, with one worker process of five threads.
+"""Benchmark: drain 100,000 blank jobs that wait in one Redis, with one worker process of five threads.
 
-The clock of ``seconds`` starts when the worker is started and stops when nothing waits and nothing is in flight
-(start-up included); ``run seconds`` starts with the first job instead. Enqueueing is not timed. The same for everyone.
+``seconds`` is the time from the start of the worker until no job waits or runs (start-up included); ``run seconds``
+starts with the first job instead. Enqueueing is not timed. The rules are the same for all contenders.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ SNAPSHOT_DB = 1
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One drain: seconds with and without start-up, CPU seconds of both sides, Redis's calls per job (scripts' too)."""
+    """Result of a drain: seconds with and without start-up, CPU seconds of both sides, Redis calls per job.
+
+    Calls made by scripts are included.
+    """
 
     jobs: int
     seconds: float
@@ -41,7 +44,7 @@ class Drained:
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Rounds are interleaved, so that a slow minute of the machine hits everyone."""
+    """Interleave the rounds, so that a slow minute of the machine affects all contenders."""
     jobs = jobs or (2_000 if quick else 100_000)
     rounds = rounds or (1 if quick else 3)
     names = only or ("ours", "dramatiq", "celery", "huey")
@@ -67,7 +70,7 @@ def drain(peer: Peer, server: Server, jobs: int, **extra: str) -> Drained:
         started = time.time()
         with running_worker(peer.worker(peer.python()), env) as worker:
             deadline = time.monotonic() + 60 + jobs / 100
-            # No question reaches Redis before the last job ran: watching must not slow anyone down.
+            # No request is sent to Redis before the last job ran, so that polling does not slow a contender down.
             while not (stamp.exists() and peer.remaining(client) == 0):
                 time.sleep(0.005)
                 worker.require_alive()
@@ -82,7 +85,7 @@ def drain(peer: Peer, server: Server, jobs: int, **extra: str) -> Drained:
 
 
 def _children_cpu() -> float:
-    """CPU seconds of the processes started here that have ended: of a worker, its start and stop included."""
+    """Return the CPU seconds of ended child processes: for a worker, its start and stop included."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -93,7 +96,7 @@ def _usage(client: Any) -> tuple[float, int]:
 
 
 def _fill(peer: Peer, server: Server, jobs: int, extra: Mapping[str, str]) -> None:
-    """Put the jobs in. Peers enqueue one by one, which takes long, so what they stored is kept for the next round."""
+    """Store the jobs. Peers enqueue one by one, which is slow, so their data is kept for the next round."""
     kept = f"{peer.name}|"
     with contextlib.closing(server.client()) as client, contextlib.closing(server.client(SNAPSHOT_DB)) as store:
         client.flushdb()

@@ -1,4 +1,4 @@
-"""Enqueue one by one: our ``schedule()`` against the peers' calls, and against bare commands as the physical limit."""
+"""Benchmark of enqueueing one by one: ``schedule()``, the peers' calls, and bare commands as the upper limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BARE = {"bare EVALSHA": "evalsha", "bare LPUSH": "lpush"}
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Each contender in a process of its own, on an empty database, after a warm-up; rounds are interleaved."""
+    """Run each contender in a process of its own, on an empty database, after a warm-up, in interleaved rounds."""
     jobs = jobs or (1_000 if quick else 20_000)
     rounds = rounds or (1 if quick else 5)
     names = only or ("ours", "huey", "dramatiq", "celery", *BARE)

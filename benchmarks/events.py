@@ -1,7 +1,7 @@
-"""Events by ``spark.read.format("delayq.events")``, two tasks, against a bare ``XRANGE`` in one process.
+"""Benchmark of ``spark.read.format("delayq.events")`` with two tasks against a bare ``XRANGE`` in one process.
 
-The bare one asks for 500 entries at a time and does nothing with them; replies are parsed by hiredis where that is
-installed (also those of Spark's tasks), else by redis-py, which is many times slower.
+The bare reader requests 500 entries at a time and discards them. Replies are parsed by hiredis where that is installed
+(in Spark's tasks, too), else by redis-py, which is many times slower.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.server import Server, running_server
 RATIO = 0.45
 SHARDS = 4
 FETCH = 500
-#: rounds until Java has compiled what it runs
+#: warm-up rounds until Java has compiled the hot code
 WARM = 3
 T0 = 1_763_700_000_000
 
@@ -29,7 +29,7 @@ T0 = 1_763_700_000_000
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Interleaved rounds after some that are not counted. ``jobs`` is the number of events; ``only`` is not used."""
+    """Run interleaved rounds after uncounted warm-up rounds. ``jobs`` is the number of events; ``only`` is not used."""
     events = (jobs or (10_000 if quick else 300_000)) // SHARDS * SHARDS
     rounds = rounds or (1 if quick else 5)
     parser = "hiredis" if importlib.util.find_spec("hiredis") else "redis-py"
@@ -78,7 +78,7 @@ def _spark() -> Any:
 
 
 def _fill(server: Server, events: int) -> list[bytes]:
-    """Finished runs as workers write them, equally many in each shard."""
+    """Store events of finished attempts as workers write them, equally many in each shard."""
     with broker_on(server) as broker:
         queue = broker.queue("orders", shards=SHARDS)
         keys = [queue.shard(number).names["event"] for number in queue.numbers]

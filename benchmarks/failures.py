@@ -1,9 +1,9 @@
-"""nereus's table: P producer threads put 5,000 jobs each while C threads succeed and X threads always raise.
+"""Benchmark of nereus's table: P threads produce 5,000 jobs each while C threads succeed and X threads always raise.
 
-A failed job is tried again after d·n² and leaves after its third attempt, so a row without any succeeding thread runs
-each job three times. Production is P threads of one process calling ``schedule()`` one by one. Consumption is the
-original's measure: jobs / (time from the start of production until nothing is left, less the longest delay that a job
-had to wait, back-offs included). Its own figures stand beside ours (a developer's machine of 2020).
+A failed job is retried after d·n² and leaves after its third attempt, so a row without any succeeding thread runs each
+job three times. Production uses P threads of one process that call ``schedule()`` one by one. Consumption uses the
+original's measure: jobs / (time from the start of production until no job is left, less the longest delay that a job
+had to wait, back-offs included). The published figures (from a developer's machine of 2020) are listed beside ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRODUCED, CONSUMED = 3_543, 2_552
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table, with the rates published for it (jobs/s)."""
+    """Row of the table, with the rates published for it (jobs/s)."""
 
     producers: int
     delay: float
@@ -53,7 +53,7 @@ TABLE = (
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Every row of the table; ``jobs`` is the number of jobs of each producer."""
+    """Measure every row of the table; ``jobs`` is the number of jobs of each producer."""
     rows = [row for row in TABLE if not quick or row in (TABLE[0], TABLE[4])]
     each = jobs or (200 if quick else PER_PRODUCER)
     results: dict[Row, list[tuple[float, float]]] = {row: [] for row in rows}
@@ -84,7 +84,7 @@ def _measure(row: Row, server: Server, each: int) -> tuple[float, float]:
 
 
 def _most_retries(server: Server) -> int:
-    """How often a job was tried again at most, by the events of failed attempts."""
+    """Return the highest number of retries of a job, by the events of failed attempts."""
     with broker_on(server) as broker:
         retried = [
             int(event.fields["attempt"])

@@ -1,7 +1,7 @@
-"""The HTTP API against a view of the same server that does nothing: one process, four keep-alive clients.
+"""Benchmark of the HTTP API against an empty view on the same server: one process, four keep-alive clients.
 
 Measured under gunicorn (WSGI, four threads, a database connection for each) and under uvicorn (ASGI, which can wait for
-jobs; Django makes a thread and a database connection for each request there).
+jobs; Django creates a thread and a database connection for each request there).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from benchmarks.report import Bar, Report, median
 from benchmarks.server import Server, running_server
 
 CLIENTS = 4
-#: jobs of one request in the batched workloads
+#: jobs per request in the batched workloads
 BATCH = 100
 BATCHED_BAR = 15_000.0
-#: (name, workload of programs/http_load.py, jobs of one request, requests of one round)
+#: (name, workload of programs/http_load.py, jobs per request, requests per round)
 WORKLOADS = (
     ("empty view", "empty", 1, 1),
     ("produce", "produce", 1, 1),
@@ -66,14 +66,14 @@ SERVERS: dict[str, Callable[[int], list[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A server that answers."""
+    """Running server of the benchmark's site."""
 
     port: int
     token: str
     env: Mapping[str, str]
 
     def load(self, workload: str, size: int, seconds: float) -> tuple[float, float]:
-        """Rounds and jobs per second."""
+        """Run a workload; return rounds and jobs per second."""
         command = [
             sys.executable,
             program("http_load"),
@@ -91,7 +91,7 @@ class Site:
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """All workloads one after another, in each round. ``jobs``: how many lie in the queue for the consumers."""
+    """Run all workloads one after another in each round. ``jobs``: number of jobs in the queue for the consumers."""
     seconds = 0.3 if quick else 4.0
     rounds = rounds or (1 if quick else 3)
     jobs = jobs or (20_000 if quick else 250_000)
@@ -132,7 +132,7 @@ def _measure(report: Report, kind: str, server: Server, site: Site, rounds: int,
 
 @contextlib.contextmanager
 def running_site(server: Server, kind: str) -> Iterator[Site]:
-    """The site of the benchmark on that Redis, with a database of its own."""
+    """Run the site of the benchmark on that Redis, with a database of its own."""
     with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
         env = environment(
             DJANGO_SETTINGS_MODULE="benchmarks.site.web_settings",
@@ -150,7 +150,7 @@ def running_site(server: Server, kind: str) -> Iterator[Site]:
 
 
 def _fill(server: Server, site: Site, jobs: int) -> None:
-    """So many jobs in the queue, and nothing else in Redis."""
+    """Put ``jobs`` jobs into the queue, and delete everything else in Redis."""
     with contextlib.closing(server.client()) as client:
         for name in ("delayq*", "{delayq*"):
             stale = [key for key in client.scan_iter(name, count=5000) if not key.endswith(b":queues")]

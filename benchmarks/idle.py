@@ -1,4 +1,4 @@
-"""What an idle worker process costs Redis: client requests a second, counted by MONITOR without what scripts call."""
+"""Benchmark of an idle worker process: client requests per second, counted by MONITOR without those made by scripts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SETTLE_SECONDS = 5.0
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """One queue of five shards, one process, heartbeat and dispatcher on. Only ``quick`` is used."""
+    """Use one queue of five shards and one process, with heartbeat and dispatcher. Only ``quick`` is used."""
     seconds = 6.0 if quick else 60.0
     with running_server() as server, contextlib.closing(server.client()) as client:
         text = server.description()
         with running_worker(OURS.worker(OURS.python()), OURS.environment(server, BENCH_JOBS="0")) as worker:
             wait_for_worker(client, worker)
-            time.sleep(SETTLE_SECONDS)  # not synchronisation: the start's own requests are not idle cost
+            time.sleep(SETTLE_SECONDS)  # not for synchronisation: requests of the start are not idle cost
             commands = _watch(server, seconds)
             worker.require_alive()
     rate = sum(commands.values()) / seconds
@@ -39,7 +39,7 @@ def run(
 
 
 def _watch(server: Server, seconds: float) -> Counter[str]:
-    """Requests by name; scripts by the first characters of their digest."""
+    """Return the number of requests by name; scripts by the first characters of their digest."""
     scripts = _script_names()
     counted: Counter[str] = Counter()
     with socket.socket(socket.AF_UNIX) as connection:

@@ -1,4 +1,4 @@
-"""How late jobs start: 2,000 jobs due evenly over ten seconds, one idle worker process. None may start early."""
+"""Benchmark of lateness: 2,000 jobs due evenly over ten seconds, one idle worker process. No job may start early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P99_MS = 5.0
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """The handler's clock is Redis's clock: one machine. ``only`` is not used."""
+    """Run the benchmark. Handler and Redis share the machine's clock. ``only`` is not used."""
     jobs = jobs or (200 if quick else 2_000)
     spread = 2.0 if quick else 10.0
     rounds = rounds or (1 if quick else 3)

@@ -1,7 +1,7 @@
-"""Memory of a resident delayed job: ``used_memory`` before and after 1,000,000 plain jobs in one shard.
+"""Benchmark of the memory of a delayed job: ``used_memory`` before and after 1,000,000 plain jobs in one shard.
 
 Ids of 16 bytes, arguments of 10 encoded bytes, task ``shop.cancel_order``, due within 30 days, default events. The cost
-of an empty queue (its registration, scripts, counters) is reported apart.
+of an empty queue (its registration, scripts, counters) is reported separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLICE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Bytes on one server. ``parts`` are the keys' own sizes per job (MEMORY USAGE, an estimate by samples)."""
+    """Memory in bytes on one server. ``parts``: sizes of the keys per job (MEMORY USAGE, an estimate by samples)."""
 
     server: str
     empty: int
@@ -40,7 +40,7 @@ class Measured:
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """On the default server and, where that is another one, on the bundled one. Memory does not vary: one round."""
+    """Measure the default server and, if that differs, the bundled one. Memory does not vary, so one round suffices."""
     jobs = jobs or (2_000 if quick else 1_000_000)
     binaries = dict.fromkeys(filter(None, (default_binary(), bundled_binary())))
     found = [_measure(binary, jobs) for binary in binaries]
@@ -71,7 +71,7 @@ def _measure(binary: str, jobs: int) -> Measured:
         queue = broker.queue("shop")
         _touch_once(queue)
         before, before_resident = _used(server)
-        # Slices bound what this process holds; the queue cuts its own chunks out of each.
+        # Slices limit the memory of this process; the queue splits each into its own chunks.
         news = _jobs(jobs)
         outcomes = sum(len(queue.schedule_many(part)) for part in _slices(news))
         if outcomes != jobs:
@@ -88,7 +88,7 @@ def _measure(binary: str, jobs: int) -> Measured:
 
 
 def _touch_once(queue: Queue) -> None:
-    """One job in and out, so that everything that a queue keeps for itself is there."""
+    """Schedule and cancel jobs once, so that the queue's own keys exist."""
     queue.schedule(NewJob("0" * 16, TASK, ARGUMENTS, delay_ms=MONTH_MS))
     queue.schedule_many([NewJob("1" * 16, TASK, ARGUMENTS, delay_ms=MONTH_MS)])
     queue.cancel("0" * 16)
@@ -110,7 +110,7 @@ def _slices(news: Iterator[NewJob]) -> Iterator[list[NewJob]]:
 
 
 def _used(server: Server) -> tuple[int, int]:
-    """``(used_memory, used_memory_rss)``, asked on a fresh connection, so that no buffer of the load is counted."""
+    """Return ``(used_memory, used_memory_rss)``, read on a new connection so that no buffer of the load is counted."""
     with contextlib.closing(server.client()) as client:
         memory = client.info("memory")
     return int(memory["used_memory"]), int(memory["used_memory_rss"])

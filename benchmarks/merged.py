@@ -1,8 +1,8 @@
-"""Lowkiq's own workload: 100,000 ids with one payload each, 5 shards, 5 threads, an empty handler, 1 to 100 ids a call.
+"""Benchmark of Lowkiq's workload: 100,000 ids with one payload each, 5 shards, 5 threads, 1 to 100 ids per call.
 
-The jobs are put in by 10 calls of 10,000, which is not timed. The clock starts before the worker does and stops when
-nothing waits and nothing is in flight. Lowkiq and Sidekiq need Ruby; what they published for this program stands in the
-table for comparison (other machines!), and dramatiq's plain jobs run beside ours in the same round.
+The handler is empty. The jobs are stored by 10 calls of 10,000, which is not timed. The clock starts before the worker
+does and stops when no job waits or runs. Lowkiq and Sidekiq need Ruby; their published figures for this program are
+listed for comparison (from other machines), and dramatiq's plain jobs run beside ours in the same round.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PUBLISHED = (("Lowkiq 1.0.5 (published)", 65.0, 1_538), ("Sidekiq 6.0.1 (publish
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Rounds are interleaved, so that a slow minute of the machine hits everyone."""
+    """Interleave the rounds, so that a slow minute of the machine affects all contenders."""
     jobs = jobs or (2_000 if quick else 100_000)
     rounds = rounds or (1 if quick else 3)
     contenders: dict[str, tuple[Peer, dict[str, str]]] = {

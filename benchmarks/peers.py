@@ -1,4 +1,4 @@
-"""The peers: each in a virtual environment of its own with pinned versions, made when it is first needed."""
+"""Peers: each in a virtual environment of its own with pinned versions, created on first use."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ REDIS_PY = "redis==8.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One contender.
+    """Contender of the benchmarks.
 
     ``worker`` makes its worker command (one process, five threads) from the path of its Python; ``remaining`` counts
-    what is not finished yet, in flight included, as far as the peer keeps it in Redis; ``fill`` is the verb that puts
-    the jobs in.
+    unfinished jobs, running ones included, as far as the peer keeps them in Redis; ``fill`` is the verb that stores the
+    jobs.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Peer:
     fill: str = "fill"
 
     def python(self) -> str:
-        """Its interpreter; the environment is created on the first call."""
+        """Return its interpreter; the environment is created on the first call."""
         if not self.requirements:
             return project_python()
         folder = ENVIRONMENTS / "_".join(part.replace("==", "-").replace("[redis]", "") for part in self.requirements)
@@ -56,17 +56,17 @@ class Peer:
         return str(python)
 
     def program(self, *arguments: str) -> list[str]:
-        """The command of its program: ``fill N`` or ``enqueue N``."""
+        """Return the command of its program: ``fill N`` or ``enqueue N``."""
         return [self.python(), program(self.name), *arguments]
 
     def environment(self, server: Server, **extra: str) -> dict[str, str]:
-        """What its program and its worker need to know."""
+        """Return the environment of its program and its worker."""
         names = {"PYTHONPATH": f"{ROOT}:{Path(program(self.name)).parent}", "BENCH_SOCKET": server.socket}
         return environment(**{**names, "DJANGO_SETTINGS_MODULE": "benchmarks.site.settings", **extra})
 
 
 def _celery_worker(python: str) -> list[str]:
-    # Without gossip, mingle and worker heartbeat: a single worker gains nothing from them. Prefetch is set in the app.
+    # Gossip, mingle and worker heartbeat are of no use to a single worker. Prefetch is set in the app.
     silent = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "ERROR"]
     return [python, "-m", "celery", "-A", "celery_app", "worker", "--pool", "threads", "--concurrency", "5", *silent]
 

@@ -1,4 +1,4 @@
-"""Child processes of a benchmark: a program that prints one JSON line, or a worker that runs until it is stopped."""
+"""Child processes of a benchmark: programs that print one JSON line, and workers that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_SECONDS = 40.0
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The environment of a child: ours, the project importable, no stray settings."""
+    """Return the environment of a child: ours, with the project importable and without stray settings."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "DELAYQ_", "CELERY"))}
     return {**clean, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", **extra}
 
@@ -28,7 +28,7 @@ def run_program(command: Sequence[str], env: Mapping[str, str], *, timeout: floa
     """Run a program to its end and return the JSON object of its last output line.
 
     Raises:
-        RuntimeError: it failed; the text ends with what it said.
+        RuntimeError: it failed; the message ends with its output.
     """
     done = subprocess.run(
         command, env=dict(env), cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False
@@ -41,7 +41,7 @@ def run_program(command: Sequence[str], env: Mapping[str, str], *, timeout: floa
 
 
 class Worker:
-    """A worker command under way, with its output kept for the error report."""
+    """Running worker command; its output is kept for error reports."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -52,18 +52,18 @@ class Worker:
         return self._process.pid
 
     def output(self) -> str:
-        """The end of what it printed."""
+        """Return the end of its output."""
         return self._log.read_text(errors="replace")[-4000:]
 
     def require_alive(self) -> None:
-        """Raise with its output when it has ended by itself."""
+        """Raise with its output if it has ended by itself."""
         if self._process.poll() is not None:
             raise RuntimeError(f"the worker ended by itself ({self._process.returncode}):\n{self.output()}")
 
 
 @contextlib.contextmanager
 def running_worker(command: Sequence[str], env: Mapping[str, str]) -> Iterator[Worker]:
-    """Start a worker in a process group of its own; SIGTERM it in the end, SIGKILL what is left of the group."""
+    """Start a worker in a process group of its own; finally send SIGTERM, then SIGKILL to what is left of the group."""
     handle, name = tempfile.mkstemp(prefix="delayq-bench-", suffix=".log")
     log = Path(name)
     with os.fdopen(handle, "wb") as output:
@@ -90,10 +90,10 @@ def running_worker(command: Sequence[str], env: Mapping[str, str]) -> Iterator[W
 
 
 def project_python() -> str:
-    """The interpreter of the project's own environment: the one that runs the benchmarks."""
+    """Return the interpreter of the project's own environment, which also runs the benchmarks."""
     return sys.executable
 
 
 def program(name: str) -> str:
-    """The path of a contender's program."""
+    """Return the path of a contender's program."""
     return str(PROGRAMS / f"{name}.py")

@@ -1,4 +1,4 @@
-"""A table compared with the queue, some jobs missing, against the two reads alone; and whether it is exact."""
+"""Benchmark of comparing a table with a queue that lacks some jobs, against the two reads alone; checks exactness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR = 2.5
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Both in turn, in one process of the example shop on SQLite, after one warm round. ``only`` is not used."""
+    """Alternate both in one process of the example shop on SQLite, after one warm-up round. ``only`` is not used."""
     rows = jobs or (200_000 if quick else 1_000_000)
     missing = min(1000, rows // 10)
     rounds = rounds or (2 if quick else 4)

@@ -1,4 +1,4 @@
-"""What a benchmark found: a table for people, one JSON line for machines, and the bars that it was measured against."""
+"""Result of a benchmark: a table, one JSON line, and the bars that it was measured against."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A value that has to be reached. ``at_most`` turns the comparison round."""
+    """Value with a required minimum, or maximum with ``at_most``."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of one benchmark."""
+    """Outcome of one benchmark."""
 
     bench: str
     title: str
@@ -44,12 +44,12 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Title, table, notes, bars."""
+        """Return title, table, notes and bars."""
         parts = [f"== {self.bench}: {self.title}", table(self.columns, self.rows)]
         return "\n".join([*parts, *(f"   {note}" for note in self.notes), *(f"-> {bar}" for bar in self.bars)])
 
     def line(self, extra: Mapping[str, Any] | None = None) -> str:
-        """One JSON object."""
+        """Return one JSON object."""
         bars = [{**asdict(bar), "met": bar.met} for bar in self.bars]
         return json.dumps(
             {"bench": self.bench, "figures": self.figures, "bars": bars, "machine": machine(), **(extra or {})}
@@ -57,7 +57,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """Where it was measured."""
+    """Return a description of the machine."""
     return {"python": platform.python_version(), "system": platform.platform(terse=True), "cores": os.cpu_count()}
 
 
@@ -66,12 +66,12 @@ def median(values: Iterable[float]) -> float:
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
-    """Nearest-rank percentile of sorted values."""
+    """Return the nearest-rank percentile of sorted values."""
     return values[max(0, math.ceil(fraction * len(values)) - 1)]
 
 
 def number(value: Any) -> str:
-    """A number with a sensible count of digits; anything else as it is."""
+    """Format a number with a sensible count of digits; anything else as it is."""
     if isinstance(value, float):
         digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
         return f"{value:,.{digits}f}"
@@ -79,7 +79,7 @@ def number(value: Any) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns aligned by blanks, the first to the left, the others to the right."""
+    """Format columns aligned by blanks, the first to the left, the others to the right."""
     cells = [list(columns), *([number(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     lines = [

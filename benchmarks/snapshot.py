@@ -1,7 +1,7 @@
-"""Reading the whole queue through Spark against one process that scans it with the same calls of Redis.
+"""Benchmark of reading the whole queue through Spark against one process that scans it with the same calls to Redis.
 
 Ids and due times: against ZRANGE WITHSCORES, 1,000 at a time. All columns: against the reader of the core, which makes
-the same calls of the same script as Spark's tasks do; and, for the record, against these calls alone, nothing decoded.
+the same script calls as Spark's tasks do; and, for the record, against these calls alone without decoding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALL_BAR = 0.60
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """All contenders in turn, after one round that warms everything up. ``only`` is not used."""
+    """Run all contenders in turn, after one warm-up round. ``only`` is not used."""
     jobs = jobs or (300_000 if quick else 1_000_000)
     rounds = rounds or (3 if quick else 5)
     with running_server() as server, _broker(server) as broker, _spark() as spark:
@@ -110,7 +110,7 @@ def _check(seen: int, jobs: int) -> None:
 
 
 def _fill(broker: Broker, jobs: int) -> None:
-    """Jobs with ids of 22 characters, 100 bytes of arguments and due times of their own."""
+    """Schedule jobs with ids of 22 characters, 100 bytes of arguments and distinct due times."""
     from django_delayq.core.job import NewJob
 
     queue = broker.queue(QUEUE, shards=SHARDS)

@@ -1,6 +1,7 @@
-"""The bulk write of Spark against ``redis-cli --pipe`` of the same keys: Parquet, ``local[2]``, warm, interleaved.
+"""Benchmark of Spark's bulk load against ``redis-cli --pipe`` of the same keys: Parquet, ``local[2]``, interleaved.
 
-``--only spark`` leaves ``redis-cli`` out: ``--jobs 10000000 --rounds 1 --only spark`` is the large run.
+Both are warmed up. ``--only spark`` leaves ``redis-cli`` out: ``--jobs 10000000 --rounds 1 --only spark`` is the large
+run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DUE_MS = 1_900_000_000_000
 def run(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, only: tuple[str, ...] = ()
 ) -> Report:
-    """Both load a fresh database, turn about, after a warm round of each."""
+    """Load an empty database with both in turn, after a warm-up round of each."""
     jobs = jobs or (300_000 if quick else 1_000_000)
     rounds = rounds or (2 if quick else 4)
     ways = [SPARK] if only == ("spark",) else [SPARK, PIPE]
@@ -124,7 +125,7 @@ def _schema() -> Any:
 
 @contextlib.contextmanager
 def _sparks(rows: Path, server: Server) -> Iterator[Any]:
-    """A Spark in a process of its own; ``ask(what)`` gives the seconds that it took."""
+    """Start Spark in a process of its own; ``ask(what)`` returns the seconds that it took."""
     command = [sys.executable, "-m", "benchmarks.spark_bulk", str(rows), server.url]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -145,7 +146,7 @@ def _sparks(rows: Path, server: Server) -> Iterator[Any]:
 
 
 class _Pipe:
-    """The keys that Spark wrote, as commands for ``redis-cli --pipe``."""
+    """Commands for ``redis-cli --pipe`` that store the keys that Spark wrote."""
 
     def __init__(self, server: Server, jobs: int, path: Path) -> None:
         self._server = server
@@ -168,7 +169,7 @@ class _Pipe:
             assert found == jobs, f"{found} of {jobs} jobs were written"
 
     def load(self) -> float:
-        """Seconds."""
+        """Load the commands; return the seconds."""
         _empty(self._server)
         began = time.monotonic()
         with self._path.open("rb") as commands:
@@ -192,7 +193,7 @@ def _check(server: Server, jobs: int) -> None:
 
 
 def _serve(rows: str, url: str) -> None:
-    """The process of Spark: reads what to do, line by line."""
+    """Serve as the Spark process: read commands, line by line."""
     from django_delayq.pipeline.session import SessionOptions, opened
 
     with opened(SessionOptions(master="local[2]")) as spark:

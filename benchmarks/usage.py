@@ -1,4 +1,4 @@
-"""What processes have used: CPU seconds, and at most how much memory."""
+"""Resource usage of processes: CPU seconds and peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EVERY_SECONDS = 1.0
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that it started, and they."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -27,7 +27,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> Counter[str]:
-    """By the names of the programs, of a process and all that it started; those that ended count with their parents."""
+    """Return CPU seconds by program name, of a process and its descendants; ended ones count with their parents."""
     used: Counter[str] = Counter()
     for one in descendants(pid):
         with contextlib.suppress(OSError):
@@ -37,13 +37,13 @@ def cpu_seconds(pid: int) -> Counter[str]:
 
 
 class MemoryWatch:
-    """``with MemoryWatch(pid) as watch``: the most memory at one moment, pages that are shared counted once."""
+    """``with MemoryWatch(pid) as watch``: the peak memory, with shared pages counted once."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
-        #: bytes by the names of the programs, when they were most together
+        #: bytes by program name, at the moment of the highest sum
         self.peak: Counter[str] = Counter()
 
     def __enter__(self) -> MemoryWatch:
@@ -67,7 +67,7 @@ class MemoryWatch:
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
-    """The name of a program, and what comes behind it in ``/proc/PID/stat``: state, parent, …"""
+    """Return a program's name and the fields after it in ``/proc/PID/stat``: state, parent, …"""
     text = Path(f"/proc/{pid}/stat").read_text()
     name, _, rest = text[text.index("(") + 1 :].rpartition(")")
     return name, rest.split()

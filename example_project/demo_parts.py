@@ -1,6 +1,6 @@
-"""What the demos are made of: what must be there, a folder, child processes, one terminal for the lines of all of them.
+"""Parts of the demos: requirement checks, a folder, child processes, and one terminal for the output of all of them.
 
-Standard library only: who starts a demo with a Python that lacks everything is to be told so.
+Standard library only, so that a Python without the required packages still reports what is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COLOURS = {"demo": "1", "redis": "31", "web": "36", "worker": "33", "customers": "35", "spark": "36"}
 LOUD = {"CANCELLED": "1;97;41", "PAID": "1;30;42"}
 
-# Ends our processes if this one is killed without a chance to do it itself: its pipe closes then.
+# Ends the child processes if this one is killed: its pipe closes then.
 WATCHDOG = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -37,10 +37,10 @@ for pid in alive:
 
 
 class CannotStart(Exception):
-    """The demo cannot run; the message says what to do."""
+    """Error that prevents the demo from running; the message says what to do."""
 
 
-# --- what must be there ----------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 def check_python() -> None:
     if os.name != "posix":
         raise CannotStart("The demo needs Linux, macOS or another Unix (on Windows: WSL).")
@@ -52,17 +52,17 @@ def check_python() -> None:
 
 
 def check_packages(needed: Sequence[str], how: str) -> None:
-    """Are all packages there?
+    """Check that all packages are installed.
 
     Args:
         needed: names to import.
-        how: how to get them.
+        how: installation instructions.
 
     Raises:
         CannotStart: some are missing.
     """
     if importlib.util.find_spec("django_delayq") is None and (ROOT / "django_delayq").is_dir():
-        # A clone that is not installed, run by a Python that has the rest.
+        # A clone that is not installed, run by a Python with all other packages.
         sys.path.insert(0, str(ROOT))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
@@ -71,16 +71,16 @@ def check_packages(needed: Sequence[str], how: str) -> None:
 
 
 class Folder:
-    """The folder of a demo, held by one process at a time."""
+    """Folder of a demo, held by one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
 
     def take(self, *, empty: bool) -> None:
-        """Make it ours until this process ends; ``empty``: without what an earlier demo left in it.
+        """Lock the folder until this process ends; ``empty``: delete the files of an earlier demo first.
 
         Raises:
-            CannotStart: another demo runs in it, or it is somebody else's.
+            CannotStart: another demo runs in it, or it does not belong to a demo.
         """
         if empty and self.path.exists() and any(self.path.iterdir()):
             if not (self.path / "lock").exists():
@@ -91,7 +91,7 @@ class Folder:
         self._lock()
 
     def _lock(self) -> None:
-        import fcntl  # not on Windows, which is told so before
+        import fcntl  # not on Windows, which was rejected before
 
         self._held = open(self.path / "lock", "w")  # noqa: SIM115 - held until this process ends
         try:
@@ -102,7 +102,7 @@ class Folder:
 
 # --- the terminal and the parts --------------------------------------------------------------------------------------
 class Terminal:
-    """Lines of several processes, each with the time and its origin."""
+    """Output of several processes, each line with the time and its origin."""
 
     def __init__(self, colour: bool) -> None:
         self.colour = colour
@@ -118,14 +118,14 @@ class Terminal:
         self.plain(f"{head} {text}")
 
     def plain(self, text: str) -> None:
-        with self._lock, contextlib.suppress(OSError):  # nobody reads any more
+        with self._lock, contextlib.suppress(OSError):  # the terminal may be gone
             print(text, flush=True)
 
 
 class Process:
-    """One part of the demo: a child whose lines go to the terminal, once it has been told to :meth:`speak`.
+    """Child process whose output goes to the terminal after :meth:`speak` was called.
 
-    With ``log`` they go to that file instead.
+    With ``log``, its output goes to that file instead.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Process:
         log: Path | None = None,
     ) -> None:
         self.name = name
-        #: what it said last that was not empty
+        #: the last line of output that was not empty
         self.last = ""
         self._out = out
         self._silent: list[str] | None = []
@@ -174,21 +174,21 @@ class Process:
                     self._out.line(self.name, line.rstrip())
 
     def speak(self, *, from_start: bool) -> None:
-        """Show its lines from now on; ``from_start``: the earlier ones too."""
+        """Show its output from now on; ``from_start``: the earlier output too."""
         with self._lock:
             earlier, self._silent = self._silent, None
             for line in (earlier or ()) if from_start else ():
                 self._out.line(self.name, line)
 
     def wait(self) -> int:
-        """Wait until it has ended and everything it said was shown. Returns its exit code."""
+        """Wait until it has ended and all output was shown; return its exit code."""
         code = self.popen.wait()
         self._reader.join(5)
         self._watchdog.tell("-", self.popen.pid)
         return code
 
     def end(self, patience: float) -> None:
-        """TERM, wait up to ``patience`` seconds, KILL as the last resort."""
+        """Send TERM, wait up to ``patience`` seconds, then send KILL."""
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
@@ -200,13 +200,13 @@ class Process:
         self._watchdog.tell("-", self.popen.pid)
 
     def kill(self) -> None:
-        """End it and its children at once."""
+        """Kill it and its children at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.popen.pid, signal.SIGKILL)
 
 
 class Watchdog:
-    """Ends what we started, should this process be killed."""
+    """Process that ends the children if this process is killed."""
 
     def __init__(self) -> None:
         self._popen = subprocess.Popen(

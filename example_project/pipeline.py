@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""The data pipeline, from end to end, on this machine: a campaign for a million customers and what became of it.
+"""Demo of the data pipeline on this machine, from end to end: a campaign for a million customers and its history.
 
     make demo-pipeline                        (or: python example_project/pipeline.py)
     make demo-pipeline CUSTOMERS=20000        with fewer customers
-    make demo-pipeline ARGS=--look            afterwards: the admin, with the history that the last story left
+    make demo-pipeline ARGS=--look            afterwards: the admin, with the history of the last run
 
-A file of customers is made; Spark schedules a job for each; two worker processes run them; Spark makes the history of
-it, which is counted against everything else that counted, and drawn. Then two things go wrong and are mended. Each step
-says which command it is and how long it took. Everything lies in ``.demo-pipeline/``; Ctrl-C ends everything.
+The demo writes a file of customers; Spark schedules a job for each; two worker processes run them; Spark computes the
+history, which is compared with all other counters and drawn. Then two failures are caused and repaired. Each step
+prints its command and its duration. All files are in ``.demo-pipeline/``; Ctrl-C ends everything.
 
-Standard library only up to the point where the needed packages are known to be there, so that what is missing is named.
+Only the standard library is imported until the required packages have been checked, so that missing ones are reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOW = "`make demo-pipeline` makes an environment with everything in it; by hand:
 
 
 def check_java() -> None:
-    """Raises CannotStart when Spark would find no Java."""
+    """Raise CannotStart if Spark would not find a Java."""
     from django_delayq.pipeline import java
     from django_delayq.pipeline.errors import SparkMissing
     from django_delayq.pipeline.session import check

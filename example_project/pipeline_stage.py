@@ -1,4 +1,4 @@
-"""What the story of the pipeline is told on: its folder, its Redis and database, its commands, its workers."""
+"""Environment of the pipeline demo: its folder, Redis, database, commands and workers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.embedded import EmbeddedRedis
 
 HERE = Path(__file__).resolve().parent
-#: seconds in which at least one job has to be done, else something is wrong
+#: seconds without a finished job after which the workers count as stuck
 PATIENCE = 120
 LOOK = 0.2
 TELL = 5.0
 
 
 class Failed(Exception):
-    """A step did not do what it is there for; the message says what to look at."""
+    """Error for a step that failed; the message says what to look at."""
 
 
 def typed(arguments: Sequence[str]) -> str:
-    """A command of the project as a person would type it."""
+    """Return a command of the project as a user would type it."""
     words = (f'"{word}"' if "'" in word and not set(word) & set('"$`!\\') else shlex.quote(word) for word in arguments)
     return " ".join(("manage.py", *words))
 
 
 class Stage:
-    """A Redis and a database of the story's own, and the programs that use them. Ends all of them with its block."""
+    """Redis and database of the demo, and the programs that use them. All of them end with the block."""
 
     def __init__(self, options: argparse.Namespace, out: Terminal) -> None:
         self.options = options
@@ -72,7 +72,7 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the commands first, then the workers, then Redis. A second Ctrl-C does not wait for them."""
+        """End the commands first, then the workers, then Redis; a second Ctrl-C kills them."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._end_at_once)
         for part in reversed(self._parts):
@@ -89,7 +89,7 @@ class Stage:
             part.kill()
 
     def _environment(self) -> dict[str, str]:
-        """For every program of the story: the shop's settings, pointed to this folder."""
+        """Return the environment of every program of the demo: the shop's settings, pointed to this folder."""
         mine = {
             "DJANGO_SETTINGS_MODULE": "shop_site.settings",
             "PYTHONUNBUFFERED": "1",
@@ -97,16 +97,16 @@ class Stage:
             "SHOP_DB": str(self.folder / "shop.sqlite3"),
             "SHOP_HISTORY": str(self.folder / "history"),
             "SHOP_MAILBOX": str(self.mailbox),
-            # All that happens waits in Redis until the history fetches it. Some jobs are tried three times.
+            # All events wait in Redis until the history reads them. Some jobs have three attempts.
             "SHOP_EVENTS_CAP": str(max(100_000, self.options.customers)),
         }
         return {**os.environ, **mine}
 
-    # what a step does
+    # steps
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """One step of the story: announced, and timed."""
+        """Announce and time one step of the demo."""
         number = len(self.took) + 1
         self.out.plain("\n" + self.out.paint(f"{number}. {title}", "1"))
         begin = time.monotonic()
@@ -116,17 +116,17 @@ class Stage:
         self.out.plain(f"   {seconds:.1f} s")
 
     def say(self, text: str) -> None:
-        """A line of the story."""
+        """Print a line."""
         self.out.line("demo", text)
 
     def manage(self, *arguments: str, speaker: str = "demo", **env: str) -> dict[str, Any]:
-        """Runs a command of the project to its end, as anybody would type it, and shows what it says.
+        """Run a command of the project to its end, as a user would, and show its output.
 
         Returns:
-            Its last line, where that is JSON.
+            Its last line, if that is a JSON object.
 
         Raises:
-            Failed: it did not end well.
+            Failed: it did not succeed.
         """
         self.say(f"$ {typed(arguments)}")
         part = self.start(speaker, *arguments, **env)
@@ -142,30 +142,30 @@ class Stage:
         return found if isinstance(found, dict) else {}
 
     def start(self, name: str, *arguments: str, log: Path | None = None, **env: str) -> Process:
-        """Starts a command that goes on beside the story; it ends with the stage at the latest."""
+        """Start a command in the background; it ends with the stage at the latest."""
         command = [sys.executable, "manage.py", *arguments]
         part = Process(name, command, HERE, {**self.env, **env}, self.out, self._watchdog, log=log)
         self._parts.append(part)
         return part
 
     def stop(self, part: Process) -> None:
-        """Ends what :meth:`start` began, as Ctrl-C would."""
+        """End a command started by :meth:`start`, as Ctrl-C would."""
         part.end(30)
         self._parts.remove(part)
 
-    # what Redis says
+    # state of Redis
 
     def counts(self, queue: str) -> Counts:
-        """How many jobs of a queue lie where, and the core's own counters of it."""
+        """Return the number of jobs of a queue by state, and the core's own counters."""
         if self._broker is None:
             self._broker = Broker(connect(RedisConfig.parse(self._redis.url)), prefix="shop")
         return self._broker.inspector.counts(queue)
 
     def drain(self, queue: str, worker: Process) -> float:
-        """Waits until nothing of a queue waits or runs any more, and tells how it goes. Returns the seconds.
+        """Wait until a queue has no waiting or running jobs, and print the progress; return the seconds.
 
         Raises:
-            Failed: the worker ended, or nothing moves.
+            Failed: the worker ended, or no job was finished for a while.
         """
         begin = moved = told = time.monotonic()
         first = before = self.counts(queue).counters.get("acked", 0)
@@ -182,4 +182,4 @@ class Stage:
             if now - told >= TELL:
                 self.say(f"{done - first:,} done, {left:,} left, {(done - first) / (now - begin):,.0f} a second")
                 told = now
-            time.sleep(LOOK)  # other processes: there is nothing to wait on
+            time.sleep(LOOK)  # other processes: there is no event to wait for

@@ -1,4 +1,4 @@
-"""The story of the pipeline, step by step: what a night of a shop with very many customers looks like."""
+"""Steps of the pipeline demo: a night of a shop with very many customers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from demo_parts import CannotStart
 from pipeline_stage import Failed, Stage, typed
 
 QUEUE, TASK = "greetings", "shop.greet"
-#: the jobs of the campaign fall due over so long, up to now
+#: period, up to now, over which the jobs of the campaign fall due
 SPREAD = timedelta(minutes=5)
 SLOW_EVERY = 500
-#: of fewer customers more have an address that cannot be reached, so that a few are among them
+#: with fewer customers, addresses that cannot be reached are more frequent, so that a few are included
 NOWHERE_EVERY = 20_000
 LEAST_NOWHERE = 5
 ORDERS_LOST = 7
@@ -26,18 +26,18 @@ ORDERS_LOST = 7
 
 @dataclass(frozen=True)
 class Campaign:
-    """What a file of customers holds."""
+    """Contents of a file of customers."""
 
     path: Path
     rows: int
-    #: whose provider takes a message when it is asked for the third time
+    #: customers whose provider accepts a message at the third attempt
     slow: int
-    #: whose provider is down
+    #: customers whose provider is down
     nowhere: int
 
 
 def story(stage: Stage) -> None:
-    """The whole of it."""
+    """Run all steps."""
     customers, day = stage.options.customers, f"{datetime.now(UTC):%Y-%m-%d}"
     with stage.step("The shop: its database, its products, and what the pipeline says of this machine"):
         stage.manage("migrate", "--verbosity", "0")
@@ -50,7 +50,7 @@ def story(stage: Stage) -> None:
             f"{campaign.path}: {size:.1f} MB, {campaign.slow:,} of them at a provider that is slow, "
             f"{campaign.nowhere:,} at one that is down"
         )
-    # What a person would type: a path, a task, what makes an id, when, and which columns the task is called with.
+    # As a user would type it: a path, a task, the id template, the due time, and the columns of the arguments.
     bulk = (
         "delayq_pipeline",
         "bulk",
@@ -103,7 +103,7 @@ def story(stage: Stage) -> None:
 
 # --- parts -----------------------------------------------------------------------------------------------------------
 def write_customers(path: Path, rows: int, now: datetime) -> Campaign:
-    """The same file for the same arguments: customers from 1 on, each with an address and the time of his greeting."""
+    """Write a file of numbered customers with address and due time, the same for the same arguments."""
     nowhere_every = max(1, min(NOWHERE_EVERY, rows // LEAST_NOWHERE))
     providers: Counter[str] = Counter()
     begin, step = now - SPREAD, SPREAD / rows
@@ -123,13 +123,13 @@ def write_customers(path: Path, rows: int, now: datetime) -> Campaign:
 
 
 def jobs(stage: Stage) -> int:
-    """Jobs of the campaign that wait."""
+    """Return the number of waiting jobs of the campaign."""
     counts = stage.counts(QUEUE)
     return counts.ready + counts.delayed
 
 
 def work(stage: Stage, *, processes: int, **env: str) -> None:
-    """Workers run until nothing is left to do."""
+    """Run workers until no job is left."""
     done = stage.counts(QUEUE).counters.get("acked", 0)
     log = stage.folder / "workers.log"
     arguments = ("delayq_worker", "--queues", QUEUE, "--processes", str(processes), "--threads", "2")
@@ -142,12 +142,12 @@ def work(stage: Stage, *, processes: int, **env: str) -> None:
 
 
 def compare(stage: Stage, campaign: Campaign, *, repaired: bool) -> None:
-    """The file, the core's counters, the history and the mailbox have to say the same."""
+    """Check that the file, the core's counters, the history and the mailbox agree."""
     told = stage.manage("shop_pictures", "--queue", QUEUE)
     core = stage.counts(QUEUE)
     letters = Counter(line for file in stage.mailbox.glob("*.txt") for line in file.read_text().split())
     done = campaign.rows - (0 if repaired else campaign.nowhere)
-    # a slow provider fails twice; one that is down fails twice, and the third time the job goes to the morgue
+    # jobs for a slow provider fail twice; for one that is down they fail twice and then move to the morgue
     failed = 2 * (campaign.slow + campaign.nowhere)
     for what, found, wanted in (
         ("jobs created, by the core", core.counters["created"], campaign.rows),
@@ -168,13 +168,13 @@ def compare(stage: Stage, campaign: Campaign, *, repaired: bool) -> None:
 
 
 def expect(what: str, found: int, wanted: int) -> None:
-    """Raises Failed when a number is not the one that it has to be."""
+    """Raise Failed if a number differs from the expected one."""
     if found != wanted:
         raise Failed(f"{what}: {found:,}, and it has to be {wanted:,}. This is a fault of the pipeline: please report.")
 
 
 def reconcile(stage: Stage) -> None:
-    """Orders are placed, some of their jobs get lost, and are found by comparing the table with the queue."""
+    """Place orders, lose some of their jobs, and find them by comparing the table with the queue."""
     stage.manage("shop_traffic", "--rate", "20", "--seconds", "2", "--pay", "0", "--seed", "night")
     there = waiting(stage)
     stage.manage("shop_mishap", "--orders", str(ORDERS_LOST))
@@ -205,13 +205,13 @@ def reconcile(stage: Stage) -> None:
 
 
 def waiting(stage: Stage) -> int:
-    """Jobs of the shop's orders that wait."""
+    """Return the number of waiting jobs of the shop's orders."""
     counts = stage.counts("orders")
     return counts.ready + counts.delayed
 
 
 def farewell(stage: Stage, files: list[str]) -> None:
-    """How long it took, where the pictures are, and how to go on."""
+    """Print the durations, the paths of the pictures, and how to continue."""
     lines = [f"   {seconds:7.1f} s  {title}" for title, seconds in stage.took]
     total = sum(seconds for _title, seconds in stage.took)
     folder = "" if stage.options.folder.name == ".demo-pipeline" else f" --folder {shlex.quote(str(stage.folder))}"
@@ -235,7 +235,7 @@ def farewell(stage: Stage, files: list[str]) -> None:
 
 # --- afterwards ------------------------------------------------------------------------------------------------------
 def look(stage: Stage) -> None:
-    """The admin, on what the last story left, until Ctrl-C."""
+    """Serve the admin with the data of the last run until Ctrl-C."""
     host = f"127.0.0.1:{stage.options.port}"
     web = stage.start("web", "runserver", "--noreload", host)
     until = time.monotonic() + 60
@@ -243,7 +243,7 @@ def look(stage: Stage) -> None:
         if web.popen.poll() is not None or time.monotonic() > until:
             web.speak(from_start=True)
             raise CannotStart("The web server does not answer; what it said is above. Another port: --port 8001")
-        time.sleep(0.1)  # another process: there is nothing to wait on
+        time.sleep(0.1)  # another process: there is no event to wait for
     stage.out.plain(
         f"\n   http://{host}/admin/django_delayq/hourlystat/    login admin, password admin\n"
         f"   http://{host}/admin/django_delayq/pipelinerun/   the runs of the pipeline\n\n   Ctrl-C stops.\n"

@@ -1,1 +1,1 @@
-"""The contenders' programs: each runs in the interpreter of its contender."""
+"""Programs of the contenders; each runs in the interpreter of its contender."""

@@ -1,4 +1,4 @@
-"""What redis-py and the server can do at best: the same bytes stored by a bare script, without a queue around it."""
+"""Upper limit of redis-py and the server: the same bytes stored by a bare script, without a queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ return #ARGV / 3
 
 
 def main(verb: str, jobs: int) -> None:
-    """``lpush``, ``evalsha`` (one job a call) or ``bulk`` (chunks of 250 over five shards)."""
+    """Run ``lpush``, ``evalsha`` (one job per call) or ``bulk`` (chunks of 250 over five shards)."""
     client = redis.Redis(unix_socket_path=os.environ["BENCH_SOCKET"])
     keys = [(f"bare:{{{shard}}}:due", f"bare:{{{shard}}}:body") for shard in range(SHARDS)]
     body = b"b" * BODY_BYTES

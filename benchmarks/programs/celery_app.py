@@ -1,4 +1,4 @@
-"""Celery's side: Redis broker, results off, and the prefetch that drained fastest when several were tried."""
+"""Celery program: Redis broker, results off, and the prefetch that drained fastest when several were tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our side, through the public interface."""
+"""Program of django_delayq, through the public interface."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import django
 from benchmarks.programs import stamp
 
 BULK_DELAY_SECONDS = 3600
-#: jobs of one schedule_many() call of the merged workload
+#: jobs per schedule_many() call of the merged workload
 MERGED_CALL = 10_000
 
 
 def entries(jobs: int, **options: Any) -> Iterator[dict[str, Any]]:
-    """Jobs 0 … ``jobs - 1``, each with an id and one string as its argument."""
+    """Return jobs 0 … ``jobs - 1``, each with an id and one string as its argument."""
     return ({"id": str(number), "args": [str(number)], **options} for number in range(jobs))
 
 
 def produced(jobs: int, threads: int, call: Callable[[int], object]) -> dict[str, float]:
-    """``jobs`` calls, shared by so many threads: when they began and how long they took."""
+    """Make ``jobs`` calls, divided among threads; return when they started and how long they took."""
 
     def produce(first: int) -> None:
         for number in range(first, jobs, threads):
             call(number)
 
     team = [threading.Thread(target=produce, args=(first,)) for first in range(threads)]
-    call(0)  # connected before the clock runs; one job more than counted
+    call(0)  # connect before the clock starts; this job is not counted
     began, started = time.time(), time.perf_counter()
     for thread in team:
         thread.start()
@@ -41,7 +41,7 @@ def produced(jobs: int, threads: int, call: Callable[[int], object]) -> dict[str
 
 
 def main(verb: str, jobs: int) -> None:
-    """Fill the queue, or time one of the two ways in."""
+    """Fill the queue, or time one of the ways of scheduling."""
     django.setup()
     from benchmarks.site.tasks import blank, doze, punctual, unsteady
     from django_delayq import schedule, schedule_many

@@ -1,4 +1,4 @@
-"""Dramatiq's side: Redis broker, its defaults otherwise."""
+"""Dramatiq program: Redis broker, its defaults otherwise."""
 
 from __future__ import annotations
 

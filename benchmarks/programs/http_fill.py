@@ -1,4 +1,4 @@
-"""Puts jobs into the queue of the HTTP benchmark, past the API."""
+"""Program that fills the queue of the HTTP benchmark, bypassing the API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import django
 
 
 def main(jobs: int) -> None:
-    """Raw bytes, due now."""
+    """Schedule raw bytes that are due now."""
     django.setup()
     from benchmarks.programs.http_load import BODY
     from django_delayq import connections

@@ -1,4 +1,4 @@
-"""A client of the HTTP benchmark: threads with keep-alive connections that do one thing for some seconds.
+"""Client of the HTTP benchmark: threads with keep-alive connections that repeat one operation for some seconds.
 
 ``http_load.py PORT TOKEN WORKLOAD SIZE THREADS SECONDS`` prints requests, jobs and seconds as JSON. Standard library
 only.
@@ -17,12 +17,12 @@ from typing import Any
 Post = Callable[[str, Any], Any]
 FEED = "/delayq/v1/queues/feed/"
 BODY = '{"order": 12345, "url": "https://example.org/images/12345.png"}'
-#: each thread's first moments are not counted
+#: uncounted warm-up of each thread
 WARM_UP_SECONDS = 0.5
 
 
 def poster(port: int, token: str) -> Post:
-    """``post(path, body)`` on a connection of its own."""
+    """Return ``post(path, body)`` on a connection of its own."""
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"Authorization": f"Token {token}", "Content-Type": "application/json"}
 
@@ -38,19 +38,19 @@ def poster(port: int, token: str) -> Post:
 
 
 def empty(post: Post, size: int) -> int:
-    """The view that does nothing."""
+    """Request the empty view."""
     post("/empty", {})
     return 1
 
 
 def produce(post: Post, size: int) -> int:
-    """One request with one job, or with many."""
+    """Send one request with one job, or with many."""
     post(FEED + "jobs", {"body": BODY} if size == 1 else {"jobs": [{"body": BODY}] * size})
     return size
 
 
 def consume(post: Post, size: int) -> int:
-    """Reserve and ack; 0 when the queue is empty."""
+    """Reserve and ack jobs; return 0 if the queue is empty."""
     jobs = post(FEED + "reserve", {"max": size})["jobs"]
     if not jobs:
         return 0
@@ -62,7 +62,7 @@ WORKLOADS = {"empty": empty, "produce": produce, "consume": consume}
 
 
 def main(port: int, token: str, workload: str, size: int, threads: int, seconds: float) -> None:
-    """Count what all threads do between two moments."""
+    """Count the operations of all threads between two moments."""
     run = WORKLOADS[workload]
     begin = time.perf_counter() + WARM_UP_SECONDS
     until = begin + seconds
@@ -74,7 +74,7 @@ def main(port: int, token: str, workload: str, size: int, threads: int, seconds:
         try:
             while (now := time.perf_counter()) < until:
                 done = run(post, size)
-                if not done:  # then less is measured, but nothing wrong
+                if not done:  # less is measured then, but correctly
                     break
                 if now >= begin:
                     rounds[number] += 1

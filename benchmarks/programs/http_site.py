@@ -1,4 +1,4 @@
-"""Prepares the site of the HTTP benchmark: tables, a user with a token, an empty queue. Prints the token as JSON."""
+"""Preparation of the HTTP benchmark's site: tables, a user with a token, an empty queue. Prints the token as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.core.management import call_command
 
 
 def main() -> None:
-    """Once for each server."""
+    """Prepare the site, once per server."""
     django.setup()
     from django.contrib.auth.models import Permission, User
     from rest_framework.authtoken.models import Token

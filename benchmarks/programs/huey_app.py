@@ -1,4 +1,4 @@
-"""Huey's side: Redis storage, no results."""
+"""Huey program: Redis storage, no results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blank(number: str) -> None:
 
 
 if __name__ == "__main__":
-    from huey_app import blank as known  # under the name that the consumer imports it by
+    from huey_app import blank as known  # under the name by which the consumer imports it
 
     verb, jobs = sys.argv[1], int(sys.argv[2])
     if verb == "fill":

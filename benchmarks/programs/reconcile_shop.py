@@ -1,6 +1,6 @@
-"""Orders against reminders, in a process of the example shop: the two reads alone, and the comparison, in turn.
+"""Comparison of orders with reminders, in a process of the example shop: the two reads alone, and the comparison.
 
-Arguments: how many orders, how many reminders are missing, how many rounds. Settings and servers come from the
+Arguments: number of orders, number of missing reminders, number of rounds. Settings and servers come from the
 environment. Prints one JSON line.
 """
 
@@ -75,20 +75,20 @@ def comparison_of(spark: Any) -> Reconciliation:
 
 
 def read_queue(comparison: Reconciliation) -> None:
-    """What the comparison reads of the queue, and nothing done with it."""
+    """Read what the comparison reads of the queue, and discard it."""
     frame = comparison._snapshot(("id", "state"), ("waiting", "reserved", "gated", "morgue"))
     frame.write.format("noop").mode("overwrite").save()
 
 
 def read_table(comparison: Reconciliation) -> None:
-    """What it reads of the table."""
+    """Read what the comparison reads of the table, and discard it."""
     options = comparison._options
     before = comparison._cutoff().isoformat()
     frame = comparison._read(options.model, options.columns, [*options.filters, {"created_at__lt": before}], None)
     frame.write.format("noop").mode("overwrite").save()
 
 
-# -- the stage ---------------------------------------------------------------------------------------------------------
+# -- test data --------------------------------------------------------------------------------------------------------
 
 
 def first(missing: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A bulk write through the core, as one task of the data pipeline does it: the rows are ready, and go in twice."""
+"""Bulk load through the core, as one task of the data pipeline does it: the rows are prepared, and written twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 10_000
 
 
 def batches(jobs: int) -> Iterator[Rows]:
-    """As Spark gives them: ids of 23 bytes, one due time for each second of a day, 100 bytes of arguments."""
+    """Yield batches as Spark does: ids of 23 bytes, one due time for each second of a day, 100 bytes of arguments."""
     for start in range(0, jobs, BATCH):
         numbers = range(start, min(start + BATCH, jobs))
         yield Rows(
@@ -35,7 +35,7 @@ def batches(jobs: int) -> Iterator[Rows]:
 
 
 def write(broker: Broker, run: Run, rows: list[Rows]) -> tuple[float, float]:
-    """Wall and CPU seconds of writing them all."""
+    """Write all rows; return wall and CPU seconds."""
     shape = Shape.of(TASK, flags=FLAGS, keyed=False)
     started, cpu = time.perf_counter(), time.process_time()
     writer = RunWriter(broker, run)
@@ -46,7 +46,7 @@ def write(broker: Broker, run: Run, rows: list[Rows]) -> tuple[float, float]:
 
 
 def main(jobs: int) -> None:
-    """Says when it is ready; each line on standard input lets it write everything once."""
+    """Print when it is ready; then write everything once for each line on standard input."""
     broker = Broker(connect(RedisConfig.parse(f"unix://{os.environ['BENCH_SOCKET']}")))
     broker.queue(QUEUE, shards=SHARDS)
     run = open_run(broker, "bench", QUEUE)

@@ -1,4 +1,4 @@
-"""The blank job, the same for every contender: it counts, and notes when the first and the last one ran.
+"""Blank job, the same for every contender: it counts, and records when the first and the last one ran.
 
 Standard library only, because it runs inside the peers' environments as well.
 """
@@ -17,7 +17,7 @@ _first = 0.0
 
 
 def blank() -> None:
-    """About 0.1 µs, except for the first and the last job."""
+    """Count; takes about 0.1 µs, except for the first and the last job."""
     global _first
     number = next(_count)
     if number == 1:

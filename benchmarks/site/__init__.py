@@ -1,1 +1,1 @@
-"""A minimal Django project: our side of the comparisons, as a user would run it (events, leases and hygiene on)."""
+"""Minimal Django project for our side of the comparisons, configured as by a user (events, leases and hygiene on)."""

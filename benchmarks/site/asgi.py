@@ -1,4 +1,4 @@
-"""``uvicorn benchmarks.site.asgi:application``."""
+"""Entry point: ``uvicorn benchmarks.site.asgi:application``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite, one queue of five shards, defaults otherwise."""
+"""Settings: SQLite, one queue of five shards, defaults otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks that are measured."""
+"""Tasks of the benchmarks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _starts: list[tuple[int, float]] = []
 
 @task(name="blank")
 def blank(number: str) -> None:
-    """Nothing, apart from the stamp that every contender's blank job makes."""
+    """Do nothing but the stamp that every contender's blank job makes."""
     stamp.blank()
 
 
 @task(name="punctual")
 def punctual(due_ms: int) -> None:
-    """Keep when it ran; the last one writes all of them down."""
+    """Record the start time; the last job writes all of them to a file."""
     _starts.append((due_ms, time.time() * 1000))
     if len(_starts) == int(os.environ["BENCH_JOBS"]):
         path = os.environ["BENCH_STAMP"]
@@ -33,15 +33,15 @@ def punctual(due_ms: int) -> None:
 
 @task(name="doze")
 def doze(seconds: float) -> None:
-    """Wait for something else than the processor."""
+    """Wait without using the processor."""
     time.sleep(seconds)
 
 
-if "BENCH_BATCH" in os.environ:  # only where it is measured: a worker looks at the shards of every queue that it knows
+if "BENCH_BATCH" in os.environ:  # only if it is measured, because a worker polls the shards of every known queue
 
     @task(name="merged", merge=True, shards=5, batch_size=int(os.environ["BENCH_BATCH"]))
     def merged(payloads_by_id: dict[str, list[str]]) -> None:
-        """Nothing for each id of the batch."""
+        """Do nothing for each id of the batch but the stamp."""
         for _ in payloads_by_id:
             stamp.blank()
 
@@ -51,6 +51,6 @@ FAILING_SLOTS = int(os.environ.get("BENCH_FAILING", "0"))
 
 @task(name="unsteady", max_attempts=3, retry_in=quadratic(float(os.environ.get("BENCH_DELAY", "0.1"))))
 def unsteady(number: str) -> None:
-    """Succeeds in some threads of the worker, always raises in the others."""
+    """Succeed in some threads of the worker, and always raise in the others."""
     if int(threading.current_thread().name.rpartition("-")[2]) < FAILING_SLOTS:
         raise ConnectionError("refused")

@@ -1,4 +1,4 @@
-"""The HTTP API, and a view behind the same door that does nothing: what a request costs before there is any queue."""
+"""HTTP API, and an empty view with the same authentication: the cost of a request without a queue."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django_delayq.api.base import ApiView
 
 
 class Empty(ApiView):
-    """Who is it, may they; nothing else."""
+    """View that only authenticates and authorises."""
 
     actions: ClassVar[dict[str, str]] = {"POST": "produce"}
 
     def post(self, request: Any) -> Response:
-        """Nothing."""
+        """Return an empty object."""
         return Response({})
 
 

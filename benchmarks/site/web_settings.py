@@ -1,4 +1,4 @@
-"""The same project with the HTTP API: tokens in a SQLite file, no middleware."""
+"""Settings of the same project with the HTTP API: tokens in a SQLite file, no middleware."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["BENCH_DATABASE"],
-        # As each kind of server is run: under ASGI no two requests share a thread, so there is nothing to keep.
+        # As each kind of server is usually configured: under ASGI no two requests share a thread, so no connection is
+        # reused.
         "CONN_MAX_AGE": None if os.environ.get("BENCH_KEEPS_CONNECTIONS") == "True" else 0,
     }
 }

@@ -1,4 +1,4 @@
-"""``gunicorn benchmarks.site.wsgi:application``."""
+"""Entry point: ``gunicorn benchmarks.site.wsgi:application``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The data pipeline on Spark: schedule in bulk, keep the history of jobs, compare tables with the queue, repair by SQL.
+"""Spark data pipeline: bulk loads, job history, a table-to-queue comparison, and repairs in SQL.
 
-Needs the extra ``[spark]``. What runs on Spark's executors needs pyspark, pyarrow, redis and this package, and no
-Django; nothing else in the package imports this room.
+Needs the extra ``[spark]``. The code that runs on Spark's executors needs pyspark, pyarrow, redis and this package, but
+not Django. No other part of the package imports this one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["register", "session"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats ``delayq``, ``delayq.events`` and ``delayq.model`` known to a Spark session.
+    """Register the formats ``delayq``, ``delayq.events`` and ``delayq.model`` with a Spark session.
 
-    The session becomes the active one of the calling thread, without which Spark finds no format that is written to.
-    So a thread that writes calls this, too; it may be called as often as one likes.
+    The session becomes the active one of the calling thread; Spark needs that to find a format that is written to. Each
+    thread that writes must therefore call this function too. Repeated calls are harmless.
 
     Raises:
-        PipelineError: Spark's workers would run another Python than this one, without the packages; the text says what
-            to set.
+        PipelineError: Spark's workers would run a different Python without the required packages; the message names the
+            setting to change.
     """
     from .events import EventsSource
     from .interpreter import check_workers
@@ -40,7 +40,7 @@ def register(spark: SparkSession) -> None:
 
 
 def session(options: SessionOptions | None = None) -> SparkSession:
-    """A Spark session of our own, with the formats registered (:mod:`.session`)."""
+    """Return a new Spark session with the formats registered (:mod:`.session`)."""
     from .session import build, defaults
 
     spark: Any = build(options or defaults())

@@ -1,4 +1,4 @@
-"""Rows that are put aside for a moment, only to be told of."""
+"""Temporary quarantine folders, used only to report the rejected rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .quarantine import REASON, file_system, stem
 
 @contextmanager
 def folder(scratch: str | None, name: str) -> Iterator[str]:
-    """A folder for a quarantine, which is gone in the end with all that lies in it.
+    """Yield a folder for a quarantine and delete it with its contents at the end.
 
     Args:
-        scratch: where; None = among the temporary files of this machine.
-        name: of the folder, where it is not a temporary one.
+        scratch: parent folder; None = a temporary folder of this machine.
+        name: name of the folder inside ``scratch``.
 
     Raises:
-        PipelineError: nothing here opens ``scratch``.
+        PipelineError: no installed file system opens ``scratch``.
     """
     if scratch is None:
         with tempfile.TemporaryDirectory(prefix="delayq-", ignore_cleanup_errors=True) as found:
@@ -37,7 +37,7 @@ def folder(scratch: str | None, name: str) -> Iterator[str]:
 
 
 def reasons(where: str, run_id: str, most: int) -> list[tuple[str | None, str]]:
-    """Id and reason of the first rows of a run that lie in a quarantine."""
+    """Return id and reason of the first quarantined rows of a bulk load, at most ``most`` of them."""
     system, root = file_system(where)
     files = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
     found: list[tuple[str | None, str]] = []

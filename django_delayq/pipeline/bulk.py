@@ -1,4 +1,4 @@
-"""Scheduling in bulk: from files, a table or any frame of Spark to jobs, in a run that can be gone on with."""
+"""Bulk loads: create jobs from files, a table or any Spark frame, in a write that can be resumed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .dry_run import DryRun
     from .write_options import WriteOptions
 
-#: told now and then how many rows came to what, and how many there are in all, if that is known
+#: callback that receives the number of rows by outcome, and the total number of rows if it is known
 Watch: TypeAlias = "Callable[[Mapping[str, int], int | None], None]"
-#: files, a table, or a frame of which every computation gives the same rows
+#: files, a table, or a frame that returns the same rows each time it is computed
 Source: TypeAlias = "DataFrame | Files | Table"
-#: seconds between two looks
+#: seconds between two progress reports
 LOOK: Final = 0.5
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+: )?(.*)$", re.MULTILINE)
 _OURS: Final = re.compile(
@@ -43,7 +43,7 @@ _OURS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOptions:
-    """What jobs are made of the rows, and where they go.
+    """Mapping from rows to jobs, and the target of a bulk load.
 
     ``id``, ``due``, ``args`` … name columns of the input, see :func:`~.expressions.jobs`. ``more`` are options of the
     format ``delayq`` (:mod:`.write_options`): onConflict, expires, maxAttempts and so on.
@@ -58,36 +58,36 @@ class BulkOptions:
     payload: str | None = None
     score: str | None = None
     context: tuple[str, ...] = ()
-    #: a column
+    #: name of a column
     priority: str | None = None
-    #: where Redis is: a URL, or JSON; or the environment variable that holds it
+    #: address of Redis, a URL or JSON; or the environment variable that holds it
     redis: str | None = None
     redis_env: str | None = None
     prefix: str = DEFAULT_PREFIX
-    #: None = a new one
+    #: None = generate one
     run_id: str | None = None
-    #: jobs in a call of Redis
+    #: jobs per call to Redis
     chunk: int = CHUNK
-    #: tasks of Spark at least (files), or exactly (other inputs); None = as many as there are cores
+    #: minimum number of Spark tasks (files), or the exact number (other inputs); None = the number of cores
     parts: int | None = None
-    #: bytes of a file that one task reads at most
+    #: maximum number of bytes of a file that one task reads
     part_bytes: int = PART_BYTES
-    #: jobs a second
+    #: jobs per second
     rate: float | None = None
-    #: a folder for rows that are no jobs; None = the first of them ends the write
+    #: folder for rows that are not valid jobs; None = the first of them aborts the write
     quarantine: str | None = None
     close: bool = True
-    #: nobody will go on with this run, so nothing is kept by which its rows are known again
+    #: the bulk load will never be resumed, so no fingerprint of its rows is stored
     once: bool = False
     more: Mapping[str, str] = field(default_factory=dict)
 
     def door(self) -> dict[str, str]:
-        """The options that lead to Redis."""
+        """Return the options that address Redis."""
         said = {"redis": self.redis, "redisEnv": self.redis_env, "prefix": self.prefix}
         return {name: value for name, value in said.items() if value}
 
     def of_format(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
-        """The options of the format ``delayq``."""
+        """Return the options of the format ``delayq``."""
         said: dict[str, Any] = {
             "nullDue": "fail",
             **self.more,
@@ -107,67 +107,68 @@ class BulkOptions:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What came of it, as Redis counted it: each row once, however often it was sent."""
+    """Result of a bulk load, as counted in Redis: each row once, however often it was sent."""
 
     run_id: str
-    #: rows of the input that came to something
+    #: rows of the input that have an outcome
     rows: int
-    #: created, ignored, replaced, …: how many rows came to what
+    #: number of rows by outcome: created, ignored, replaced, …
     counts: Mapping[str, int]
-    #: rows that were put aside
+    #: rows in the quarantine
     bad: int
     seconds: float
-    #: the run was over before: nothing was written now
+    #: the bulk load was closed before this call, which wrote nothing
     was_over: bool = False
-    #: rows that were in before, from an earlier try of this run
+    #: rows written earlier, by a previous attempt at this bulk load
     before: int = 0
 
     @property
     def created(self) -> int:
-        """Jobs that are new."""
+        """Number of jobs created."""
         return self.counts.get("created", 0)
 
     @property
     def known(self) -> int:
-        """Rows that made no new job."""
+        """Number of valid rows that created no job."""
         return self.rows - self.bad - self.created
 
     @property
     def rows_per_second(self) -> float:
-        """Of the rows of this try."""
+        """Rows per second in this call, without the rows written earlier."""
         return (self.rows - self.before) / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An input that is ready to be written."""
+    """Input that is ready to be written."""
 
     frame: DataFrame
     run: Run
     source: Mapping[str, str]
-    #: how files are read in parts; None = it is in order already
+    #: how files are read in parts; None = the rows are in order already
     parts: Mapping[str, str] | None = None
 
 
 def bulk(
     spark: SparkSession, source: Source, options: BulkOptions, *, total: int | None = None, watch: Watch | None = None
 ) -> BulkResult:
-    """Writes a job for each row.
+    """Write a job for each row.
 
-    The same call with the same ``run_id`` goes on where it broke off: what is in is skipped, also when its jobs have
-    run and are gone meanwhile. A run that is over is left alone.
+    The same call with the same ``run_id`` resumes an interrupted bulk load: rows already written are skipped, even if
+    their jobs have since run and been deleted. A closed bulk load is left unchanged.
+
+    Rows that do not come from files are read twice: the first pass computes a checksum of their contents, by which a
+    later call recognises the same input.
 
     Args:
-        source: files, a table, or a frame of which every computation gives the same rows.
-        options: see there.
-        total: rows of the input, if somebody knows; files are counted.
-        watch: called twice a second by a thread.
-
-    Rows that are not of files are read twice: first their contents are summed up, by which they are known again.
+        source: files, a table, or a frame that returns the same rows each time it is computed.
+        options: see :class:`BulkOptions`.
+        total: number of rows of the input, if known; files are counted.
+        watch: progress callback, called twice a second by a thread.
 
     Raises:
-        Misconfigured, PipelineError: what cannot be, or what went wrong; the text says how to go on.
-        RunDiffers: the run was begun with another input, or with other options; the text names them.
+        Misconfigured, PipelineError: the options are invalid, or the write failed; the message says how to resume it.
+        RunDiffers: the bulk load was started with another input or other options; the message names them.
     """
     run_id = options.run_id or uuid.uuid4().hex
     began = time.monotonic()
@@ -199,17 +200,17 @@ def _bad(options: BulkOptions, run_id: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """An input and what is to be made of it, before anything is written."""
+    """Input and its mapping to jobs, before anything is written."""
 
     made: Callable[[int], DataFrame]
     wanted: WriteOptions
-    #: what the run remembers of the input
+    #: description of the input that is stored with the bulk load
     told: dict[str, str]
     parts: dict[str, str]
 
     @property
     def source(self) -> dict[str, str]:
-        """What the run remembers of everything."""
+        """Description of input, columns and options that is stored with the bulk load."""
         return {"columns": self.made(0).schema.simpleString(), **self.wanted.told(), **self.told}
 
 
@@ -227,7 +228,8 @@ def _plan(
     parts: dict[str, str] = {}
     if isinstance(source, Files):
         parts = {"part_bytes": str(options.part_bytes), "least_parts": str(options.parts or least_parts(spark))}
-        # Another number of cores would cut the files elsewhere. Only who asks for it by name is told that it differs.
+        # Another number of cores would split the files differently. An explicit number that differs from the stored one
+        # is reported instead.
         if options.parts is None:
             parts |= {name: before[name] for name in PART_NAMES if name in before}
         told = {**source.fingerprint(spark, frame), **parts}
@@ -265,14 +267,14 @@ def _plan(
     check_schema(made(0).schema, wanted)
     check_redis(broker, wanted)
     if sum_up and not options.once and not isinstance(source, Files):
-        # Of a run that is over nothing is written, so it does not matter what its rows are now.
+        # A closed bulk load writes nothing, so the present contents of its input do not matter.
         over = known is not None and known.closed
         told |= {name: before[name] for name in ("rows",) if name in before} if over else {"rows": contents(made(0))}
     return _Plan(made, wanted, told, parts)
 
 
 def _needed(options: BulkOptions) -> tuple[str, ...]:
-    """The columns that are read of a table: no others."""
+    """Return the columns to read from a table."""
     single = [options.payload, options.score, options.priority]
     if options.due is not None and options.due.isidentifier():
         single.append(options.due)
@@ -281,7 +283,7 @@ def _needed(options: BulkOptions) -> tuple[str, ...]:
 
 
 def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str) -> Prepared:
-    """Opens the run, or finds it again, and makes jobs of the input.
+    """Open the bulk load, or find it again, and map the input to jobs.
 
     Raises:
         Misconfigured, PipelineError, RunDiffers: see :func:`bulk`.
@@ -297,10 +299,10 @@ def prepare(spark: SparkSession, broker: Broker, source: Source, options: BulkOp
 
 
 def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm_above: int | None = None) -> DryRun:
-    """What :func:`bulk` would write; nothing is written.
+    """Return what :func:`bulk` would write, without writing anything.
 
     Raises:
-        Misconfigured, PipelineError: what cannot be.
+        Misconfigured, PipelineError: the options or the input are invalid.
     """
     from .dry_run import STORM, dry_run
 
@@ -319,13 +321,16 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
 
 def _write(prepared: Prepared, options: BulkOptions, run_id: str) -> None:
     said = options.of_format(run_id, prepared.source)
-    activate(prepared.frame.sparkSession)  # this may be any thread
+    activate(prepared.frame.sparkSession)  # any thread may call this
     prepared.frame.write.format("delayq").options(**said).mode("append").save()
 
 
 @contextmanager
 def _clear_errors(run_id: str | None = None) -> Iterator[None]:
-    """Turns what Spark says into a sentence; with a run id, of a run that is open then."""
+    """Convert Spark's errors to errors of this package.
+
+    With a run id, the message adds that the bulk load is still open.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -336,7 +341,7 @@ def _clear_errors(run_id: str | None = None) -> Iterator[None]:
 
 
 def _told(text: str, run_id: str | None) -> DelayQError:
-    """What we said in one of Spark's tasks; or what Spark said, without the stacks of Java."""
+    """Return our own error from the text of a failed Spark task, or Spark's message without the Java stack traces."""
     text = without_user(text)
     ours = _OURS.search(text)
     if ours is not None:
@@ -351,14 +356,14 @@ def _told(text: str, run_id: str | None) -> DelayQError:
 
 @contextmanager
 def _watching(broker: Broker, run: Run, total: int | None, watch: Watch | None) -> Iterator[None]:
-    """Tells ``watch`` how far the run is while the block lasts, and at its end."""
+    """Report progress to ``watch`` during the block, and once more at its end."""
     if watch is None:
         yield
         return
     done = threading.Event()
 
     def tell() -> None:
-        with suppress(Exception):  # counters that cannot be read for a moment stop no run
+        with suppress(Exception):  # a failure to read the counters must not abort the write
             counts: Counter[str] = runs.progress(broker, run)
             watch(counts, total)
 

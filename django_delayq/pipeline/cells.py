@@ -1,6 +1,6 @@
-"""The values of a column, an Arrow array, as the bytes in which jobs keep them: a column at a time, not a value.
+"""Conversion of an Arrow column to the bytes stored in jobs, a whole column at a time.
 
-What is wrong with a value is noted by the number of its row, and the row goes on with a value that is never used.
+Faults are recorded by row number. A faulty row gets a placeholder that is never used.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from ..core import codec
 from ..core.errors import InvalidJob
 from ..core.inputs import short
 
-#: number of the row -> what is wrong with it; the first finding stands
+#: row number -> description of the fault; the first one found stays
 Bad: TypeAlias = dict[int, str]
 
 _TEXT: Final = pa.large_string()
 _EMPTY: Final = pa.scalar("", _TEXT)
-#: what JSON has no plain form for inside of a text
+#: characters that JSON must escape inside a string
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 _SCORE_CHARS: Final = 255
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is a column of texts."""
+    """Return True if the column holds texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether it is a column of bytes."""
+    """Return True if the column holds bytes."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether it is a column of lists."""
+    """Return True if the column holds lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def values(array: pa.Array, bad: Bad) -> list[Any]:
-    """Python's values, as a caller of ``schedule()`` would have them: aware datetimes in UTC, maps as dicts."""
+    """Return the values as a caller of ``schedule()`` would pass them: aware datetimes in UTC, maps as dicts."""
     try:
         found: list[Any] = array.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError, pa.ArrowException):
@@ -66,7 +66,7 @@ def _value(array: pa.Array, row: int, bad: Bad) -> Any:
 
 
 def _mender(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes of Arrow's value of a type what is wanted; None = it is that already."""
+    """Return a function that converts Arrow's value of a type to the expected one; None = no conversion needed."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return lambda value: value if value is None else datetime.astimezone(value, UTC)
     if is_list(kind):
@@ -86,7 +86,7 @@ def _mend_struct(value: dict[str, Any], menders: dict[str, Callable[[Any], Any]]
 
 
 def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
-    """The canonical JSON of each value, as :func:`~..codec.encode` has it; a text array without nulls."""
+    """Return the canonical JSON of each value, as :func:`~..codec.encode` writes it, as a text array without nulls."""
     kind = array.type
     if pa.types.is_null(kind):
         return pa.array(["null"] * len(array), _TEXT)
@@ -104,7 +104,7 @@ def json_texts(array: pa.Array, what: str, bad: Bad) -> pa.Array:
 
 
 def is_valid(array: pa.Array) -> bool:
-    """Whether texts are UTF-8 throughout."""
+    """Return True if all texts are valid UTF-8."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -113,7 +113,7 @@ def is_valid(array: pa.Array) -> bool:
 
 
 def _is_plain(array: pa.Array) -> bool:
-    """Whether these texts stay as they are between quotes."""
+    """Return True if the texts need no escaping between quotes."""
     return is_valid(array) and not pc.any(pc.match_substring_regex(array, _ESCAPED)).as_py()
 
 
@@ -134,9 +134,9 @@ def _encoded(row: int, value: Any, what: str, bad: Bad) -> str:
 
 
 def lists(array: pa.Array, bad: Bad) -> pa.Array:
-    """The JSON of each list; an empty text for an empty one and for null."""
+    """Return the JSON of each list; an empty text for an empty list and for null."""
     if array.offset:
-        array = pa.concat_arrays([array])  # the offsets below begin at its first value then
+        array = pa.concat_arrays([array])  # so that the offsets computed below start at its first value
     large = array.cast(pa.large_list(array.type.value_type))
     parents = pc.list_parent_indices(large)
     inner: Bad = {}
@@ -150,7 +150,7 @@ def lists(array: pa.Array, bad: Bad) -> pa.Array:
 
 
 def structs(array: pa.Array, bad: Bad) -> pa.Array:
-    """The JSON of the fields of each struct, a list in their order; an empty text for null and where there are none."""
+    """Return the fields of each struct as a JSON list in order; an empty text for null and where there are none."""
     pieces: list[Any] = []
     for field, column in zip(array.type, array.flatten(), strict=True):
         pieces += (",", json_texts(column, f"args.{field.name}", bad))
@@ -158,11 +158,11 @@ def structs(array: pa.Array, bad: Bad) -> pa.Array:
 
 
 def named_structs(array: pa.Array, bad: Bad) -> pa.Array:
-    """The JSON object of each struct; an empty text for null and where there are no fields."""
+    """Return the JSON object of each struct; an empty text for null and for structs without fields."""
     fields = sorted(zip([field.name for field in array.type], array.flatten(), strict=True), key=lambda pair: pair[0])
     pieces: list[Any] = []
     for name, column in fields:
-        # as the codec does it, so that it is not taken for one of its tags
+        # escaped as the codec does it, so that the name is not mistaken for one of the codec's tags
         shown = f"${name}" if len(fields) == 1 and name[:1] == "$" else name
         pieces += (f",{encode_basestring(shown)}:", json_texts(column, f"kwargs.{name}", bad))
     if not pieces:
@@ -176,7 +176,7 @@ def _joined(array: pa.Array, pieces: list[Any]) -> pa.Array:
 
 
 def _join(*pieces: Any) -> pa.Array:
-    """Texts and arrays of texts one behind the other; null where one of them is."""
+    """Concatenate texts and arrays of texts row by row; null where one of them is null."""
     typed = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
     return pc.binary_join_element_wise(*typed, _EMPTY)
 
@@ -186,7 +186,7 @@ def _nothing(array: pa.Array) -> pa.Array:
 
 
 def parsed(array: pa.Array, kind: type, what: str, bad: Bad) -> list[Any]:
-    """What the JSON texts say, each a list or a dict; None for null."""
+    """Parse JSON texts, each of which must be a list or a dict; None for null."""
     found: list[Any] = []
     for row, text in enumerate(values(array, bad)):
         value = None
@@ -212,7 +212,7 @@ _plain: Final = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def score_texts(array: pa.Array, bad: Bad) -> list[str]:
-    """Numbers, or texts of numbers, as texts; empty for null, which means the moment of arrival."""
+    """Return numbers, or texts of numbers, as texts; empty for null, which means the time of arrival."""
     if pa.types.is_integer(array.type):
         found: list[str] = pc.fill_null(pc.cast(array, _TEXT), "").to_pylist()
         return found
@@ -223,7 +223,7 @@ def _score(row: int, value: object, bad: Bad) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else str(value) if isinstance(value, Decimal) else repr(value)
-    # float() also reads underscores, blanks around, and the digits of every alphabet.
+    # float() also accepts underscores, surrounding blanks and the digits of every script.
     plain = len(text) <= _SCORE_CHARS and text.isascii() and "_" not in text and text == text.strip()
     try:
         if plain and math.isfinite(float(text)):

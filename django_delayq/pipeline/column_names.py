@@ -1,6 +1,6 @@
-"""Names of columns, compared as Spark does: without regard to case, unless ``spark.sql.caseSensitive`` is true.
+"""Column names, compared as Spark compares them: ignoring case unless ``spark.sql.caseSensitive`` is true.
 
-All names of ours are in small letters.
+All column names of this package are in lower case.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _CASE_SENSITIVE: Final = "spark.sql.caseSensitive"
 
 
 def column_of(frame: DataFrame, name: str) -> str | None:
-    """Return the column of a frame that Spark finds under a name; None = there is none.
+    """Return the name of the frame's column that Spark resolves ``name`` to; None = there is none.
 
     Raises:
-        Misconfigured: there are several.
+        Misconfigured: several columns match.
     """
     sensitive = _is_true(frame.sparkSession.conf.get(_CASE_SENSITIVE))
     found = [one for one in frame.columns if one == name or (not sensitive and one.lower() == name.lower())]
@@ -33,9 +33,9 @@ def column_of(frame: DataFrame, name: str) -> str | None:
 
 
 def fault_of_case(names: Iterable[str]) -> str:
-    """Return what is wrong with names in capital letters, in a task of a session that regards case; else "".
+    """Return an error text for names with capital letters if the task's session is case-sensitive; else "".
 
-    The worker that plans for a task does not know this setting of the session.
+    The worker that plans for a task has no access to this setting of the session.
     """
     context: Any = TaskContext.get()
     if context is None or not _is_true(context.getLocalProperty(_CASE_SENSITIVE)):

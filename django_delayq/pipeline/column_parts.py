@@ -1,4 +1,4 @@
-"""What the columns of a batch say, read and checked: the parts of which :mod:`.columns` makes jobs."""
+"""Readers and validators for the columns of a batch, from which :mod:`.columns` builds jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from . import cells
 from .cells import Bad
 
 BYTES: Final = pa.large_binary()
-#: of UTF-8, looked for in its bytes
+#: control characters of UTF-8, matched against its bytes
 _CONTROL: Final = r"[\x00-\x1f\x7f]|\xC2[\x80-\x9f]|\xE2\x80[\xA8-\xAE]|\xE2\x81[\xA6-\xA9]"
 T = TypeVar("T")
 
 
 def ids(array: pa.Array, bad: Bad) -> list[bytes]:
-    """The ids in UTF-8; numbers as texts."""
+    """Return the ids in UTF-8; numbers are converted to text."""
     if pa.types.is_integer(array.type):
         if array.null_count:
             _note_nulls(array, bad)
@@ -54,7 +54,7 @@ def _note_nulls(array: pa.Array, bad: Bad) -> None:
 
 
 def arguments(args: pa.Array | None, kwargs: pa.Array | None, n: int, bad: Bad) -> list[bytes]:
-    """As :func:`~..codec.encode_args` has them."""
+    """Return the arguments of each row as :func:`~..codec.encode_args` encodes them."""
     if kwargs is None or pa.types.is_null(kwargs.type):
         return [b""] * n if args is None else _positional(args, bad).cast(BYTES).to_pylist()
     if pa.types.is_struct(kwargs.type):
@@ -80,7 +80,7 @@ def _named(row: int, value: dict[str, Any], bad: Bad) -> str:
 
 
 def _positional(array: pa.Array, bad: Bad) -> pa.Array:
-    """JSON lists as texts; empty where there are no arguments."""
+    """Return JSON lists as texts; empty where there are no arguments."""
     if cells.is_list(array.type):
         return cells.lists(array, bad)
     if pa.types.is_struct(array.type):
@@ -98,14 +98,14 @@ def _positional(array: pa.Array, bad: Bad) -> pa.Array:
 
 
 def objects(array: pa.Array, what: str, bad: Bad) -> list[Any]:
-    """A dict, or None, of each struct, map or text of a JSON object."""
+    """Return a dict, or None, for each struct, map or text of a JSON object."""
     if cells.is_text(array.type):
         return cells.parsed(array, dict, what, bad)
     return cells.values(array, bad)
 
 
 def raw(array: pa.Array, bad: Bad) -> list[bytes]:
-    """Bytes as they are; null is none."""
+    """Return the bytes unchanged; null becomes empty."""
     if cells.is_text(array.type) and not cells.is_valid(array):
         cells.values(array, bad)
     if pa.types.is_null(array.type):
@@ -115,7 +115,7 @@ def raw(array: pa.Array, bad: Bad) -> list[bytes]:
 
 
 def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad) -> list[T]:
-    """What each row says, checked once for each different value; the default where it says nothing."""
+    """Return the checked value of each row, with one check per distinct value; the default for null."""
     checked: dict[Any, T | InvalidJob] = {}
     found: list[T] = []
     for row, value in enumerate(cells.values(array, bad)):
@@ -138,22 +138,22 @@ def row_values(array: pa.Array, default: T, check: Callable[[Any], T], bad: Bad)
 
 
 def conflict(value: object) -> str:
-    """Checks one value."""
+    """Validate an ``on_conflict`` value."""
     return check_choice("on_conflict", value, CONFLICTS)
 
 
 def priority(value: object) -> int:
-    """Checks one value."""
+    """Validate a priority."""
     return check_int("priority", value, 0, PRIORITIES - 1)
 
 
 def attempts(value: object) -> int | None:
-    """Checks one value."""
+    """Validate a number of attempts."""
     return check_int("max_attempts", value, 1, 1_000_000)
 
 
 def timeout(value: float | Decimal) -> float | int | None:
-    """Checks one value."""
+    """Validate a timeout in seconds."""
     seconds = float(value)
     if not (math.isfinite(seconds) and seconds > 0):
         raise InvalidJob(f"timeout must be more than 0 seconds, got {short(value)}")
@@ -161,15 +161,15 @@ def timeout(value: float | Decimal) -> float | int | None:
 
 
 def whole(seconds: float) -> float | int:
-    """``3`` for 3.0: so people write it, and so it is stored."""
+    """Return ``3`` for 3.0, the form in which whole seconds are stored."""
     return int(seconds) if float(seconds).is_integer() else seconds
 
 
 def canonical(said: dict[str, Any]) -> bytes:
-    """Options of a job, as ``joboptions.py`` has them."""
+    """Encode the options of a job as ``joboptions.py`` does."""
     return json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def each(said: T | list[T], rows: Sequence[object]) -> list[T]:
-    """What is said of all, or of each, for each."""
+    """Return one value per row, repeating a value that applies to all rows."""
     return said if isinstance(said, list) else [said] * len(rows)

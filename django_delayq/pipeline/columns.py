@@ -1,6 +1,6 @@
-"""From an Arrow batch to the entries of a run, a column at a time: what ``schedule()`` would have stored, byte by byte.
+"""Conversion of an Arrow batch to bulk entries, a column at a time, byte for byte as ``schedule()`` would store them.
 
-Only the keys of the jobs are other ones: those that a run makes, which are the same in every try.
+Only the keys of the jobs differ: they are derived from the bulk load, so each attempt at it writes the same ones.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _MOST_OPTIONS: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The jobs of one batch, in its order."""
+    """Jobs of one batch, in its order."""
 
-    #: one for all of them, or one for each
+    #: one shape for all jobs, or one per job
     shapes: Shape | list[Shape]
     rows: Rows
-    #: by their places in the batch, those that are no jobs
+    #: rows of the batch that are not valid jobs, by their position
     bad: Bad
 
 
 class Packer:
-    """Makes entries of the rows that go to one queue.
+    """Builder of entries from the rows that go to one queue.
 
     Args:
-        options: see there.
-        run: the run that they belong to.
-        kind: of the queue: ``python`` or ``pull``.
+        options: the options of the write.
+        run: the bulk load that the jobs belong to.
+        kind: kind of the queue: ``python`` or ``pull``.
     """
 
     def __init__(self, options: WriteOptions, run: Run, kind: str) -> None:
@@ -66,7 +66,7 @@ class Packer:
         self._shapes: dict[tuple[str, str, int, bool], Shape] = {}
 
     def pack(self, batch: pa.RecordBatch) -> Packed:
-        """The entries of a batch, whose columns are those of :data:`~.write_options.COLUMNS`."""
+        """Return the entries of a batch whose columns are among :data:`~.write_options.COLUMNS`."""
         bad: Bad = {}
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         ids = parts.ids(columns["id"], bad)
@@ -92,7 +92,7 @@ class Packer:
             )
         return Packed(shapes, rows.pick([row for row in range(len(rows)) if row not in bad]) if bad else rows, bad)
 
-    # -- what is said of the jobs ------------------------------------------------------------------------------------
+    # -- columns that describe the jobs -------------------------------------------------------------------------------
 
     def _shape(self, task: str, conflict: str, priority: int, has_options: bool) -> Shape:
         known = self._shapes.get((task, conflict, priority, has_options))
@@ -111,7 +111,7 @@ class Packer:
     def _says(
         self, columns: dict[str, pa.Array], merged: bool, bad: Bad
     ) -> tuple[str | list[str], str | list[str], int | list[int]]:
-        """Task, what happens to an id that lives, and priority: of all, or of each."""
+        """Return task, conflict policy and priority: one value for all jobs, or one per job."""
         options = self._options
         task = RAW if self._pull else options.task or ""
         conflict = options.on_conflict or ("merge" if merged else "ignore")
@@ -135,12 +135,12 @@ class Packer:
         return names or task, conflicts or conflict, options.priority if priorities is None else priorities
 
     def _dues(self, columns: dict[str, pa.Array], n: int, bad: Bad) -> pa.Array:
-        """Unix ms."""
+        """Return the due times in Unix ms."""
         if "due" in columns:
             us = columns["due"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             whole = pc.divide(us, 1000)
             broken = pc.not_equal(us, pc.multiply(whole, 1000))
-            found = pc.add(whole, broken.cast(pa.int64()))  # rounded up, so that no job is early
+            found = pc.add(whole, broken.cast(pa.int64()))  # rounded up, so that no job runs early
             past = pc.less(us, 0)
         elif "due_ms" in columns:
             found = columns["due_ms"].cast(pa.int64())
@@ -166,10 +166,10 @@ class Packer:
                     bad.setdefault(row, f"due is more than ten years ahead ({ms} ms since 1970); {hint}")
         return pc.fill_null(found, 0)
 
-    # -- options that travel with a job ------------------------------------------------------------------------------
+    # -- options stored with a job ------------------------------------------------------------------------------------
 
     def _option_texts(self, columns: dict[str, pa.Array], dues: pa.Array, bad: Bad) -> bytes | list[bytes]:
-        """Canonical JSON, as ``joboptions.py`` has it: of all, or of each."""
+        """Return canonical JSON as ``joboptions.py`` writes it: one text for all jobs, or one per job."""
         read: dict[str, list[Any]] = {}
         if "max_attempts" in columns:
             read["max_attempts"] = row_values(columns["max_attempts"], None, parts.attempts, bad)
@@ -239,7 +239,7 @@ class Packer:
         says: tuple[Any, Any, Any],
         bad: Bad,
     ) -> Packed:
-        """Jobs with a payload, one by one: their records have more parts than this is worth taking apart for."""
+        """Build jobs with a payload one by one; their records have too many parts for a columnar path to pay off."""
         payloads = self._payloads(columns["payload"], bad)
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
         names, conflicts, priorities = (each(said, ids) for said in says)
@@ -267,7 +267,7 @@ class Packer:
                 max_payloads=1 if options.payloads != "all" else options.max_payloads,
             )
             shape, entry = entry_of(with_keys(self._run_id, new))
-            shapes.append(same.setdefault(shape, shape))  # one object, so that writers need not compare it
+            shapes.append(same.setdefault(shape, shape))  # share one object, so that writers need not compare shapes
             entries.append(entry)
         return Packed(_one_or_each(shapes), Rows.of(entries), bad)
 
@@ -281,12 +281,12 @@ class Packer:
 
 
 def _one_or_each(shapes: list[Shape]) -> Shape | list[Shape]:
-    """One for all of them if it is that, which is so much faster."""
+    """Return a single shape if all rows share it, because one shape is written much faster."""
     return shapes[0] if len({id(shape) for shape in shapes}) == 1 else shapes
 
 
 def _bodies(texts: bytes | list[bytes], args: list[bytes]) -> list[bytes]:
-    """Options and arguments; the chunk puts the keys before them."""
+    """Return options and arguments; the chunk prepends the keys."""
     if not texts:
         return args
     return [

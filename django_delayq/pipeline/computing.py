@@ -1,9 +1,9 @@
-"""Attempts and figures of the days and hours that events came of.
+"""Computation of attempts and hourly metrics for the days and hours whose events changed.
 
-What is written of an hour depends on the events of that hour, the ``sla`` and the expectations alone, because the time
-of an event is a part of its key. So when the run before has ended well, only the hours that this run has landed events
-of are read and written again; the figures of the other hours of their days are taken over as they are. A day that a run
-has left pending is computed whole, whatever state that run has left it in.
+The output for an hour depends only on the events of that hour, the ``sla`` and the expectations, because the time of an
+event is part of its key. If the previous pipeline run completed, only the hours that received events in this run are
+read and written again; the metrics of the other hours of those days are copied unchanged. A day left pending by an
+interrupted run is computed completely, whatever its present state.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from .landing import Landed
 
-#: rows of figures that the driver holds at once, if a day alone has not more of them
+#: maximum number of metric rows that the driver holds at once, unless a single day has more
 FIGURES_AT_ONCE: Final = 50_000
 
 
 class Computing:
-    """The computed tables of a history."""
+    """Computed tables of a history."""
 
     def __init__(self, lake: Lake, options: HistoryOptions) -> None:
         self._lake = lake
@@ -43,12 +43,12 @@ class Computing:
         }
 
     def wanted(self, days: Iterable[date], touched: Mapping[date, Collection[int]], died: Collection[date]) -> Wanted:
-        """What is to be computed.
+        """Return the days and hours to compute.
 
         Args:
-            days: days of which something has changed.
-            touched: the hours of them that changed; all of a day that is not there.
-            died: days that an earlier run has left pending.
+            days: days that have changed.
+            touched: the hours of a day that changed; a missing day means all of its hours.
+            died: days that an earlier pipeline run left pending.
         """
         days, whole_ones = list(days), {NO_DAY, *died}
         figured = set(self.tables["hours"].days()) if days else set()
@@ -61,10 +61,10 @@ class Computing:
         }
 
     def compute(self, wanted: Wanted, counted: Landed | None = None) -> None:
-        """Writes attempts, quarantine and figures.
+        """Write attempts, quarantine and hourly metrics.
 
         Args:
-            counted: is told how many attempts there were.
+            counted: receives the number of attempts.
         """
         expectations = self._options.expectations
         runs = attempts(self._lake.events(wanted), self._options.sla)
@@ -89,7 +89,7 @@ class Computing:
         self._lake.step("hours written")
 
     def _figured(self, wanted: Wanted) -> DataFrame:
-        """All figures of the days: those that are computed now, and those of their other hours."""
+        """Return all metrics of the days: those computed now, and those of their other hours."""
         found = hours(self.tables["attempts"].read(wanted))
         partly = {day: some for day, some in wanted.items() if some is not None}
         if not partly:
@@ -98,7 +98,7 @@ class Computing:
         return found.unionByName(others)
 
     def figures(self, days: Sequence[date]) -> Iterator[tuple[pa.Table, list[date]]]:
-        """The figures of some days, in portions of whole days that do not fill the driver's memory."""
+        """Yield the metrics of some days in portions of whole days that fit the driver's memory."""
         for some in self._portions(days):
             yield self._table(some), some
 

@@ -1,4 +1,4 @@
-"""How far a work over many days is."""
+"""Progress of an operation over many days."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DaysDone:
-    """Where a backfill, a compaction or a purge stands."""
+    """Progress of a backfill, a compaction or a purge."""
 
-    #: days that are done, and days in all; of a purge a day of each table is one
+    #: days done, and days in all; a purge counts each day once per table
     days: int
     of_days: int
-    #: attempts of them, as they lie among the events; None = nobody counts
+    #: number of attempts in them, as stored among the events; None = not counted
     rows: int | None = None
     of_rows: int | None = None
 
 
-#: is told at the beginning, and after each portion of the days
+#: callback, called at the beginning and after each portion of days
 OnDays = Callable[[DaysDone], object]
 
 
 def nobody(done: DaysDone) -> None:
-    """Nobody wants to know."""
+    """Ignore the progress."""

@@ -1,4 +1,4 @@
-"""What a bulk write would do, without that it does: nothing is written, no queue and no run is made."""
+"""Dry run of a bulk load: reports what would be written without writing or creating anything."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .write_options import NOW, WriteOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: bytes that Redis needs for a waiting job beside twice its id and once its body
+#: bytes that Redis needs for a waiting job in addition to twice its id and once its body
 PER_JOB: Final = 110
-#: more jobs than this that fall due within one minute are worth a word
+#: number of jobs due within one minute above which a warning is raised
 STORM: Final = 60_000
 _SAMPLE: Final = 1_000
 _SHOWN: Final = 5
@@ -32,41 +32,41 @@ _MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would be written. Times are Unix ms, sizes bytes."""
+    """Report of a dry run. Times are Unix ms, sizes bytes."""
 
     rows: int
     without_id: int
     without_due: int
-    #: due already
+    #: rows that are already due
     due_now: int
-    #: place of a shard -> rows
+    #: index of a shard -> rows
     shards: Mapping[int, int]
-    #: (beginning, rows) of equal spans that have any, the width of a span in minutes
+    #: (start, rows) of the non-empty spans of equal width, and that width in minutes
     dues: Sequence[tuple[int, int]]
     width_min: int
-    #: the minute with the most jobs, and how many they are
+    #: the minute with the most due jobs, and their number
     busiest: tuple[int, int]
     bytes_per_job: float
-    #: what Redis has left; None = nobody knows
+    #: free memory of Redis; None = unknown
     free: int | None
     first: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
-    #: (id, reason) of rows of the sample that are no jobs
+    #: (id, reason) of the rows of the sample that are not valid jobs
     bad: Sequence[tuple[str, str]] = field(default_factory=tuple)
     storm_above: int = STORM
 
     @property
     def memory(self) -> int:
-        """What all of it would take in Redis."""
+        """Estimated memory in Redis for all jobs."""
         return round(self.bytes_per_job * (self.rows - self.without_id - self.without_due))
 
     @property
     def warnings(self) -> list[str]:
-        """What should be looked at before it is done, in words."""
+        """Return all warnings as texts: dangers, then faulty rows."""
         return [*self.dangers, *self.odd]
 
     @property
     def dangers(self) -> list[str]:
-        """What the jobs may do to Redis or to the workers, in words."""
+        """Return warnings about overloading Redis or the workers."""
         found = []
         if self.free is not None and self.memory > self.free:
             found.append(
@@ -82,7 +82,7 @@ class DryRun:
 
     @property
     def odd(self) -> list[str]:
-        """What is wrong with rows, in words: a quarantine takes them."""
+        """Return warnings about faulty rows, which a quarantine would receive."""
         found = []
         if self.without_id:
             found.append(f"{self.without_id:,} rows get no id, because a part of it is null")
@@ -102,11 +102,11 @@ def _mb(size: float) -> str:
 def dry_run(
     frame: DataFrame, broker: Broker, queue: str, options: WriteOptions, run_id: str, *, storm_above: int = STORM
 ) -> DryRun:
-    """Looks at all rows, and closer at the first of them.
+    """Read all rows and check a sample of them closely.
 
     Args:
         frame: jobs, as :func:`~.expressions.jobs` makes them.
-        storm_above: jobs in one minute that are worth a warning.
+        storm_above: number of jobs due in one minute above which a warning is raised.
     """
     from pyspark.sql import functions as F
 
@@ -116,7 +116,7 @@ def dry_run(
         layout = layouts.new_layout(options.shards or 1, options.kind or "python")
     due = _due(frame, now_ms, options)
     place = F.pmod(F.crc32(F.col("id").cast("string").cast("binary")), F.lit(layout["shards"])).cast("int")
-    # One after the other: rows of many minutes and many shards would be a row here for each pair of them.
+    # Two queries: grouping by minute and shard together would return a row for each pair of them.
     minute = F.floor(due / _MINUTE_MS).cast("long")
     rows, now = F.count(F.lit(1)).alias("rows"), F.sum(F.when(due <= now_ms, 1).otherwise(0)).alias("now")
     by_minute = _counted(frame.groupBy(minute.alias("of")).agg(rows, now))
@@ -163,7 +163,7 @@ def _due(frame: DataFrame, now_ms: int, options: WriteOptions) -> Any:
 
 
 def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
-    """The width in minutes, and how many jobs are due in each span."""
+    """Return the width in minutes, and the number of jobs due in each span."""
     if not minutes:
         return _WIDTHS_MIN[0], []
     span = max(minutes) - min(minutes) + 1
@@ -178,7 +178,7 @@ def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
 def _sample(
     frame: DataFrame, options: WriteOptions, kind: str, run_id: str, now_ms: int
 ) -> tuple[float, list[tuple[str, str]]]:
-    """Bytes of a job in Redis, and the rows that are none."""
+    """Return the mean size of a job in Redis, and the rows of the sample that are not valid jobs."""
     packer = Packer(options, Run(run_id, options.queue or "", ((0, 1),), now_ms), kind)
     sizes: list[int] = []
     bad: list[tuple[str, str]] = []
@@ -194,7 +194,7 @@ def _sample(
 
 
 def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], most_memory: float) -> int | None:
-    """What jobs of such shards may take in all until the first node is as full as it may be when a run stops."""
+    """Return how many bytes the jobs may take before the first node is so full that a bulk load stops."""
     rows: dict[str, int] = {}
     for place, count in shards.items():
         node = _node_of(broker, queue, number_of(epoch, place))
@@ -209,7 +209,7 @@ def _free(broker: Broker, queue: str, epoch: int, shards: Mapping[int, int], mos
 
 
 def _node_of(broker: Broker, queue: str, number: int) -> str:
-    """The name of the node where a shard lies, or would lie, as :func:`memory_of` calls it."""
+    """Return the name, as used by :func:`memory_of`, of the node that holds or would hold a shard."""
     if not broker.connection.cluster:
         return ""
     client: Any = broker.client

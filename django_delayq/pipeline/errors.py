@@ -1,4 +1,4 @@
-"""What the pipeline raises, beside the errors of the core."""
+"""Errors raised by the pipeline in addition to those of the core."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from ..core.errors import DelayQError
 
 
 class PipelineError(DelayQError):
-    """The pipeline cannot do what it was asked for; the text says what to do instead."""
+    """Error for a request that the pipeline cannot fulfil; the message names an alternative."""
 
 
 class SparkMissing(PipelineError):
-    """Spark, or something that it needs, is not installed here."""
+    """Error for a missing installation of Spark or of a package that it needs."""
 
 
 class RunDiffers(PipelineError):
-    """A run is resumed with another input than it was begun with."""
+    """Error for resuming a bulk load with another input than it was started with."""
 
 
 class EventsLost(PipelineError):
-    """Events were trimmed before they were read, or Redis has lost them."""
+    """Error for events that were trimmed before they were read, or lost by Redis."""

@@ -1,8 +1,8 @@
-"""What the next piece of the events is: offsets, how far a batch may go, and what was lost before it was read.
+"""Plan of the next batch of events: offsets, the end of the batch, and events lost before they were read.
 
 Offsets are ``{queue: {"<number of the shard>": "<position>"}}`` with sorted keys: each shard is read in intervals that
-begin behind one position and end with another. Queues and shards join with the position ``0-0`` when they appear; a
-queue that a reader was not asked for keeps its positions, so that whoever reads it next goes on there.
+begin after one position and end with another. Queues and shards join with the position ``0-0`` when they appear. A
+queue that a reader does not read keeps its positions, so that a later reader resumes there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..core.streams import BEGINNING, Place, Stream, before, have, parts, stream
 Offsets: TypeAlias = dict[str, dict[str, str]]
 Positions: TypeAlias = dict[Place, str]
 
-#: intervals of fewer entries than that share a task
+#: intervals with fewer entries than this share a task
 SMALL: Final = 5_000
 _EXAMPLE: Final = '{"orders": {"0": "1700000000000-0"}}'
 _MOST_TOLD: Final = 5
@@ -29,7 +29,7 @@ _MOST_TOLD: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Events of one shard: those behind ``after``, up to ``until``, which is one of them."""
+    """Events of one shard after ``after``, up to and including ``until``."""
 
     queue: str
     number: int
@@ -39,7 +39,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why events of a shard can no longer be read."""
+    """Events of a shard that can no longer be read, and the reason."""
 
     queue: str
     number: int
@@ -54,7 +54,7 @@ class Loss:
 
 
 def text_of(losses: Sequence[Loss]) -> str:
-    """What to say of losses, and what to do about them."""
+    """Return the error message for losses, with the remedy."""
     told = "; ".join(str(loss) for loss in losses[:_MOST_TOLD])
     more = f"; and {len(losses) - _MOST_TOLD} more shards" if len(losses) > _MOST_TOLD else ""
     return (
@@ -68,7 +68,7 @@ def text_of(losses: Sequence[Loss]) -> str:
 
 
 def to_offsets(positions: Mapping[Place, str]) -> Offsets:
-    """As Spark keeps them; it compares them as texts, so the order of the keys is always the same."""
+    """Return the offsets in Spark's form; keys are sorted, because Spark compares offsets as texts."""
     offsets: Offsets = {}
     for queue, number in sorted(positions):
         offsets.setdefault(queue, {})[str(number)] = positions[queue, number]
@@ -76,10 +76,10 @@ def to_offsets(positions: Mapping[Place, str]) -> Offsets:
 
 
 def to_positions(offsets: object) -> Positions:
-    """The positions in offsets.
+    """Return the positions contained in offsets.
 
     Raises:
-        Misconfigured: they are none.
+        Misconfigured: the value is not a mapping of offsets.
     """
     try:
         if not isinstance(offsets, Mapping):
@@ -101,7 +101,7 @@ def _number(text: object) -> int:
 
 
 def parse_start(text: str) -> str | Positions:
-    """The option ``startingOffset``: earliest, latest, or offsets as JSON.
+    """Parse the option ``startingOffset``: earliest, latest, or offsets as JSON.
 
     Raises:
         Misconfigured: it is something else.
@@ -114,11 +114,11 @@ def parse_start(text: str) -> str | Positions:
         raise Misconfigured(f"startingOffset is earliest, latest or JSON like {_EXAMPLE}, not {short(text)}") from None
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- state of the streams -------------------------------------------------------------------------------------------
 
 
 def known_places(broker: Broker, queues: Sequence[str]) -> list[Place]:
-    """Every shard, of all epochs, of these queues; of every queue, if none is named."""
+    """Return every shard, of all epochs, of these queues; of every queue if none is named."""
     return [
         (queue.name, number)
         for queue in broker.queues()
@@ -128,17 +128,18 @@ def known_places(broker: Broker, queues: Sequence[str]) -> list[Place]:
 
 
 def starting(scene: Mapping[Place, Stream], start: str | Positions) -> Positions:
-    """Where a reader begins that has read nothing yet."""
+    """Return the positions at which a new reader begins."""
     if not isinstance(start, str):
         return {place: start.get(place, BEGINNING) for place in {*scene, *start}}
     if start == "latest":
         return {place: stream.last for place, stream in scene.items()}
-    # No entry lies between this and the first one, so it is seen when that one is taken off before it is read.
+    # There is no entry between this position and the first entry, so the loss is detected if that entry is trimmed
+    # before it is read.
     return {place: before(stream.first) if stream.first else stream.last for place, stream in scene.items()}
 
 
 def find_losses(broker: Broker, positions: Mapping[Place, str], scene: Mapping[Place, Stream]) -> list[Loss]:
-    """Where somebody who has read up to these positions has missed something."""
+    """Return the events that a reader at these positions has missed."""
     doubtful = {place: position for place, position in positions.items() if _needs_stone(position, scene[place])}
     there = have(broker, doubtful)
     found = (
@@ -149,7 +150,7 @@ def find_losses(broker: Broker, positions: Mapping[Place, str], scene: Mapping[P
 
 
 def _needs_stone(position: str, stream: Stream) -> bool:
-    """Whether only the entry at the position, if it is still there, can tell that nothing was taken off behind it."""
+    """Return True if only the entry at the position can prove, by still existing, that nothing after it was trimmed."""
     if position == BEGINNING or parts(stream.last) <= parts(position) or not stream.there:
         return False
     return stream.first is None or before(stream.first) != position
@@ -170,7 +171,7 @@ def _why_lost(position: str, stream: Stream, *, has_stone: bool) -> str:
     return ""
 
 
-# -- how far ---------------------------------------------------------------------------------------------------------
+# -- extent of a batch ----------------------------------------------------------------------------------------------
 
 
 def ends(
@@ -179,12 +180,12 @@ def ends(
     known: Iterable[Place],
     target: Mapping[Place, str] | None,
 ) -> Positions:
-    """Up to where there is something to read: what is gone leaves, what is new joins.
+    """Return the end positions up to which there is something to read; deleted shards are left out, new ones are added.
 
     Args:
-        positions: up to where was read.
-        known: the shards that there are now.
-        target: nothing is read behind these, and no other shards; None = no such limit.
+        positions: the positions already read.
+        known: the existing shards.
+        target: upper limit by shard, which also excludes all other shards; None = no such limit.
     """
     there = {place for place in known if target is None or place in target or place in positions}
     found = {}
@@ -204,10 +205,10 @@ def limit_to(
     scene: Mapping[Place, Stream],
     walk: Callable[[Place, str, int], str],
 ) -> Positions:
-    """The same ends, but drawn back so far that there are at most so many events in all.
+    """Return the end positions, moved back so that at most ``most`` events are read in all.
 
-    Those who have little get all of it, the others equal shares; if there are more shards than events, those come first
-    that are the furthest behind.
+    Shards with few events are read completely, the others get equal shares. If there are more shards than events, those
+    furthest behind come first.
 
     Args:
         walk: ``walk(place, position, n)`` = the position n events further, or the last one before that.
@@ -221,7 +222,7 @@ def limit_to(
     for at, place in enumerate(chosen):
         share = left // (len(chosen) - at)
         length = scene[place].length
-        if length <= share:  # an upper bound of what is to be read
+        if length <= share:  # the length is an upper bound of the number of entries to read
             result[place], left = wanted[place], left - length
         else:
             result[place] = min(walk(place, begun[place], share), wanted[place], key=parts)
@@ -230,7 +231,7 @@ def limit_to(
 
 
 def intervals(broker: Broker, start: Mapping[Place, str], end: Mapping[Place, str]) -> list[list[Interval]]:
-    """What is to be read between two offsets, one list for each task."""
+    """Return the intervals to read between two offsets, one list per task."""
     places = [place for place in sorted(end) if parts(end[place]) > parts(start.get(place, BEGINNING))]
     scene = streams(broker, places)
     tasks: list[list[Interval]] = []
@@ -253,5 +254,5 @@ def intervals(broker: Broker, start: Mapping[Place, str], end: Mapping[Place, st
 
 
 def newest(scene: Mapping[Place, Stream], known: Iterable[Place]) -> dict[str, Any]:
-    """The offsets of whoever has read everything."""
+    """Return the offsets of a reader that has read everything."""
     return to_offsets({place: scene[place].last for place in known})

@@ -1,4 +1,4 @@
-"""What a task of ``delayq.events`` does: its options, and reading intervals of streams without missing anything."""
+"""Executor side of ``delayq.events``: its options, and a reader of stream intervals that detects missing events."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ OPTIONS: Final = (
     "consumer",
     "failOnDataLoss",
 )
-#: rows of one Arrow batch, at least
+#: minimum number of rows of an Arrow batch
 BATCH: Final = 10_000
-#: entries that are made to columns at once; so many stay in the processor's cache
+#: number of entries converted to columns at once, small enough for the processor's cache
 PIECE: Final = 2_000
 _ARROW: Final = {
     "string": pa.string(),
@@ -53,29 +53,29 @@ _ARROW: Final = {
 
 @dataclass(frozen=True, slots=True)
 class EventsOptions:
-    """The options of the data source beside those of :mod:`.redis_door`, read and checked."""
+    """Parsed and validated options of the data source, without those of :mod:`.redis_door`."""
 
-    #: their names; none = every queue, those to come included
+    #: queues to read; empty = every queue, future ones included
     queues: tuple[str, ...] = ()
-    #: those that the consumer reads now or another time, so that nothing of them is taken off; none = every queue
+    #: queues whose events are kept for this consumer, now or later; empty = every queue
     follows: tuple[str, ...] = ()
     #: earliest, latest or positions
     start: str | Positions = "earliest"
     max_rows: int = 500_000
-    #: entries that are asked for in one call
+    #: entries requested in one call
     fetch: int = 500
-    #: note in Redis how far was read, and let it take off what all have read
+    #: store the consumer's position in Redis, and allow trimming of what all consumers have read
     trim: bool = False
-    #: under which name
+    #: name of the consumer
     consumer: str = "history"
     fail_on_loss: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> EventsOptions:
-        """The options as Spark hands them over.
+        """Parse the options as Spark passes them.
 
         Raises:
-            Misconfigured: one is unknown or unusable; the text says what to write.
+            Misconfigured: an option is unknown or invalid; the message says what to write.
         """
         check_names(options, OPTIONS)
         config_of(options)
@@ -128,10 +128,10 @@ def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow form of a part of ``EVENTS``, exactly as Spark wants it back.
+    """Return the Arrow schema of a subset of ``EVENTS``, exactly as Spark expects it back.
 
     Raises:
-        Misconfigured: there is a column that events do not have, or of another type.
+        Misconfigured: a column does not exist in events, or has another type.
     """
     types = {field.name: field.dataType for field in EVENTS}
     for field in schema:
@@ -145,24 +145,24 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 @dataclass
 class EventsPartition(InputPartition):
-    """What one task reads."""
+    """Partition read by one task."""
 
     intervals: list[Interval]
 
 
 class TaskReader:
-    """What runs on executors: the events of a partition."""
+    """Reader of the events of a partition; runs on executors."""
 
     def __init__(self, options: Any, schema: StructType) -> None:
-        self.options = options.copy()  # dict() would forget that case does not matter
+        self.options = options.copy()  # dict() would lose the case-insensitivity
         self.chosen = EventsOptions.parse(self.options)
         self.arrow = arrow_schema(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The events of a partition, in batches.
+        """Yield the events of a partition in batches.
 
         Raises:
-            EventsLost: something is gone that was there when the batch was planned.
+            EventsLost: events that existed when the batch was planned are gone.
         """
         fault = fault_of_case(self.arrow.names)
         if fault:
@@ -181,7 +181,10 @@ class TaskReader:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Lists of bytes are no cycles, but while they are made Python's collector looks through them again and again."""
+    """Disable Python's cyclic garbage collector during the block.
+
+    Lists of bytes form no cycles, but creating many of them makes the collector scan them again and again.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -192,18 +195,18 @@ def _without_collector() -> Iterator[None]:
 
 
 def united(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows in one batch, or none."""
+    """Combine the rows into one batch, or none."""
     return batches if len(batches) < 2 else pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator[list[Entry]]:
-    """The entries of an interval, at least :data:`PIECE` at a time.
+    """Yield the entries of an interval, at least :data:`PIECE` at a time.
 
-    Each question repeats the last entry of the answer before: if that is gone, others may be that were never told. The
-    next question is on its way while an answer is worked on.
+    Each request repeats the last entry of the previous response: if that entry is gone, entries after it may have been
+    trimmed unread. The next request is sent while a response is processed.
 
     Raises:
-        EventsLost: so it was; unless the options say to go on.
+        EventsLost: events were trimmed, unless the options allow data loss.
     """
     position, known, gathered = interval.after, False, list[Entry]()
 
@@ -232,7 +235,7 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
                 yield gathered
                 gathered = []
     finally:
-        if asked is not None:  # nobody wants the rest; the line is to be given back without half an answer on it
+        if asked is not None:  # the rest is not needed, but the connection must be returned without half a reply on it
             with suppress(DelayQError):
                 asked()
     if gathered:
@@ -240,15 +243,15 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
 
 
 def _follows(after: str, entries: Sequence[Entry]) -> bool:
-    """Whether nothing can have been between a position, at which there is no entry, and these."""
+    """Return True if no entry can have existed between a position without an entry and these entries."""
     return after == BEGINNING or (bool(entries) and before(entries[0][0].decode()) == after)
 
 
 def report(losses: Sequence[Loss], options: EventsOptions) -> None:
-    """Says that events were lost.
+    """Report lost events.
 
     Raises:
-        EventsLost: unless the options say to go on.
+        EventsLost: unless the options allow data loss; then they are logged.
     """
     if losses and options.fail_on_loss:
         raise EventsLost(plan.text_of(losses))

@@ -1,7 +1,7 @@
-"""From entries of event streams, as Redis tells them, to Arrow. Pure functions; whole columns at a time.
+"""Conversion of event stream entries, as read from Redis, to Arrow. Pure functions that handle whole columns.
 
-Entries that the same script wrote have the same fields in the same order, so that their values lie in a list at equal
-distances: a slice is a column, and no row is touched by Python on its own.
+Entries written by the same script have the same fields in the same order. Their values therefore lie at equal distances
+in one list: a slice is a column, and no row is handled individually in Python.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _INT64: Final = pa.int64()
 _TEXT: Final = pa.string()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _EXTRA: Final = pa.map_(_TEXT, _TEXT)
-#: the last millisecond that a timestamp of Spark can be read back from, that of the year 9999
+#: the last millisecond, at the end of the year 9999, that Spark can read back from a timestamp
 _LATEST_MS: Final = 253_402_300_799_999
-#: columns whose fields have another name in the stream, or are told in another form
+#: columns whose fields have another name or another form in the stream
 _FIELDS: Final = {
     "outcome": b"outcome",
     "id": b"id",
@@ -40,12 +40,12 @@ _KNOWN: Final = frozenset(_FIELDS.values())
 
 
 def to_batch(entries: Sequence[Entry], queue: str, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Entries of one shard as rows, in their order.
+    """Return the entries of one shard as rows, in their order.
 
-    What is no UTF-8 is shown with replacement characters; a number that is none becomes null.
+    Invalid UTF-8 is read with replacement characters; a malformed number becomes null.
 
     Args:
-        schema: the wanted columns; names and types are those of ``schemas.EVENTS``.
+        schema: the requested columns; names and types are those of ``schemas.EVENTS``.
     """
     if not entries:
         return pa.RecordBatch.from_pylist([], schema=schema)
@@ -74,7 +74,7 @@ def to_batch(entries: Sequence[Entry], queue: str, number: int, schema: pa.Schem
 
 
 class _Rows:
-    """Entries with the same fields, as the list of all their words: name, value, name, value, ..."""
+    """Entries with the same fields, as one flat list: name, value, name, value, ..."""
 
     def __init__(self, queue: str, number: int, ids: Sequence[bytes], names: list[bytes], words: list[bytes]) -> None:
         self._queue = queue
@@ -187,12 +187,12 @@ def _numbers(values: list[bytes]) -> Any:
 
 
 def _number(value: bytes) -> int | None:
-    # Longer ones do not fit, and int() would spend its time on them.
+    # Longer ones do not fit, and int() would waste time on them.
     return int(value) if value.isdigit() and len(value) <= 18 else None
 
 
 def _within(numbers: Any, least: int, most: int) -> Any:
-    """The numbers, null where they are smaller or larger than that."""
+    """Return the numbers with null for those outside of the limits."""
     ends = pc.min_max(numbers)
     if ends["min"].as_py() is None or (ends["min"].as_py() >= least and ends["max"].as_py() <= most):
         return numbers

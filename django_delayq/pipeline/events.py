@@ -1,9 +1,9 @@
-"""The data source ``delayq.events``: what became of every run, as a batch or as a stream.
+"""Data source ``delayq.events``: the outcome of every attempt, as a batch or as a stream.
 
     spark.readStream.format("delayq.events").option("redis", "redis://localhost:6379/0").load()
 
-The streaming reader is asked by Spark, in a process of its own, how far there is something to read and what the tasks
-are; the tasks read. A position is advanced in Redis when Spark says that a batch is done (option ``trim``).
+Spark runs the streaming reader in a process of its own to plan offsets and partitions; the tasks read them. Positions
+are advanced in Redis when Spark commits a batch (option ``trim``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .schemas import EVENTS
 
 log = logging.getLogger(__name__)
 
-#: seconds after which a consumer says again that it lives, when it has nothing else to say
+#: seconds after which an idle consumer renews its registration
 STILL_HERE: Final = 60.0
 
 
@@ -39,31 +39,31 @@ class EventsSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Its name as a format."""
+        """Return the name of the format."""
         return "delayq.events"
 
     def schema(self) -> StructType:
-        """All columns."""
-        EventsOptions.parse(self.options)  # so that load() says what is wrong with them
+        """Return all columns."""
+        EventsOptions.parse(self.options)  # so that load() reports invalid options
         return EVENTS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what is there now."""
+        """Return a reader of the present events."""
         return EventsReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads on and on."""
+        """Return a streaming reader."""
         return EventsStreamReader(self.options, schema)
 
 
-# -- at once ---------------------------------------------------------------------------------------------------------
+# -- batch ----------------------------------------------------------------------------------------------------------
 
 
 class EventsReader(TaskReader, DataSourceReader):
-    """Reads what is there when the query is planned."""
+    """Reader of the events that exist when the query is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """One for each larger shard; smaller ones share one."""
+        """Return one partition per large shard; smaller shards share one."""
         with open_broker(self.options) as broker:
             known = plan.known_places(broker, self.chosen.queues)
             wanted = self.chosen.start
@@ -75,11 +75,11 @@ class EventsReader(TaskReader, DataSourceReader):
         return [EventsPartition(task) for task in tasks]
 
 
-# -- on and on -------------------------------------------------------------------------------------------------------
+# -- streaming ------------------------------------------------------------------------------------------------------
 
 
 class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on from the offsets that Spark keeps in the checkpoint."""
+    """Streaming reader that continues from the offsets in Spark's checkpoint."""
 
     def __init__(self, options: Any, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -95,7 +95,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._said_at = float("-inf")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What tasks need; connections and what the planner remembers stay where they are."""
+        """Return the state that tasks need, without the connections and the planner's own state."""
         return {"options": self.options, "chosen": self.chosen, "arrow": self.arrow}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._opened
 
     def stop(self) -> None:
-        """Closes the connections of the planner."""
+        """Close the connections of the planner."""
         if self._door is not None:
             self._door.close()
         self._door = self._opened = None
@@ -118,23 +118,23 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
     # -- planning
 
     def initialOffset(self) -> Offsets:
-        """Where a query begins that has no checkpoint yet."""
-        self._say_still_here()  # first, so that nothing is taken off from now on
+        """Return the position at which a query without a checkpoint begins."""
+        self._say_still_here()  # register first, so that nothing is trimmed from now on
         wanted = self.chosen.start
         named = () if isinstance(wanted, str) else wanted
-        # Also where the queues begin that are read another time: what is taken off from now on is a loss there, too.
+        # Include the queues that are read another time: events trimmed from now on are a loss there, too.
         scene = streams(self._broker, {*plan.known_places(self._broker, self.chosen.follows), *named})
         return plan.to_offsets(plan.starting(scene, wanted))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """At most so many rows a batch."""
+        """Return the configured maximum number of rows per batch."""
         return ReadMaxRows(self.chosen.max_rows)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> Offsets:
-        """Up to where the next batch goes.
+        """Return the end of the next batch.
 
         Raises:
-            EventsLost: something is gone that was not read.
+            EventsLost: unread events are gone.
         """
         self._say_still_here()
         positions, others = self._split(plan.to_positions(start))
@@ -148,19 +148,20 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return plan.to_offsets({**others, **end})
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is left to the next query."""
+        """Fix the end of the query at the present positions; later events are left to the next query."""
         known, scene = self._look({})
         self._target = {place: scene[place].last for place in known}
 
     def reportLatestOffset(self) -> Offsets | None:
-        """What there was at the last look, for the progress of the query."""
+        """Return the latest positions at the last planning, for the progress report of the query."""
         return self._newest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What the tasks of a batch read.
+        """Return the partitions of a batch.
 
         Raises:
-            EventsLost: something is gone of a shard that is read from its beginning, where no tombstone can tell it.
+            EventsLost: events are gone from a shard that is read from its beginning, where no tombstone can show the
+                loss.
         """
         begun, until = plan.to_positions(start), plan.to_positions(end)
         new = {
@@ -168,12 +169,12 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
             for place, position in until.items()
             if position != BEGINNING == begun.get(place, BEGINNING)
         }
-        self._check(new, streams(self._broker, new))  # once more: the plan may be one of before a restart
+        self._check(new, streams(self._broker, new))  # checked again: the plan may date from before a restart
         tasks = plan.intervals(self._broker, begun, until)
         return [EventsPartition(task) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark will not ask for anything before these offsets again."""
+        """Store the committed offsets, which Spark will never request again."""
         if not self.chosen.trim:
             return
         fresh = {
@@ -188,7 +189,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._said_at = time.monotonic()
 
     def _split(self, positions: Positions) -> tuple[Positions, Positions]:
-        """Those of the queues that are read, and those that stay where they are until somebody reads them."""
+        """Return the positions of the queues that are read, and those of the others, which stay unchanged."""
         asked = self.chosen.queues
         read = {place: at for place, at in positions.items() if not asked or place[0] in asked}
         return read, {place: at for place, at in positions.items() if place not in read}
@@ -207,7 +208,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._told.update(((loss.queue, loss.number), loss.after) for loss in new)
 
     def _walk_ids(self, place: Place, position: str, number: int) -> str:
-        """The position so many events further."""
+        """Return the position ``number`` events further."""
         while number > 0:
             found = begin(self._broker, *place, f"({position}", "+", min(number, self.chosen.fetch))()
             if not found:
@@ -222,7 +223,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
 
 
 def note_read(broker: Broker, options: EventsOptions, positions: Mapping[Place, str]) -> None:
-    """Moves the consumer's cursors to these positions; a cursor never goes back."""
+    """Move the consumer's cursors forward to these positions; a cursor never moves back."""
     queues: dict[str, dict[int, str]] = {}
     for (queue, number), position in positions.items():
         queues.setdefault(queue, {})[number] = position
@@ -230,10 +231,10 @@ def note_read(broker: Broker, options: EventsOptions, positions: Mapping[Place, 
 
 
 def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]]) -> None:
-    """Says for a query that has ended that it has read up to these offsets, which Spark does only when it goes on.
+    """Store the final offsets of a query that has ended; Spark itself commits them only when the query continues.
 
     Args:
-        options: those of the source; ``consumer``, ``queue`` and ``follow`` count.
+        options: options of the source; ``consumer``, ``queue`` and ``follow`` are used.
         offsets: ``{queue: {"<number of the shard>": "<position>"}}``, from the progress of the query.
     """
     with open_broker(options) as broker:
@@ -241,7 +242,7 @@ def commit(options: Mapping[str, str], offsets: Mapping[str, Mapping[str, str]])
 
 
 def read_before(options: Mapping[str, str]) -> str | None:
-    """The newest position that the consumer of a source has noted in Redis, in whatever shard; None = it has none."""
+    """Return the newest position that the consumer of a source has stored in Redis, over all shards; None = none."""
     with open_broker(options) as broker:
         noted = [one.cursor for one in events.lag(broker, EventsOptions.parse(options).consumer)]
     newest = latest(BEGINNING, *noted)

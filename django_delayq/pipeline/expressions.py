@@ -1,4 +1,4 @@
-"""From the words of a bulk write, ``sms:{pk}:{day}`` and ``+2h``, to columns of Spark."""
+"""Translation of a bulk load's templates, such as ``sms:{pk}:{day}`` and ``+2h``, to Spark columns."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
 _SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-#: types whose texts are always the same
+#: types with exactly one text form per value
 _SURE: Final = ("string", "tinyint", "smallint", "int", "bigint", "boolean", "date")
 
 
 def column(frame: DataFrame, name: str, what: str) -> Column:
-    """A column by its name, which is taken as it is.
+    """Return the column with exactly this name.
 
     Raises:
-        Misconfigured: there is none; the text names those that there are.
+        Misconfigured: there is none; the message lists the existing columns.
     """
     from pyspark.sql import functions as F
 
@@ -40,15 +40,15 @@ def column(frame: DataFrame, name: str, what: str) -> Column:
 
 
 def quoted(name: str) -> str:
-    """A name as Spark's expressions have it."""
+    """Return a name quoted for Spark's expressions."""
     return f"`{name.replace('`', '``')}`"
 
 
 def id_column(frame: DataFrame, template: str) -> Column:
-    """``sms:{pk}:{day}`` as a column. A row of which a part is null gets no id, and so is no job.
+    """Return ``sms:{pk}:{day}`` as a column. A row in which a part is null gets no id, and so is not a valid job.
 
     Raises:
-        Misconfigured: it names no column, or one whose text is not always the same, or is not a template at all.
+        Misconfigured: it names no column, or a column of a type whose text form may vary, or is not a template at all.
     """
     from pyspark.sql import functions as F
 
@@ -92,21 +92,21 @@ def _pieces(template: str) -> list[tuple[str, str | None, str | None, str | None
 
 
 def names_in(template: str) -> list[str]:
-    """The columns that an id is made of.
+    """Return the columns used in an id template.
 
     Raises:
-        Misconfigured: it is no template.
+        Misconfigured: it is not a template.
     """
     return [name for _, name, _, _ in _pieces(template) if name]
 
 
 def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | None:
-    """When the jobs are due, under the name that jobs have for it; None = at once.
+    """Return the column of due times, named as the format expects it; None = due at once.
 
     Args:
-        due: the name of a column (a timestamp, Unix ms as a whole number, or ISO 8601 texts, in UTC where they do not
-            say else), a moment like 2026-11-21T08:00:00+01:00, or a time from the beginning of the run on, like +2h.
-        opened_ms: when the run began, Unix ms.
+        due: the name of a column (a timestamp, Unix ms as a whole number, or ISO 8601 texts, in UTC unless they say
+            otherwise), a moment like 2026-11-21T08:00:00+01:00, or a delay after the start of the bulk load, like +2h.
+        opened_ms: start of the bulk load, Unix ms.
 
     Raises:
         Misconfigured: it is none of these.
@@ -147,10 +147,10 @@ def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
 
 
 def seconds(text: str) -> float:
-    """``1d2h30m5s``, or plain seconds, as seconds.
+    """Parse ``1d2h30m5s``, or plain seconds, to seconds.
 
     Raises:
-        Misconfigured: it is none.
+        Misconfigured: it is not a duration.
     """
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
@@ -173,10 +173,10 @@ def jobs(
     context: Sequence[str] = (),
     priority: str | None = None,
 ) -> DataFrame:
-    """The rows of an input as jobs: the columns that the format ``delayq`` takes.
+    """Map the rows of an input to jobs: the columns that the format ``delayq`` accepts.
 
     Raises:
-        Misconfigured: see :func:`id_column` and :func:`due_column`; or a column is not there.
+        Misconfigured: see :func:`id_column` and :func:`due_column`; or a column does not exist.
     """
     from pyspark.sql import functions as F
 

@@ -1,17 +1,17 @@
-"""The history of jobs: events land in the lake, attempts and figures are computed of them, and somebody is told.
+"""Job history: lands events in the lake, computes attempts and hourly metrics from them, and publishes the metrics.
 
-What a run that dies leaves is made good by the next one, with the same figures as if nothing had happened:
+The next pipeline run repairs what an interrupted one left, and arrives at the same metrics:
 
-=========================================  ==================================================================
-it dies                                    then
-=========================================  ==================================================================
-while a batch is written                   the batch lies where nobody reads; it is swept away and read again
+=========================================  ===================================================================
+interrupted                                recovery
+=========================================  ===================================================================
+while a batch is written                   the batch is not visible yet; it is deleted and read again
 when days are noted, or a batch is landed  the batch is read again and replaces its own folders
-before attempts and figures are whole      the days are noted as pending: the next run computes them whole
-while a day or an hour is exchanged        the same; until then it may be missing, but never half there
-before the figures are told, or told half  the same, and all figures of the day are told again
-before the note is deleted                 the day is computed and told once more, with the same figures
-=========================================  ==================================================================
+before attempts and metrics are complete   the days are marked as pending: the next run computes them completely
+while a day or an hour is replaced         the same; until then it may be missing, but is never incomplete
+before or while metrics are published      the same, and all metrics of the day are published again
+before the mark is deleted                 the day is computed and published once more, with the same metrics
+=========================================  ===================================================================
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: takes the figures of some days, which are all that there are of these days
+#: callback for the metrics of some days; the table contains all metrics of these days
 OnHours = Callable[["pa.Table", list[date]], object]
-#: days that are computed at once, and attempts of a backfill if a day alone has not more of them
+#: maximum number of days computed at once, and of attempts in a backfill unless a single day has more
 DAYS_AT_ONCE: Final = 31
 ROWS_AT_ONCE: Final = 500_000
 _POLL_S: Final = 0.2
@@ -61,21 +61,21 @@ __all__ = ["DaysDone", "History", "HistoryOptions", "OnDays", "OnHours", "Purge"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run has done."""
+    """Result of a pipeline run."""
 
-    #: events that were landed; of a backfill the attempts that were computed
+    #: events landed; for a backfill, attempts computed
     rows: int = 0
-    #: those of them that went into the quarantine
+    #: how many of them were quarantined
     bad: int = 0
     batches: int = 0
-    #: days of which the figures were computed and told
+    #: days whose metrics were computed and published
     days: tuple[date, ...] = ()
-    #: how far the streams are read
+    #: positions up to which the streams are read
     offsets: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
-    #: expectation → rows that broke it, whatever became of them
+    #: expectation → number of rows that broke it, whatever its mode
     broken: dict[str, int] = field(default_factory=dict)
-    #: it was stopped before it was done; the next run carries on
+    #: the run was stopped early; the next run continues
     stopped: bool = False
 
 
@@ -84,17 +84,17 @@ def _never() -> bool:
 
 
 def _nobody(table: pa.Table, days: list[date]) -> None:
-    """The figures stay in the lake."""
+    """Leave the metrics in the lake only."""
 
 
 class History:
-    """The history below one root. One process at a time works on it; the others wait, and say so if it takes long.
+    """History below one root, used by one process at a time; others wait, and log a warning if it takes long.
 
     Args:
         spark: a session, with the formats registered unless ``source`` is given; None = for :meth:`status` and
-            :meth:`purge` of plain Parquet below a path, which need none.
-        source: makes the stream of events; None = the format ``delayq.events``.
-        step: called with the name of each step that is done.
+            :meth:`purge` of plain Parquet below a path, which do not need Spark.
+        source: factory for the stream of events; None = the format ``delayq.events``.
+        step: called with the name of each completed step.
     """
 
     def __init__(
@@ -108,19 +108,19 @@ class History:
         self._tables = self._computing.tables
         self._checked = False
 
-    # --- the verbs
+    # --- operations
 
     def run(self, on_hours: OnHours = _nobody, *, stop: Callable[[], bool] = _never) -> Summary:
-        """Reads what there is, and ends.
+        """Process the events that exist now, then return.
 
         Args:
-            on_hours: called on the driver with the figures (columns of the model ``HourlyStat``) of some days. If it
-                raises, so does this, and the days are told by the next run.
-            stop: asked now and then, by a thread of its own; a second after it says yes the run has ended.
+            on_hours: called on the driver with the metrics (columns of the model ``HourlyStat``) of some days. An
+                exception in it is raised to the caller, and the next run publishes these days.
+            stop: polled by a thread; the run ends within a second after it returns True.
 
         Raises:
-            EventsLost: events were taken off before they were read.
-            PipelineError: something else is wrong; the text says what to do.
+            EventsLost: events were trimmed before they were read.
+            PipelineError: any other failure; the message says what to do.
         """
         return self._run(on_hours, stop)
 
@@ -145,16 +145,16 @@ class History:
         *,
         on_summary: Callable[[Summary], object] = lambda summary: None,
     ) -> int:
-        """Runs again and again until ``stop`` says yes, and ends within a second of that.
+        """Run repeatedly until ``stop`` returns True, and return within a second after that.
 
-        Another process that is at work on the history is waited for, however long it takes.
+        If another process is working on the history, wait for it, however long it takes.
 
         Args:
-            interval_s: seconds from the beginning of one run to that of the next.
+            interval_s: seconds between the starts of two runs.
             on_summary: called after each run.
 
         Returns:
-            How many runs there were.
+            The number of runs.
         """
         runs = 0
         while not stop():
@@ -174,15 +174,15 @@ class History:
         stop: Callable[[], bool] = _never,
         on_days: OnDays = nobody,
     ) -> Summary:
-        """Computes attempts and figures anew from the events that were landed, of the days from ``first`` to ``last``.
+        """Recompute attempts and metrics of the days ``first`` to ``last`` from the landed events.
 
-        Days of which no events are kept any more stay as they are.
+        Days without kept events stay unchanged.
 
         Args:
-            on_days: is told how far it is.
+            on_days: progress callback.
 
         Raises:
-            PipelineError: the days are in the wrong order, or no events of any of them are kept.
+            PipelineError: the days are in the wrong order, or none of them has kept events.
         """
         if last < first:
             raise PipelineError(f"The last day, {last}, is before the first, {first}")
@@ -202,13 +202,13 @@ class History:
         return self._summary(counted, told, began, stopping.is_set())
 
     def compact(self, older_than_days: float = 2, *, on_days: OnDays = nobody) -> tuple[date, ...]:
-        """Makes the batches of each day that ended so long ago one, and deletes old versions of Delta tables.
+        """Merge the batches of each day that ended ``older_than_days`` ago, and delete old versions of Delta tables.
 
         Args:
-            on_days: is told how far it is.
+            on_days: progress callback.
 
         Returns:
-            The days that had several.
+            The days that had several batches.
         """
         with self._alone():
             first = purging.horizon(datetime.now(UTC), older_than_days)
@@ -232,13 +232,13 @@ class History:
         *,
         on_days: OnDays = nobody,
     ) -> Purge:
-        """Deletes the days that ended so long ago; None = as the options say.
+        """Delete days older than the given ages; None = as configured in the options.
 
         Args:
-            on_days: is told how far it is.
+            on_days: progress callback.
 
         Returns:
-            The deleted days by table; those of the figures may be deleted elsewhere, too.
+            The deleted days by table; a caller may delete copies of the metrics accordingly.
         """
         kept = self.options
         with self._alone():
@@ -253,14 +253,14 @@ class History:
             )
 
     def status(self, door: Callable[[], AbstractContextManager[Broker]] | None = None) -> Status:
-        """What is kept, what is pending, how far the streams are read.
+        """Return the state of the history: kept data, pending days, positions in the streams.
 
         Args:
-            door: opens a broker, to say how far behind each shard is; None = that is not asked.
+            door: opens a broker, to compute the lag of each shard; None = leave the lag out.
         """
         return status_of(self._lake, self._tables, self.options.consumer, door)
 
-    # --- the steps
+    # --- steps
 
     def _landing(self, landed: Landed) -> Landing:
         lake, options = self._lake, self.options
@@ -274,7 +274,7 @@ class History:
         return found
 
     def _acknowledge(self) -> None:
-        """Says in Redis how far was read; Spark would do that only when the next run begins."""
+        """Store the read positions in Redis; Spark would do that only at the start of the next run."""
         offsets = read_offsets(self._lake, self.options.consumer)
         if self._source is not None or not offsets:
             return
@@ -287,7 +287,7 @@ class History:
             log.warning("how far was read could not be noted in Redis, the next run will do it: %s", error)
 
     def _open(self, days: Sequence[date]) -> list[date]:
-        """Those of the days that can be computed; of the others nothing is pending any more."""
+        """Return the days that can be computed, and clear the pending mark of the others."""
         before = self._lake.closed_before()
         closed = [day for day in days if day < before]
         if closed:
@@ -330,7 +330,7 @@ class History:
             stopped,
         )
 
-    # --- alone, and to be stopped
+    # --- exclusive access, and stopping
 
     @contextmanager
     def _alone(self, give_up: Callable[[], bool] = _never, *, patient: bool = False) -> Iterator[None]:
@@ -348,9 +348,9 @@ class History:
 
     @contextmanager
     def _stoppable(self, stop: Callable[[], bool]) -> Iterator[threading.Event]:
-        """An event that is set when ``stop`` says yes; what Spark computes for this thread is then given up.
+        """Yield an event that is set when ``stop`` returns True; Spark's jobs of this thread are then cancelled.
 
-        Being stopped is no failure, whatever falls over because of it.
+        Errors caused by the cancellation are suppressed, because a requested stop is not a failure.
         """
         stopping, done = threading.Event(), threading.Event()
         context = self._lake.spark.sparkContext

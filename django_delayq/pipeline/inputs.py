@@ -1,7 +1,7 @@
-"""Where the rows of a bulk write come from, and what tells an input from another.
+"""Inputs of a bulk load: reading them, and fingerprints that distinguish one input from another.
 
-Files are read in parts that depend on nothing but the files and two numbers, so whoever reads them again gets the same
-rows in the same order. Other inputs are put in order first, by the ids of their jobs.
+Files are read in parts that depend only on the files and two numbers, so each reading returns the same rows in the same
+order. Other inputs are sorted first, by the ids of their jobs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS: Final = ("parquet", "csv", "json", "orc")
-#: bytes of a file that one task reads at most
+#: maximum number of bytes of a file that one task reads
 PART_BYTES: Final = 64 * 1024 * 1024
-#: what is said of how files are read in parts; a run goes on with what it was begun with
+#: settings that control how files are split; a resumed bulk load keeps its first ones
 PART_NAMES: Final = ("part_bytes", "least_parts")
 _OPEN_COST: Final = 4 * 1024 * 1024
 _SHOWN: Final = 3
@@ -37,8 +37,8 @@ _USER: Final = re.compile(r"(?<=://)[^/\s]*@")
 class Files:
     """Files, or folders of files, of one format.
 
-    ``schema``: columns as SQL has them, like ``pk LONG, day DATE``; None = those of the files (of csv: all of them
-    texts). ``options``: of Spark's reader of the format.
+    ``schema``: columns in SQL notation, like ``pk LONG, day DATE``; None = those of the files (for CSV: all texts).
+    ``options``: options of Spark's reader for the format.
     """
 
     paths: tuple[str, ...]
@@ -56,17 +56,17 @@ class Files:
             )
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows.
+        """Return the rows.
 
         Raises:
-            PipelineError: the files are not there, or are not of this format.
+            PipelineError: the files do not exist, or have another format.
         """
         from pyspark.errors import PySparkException
 
-        # A bad line is a row of nulls by default; it would be a job that nobody wanted.
+        # By default a malformed line is read as a row of nulls, which would become an unwanted job.
         said = {"mode": "FAILFAST"} if self.format in ("csv", "json") else {}
         if self.format == "csv":
-            said |= {"header": str(self.header).lower(), "escape": '"'}  # a quote is doubled, as others write it
+            said |= {"header": str(self.header).lower(), "escape": '"'}  # other programs double quotes
         reader = spark.read.options(**{**said, **dict(self.options)})
         if self.schema is not None:
             reader = reader.schema(self.schema)
@@ -77,7 +77,7 @@ class Files:
             raise PipelineError(text) from error
 
     def fingerprint(self, spark: SparkSession, frame: DataFrame) -> dict[str, str]:
-        """What makes these files these files: names, sizes, times of change, and how they are read."""
+        """Return the identity of the files: names, sizes, modification times, and how they are read."""
         told = sorted(_statuses(spark, frame.inputFiles()))
         if not told:
             where = without_user(", ".join(self.paths))[:200]
@@ -92,7 +92,7 @@ class Files:
 
 
 def _statuses(spark: SparkSession, urls: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Name, bytes and time of change (ms) of files, as the file systems of Spark tell them."""
+    """Yield name, bytes and modification time (ms) of files, as reported by Spark's file systems."""
     java: Any = spark.sparkContext._jvm
     path_of = java.org.apache.hadoop.fs.Path
     conf = spark._jsparkSession.sessionState().newHadoopConf()
@@ -104,7 +104,7 @@ def _statuses(spark: SparkSession, urls: Sequence[str]) -> Iterator[tuple[str, i
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A Django model, read by the format ``delayq.model``. ``filters``: JSON of field lookups."""
+    """Django model, read by the format ``delayq.model``. ``filters``: JSON of field lookups."""
 
     model: str
     filters: str | None = None
@@ -112,24 +112,24 @@ class Table:
     using: str | None = None
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows."""
+        """Return the rows."""
         said = {"model": self.model, "filter": self.filters, "columns": ",".join(self.columns), "using": self.using}
         return spark.read.format("delayq.model").options(**{k: v for k, v in said.items() if v}).load()
 
     def fingerprint(self) -> dict[str, str]:
-        """What the rows were asked for by; what they hold is told by :func:`contents`."""
+        """Return the query that selects the rows; :func:`contents` identifies the rows themselves."""
         return {"model": self.model, "filter": self.filters or "{}"}
 
 
 def contents(frame: DataFrame) -> str:
-    """How many rows there are and what they hold, whatever their order. It reads all of them.
+    """Return the number of rows and a checksum of their contents, independent of their order. Reads all of them.
 
-    One row less shifts those behind it into other chunks, which nobody would know again: their jobs, finished long
-    ago, would be written once more.
+    A missing row would shift the rows after it into other chunks, which would then not be recognised: jobs that
+    finished long ago would be written again.
     """
     from pyspark.sql import functions as F
 
-    # As JSON, because a hash of columns passes over nulls and knows no maps; to the last digit of a moment.
+    # Hash JSON, because a hash of columns skips nulls and does not support maps; timestamps in full precision.
     how = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
     row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in frame.columns]), how)
     total = F.sum(F.xxhash64(row).cast("decimal(38,0)")).cast("string")
@@ -138,10 +138,10 @@ def contents(frame: DataFrame) -> str:
 
 
 def format_of(paths: Sequence[str]) -> str:
-    """The format that the endings of paths tell; folders and unknown endings are parquet.
+    """Return the format that the file extensions indicate; folders and unknown extensions are parquet.
 
     Raises:
-        Misconfigured: they tell several.
+        Misconfigured: they indicate several.
     """
     found: dict[str, str] = {}
     for path in paths:
@@ -156,18 +156,18 @@ def format_of(paths: Sequence[str]) -> str:
 
 
 def without_user(text: str) -> str:
-    """A text without the users, and so the secrets, of the URLs in it."""
+    """Return the text without the user names and passwords of the URLs in it."""
     return _USER.sub("", text)
 
 
 def least_parts(spark: SparkSession) -> int:
-    """How many tasks there shall be at least, so that every core has one."""
+    """Return the minimum number of tasks, so that every core has one."""
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
 @contextmanager
 def in_parts(spark: SparkSession, said: Mapping[str, str]) -> Iterator[None]:
-    """Within the block the session reads files in these parts (:data:`PART_NAMES`), whatever it is set to else."""
+    """Make the session read files in these parts (:data:`PART_NAMES`) during the block, overriding its settings."""
     wanted = {
         "spark.sql.files.maxPartitionBytes": said["part_bytes"],
         "spark.sql.files.minPartitionNum": said["least_parts"],
@@ -187,8 +187,8 @@ def in_parts(spark: SparkSession, said: Mapping[str, str]) -> Iterator[None]:
 
 
 def in_order(frame: DataFrame, parts: int) -> DataFrame:
-    """The jobs of a frame in an order, and in parts, that are the same whenever they are computed."""
-    # Behind the id comes whatever else can be compared, for rows that have the same one.
+    """Return the jobs of a frame in an order, and in partitions, that are the same in every computation."""
+    # After the id, sort by all other comparable columns, for rows that share an id.
     others = [field.name for field in frame.schema.fields if field.name != "id" and _has_order(field.dataType)]
     return frame.repartition(parts, "id").sortWithinPartitions("id", *others)
 

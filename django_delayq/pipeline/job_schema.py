@@ -1,4 +1,4 @@
-"""What the rows of the queue look like, in Spark and in Arrow."""
+"""Schema of the queue's rows, in Spark and in Arrow."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ def _columns(*columns: tuple[str, DataType, bool]) -> StructType:
     return StructType([StructField(name, kind, not always) for name, kind, always in columns])
 
 
-#: One row for each job in each place; what an id has in the morgue is a job of its own. Times are of ms precision.
+#: One row per job and place; a morgue record is a row of its own beside a live job of the same id. Times have ms
+#: precision.
 JOBS: Final = _columns(
     ("queue", StringType(), True),
-    ("shard", IntegerType(), True),  # its number through all epochs: epoch * 1024 + place
-    ("state", StringType(), True),  # waiting (delayed, ready, failed but to be tried again), reserved, gated, morgue
+    ("shard", IntegerType(), True),  # number across all epochs: epoch * 1024 + place
+    ("state", StringType(), True),  # waiting (delayed, ready, or failed and to be retried), reserved, gated, morgue
     ("id", StringType(), True),
     ("task", StringType(), False),  # null = the job cannot be read; `error` says why
     ("due", TimestampType(), False),
     ("priority", IntegerType(), False),  # 0 (first) … 7
-    ("args", BinaryType(), False),  # as stored; null = merged; of a job that cannot be read the whole body
+    ("args", BinaryType(), False),  # as stored; null = merged; for an unreadable job the whole body
     ("context", StringType(), False),  # JSON
     ("key", StringType(), False),  # of the job's generation, in hex
     ("failures", IntegerType(), False),
     ("reserves", IntegerType(), False),
     ("crashes", IntegerType(), False),
     ("lease_until", TimestampType(), False),
-    ("worker", StringType(), False),  # that has reserved it
-    ("failed_at", TimestampType(), False),  # last
+    ("worker", StringType(), False),  # the worker that has reserved it
+    ("failed_at", TimestampType(), False),  # time of the last failure
     ("buried_at", TimestampType(), False),
-    ("reason", StringType(), False),  # why it was buried
+    ("reason", StringType(), False),  # why it was moved to the morgue
     ("error_class", StringType(), False),  # of the last error
     ("error", StringType(), False),  # its message
-    ("payloads", IntegerType(), False),  # of a merged job: how many; of a gated one those that the run does not have
+    ("payloads", IntegerType(), False),  # how many, if merged; of a gated job without those of the attempt
 )
-#: what a row has of the place where it lies
+#: columns that are constant within one place of a shard
 OF_PART: Final = frozenset({"queue", "shard", "state"})
 _FARTHEST: Final = 2.0**53
 
 
 def check_schema(schema: StructType) -> StructType:
-    """Return the schema that a reader was asked for: some of the columns of :data:`JOBS`, in any order and case.
+    """Return the schema requested from a reader: some of the columns of :data:`JOBS`, in any order and case.
 
     Raises:
         Misconfigured: there is no such column, or it has another type.
@@ -70,7 +71,7 @@ def check_schema(schema: StructType) -> StructType:
 
 
 class ArrowRows:
-    """Turns what the core has read into batches of the columns that are wanted."""
+    """Converter from records of the core to batches of the requested columns."""
 
     def __init__(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -78,11 +79,11 @@ class ArrowRows:
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def of_entries(self, entries: Entries) -> pa.RecordBatch:
-        """A page of an index."""
+        """Return a batch from pages of an index."""
         return self._batch([self._entry_column(field, entries) for field in self._schema])
 
     def of_columns(self, some: Sequence[Columns]) -> pa.RecordBatch:
-        """What was read of one part."""
+        """Return a batch from the column data of one part."""
         return self._batch([self._column(field, some) for field in self._schema])
 
     def _batch(self, arrays: list[pa.Array]) -> pa.RecordBatch:
@@ -120,13 +121,13 @@ def _array(field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _idents(field: pa.Field, entries: Entries) -> pa.Array:
-    """The ids without touching each of them: their bytes lie as Arrow wants them."""
+    """Return the ids without a Python object for each: their bytes already have Arrow's layout."""
     offsets = np.zeros(entries.n + 1, np.int32)
     np.cumsum(np.frombuffer(entries.lengths, "<u4"), out=offsets[1:])
     array = pa.Array.from_buffers(pa.string(), entries.n, [None, pa.py_buffer(offsets), pa.py_buffer(entries.ids)])
     try:
         array.validate(full=True)
-    except pa.ArrowInvalid:  # bytes that are no text
+    except pa.ArrowInvalid:  # bytes that are not valid UTF-8
         return _array(field, entries.idents())
     return array
 

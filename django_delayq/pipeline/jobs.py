@@ -1,4 +1,4 @@
-"""The format ``delayq``: jobs. Batch read, batch write and streaming write."""
+"""Format ``delayq``: jobs. Batch read, batch write and streaming write."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 class JobsSource(DataSource):
     """``spark.read.format("delayq")`` and ``df.write.format("delayq").mode("append")``.
 
-    Options for reading: redis or redisEnv, prefix, queue (a name, several with commas, or ``*``, the default), states
-    (some of waiting, reserved, gated, morgue; default waiting,reserved), shards, ids (a JSON list, or with commas
-    between them), dueFrom and dueTo (ISO 8601 with a zone, or Unix ms; from the one on, before the other), fetch (jobs
-    in one call of Redis, 200), partitions (most tasks, 200) and missingQueue (fail or empty). Those for writing:
-    :mod:`.writer`.
+    Options for reading: redis or redisEnv, prefix, queue (a name, several separated by commas, or ``*``, the default),
+    states (some of waiting, reserved, gated, morgue; default waiting,reserved), shards, ids (a JSON list, or separated
+    by commas), dueFrom and dueTo (ISO 8601 with a zone, or Unix ms; inclusive start, exclusive end), fetch (jobs per
+    call to Redis, 200), partitions (maximum number of tasks, 200) and missingQueue (fail or empty). Options for
+    writing: :mod:`.writer`.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What Spark calls the format."""
+        """Return the name of the format."""
         return "delayq"
 
     def schema(self) -> StructType:
-        """What is read where nobody asks for some columns only; asked before anything runs, so options are checked.
+        """Return the default schema; called before anything runs, so the options are validated here.
 
         Raises:
-            Misconfigured: an option is none, or not usable.
+            Misconfigured: an option is unknown or invalid.
         """
         ReadOptions.parse(self.options)
         return JOBS
 
     def _given(self) -> Mapping[str, str]:
-        """The options; a copy of the same class, because to any other dict their names are spelt in small letters."""
+        """Return a copy of the options of the same class, because any other dict would lower-case their names."""
         options: Any = self.options
         return options.copy()  # type: ignore[no-any-return]
 
     def reader(self, schema: StructType) -> JobsReader:
-        """See :class:`.reader.JobsReader`."""
+        """Return a :class:`.reader.JobsReader`."""
         return JobsReader(schema, self._given())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """See :func:`.writer.batch_writer`."""
+        """Return the writer of :func:`.writer.batch_writer`."""
         from .writer import batch_writer
 
         return batch_writer(self._given(), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """See :func:`.writer.stream_writer`."""
+        """Return the writer of :func:`.writer.stream_writer`."""
         from .writer import stream_writer
 
         return stream_writer(self._given(), schema, overwrite)

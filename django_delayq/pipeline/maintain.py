@@ -1,7 +1,8 @@
-"""Many jobs at once, chosen by SQL: retried, cancelled, discarded, or given another due time.
+"""Bulk operations on jobs selected by SQL: retry, cancel, discard and reschedule.
 
-What is done is decided on a snapshot and carried out by the core's own verbs in chunks, each job under the key of its
-generation: one that ran, was replaced or cancelled since is left alone, and so is what came anew under its id.
+The selection is made on a snapshot and carried out by the core's own verbs in chunks, each job by the key of its
+generation. A job that has since run, been replaced or been cancelled is left alone, and so is a new job under the same
+id.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .selection import Home, Names, Selection, act_on, select
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: verb -> the states of jobs that it is for
+#: verb -> the states of jobs that it applies to
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "retry": ("waiting", "morgue"),
     "cancel": ("waiting", "reserved", "gated"),
@@ -32,9 +33,9 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "reschedule": ("waiting", "gated"),
 }
 VERBS: Final = tuple(STATES)
-#: what else has to be true of a job
+#: additional condition for a job
 _BESIDES: Final[Mapping[str, str]] = {"retry": "state = 'morgue' or failures > 0"}
-#: in words
+#: descriptions of the jobs that a verb applies to
 FOR: Final[Mapping[str, str]] = {
     "retry": "jobs that have failed and wait, and those of the morgue",
     "cancel": "jobs that wait, run or are gated",
@@ -46,11 +47,11 @@ _RETRIED: Final = {"kicked": "retried"}
 
 @dataclass(frozen=True, slots=True)
 class MaintainOptions:
-    """What is to be done to which jobs.
+    """Operation to carry out, and the selection of its jobs.
 
-    ``access``: the options of the format ``delayq`` that say where Redis is. ``where``: a condition of Spark SQL over
-    its columns. ``queues``: none = all. ``delay_ms`` from now, or ``due_ms`` (Unix ms): of reschedule; retry takes a
-    delay or nothing. ``replace``: jobs of the morgue take the places of live plain ones of the same ids.
+    ``access``: the options of the format ``delayq`` that address Redis. ``where``: a condition of Spark SQL over its
+    columns. ``queues``: empty = all. ``delay_ms`` from now, or ``due_ms`` (Unix ms): required for reschedule; retry
+    accepts only a delay. ``replace``: jobs of the morgue replace live plain ones of the same ids.
     """
 
     verb: str
@@ -78,10 +79,10 @@ class MaintainOptions:
 
 
 def choose(spark: SparkSession, options: MaintainOptions) -> Selection:
-    """The jobs that are meant. Nothing is done to them.
+    """Select the jobs without changing them.
 
     Raises:
-        PipelineError: the condition cannot be.
+        PipelineError: the condition is invalid.
     """
     return select(
         spark,
@@ -101,20 +102,21 @@ def carry_out(
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, int]:
-    """Does it to jobs that were chosen.
+    """Apply the operation to the selected jobs.
 
     Args:
-        frame: of a :class:`~.selection.Selection`.
-        total: how many they are, for ``progress``.
-        progress: told how many were looked at, and the total.
-        stop: asked between two chunks; true = no more.
+        frame: the frame of a :class:`~.selection.Selection`.
+        total: their number, for ``progress``.
+        progress: called with the number of processed jobs and the total.
+        stop: polled between two chunks; True = stop.
 
     Returns:
-        How many came to what: retried, live (a live job stands in the way), running; cancelled, stopping (it runs, and
-        does not come back), ungated; discarded; moved; gone (it is not any more what was seen); unreadable.
+        The number of jobs by outcome: retried, live (blocked by a live job), running; cancelled, stopping (it is
+            running and will not be retried), ungated; discarded; moved; gone (it has changed since the snapshot);
+            unreadable.
 
     Raises:
-        QueueUnavailable: Redis cannot be reached. What is done already is done; the same again does the rest.
+        QueueUnavailable: Redis cannot be reached. Finished chunks stay done; a repeated call handles the rest.
     """
     with open_broker(options.access) as broker:
 

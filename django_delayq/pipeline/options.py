@@ -1,4 +1,4 @@
-"""What a history is told."""
+"""Options of a history."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _SIGNS = frozenset("*?[]{}\\")
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """Where the history is, what it reads, and how long it keeps it."""
+    """Location, inputs and retention of a history."""
 
     #: a path, or a URL that Spark can write to
     root: str
-    #: where Redis is: a URL, or the JSON of what the core's ``RedisConfig.parse`` takes
+    #: address of Redis: a URL, or JSON for the core's ``RedisConfig.parse``
     redis: str | None = None
-    #: or the name of an environment variable that holds the same, which no plan of Spark shows
+    #: or the name of an environment variable that holds the same; Spark's plans do not show its value
     redis_env: str | None = None
     prefix: str = "delayq"
-    #: queues to read now; none = every one, those to come included. The others stay where they are, and are followed
+    #: queues to read now; empty = every one, future ones included. The others are followed, and keep their positions
     queues: tuple[str, ...] = ()
-    #: name of this history's place in the streams
+    #: name of this history's consumer in the streams
     consumer: str = "history"
-    #: task or queue → seconds by which a run may be late; "*" = all others
+    #: task or queue → seconds by which an attempt may be late; "*" = all others
     sla: Mapping[str, float] = field(default_factory=lambda: {"*": 60.0})
-    #: "parquet" or "delta", of the attempts and the figures
+    #: "parquet" or "delta", for the attempts and the metrics
     format: str = "parquet"
-    #: events of one batch
+    #: events per batch
     max_rows: int = 500_000
-    #: days; None = for ever
+    #: days; None = keep forever
     keep_events_days: float | None = 30.0
     keep_attempts_days: float | None = 180.0
     keep_hours_days: float | None = 365.0
     expectations: tuple[Expectation, ...] = EXPECTATIONS
-    #: False: a gap in the streams is logged, and what follows it is read
+    #: False: a gap in the streams is logged, and reading continues after it
     fail_on_loss: bool = True
-    #: seconds to wait for another process that is at work on the same history; a stream says so then, and waits on
+    #: seconds to wait for another process on the same history; a stream logs a warning then, and keeps waiting
     wait_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -60,11 +60,11 @@ class HistoryOptions:
 
 
 def source_options(options: HistoryOptions) -> dict[str, str]:
-    """The options of the format ``delayq.events`` for a history."""
+    """Return the options of the format ``delayq.events`` for a history."""
     found = {
         "prefix": options.prefix,
         "queue": ",".join(options.queues) or "*",
-        "follow": "*",  # else old epochs of the others would be retired unread
+        "follow": "*",  # otherwise old epochs of the other queues would be retired unread
         "consumer": options.consumer,
         "maxRowsPerTrigger": str(options.max_rows),
         "trim": "true",

@@ -1,4 +1,4 @@
-"""How far a long run is: a line on a terminal that is drawn over and over, or now and then a line in a log."""
+"""Progress of a long operation: a line redrawn on a terminal, or a periodic line in a log."""
 
 from __future__ import annotations
 
@@ -16,60 +16,60 @@ from typing import Final, Protocol
 ON_TERMINAL: Final = 0.2
 #: seconds between two lines in a log
 IN_LOG: Final = 10.0
-#: seconds over which the present rate is taken
+#: seconds over which the current rate is computed
 WINDOW: Final = 10.0
 _BAR: Final = 20
 
 
 class Screen(Protocol):
-    """Where progress is shown: a file of text."""
+    """Text output for progress."""
 
     def write(self, text: str, /) -> object:
-        """Adds a text; no line is ended by itself."""
+        """Append a text without ending the line."""
         ...
 
     def flush(self) -> object:
-        """Shows it."""
+        """Flush the output."""
         ...
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Return True if it is a terminal."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a run stands."""
+    """State of an operation at one moment."""
 
     rows: int
-    #: rows in all; None = nobody knows
+    #: rows in all; None = unknown
     total: int | None
-    #: rows per second lately
+    #: current rows per second
     rate: float
-    #: since the run began
+    #: seconds since the start
     seconds: float
 
     @property
     def share(self) -> float | None:
-        """How much is done, from 0 to 1."""
+        """Fraction done, from 0 to 1."""
         if self.total is None:
             return None
         return min(1.0, self.rows / self.total) if self.total > 0 else 1.0
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end, if it goes on like this; None = that cannot be said."""
+        """Estimated seconds until the end; None = unknown."""
         if self.total is None or (self.rate <= 0 and self.rows < self.total):
             return None
         return max(0, self.total - self.rows) / self.rate if self.rate > 0 else 0.0
 
 
 def draw(what: str, point: Point, width: int | None = None, unit: str = "rows") -> str:
-    """One line, no wider than ``width`` columns: what, the bar, percent, rows, rows per second, the time left.
+    """Return one line, no wider than ``width`` columns: what, the bar, percent, rows, rows per second, the time left.
 
     Args:
-        width: of the terminal; None = there is none, so no bar.
-        unit: what is counted, if not rows.
+        width: width of the terminal; None = no terminal, so no bar.
+        unit: the unit that is counted, if not rows.
     """
     words = [f"{point.rows:,} {unit}" if point.total is None else f"{point.rows:,} of {point.total:,} {unit}"]
     if point.share is not None:
@@ -86,7 +86,7 @@ def draw(what: str, point: Point, width: int | None = None, unit: str = "rows") 
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 7s, 2:05, 1:02:05 or 3d 4h."""
+    """Format seconds as 7s, 2:05, 1:02:05 or 3d 4h."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -98,14 +98,14 @@ def clock(seconds: float) -> str:
 
 
 class Progress:
-    """Shows how far a run is; may be told from any thread, as often as one likes.
+    """Progress display of an operation; may be updated from any thread, at any rate.
 
     Args:
-        what: what goes on, in a word or two.
-        stream: where it is shown, stderr unless told.
+        what: short name of the operation.
+        stream: the output; stderr by default.
         now: a clock in seconds.
         quiet: show nothing.
-        unit: what is counted, if not rows.
+        unit: the unit that is counted, if not rows.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Progress:
         quiet: bool = False,
         unit: str = "rows",
     ) -> None:
-        #: may be changed while it goes on
+        #: may be changed during the operation
         self.what = what
         self.unit = unit
         self.rows = 0
@@ -132,24 +132,24 @@ class Progress:
         self._lock = threading.Lock()
 
     def update(self, rows: int, total: int | None = None) -> None:
-        """So many rows are done; ``total`` is kept until another one is named."""
+        """Set the number of rows done; ``total`` is kept until another one is passed."""
         with self._lock:
             self.rows = rows
             self.total = self.total if total is None else total
             now = self._now()
             self._seen.append((now, rows))
-            # The last one that is older than the window stays: without it a slow run would have no rate.
+            # The last point older than the window stays: without it a slow operation would have no rate.
             while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW:
                 self._seen.popleft()
             if now - self._shown >= (ON_TERMINAL if self._terminal else IN_LOG):
                 self._show(now)
 
     def point(self) -> Point:
-        """Where it stands."""
+        """Return the current state."""
         return self._point(self._now())
 
     def end(self) -> None:
-        """Show the last state, and leave the line. A log hears of it only if it has heard of the run before."""
+        """Show the final state and end the line. In a log, only if progress was logged before."""
         with self._lock:
             if self._terminal or self._drawn:
                 self._show(self._now())
@@ -157,7 +157,7 @@ class Progress:
                 self._write("\n")
 
     def note(self, text: str) -> None:
-        """A line of text that is not to be drawn over."""
+        """Print a line that is not overwritten."""
         with self._lock:
             if self._terminal and self._drawn:
                 self._write("\r\x1b[K")
@@ -181,7 +181,7 @@ class Progress:
     def _write(self, text: str) -> None:
         if self._quiet:
             return
-        # Whoever reads it may be gone; the run goes on.
+        # The reader of the stream may be gone; the operation continues.
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
@@ -189,9 +189,9 @@ class Progress:
 
 @contextlib.contextmanager
 def following(progress: Progress, look: Callable[[], tuple[int, int | None]], every: float = 1.0) -> Iterator[Progress]:
-    """Asks ``look`` for rows and total now and then while the block runs, and once more at its end.
+    """Poll ``look`` for rows and total during the block, and once more at its end.
 
-    What ``look`` raises is swallowed: a counter that cannot be read for a moment stops no run.
+    Exceptions of ``look`` are suppressed: a temporary failure to read a counter must not abort the operation.
     """
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What is expected of every attempt, as data; and what becomes of those that break it."""
+"""Expectations for every attempt, as data, and the handling of attempts that break them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Mode = Literal["warn", "drop", "fail"]
-#: the column in which the quarantine says which expectations a row broke
+#: column of the quarantine that lists the expectations that a row broke
 REASON: Final = "reason"
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One thing that must be true of every attempt."""
+    """Condition that every attempt must satisfy."""
 
-    #: by which it is counted
+    #: name under which violations are counted
     name: str
     #: SQL over the columns of an attempt; a row breaks it only if it is false, not if it is null
     expr: str
-    #: warn: count it; drop: put the row into the quarantine as well; fail: end the run
+    #: warn: count it; drop: also move the row to the quarantine; fail: abort the run
     mode: Mode = "warn"
 
     def __post_init__(self) -> None:
@@ -42,14 +42,14 @@ def _texts(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)
 
 
-#: Only what cannot be counted anywhere is put aside: an odd run is still a run.
+#: Only attempts that cannot be counted anywhere are quarantined; an unusual attempt is still an attempt.
 EXPECTATIONS: Final = (
     Expectation("id is known", "id IS NOT NULL AND id <> ''", "drop"),
     Expectation("queue is known", "queue IS NOT NULL AND queue <> ''", "drop"),
     Expectation("time is known", "ts IS NOT NULL", "drop"),
     Expectation("task is known", "task IS NOT NULL AND task <> '' OR outcome = 'undecodable'"),
     Expectation("outcome is known", f"outcome IN ({_texts((*COUNTED, *BURIED))})"),
-    # The worker's clock says when a run began, Redis's when it was due.
+    # The start is taken from the worker's clock, the due time from Redis's.
     Expectation("does not begin before it is due", "started >= due - INTERVAL 1 SECOND"),
     Expectation("does not end before it begins", "duration_ms >= 0"),
     Expectation("is not of the future", "ts <= current_timestamp() + INTERVAL 1 HOUR"),
@@ -58,10 +58,10 @@ EXPECTATIONS: Final = (
 
 
 def check(sample: DataFrame, expectations: Sequence[Expectation]) -> None:
-    """Refuses expectations that cannot be computed over the columns of ``sample``, of which no row is read.
+    """Reject expectations that cannot be computed over the columns of ``sample``. No row of it is read.
 
     Raises:
-        PipelineError: two have one name, or an expression is wrong.
+        PipelineError: two expectations have the same name, or an expression is invalid.
     """
     from pyspark.errors import PySparkException
 
@@ -80,15 +80,15 @@ def check(sample: DataFrame, expectations: Sequence[Expectation]) -> None:
 
 
 def breaks(expectation: Expectation) -> Column:
-    """Whether a row breaks it; never null."""
+    """Return a column that is true for rows that break the expectation; never null."""
     return ~F.coalesce(F.expr(expectation.expr), F.lit(True))
 
 
 def counters(expectations: Sequence[Expectation], among: Column | None = None) -> list[Column]:
-    """Aggregates ``broken_0`` …: rows that break each expectation; and ``bad``: those that break one that drops.
+    """Return the aggregates ``broken_0`` …, the rows that break each expectation, and ``bad``, the rows to be dropped.
 
     Args:
-        among: only rows of which this is true are looked at; None = all.
+        among: count only rows for which this is true; None = all.
     """
     looked_at = F.lit(True) if among is None else among
     counts = [F.count_if(looked_at & breaks(each)).alias(f"broken_{at}") for at, each in enumerate(expectations)]
@@ -97,13 +97,13 @@ def counters(expectations: Sequence[Expectation], among: Column | None = None) -
 
 
 def by_name(expectations: Sequence[Expectation], counted: Mapping[str, Any]) -> dict[str, int]:
-    """The values of :func:`counters` by the expectations' names, without those that nothing broke."""
+    """Return the values of :func:`counters` by name of the expectation, without zeros."""
     found = {each.name: int(counted[f"broken_{at}"] or 0) for at, each in enumerate(expectations)}
     return {name: count for name, count in found.items() if count}
 
 
 def reason_of(expectations: Sequence[Expectation]) -> Column:
-    """The names of the broken expectations that drop a row, in one text; null for a row that stays."""
+    """Return the names of the broken expectations that drop a row, in one text; null for a row that stays."""
     names = [F.when(breaks(each), F.lit(each.name)) for each in expectations if each.mode == "drop"]
     if not names:
         return F.lit(None).cast("string")
@@ -111,7 +111,7 @@ def reason_of(expectations: Sequence[Expectation]) -> Column:
 
 
 def refuse_broken(rows: DataFrame, expectations: Sequence[Expectation]) -> None:
-    """Ends the run if a row breaks an expectation of mode "fail".
+    """Abort the run if a row breaks an expectation of mode "fail".
 
     Raises:
         PipelineError: with the expectation's name and the number of rows.

@@ -1,6 +1,7 @@
-"""Rows that are no jobs, put aside as Parquet with the reason in words.
+"""Quarantine: rows that are not valid jobs, stored as Parquet with the reason as text.
 
-A file for each task of a run, under a name that a second try of the task uses again, so that no row lies there twice.
+Each task of a bulk load writes one file, whose name a second attempt at the task reuses, so that no row is stored
+twice.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ _STAMP: Final = "delayq-"
 
 
 def file_system(folder: str) -> tuple[Any, str]:
-    """What opens a folder, and the folder's path in it.
+    """Return the file system of a folder, and the folder's path in it.
 
-    It is Arrow's, not Spark's: what opens a store (of S3: AWS_ACCESS_KEY_ID and the like) is in the environment.
+    It is Arrow's file system, not Spark's: credentials of a store (for S3: AWS_ACCESS_KEY_ID and the like) are read
+    from the environment.
 
     Raises:
-        PipelineError: nothing here does.
+        PipelineError: no file system opens it.
     """
     try:
         if "://" in folder or folder.startswith("file:"):
             scheme, _, rest = folder.partition("://")
-            uri = f"s3://{rest}" if scheme == "s3a" else folder  # as Hadoop calls it
+            uri = f"s3://{rest}" if scheme == "s3a" else folder  # the scheme that Hadoop uses
             return fs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
         return fs.LocalFileSystem(), os.path.abspath(folder)
     except (pa.ArrowException, OSError) as error:
@@ -44,18 +46,18 @@ def file_system(folder: str) -> tuple[Any, str]:
 
 
 def stem(run_id: str) -> str:
-    """How the names of a run's files begin."""
+    """Return the common prefix of the file names of a bulk load."""
     return _STAMP + hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
 class Quarantine:
-    """The bad rows of one task.
+    """Writer for the faulty rows of one task.
 
     Args:
         folder: a path or a URL.
-        run_id: of the run.
-        part: the task's place among those of the write.
-        attempt: something that no other try of the task has.
+        run_id: id of the bulk load.
+        part: index of the task within the write.
+        attempt: a number unique among the attempts at the task.
     """
 
     def __init__(self, folder: str, run_id: str, part: int, attempt: int) -> None:
@@ -67,7 +69,7 @@ class Quarantine:
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch, bad: Bad) -> None:
-        """Puts the rows aside."""
+        """Write the rows to the quarantine."""
         table = pa.Table.from_batches([batch]).take(pa.array(sorted(bad), pa.int64()))
         table = table.append_column(REASON, pa.array([bad[row] for row in sorted(bad)], pa.string()))
         if self._writer is None:
@@ -77,7 +79,7 @@ class Quarantine:
         self.rows += len(bad)
 
     def close(self, *, keep: bool) -> None:
-        """Makes the file that is seen, or leaves none."""
+        """Publish the file under its final name, or delete it."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
@@ -90,7 +92,7 @@ class Quarantine:
 
 
 def put_aside(folder: str, run_id: str) -> int:
-    """How many rows of a run lie there."""
+    """Return the number of rows of a bulk load in the quarantine."""
     system, root = file_system(folder)
     found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
     names = [info.path for info in found if info.base_name.startswith(stem(run_id))]
@@ -98,7 +100,7 @@ def put_aside(folder: str, run_id: str) -> int:
 
 
 def texts_of(batch: pa.RecordBatch, rows: list[int]) -> list[str]:
-    """What the rows are known by, for messages."""
+    """Return the ids of the rows as texts for messages."""
     column = pc.take(batch.column("id"), pa.array(rows, pa.int64()))
     try:
         return [repr(one)[:80] for one in column.to_pylist()]

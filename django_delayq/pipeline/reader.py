@@ -1,7 +1,7 @@
-"""Reading the queue as it is now: a snapshot by shards, in batches of Arrow.
+"""Reader of the queue's present state: a snapshot by shard, in Arrow batches.
 
-It is not one moment's picture. A job that stays where it is meanwhile is there exactly once; one that moves may be
-there twice, or not at all (:mod:`django_delayq.core.operations.columns`).
+The snapshot is not atomic. A job that does not move during the read appears exactly once; one that moves may appear
+twice, or not at all (:mod:`django_delayq.core.operations.columns`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 8 * 1024 * 1024
-#: of an index
+#: pages of an index per batch
 BATCH_PAGES: Final = BATCH_ROWS // PAGE
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A shard, or some ids in it, that a task reads."""
+    """Shard, or some ids in it, that a task reads."""
 
     queue: str
     shard: int
@@ -44,7 +44,7 @@ class Piece:
 
 
 class Pieces(InputPartition):
-    """What one task of Spark reads."""
+    """Partition read by one Spark task."""
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
         super().__init__(pieces)
@@ -52,14 +52,14 @@ class Pieces(InputPartition):
 
 
 class JobsReader(DataSourceReader):
-    """Reads what the options ask for.
+    """Reader of the jobs that the options select.
 
     Args:
-        schema: the columns that are wanted; that is all the pruning that Spark has for such a source.
-        options: as Spark hands them over.
+        schema: the requested columns; Spark offers no other pruning to such a source.
+        options: as Spark passes them.
 
     Raises:
-        Misconfigured: a column or an option is none.
+        Misconfigured: a column or an option is invalid.
     """
 
     def __init__(self, schema: StructType, options: Mapping[str, str]) -> None:
@@ -70,10 +70,10 @@ class JobsReader(DataSourceReader):
         self.wanted = self._read.wanted
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each shard; several shards in each when there are more than the option ``partitions`` allows.
+        """Return one partition per shard; several shards share one if the option ``partitions`` allows fewer.
 
         Raises:
-            InvalidJob: a queue is not there.
+            InvalidJob: a queue does not exist.
         """
         if self.wanted.idents == ():
             return []
@@ -83,8 +83,8 @@ class JobsReader(DataSourceReader):
         return [Pieces(tuple(pieces[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
-        if not isinstance(partition, Pieces):  # Spark's own, when there is nothing to read
+        """Yield the rows of a partition."""
+        if not isinstance(partition, Pieces):  # Spark passes its own class when there is nothing to read
             return
         fault = fault_of_case(self._schema.names)
         if fault:
@@ -118,7 +118,7 @@ class JobsReader(DataSourceReader):
             yield rows.of_columns(held)
 
     def _is_indexed(self, part: Part) -> bool:
-        """Whether the index of the place has all that is wanted."""
+        """Return True if the index of the place contains all requested columns."""
         bounded = part.low is not None or part.high is not None
         if part.idents is not None or (bounded and part.place != "waiting") or not INDEXED[part.place]:
             return False

@@ -1,10 +1,10 @@
-"""What a table says should be waiting, against what waits: jobs that are missing are put back.
+"""Comparison of a table with the queue: jobs that the table requires and the queue lacks are scheduled again.
 
-What makes it safe beside an application at work is the order of the reads. First the outbox, then the queue with all
-its places; both are kept as they were seen. Only then the table, and of it only rows that were there long before. So a
-job that ends between the reads is in the first picture, and a row that comes meanwhile is too young. What is missing is
-scheduled with ``on_conflict=ignore``: a job that lives after all stays what it is. The last judge is the handler, as
-always where a job may run twice.
+The order of the reads makes this safe beside a working application. First the outbox is read, then all places of the
+queue; both snapshots are fixed. Only then the table is read, restricted to rows older than a grace period. A job that
+ends between the reads is therefore in the first snapshot, and a row created meanwhile is too young. Missing jobs are
+scheduled with ``on_conflict=ignore``, so a job that exists after all is not changed. The handler must still tolerate a
+second execution, as with every job that may run twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 OUTBOX: Final = "django_delayq.OutboxJob"
-#: states of durable jobs that do not run any more unless somebody sees to it
+#: states of durable jobs that will not run again without intervention
 DEAD: Final = ("buried", "refused")
 GRACE_MS: Final = 600_000
 FIRST: Final = 10
@@ -47,28 +47,28 @@ _ID: Final = "__job_id"
 _BAD: Final = "__bad"
 _BURIED: Final = "__buried"
 _MOST_ID: Final = 255
-#: between the days of two zones
+#: largest difference between the dates of two time zones
 _ZONES: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:
-    """Which jobs should be there.
+    """Jobs that should exist.
 
     Args:
-        jobs: what jobs are made of the rows; its run id is not used.
-        model: whose rows need a job, like ``shop.Order``.
+        jobs: mapping from rows to jobs; its run id is not used.
+        model: model whose rows need a job, like ``shop.Order``.
         filters: field lookups; a row needs a job while all of them are true.
-        using: alias of its database; None = what the routers say.
-        written: alias by which rows are read where a job is cancelled for want of one: of the database that is written
-            to, because a copy lags behind. None = as ``using``.
-        created: the field with the moment (or the day) from which on a row needs its job.
-        grace_ms: rows younger than this are left alone.
-        include_morgue: put back also what has nothing but a record in the morgue.
+        using: alias of its database; None = chosen by the project's routers.
+        written: alias used to check the rows before a job is cancelled as an orphan: that of the primary database,
+            because a replica lags behind. None = as ``using``.
+        created: the field with the time (or the day) from which on a row needs its job.
+        grace_ms: rows younger than this are ignored.
+        include_morgue: also schedule jobs that have only a record in the morgue.
         outbox: aliases of the databases that have an outbox of durable jobs.
-        scratch: a folder that Spark's workers and this process see, for a moment, for rows that are no jobs; None = one
-            for temporary files, which does where all run on this machine.
-        partitions: tasks that read the table; None = what the session has.
+        scratch: a temporary folder, visible to Spark's workers and this process, for rows that are not valid jobs; None
+            = a folder for temporary files, which suffices if all of them run on this machine.
+        partitions: number of tasks that read the table; None = the session's default.
     """
 
     jobs: BulkOptions
@@ -91,7 +91,7 @@ class ReconcileOptions:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of the table that jobs are made of."""
+        """Columns of the table that the jobs are made of."""
         jobs = self.jobs
         one = [jobs.payload, jobs.score, jobs.priority, jobs.due if _is_name(jobs.due) else None]
         named = chain(names_in(jobs.id), jobs.args, jobs.kwargs, jobs.context, [name for name in one if name])
@@ -100,33 +100,33 @@ class ReconcileOptions:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is missing; nothing was done about it yet."""
+    """Result of a comparison, before anything is scheduled."""
 
-    #: rows that need a job and are old enough
+    #: number of rows that need a job and are old enough
     rows: int
-    #: jobs that were seen in the queue, in all its places, and in the outbox
+    #: number of jobs seen in the queue, in all its places, and in the outbox
     known: int
-    #: rows (of a plain task: ids) whose job is to be put back
+    #: number of rows (for a plain task: of ids) whose job is to be scheduled again
     missing: int
-    #: rows whose job lies in the morgue or was refused by the outbox; part of ``missing`` if they are included
+    #: number of rows whose job is in the morgue or was refused by the outbox; part of ``missing`` if they are included
     buried: int
-    #: rows that can have no job, as far as id and due time tell
+    #: number of rows that cannot have a valid job, as far as id and due time show
     bad: int
-    #: the first ids that are missing
+    #: the first missing ids
     first: tuple[str, ...]
-    #: the rows that are missing; fixed
+    #: the missing rows, as a fixed snapshot
     frame: DataFrame
-    #: the first that can have no job: id, if there is one, and why not
+    #: the first invalid rows: id, if there is one, and the reason
     first_bad: tuple[tuple[str | None, str], ...] = ()
 
 
 class Reconciliation:
-    """One comparison. First :meth:`look`, then what one likes of the rest.
+    """Comparison of a table with a queue. Call :meth:`look` first, then any of the other methods.
 
     Args:
-        spark: a session that knows the formats, and whose workers know the project (:func:`.table.attach`).
-        options: what is compared.
-        now_ms: another clock, like the database's; of this and Redis's the earlier one counts. Unix ms.
+        spark: a session with the formats registered, whose workers can import the project (:func:`.table.attach`).
+        options: the jobs to compare.
+        now_ms: another clock, like the database's, Unix ms; the earlier one of it and Redis's is used.
     """
 
     def __init__(
@@ -135,25 +135,25 @@ class Reconciliation:
         self._spark = spark
         self._options = options
         self._other_clock = now_ms
-        #: the first rows that :meth:`put_back` found to be no jobs: id and why not
+        #: the first rows that :meth:`put_back` found invalid: id and reason
         self.refused: tuple[tuple[str | None, str], ...] = ()
 
     @cached_property
     def began_ms(self) -> float:
-        """The moment before the first read, Unix ms."""
+        """Time before the first read, Unix ms."""
         with open_broker(self._options.jobs.door()) as broker:
             now = broker.now_ms()
         return now if self._other_clock is None else min(now, self._other_clock())
 
     @cached_property
     def queued(self) -> DataFrame:
-        """Id and state of the jobs of the queue as they were seen; of the outbox, too (``outbox`` or ``morgue``)."""
+        """Id and state of the jobs seen in the queue and in the outbox (``outbox`` or ``morgue``)."""
         from pyspark.sql import functions as F
 
         _ = self.began_ms
         options, queue = self._options, self._options.jobs.queue
-        # All rows of the outbox, also those that were sent: Redis may be about to hear of them, or have lost them, and
-        # that is the business of the outbox's own reconciler. What is dead there nobody sends any more.
+        # Include sent rows of the outbox: Redis may not have received them yet, or may have lost them, and the outbox's
+        # own reconciler handles that. Dead rows will not be sent any more.
         state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
         outbox = [
             fixed(
@@ -169,7 +169,7 @@ class Reconciliation:
         return jobs
 
     def look(self) -> Found:
-        """Reads the queue, then the table, and compares them.
+        """Read the queue, then the table, and compare them.
 
         Raises:
             PipelineError: an option does not fit the table.
@@ -185,7 +185,7 @@ class Reconciliation:
         found = fixed(rows.join(graves, _ID, "left"))
         buried, bad = F.col(_BURIED).isNotNull(), F.col(_BAD).isNotNull()
         missing = found.where(~bad if self._options.include_morgue else ~bad & ~buried).drop(_BAD, _BURIED)
-        if self._options.jobs.payload is None:  # a plain job that two rows share is one
+        if self._options.jobs.payload is None:  # rows that share a plain job count once
             missing = fixed(missing.dropDuplicates([_ID]))
         first = missing.select(_ID).distinct().orderBy(_ID).limit(FIRST).toArrow().column(0).to_pylist()
         wrong = found.where(bad).select(_ID, _BAD).orderBy(_ID).limit(FIRST).toArrow().to_pylist()
@@ -201,19 +201,18 @@ class Reconciliation:
         )
 
     def put_back(self, found: Found, *, run_id: str | None = None, watch: Watch | None = None) -> dict[str, int]:
-        """Schedules what is missing. Rows that turn out to be no jobs are left, see ``refused``: one of them shall not
-        keep the others out day after day.
+        """Schedule the missing jobs. Invalid rows are skipped, so that one cannot block the others; see ``refused``.
 
         Args:
-            run_id: name of the bulk write; None = a fresh one. It must be no other's.
+            run_id: id of the bulk load; None = a new one. It must not be in use.
             watch: see :func:`~.bulk.bulk`.
 
         Returns:
-            How many came to what: created; merged (another row's payload joined it); ignored (it was there after all);
-            refused (it is no job).
+            The number of rows by outcome: created; merged (another row's payload joined it); ignored (the job existed
+                after all); refused (invalid).
 
         Raises:
-            PipelineError: Redis is not there, full or paused. What is put back stays.
+            PipelineError: Redis is unavailable, full or paused. Jobs already scheduled stay.
         """
         if not found.missing:
             return {}
@@ -226,14 +225,14 @@ class Reconciliation:
                 self.refused = tuple(aside.reasons(folder, run_id, FIRST)) if result.bad else ()
             return {**result.counts, **({"refused": result.bad} if result.bad else {})}
         except DelayQError as error:
-            # What is missing now the next comparison finds anew, so nobody goes on with this run.
+            # The next comparison finds what is still missing, so this bulk load is never resumed.
             with suppress(DelayQError), open_broker(jobs.door()) as broker:
                 runs.forget_run(broker, run_id)
             said = str(error).partition(f". Run {run_id} ")[0]
             raise PipelineError(f"{said}. What is put back stays; the same again does the rest") from error
 
     def orphans(self) -> Selection:
-        """Live jobs of the task, with ids as the template makes them, that no row needs."""
+        """Return live jobs of the task, with ids that match the template, that no row needs."""
         from pyspark.sql import functions as F
 
         jobs = self._options.jobs
@@ -242,7 +241,7 @@ class Reconciliation:
         return chosen(fixed(self._without_row(ours)))
 
     def _without_row(self, seen: DataFrame) -> DataFrame:
-        # Compared with young rows as well: their jobs are no orphans.
+        # Compared with young rows as well: their jobs are not orphans.
         rows = self._rows(None, self._options.written)
         return seen.join(rows, seen["id"] == rows[_ID], "left_anti")
 
@@ -253,11 +252,11 @@ class Reconciliation:
         progress: Callable[[int, int], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, int]:
-        """Cancels them, each only if it is still what was seen, and if there is no row now either.
+        """Cancel orphans, each only if it is unchanged since the snapshot and still has no row.
 
         Returns:
-            How many came to what: cancelled, stopping (it runs, and does not come back), ungated, running, gone; needed
-            (there is a row for it after all).
+            The number of jobs by outcome: cancelled, stopping (it is running and will not be retried), ungated,
+                running, gone; needed (there is a row for it now).
         """
         still = fixed(self._without_row(orphans.frame))
         needed = orphans.total - still.count()
@@ -275,7 +274,7 @@ class Reconciliation:
 
     @property
     def queue(self) -> str:
-        """The queue of the jobs."""
+        """Name of the queue."""
         return self._options.jobs.queue
 
     def _snapshot(self, columns: Sequence[str], states: Sequence[str]) -> DataFrame:
@@ -286,7 +285,7 @@ class Reconciliation:
         return datetime.fromtimestamp((self.began_ms - self._options.grace_ms) / 1000, UTC)
 
     def _rows(self, before: datetime | None, using: str | None = None) -> DataFrame:
-        """The rows that need a job, with its id, and why it can have none; None = the young ones, too."""
+        """Return the rows that need a job, with its id and any fault; ``before`` None = young rows, too."""
         from pyspark.sql import functions as F
 
         options, jobs = self._options, self._options.jobs
@@ -302,7 +301,7 @@ class Reconciliation:
         return table.withColumn(_BAD, _why_bad(ident, due, last)).withColumn(_ID, ident)
 
     def _bound(self, before: datetime) -> str:
-        """A moment, or a day for a field of days: of the day itself nobody knows what came before the moment."""
+        """Return the limit for ``created``: a time, or for a date field a day that is over in every time zone."""
         name = self._options.created
         kind = self._read(self._options.model, [name], [], self._options.using).schema[0].dataType.simpleString()
         if kind not in ("timestamp", "date"):
@@ -329,17 +328,17 @@ class Reconciliation:
 
         try:
             return int(seen.get["n"])
-        except Py4JError:  # Spark forgets it where it finds out on the way that there is nothing to compare
+        except Py4JError:  # Spark drops the observation when it finds that there is nothing to compare
             return self._rows(self._cutoff()).count()
 
 
 def _is_name(due: str | None) -> bool:
-    """Whether a due time is the name of a column: neither a time from now on nor a moment."""
+    """Return True if a due time is the name of a column: neither a delay nor a moment."""
     return due is not None and due.replace("_", "a").isalnum() and not due[:1].isdigit()
 
 
 def _why_bad(ident: Column, due_ms: Column | None, last_ms: int) -> Column:
-    """What a bulk write would say of such a row, as far as that is cheap to know; null if it may be a job."""
+    """Return why a bulk load would reject a row, as far as that is cheap to compute; null if it may be valid."""
     from pyspark.sql import functions as F
 
     size = F.octet_length(ident)

@@ -1,6 +1,6 @@
-"""The way to Redis for what runs on Spark: from the options of a data source to a broker, without Django.
+"""Access to Redis for code that runs on Spark: from the options of a data source to a broker, without Django.
 
-Every task opens a door of its own and closes it, because a process of an executor may be used again by anybody.
+Every task opens and closes a connection of its own, because the executor's process may be reused for other work.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from ..core.redis.config import RedisConfig
 from ..core.redis.connection import connect
 from ..core.task import suggest
 
-#: what every data source takes
+#: options that every data source accepts
 OPTIONS: Final = ("redis", "redisEnv", "prefix")
 DEFAULT_PREFIX: Final = "delayq"
 _EXAMPLE: Final = ".option('redis', 'redis://localhost:6379/0')"
 
 
 def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Refuses options that nobody reads.
+    """Reject unknown options.
 
     Args:
-        options: as Spark hands them over; their names are compared without regard to case.
-        known: the names beside :data:`OPTIONS`.
+        options: as Spark passes them; names are compared without regard to case.
+        known: the known names in addition to :data:`OPTIONS`.
 
     Raises:
-        Misconfigured: there is another one; the text says which was probably meant.
+        Misconfigured: there is an unknown option; the message suggests a similar one.
     """
     names = {name.lower(): name for name in (*OPTIONS, *known)}
     for given in options:
@@ -43,12 +43,12 @@ def check_names(options: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 def config_of(options: Mapping[str, str]) -> RedisConfig:
-    """Where Redis is, from the option ``redis`` or the environment variable that ``redisEnv`` names.
+    """Return the Redis configuration from the option ``redis`` or the environment variable that ``redisEnv`` names.
 
     Either holds a URL, or the JSON of what :meth:`RedisConfig.parse` takes.
 
     Raises:
-        Misconfigured: none of the two is given, or it is not usable. No text repeats what may hold a password.
+        Misconfigured: neither is given, or the value is invalid. No message repeats a value that may hold a password.
     """
     given, variable = options.get("redis"), options.get("redisEnv")
     if given and variable:
@@ -74,7 +74,7 @@ def _value_of(given: str) -> object:
     try:
         return json.loads(given)
     except ValueError:
-        # Not repeated, and not kept as the cause: it may hold a password.
+        # The value is neither repeated nor kept as the cause, because it may hold a password.
         raise Misconfigured(
             "the option redis begins like JSON but is none; give a URL, or an object such as "
             '{"URL": "redis://localhost:6379/0"}'
@@ -83,7 +83,7 @@ def _value_of(given: str) -> object:
 
 @contextmanager
 def open_broker(options: Mapping[str, str]) -> Iterator[Broker]:
-    """A broker on the Redis of the options, for one task; its connections are closed in the end.
+    """Yield a broker for the Redis of the options, for one task; its connections are closed at the end.
 
     Raises:
         Misconfigured: see :func:`config_of`.

@@ -1,4 +1,4 @@
-"""Jobs chosen by SQL, on a snapshot of the queue that does not change any more while one works with it."""
+"""Selection of jobs by SQL, on a fixed snapshot of the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .job_schema import JOBS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: what names a job: the columns by which something is done to it
+#: columns that identify a job for an operation
 NAMING: Final = ("queue", "shard", "state", "id", "key")
 _WORD: Final = re.compile(r"\w+")
 _LIVE: Final = ("waiting", "reserved", "gated")
@@ -26,7 +26,7 @@ EVERY_STATE: Final = (*_LIVE, "morgue")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """So many jobs of one task in one state."""
+    """Number of jobs of one task in one state."""
 
     queue: str
     task: str | None
@@ -36,7 +36,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Jobs that were chosen. ``frame`` has the columns :data:`NAMING` and is fixed, whatever becomes of the jobs."""
+    """Selected jobs. ``frame`` has the columns :data:`NAMING` and is fixed, whatever happens to the jobs."""
 
     frame: DataFrame
     total: int
@@ -54,13 +54,13 @@ def snapshot(
     states: Sequence[str] = EVERY_STATE,
     missing_is_empty: bool = False,
 ) -> DataFrame:
-    """Some columns of the jobs as they are when it is read, which is later.
+    """Return a frame with some columns of the jobs; the queue is read when the frame is computed.
 
     Args:
-        access: options of the format ``delayq`` that say where Redis is.
-        columns: of :data:`~.job_schema.JOBS`; the fewer, the quicker.
-        queues: none = all.
-        missing_is_empty: a queue that is not there has no jobs, and is no error.
+        access: options of the format ``delayq`` that address Redis.
+        columns: of :data:`~.job_schema.JOBS`; fewer columns are read faster.
+        queues: empty = all.
+        missing_is_empty: treat a missing queue as empty instead of raising an error.
     """
     wanted = set(columns)
     schema = StructType([field for field in JOBS.fields if field.name in wanted])
@@ -73,13 +73,15 @@ def snapshot(
 
 
 def fixed(frame: DataFrame) -> DataFrame:
-    """The rows of a frame as they are now. Where some of them are lost with a machine, what needs them fails: read
-    once more they would be others."""
+    """Compute a frame now and return its fixed rows.
+
+    If rows are lost with a machine, later computations fail, because a second read would return other rows.
+    """
     return frame.localCheckpoint()
 
 
 def columns_in(sql: str) -> set[str]:
-    """Columns of jobs that a condition may speak of."""
+    """Return the columns of jobs that a condition may refer to."""
     words = {word.lower() for word in _WORD.findall(sql)}
     return {name for name in JOBS.fieldNames() if name in words}
 
@@ -94,15 +96,15 @@ def select(
     besides: str = "true",
     examples: int = 10,
 ) -> Selection:
-    """The jobs for which a condition of Spark SQL is true. Times in it are UTC unless they say otherwise.
+    """Select the jobs for which a condition of Spark SQL is true. Times in it are UTC unless they say otherwise.
 
     Args:
         where: over the columns of :data:`~.job_schema.JOBS`.
-        besides: another condition that has to be true.
-        examples: how many of them are shown.
+        besides: an additional condition.
+        examples: number of example rows.
 
     Raises:
-        PipelineError: the condition cannot be; the text says why.
+        PipelineError: the condition is invalid; the message says why.
     """
     if not where.strip():
         raise PipelineError(
@@ -115,7 +117,7 @@ def select(
 
 
 def chosen(frame: DataFrame, examples: int = 10) -> Selection:
-    """The selection of all jobs of a frame, which is fixed and has the task beside :data:`NAMING`."""
+    """Return the selection of all jobs of a fixed frame with the columns :data:`NAMING` and task."""
     counted = frame.groupBy("queue", "task", "state").count().orderBy("queue", "task", "state").toArrow()
     groups = tuple(Group(*row.values()) for row in counted.to_pylist())
     shown = frame.drop("args").orderBy("queue", "id").limit(examples).toArrow().to_pylist() if groups else []
@@ -124,7 +126,7 @@ def chosen(frame: DataFrame, examples: int = 10) -> Selection:
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Turns what Spark says of a condition into one sentence."""
+    """Convert Spark's errors about a condition to one sentence."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
@@ -139,20 +141,20 @@ def _sentence(error: PySparkException) -> str:
     return re.sub(r"\s*(SQLSTATE: \w+|; line \d+ pos \d+;?)", "", first).rstrip(" .;")
 
 
-# -- something is done to them -----------------------------------------------------------------------------------------
+# -- operations on selected jobs -------------------------------------------------------------------------------------
 
-#: (queue, shard, whether it lies in the morgue)
+#: (queue, shard, True for the morgue)
 Home = tuple[str, int, bool]
-#: id and key of jobs
+#: ids and keys of jobs
 Names = list[tuple[str, bytes]]
 
 
 def chunks(frame: DataFrame, most: int) -> Iterator[tuple[Home, Names, int]]:
-    """The jobs of a frame in chunks of one home each; and how many of its rows name none, because nobody can read them.
+    """Yield the jobs of a frame in chunks of one home each, with the number of rows that have no readable key.
 
     Args:
         frame: with the columns :data:`NAMING`.
-        most: jobs of a chunk.
+        most: maximum number of jobs per chunk.
     """
     held: dict[Home, Names] = {}
     for row in frame.select(*NAMING).toLocalIterator():
@@ -179,14 +181,14 @@ def act_on(
     progress: Callable[[int, int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, int]:
-    """Does something to the jobs of a frame, a chunk after the other, until all are done or ``stop()`` says so.
+    """Apply an operation to the jobs of a frame, chunk by chunk, until all are done or ``stop()`` returns True.
 
     Args:
-        act: what is done to jobs of one home; answers how many came to what.
-        progress: told how many were looked at, and ``total``.
+        act: the operation on jobs of one home; returns the number of jobs by outcome.
+        progress: called with the number of processed jobs and ``total``.
 
     Returns:
-        How many came to what; *unreadable* are those whose key cannot be read: `delayq_fsck` knows more.
+        The number of jobs by outcome; *unreadable* are those without a readable key, which `delayq_fsck` can examine.
     """
     counts: dict[str, int] = {}
     seen = 0

@@ -1,4 +1,4 @@
-"""One task's way of its rows into the queues: packed by columns, in chunks of a run of each queue."""
+"""Sender of one Spark task: packs rows by column and writes them to the queues in chunks of a bulk load per queue."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from .errors import PipelineError, RunDiffers
 from .quarantine import Quarantine, texts_of
 from .write_options import QUARANTINE, WriteOptions
 
-#: between a run's id and the queue, where rows name their queues
+#: separator between the run id and the queue's name, where rows name their queues
 AT: Final = "@"
 
 
 @dataclass(frozen=True, slots=True)
 class Sent(WriterCommitMessage):
-    """What one task did."""
+    """Result of one task."""
 
-    #: the runs that it wrote to: of one queue each
+    #: the bulk loads that it wrote to, one per queue
     run_ids: tuple[str, ...] = ()
     rows: int = 0
     bad: int = 0
-    #: why the input cannot be written. The driver raises it: Spark would try a task that fails again, in vain
+    #: reason for which the input cannot be written; raised by the driver, because Spark would retry a failed task in
+    #: vain
     refused: str = ""
 
 
 class Refused(PipelineError):
-    """The input cannot be written as it is; another try of the task would end the same."""
+    """Error for input that cannot be written as it is, so that retrying the task is useless."""
 
 
 def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, source: Mapping[str, str]) -> Run:
-    """The run of one queue, which is made with the shards and the kind that the options want.
+    """Open the bulk load of one queue; the queue is created if necessary with the shards and the kind of the options.
 
     Raises:
-        RunDiffers: it was begun with something else.
+        RunDiffers: the bulk load was started with other input or options.
     """
     broker.queue(queue, shards=wanted.shards, kind=wanted.kind or "python")
     try:
@@ -59,14 +60,14 @@ def open_run(broker: Broker, run_id: str, queue: str, wanted: WriteOptions, sour
 
 
 class Sender:
-    """One task's way of its rows into the queues.
+    """Sender of the rows of one task.
 
     Args:
-        broker: where to.
-        wanted: how.
-        source: what the run's input was.
-        run_id: of the run.
-        part, attempt: which task this is, and which try of it.
+        broker: the target.
+        wanted: the options of the write.
+        source: description of the input.
+        run_id: id of the bulk load.
+        part, attempt: index of the task, and number of the attempt at it.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Sender:
         self._bad = 0
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
-        """All of the rows.
+        """Send all rows.
 
         Raises:
             DelayQError: see :meth:`JobsWriter.write`.
@@ -115,7 +116,7 @@ class Sender:
         return Sent(tuple(self._run_ids.values()), self._rows, self._bad)
 
     def _send_batch(self, batch: pa.RecordBatch) -> bool:
-        """Whether there is any use in another batch."""
+        """Return True if more batches should be sent."""
         if not batch.num_rows:
             return True
         self._rows += batch.num_rows
@@ -127,7 +128,7 @@ class Sender:
             self._refuse(batch, bad)
             batch = batch.filter(pa.array([row not in bad for row in range(batch.num_rows)]))
         texts = batch.column("queue").cast(pa.string())
-        if self._wanted.queue is not None:  # before they are told apart, or such rows would not keep their place
+        if self._wanted.queue is not None:  # before rows are grouped by queue, so that they keep their order
             texts = pc.fill_null(texts, self._wanted.queue)
         # One queue after the other; the rows of each keep their order.
         for said in pc.unique(texts).to_pylist():
@@ -142,7 +143,7 @@ class Sender:
         return True
 
     def _send_to(self, queue: str, run_id: str, batch: pa.RecordBatch) -> bool:
-        """Whether the queue's run is still open."""
+        """Return True if the bulk load of the queue is still open."""
         way = self._way(queue, run_id)
         if way is None:
             return False
@@ -161,7 +162,7 @@ class Sender:
         return True
 
     def _way(self, queue: str, run_id: str) -> tuple[Packer, RunWriter] | None:
-        """What packs and sends the jobs of a queue; None = its run is over, so everything is in."""
+        """Return the packer and the writer of a queue; None = its bulk load is closed, so everything is written."""
         if queue not in self._ways:
             wanted = self._wanted
             run = open_run(self._broker, run_id, queue, wanted, self._source)
@@ -175,7 +176,7 @@ class Sender:
         return self._ways[queue]
 
     def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
-        """Puts rows aside, or ends the task because of the first of them."""
+        """Quarantine rows, or abort the task at the first of them."""
         if self._quarantine is None:
             row = min(bad)
             raise Refused(f"the row with id {texts_of(batch, [row])[0]} cannot be written: {bad[row]}")

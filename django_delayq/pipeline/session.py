@@ -1,4 +1,4 @@
-"""Starting Spark as this package wants it: quiet, in UTC, with this Python on its workers, deaf to our signals."""
+"""Spark sessions as this package needs them: quiet, in UTC, with the same Python on workers, ignoring our signals."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-#: the oldest pyspark whose streaming readers can be told how much to read at once
+#: the oldest pyspark whose streaming readers accept a limit for each read
 OLDEST: Final = (4, 2)
 HOW_TO: Final = "pip install 'django-delayq[spark]'"
-#: what comes out would be wrong, or slow, without; a session that somebody else has started gets these, too
+#: settings required for correct and fast results; also applied to a session started elsewhere
 NEEDED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's own, INT96, has no bounds to filter by
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # Spark's default, INT96, has no filter bounds
 }
-#: what a session gets unless somebody orders otherwise
+#: default settings of a session
 DEFAULTS: Final[Mapping[str, str]] = {
     **NEEDED,
     "spark.ui.enabled": "false",
@@ -36,7 +36,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "1g",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
-#: the same where everything runs on this machine. The executors of a cluster have to reach the driver from afar.
+#: defaults where everything runs on this machine. The executors of a cluster have to reach the driver remotely.
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _LOG_FILE: Final = Path(__file__).with_name("log4j2.properties")
@@ -44,34 +44,34 @@ _LOG_FILE: Final = Path(__file__).with_name("log4j2.properties")
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a Spark session is started with."""
+    """Options for starting a Spark session."""
 
     master: str = "local[*,4]"
     app: str = "delayq"
-    #: over :data:`DEFAULTS`
+    #: overrides of :data:`DEFAULTS`
     conf: Mapping[str, str] = field(default_factory=dict)
-    #: environment variables of Spark's Python workers, wherever they run. No plan, no page of Spark and no list of
-    #: processes shows them, so this is the way of a Redis URL with a password.
+    #: environment variables of Spark's Python workers. They appear in no query plan, no page of Spark's UI and no
+    #: process list, so a Redis URL with a password belongs here.
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_local(self) -> bool:
-        """Whether everything runs on this machine, in one process of Java."""
+        """True if everything runs on this machine, in one Java process."""
         return self.master.startswith("local") and not self.master.startswith("local-cluster")
 
     @property
     def on_this_machine(self) -> bool:
-        """Whether everything runs on this machine, be it in several processes."""
+        """True if everything runs on this machine, possibly in several processes."""
         return self.master.startswith("local")
 
 
 def defaults() -> SessionOptions:
-    """The options of a session of which nobody has ordered anything."""
+    """Return the default options of a session."""
     return SessionOptions()
 
 
 def settings(options: SessionOptions) -> dict[str, str]:
-    """Everything that a fresh session is told, ours first and what was ordered over it."""
+    """Return all settings of a new session: the defaults, overridden by the options."""
     found = {
         "spark.master": options.master,
         "spark.app.name": options.app,
@@ -86,7 +86,7 @@ def settings(options: SessionOptions) -> dict[str, str]:
 
 
 def check() -> str:
-    """The version of the installed pyspark.
+    """Return the version of the installed pyspark.
 
     Raises:
         SparkMissing: it is not installed, or too old, or pyarrow or pandas is missing.
@@ -105,7 +105,7 @@ def check() -> str:
 
 
 def running() -> SparkSession | None:
-    """The session of this process that runs already, if there is one."""
+    """Return the running session of this process, if there is one."""
     if sys.modules.get("pyspark") is None:
         return None
     from pyspark import SparkContext
@@ -118,9 +118,10 @@ def running() -> SparkSession | None:
 
 
 def build(options: SessionOptions) -> SparkSession:
-    """Starts Spark, or gives back the session of this process that runs already.
+    """Start Spark, or return the running session of this process.
 
-    The latter keeps its master and how it was started; it gets what is :data:`NEEDED` and was ordered in ``conf``.
+    A running session keeps its master and its start-up settings; the settings in :data:`NEEDED` and ``conf`` are
+    applied.
 
     Raises:
         SparkMissing: pyspark or Java is missing.
@@ -134,13 +135,13 @@ def build(options: SessionOptions) -> SparkSession:
         for key, value in {**NEEDED, **options.conf}.items():
             if spark.conf.isModifiable(key):
                 spark.conf.set(key, value)
-    # Each function that is handed to Spark takes a copy of these along; the sources are registered after this.
+    # Functions passed to Spark copy the environment, so it must be set before the sources are registered.
     spark.sparkContext.environment.update(options.environ)
     return spark
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Return False for a session of Spark Connect, whose Java and workers are those of a server."""
+    """Return False for a session of Spark Connect, whose Java and workers belong to a server."""
     from pyspark.sql import SparkSession
 
     return isinstance(spark, SparkSession)
@@ -154,10 +155,10 @@ def activate(spark: SparkSession) -> None:
 
 @contextlib.contextmanager
 def opened(options: SessionOptions) -> Iterator[SparkSession]:
-    """As :func:`build`, with the formats registered; a session that was started here ends with the block.
+    """Yield a session as :func:`build` does, with the formats registered; stop it afterwards if it was started here.
 
-    A block that an exception leaves may have left Spark in the middle of an answer, so Spark is not spoken to any
-    more then: it ends with this process, which holds the pipe that it listens to.
+    If the block raises, the session is not stopped explicitly: Spark may be in the middle of a response. It ends with
+    this process, which holds the pipe that it listens to.
     """
     from . import register
 
@@ -180,7 +181,7 @@ def _start(options: SessionOptions) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Without it the workers run whatever "python3" is on PATH, which has none of the packages.
+    # Otherwise the workers run the "python3" on PATH, which may lack the packages.
     if options.on_this_machine:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -202,11 +203,11 @@ def _start(options: SessionOptions) -> SparkSession:
 
 
 def _launch(context: type[SparkContext], conf: Any) -> None:
-    """Starts the Java of this process, if there is none yet.
+    """Start the Java process if there is none yet.
 
-    In a process group of its own: a signal that a terminal, ``timeout`` or a service manager sends to ours would
-    otherwise end Java first, in the middle of the work that we want to end in order. It still never outlives us: it
-    ends when the pipe to it closes.
+    It gets a process group of its own: a signal sent to this process by a terminal, ``timeout`` or a service manager
+    would otherwise end Java first, in the middle of work that should end in order. Java still never outlives this
+    process, because it ends when the pipe to it closes.
     """
     if context._gateway is not None:
         return
@@ -218,10 +219,10 @@ def _launch(context: type[SparkContext], conf: Any) -> None:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """What Java, and the Pythons that it starts, shall find in the environment.
+    """Set the environment for Java and the Python processes that it starts.
 
-    Django sets TZ to its TIME_ZONE, which they would take over for their own. And they find this package where this
-    process has found it, installed or not.
+    Django sets TZ to its TIME_ZONE, which they would adopt. PYTHONPATH makes this package importable for them even if
+    it is not installed.
     """
     ours = str(Path(__file__).resolve().parents[2])
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

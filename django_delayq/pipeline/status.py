@@ -1,4 +1,4 @@
-"""What a history has, and how far it is."""
+"""State of a history: kept data and progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What there is of a day."""
+    """Data kept for one day."""
 
     day: date
     #: folders of events, and the files in them
@@ -31,31 +31,31 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of a history."""
+    """State of a history."""
 
     days: tuple[Day, ...]
-    #: days whose figures have to be computed, or told, once more
+    #: days whose metrics have to be computed or published again
     pending: tuple[date, ...]
     #: queue → number of the shard → position up to which everything is landed
     offsets: Mapping[str, Any] = field(default_factory=dict)
-    #: by shard; None = nobody asked
+    #: lag by shard; None = not requested
     lag: tuple[events.Lag, ...] | None = None
 
     @property
     def bytes(self) -> int:
-        """Bytes in all."""
+        """Total size in bytes."""
         return sum(sum(day.bytes.values()) for day in self.days)
 
     @property
     def behind(self) -> int | None:
-        """Events that are still to be read, at most."""
+        """Upper bound of the number of events still to be read; None = unknown."""
         return None if self.lag is None else sum(each.entries for each in self.lag)
 
 
 def status_of(
     lake: Lake, tables: Mapping[str, Table], consumer: str, door: Callable[[], AbstractContextManager[Broker]] | None
 ) -> Status:
-    """Looks at the folders, the notes and, through ``door``, at the streams. Reads no table."""
+    """Return the state from the folders, the notes and, through ``door``, the streams. Reads no table."""
     days = {*lake.days(EVENTS_TABLE)}.union(*(table.days() for table in tables.values()))
     lag = None
     if door is not None:

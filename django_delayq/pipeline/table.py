@@ -1,7 +1,8 @@
-"""The format ``delayq.model``: rows of a Django model. Batch read.
+"""Format ``delayq.model``: rows of a Django model. Batch read.
 
-The only part of the pipeline that needs Django on Spark's workers: they set it up as a process of the project does, so
-the project's routers, managers and custom fields count. :func:`attach` tells them where the project is.
+This is the only part of the pipeline that needs Django on Spark's workers. They set it up as any process of the project
+does, so that the project's routers, managers and custom fields apply. :func:`attach` passes them the project's
+settings.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from .table_options import TableOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: environment variable of the workers: alias -> name of the database that the driver uses under it
+#: environment variable of the workers: alias -> name of the database that the driver uses for it
 DATABASES_ENV: Final = "DELAYQ_PIPELINE_DATABASES"
 _SETTINGS_ENV: Final = "DJANGO_SETTINGS_MODULE"
 
 
 def attach(spark: SparkSession) -> None:
-    """Tells the workers of a session how to set up this process's Django, and makes the format known to it (again).
+    """Pass this process's Django configuration to the workers of a session, and register the format (again).
 
-    They use the databases that this process uses, also when those are a test's. To be called where Django is set up.
+    The workers use the same databases as this process, including those of a test. Call it where Django is set up.
 
     Raises:
-        Misconfigured: the settings come from no module that another process could import.
+        Misconfigured: the settings do not come from a module that another process could import.
     """
     spark.sparkContext.environment.update(environ())
     spark.dataSource.register(TableSource)
 
 
 def environ() -> dict[str, str]:
-    """What the environment of a worker has to say of this process's project."""
+    """Return the environment variables that describe this process's project to a worker."""
     from django.db import connections
 
     module = os.environ.get(_SETTINGS_ENV)
@@ -71,7 +72,7 @@ def environ() -> dict[str, str]:
 
 
 def _own_path() -> Iterator[str]:
-    """Where this process finds modules that are not installed."""
+    """Yield the folders from which this process imports modules that are not installed."""
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     for entry in dict.fromkeys(os.path.abspath(entry) for entry in sys.path):
         if os.path.isdir(entry) and not entry.startswith(installed):
@@ -80,7 +81,7 @@ def _own_path() -> Iterator[str]:
 
 @contextmanager
 def _django() -> Iterator[None]:
-    """Django, set up in this process. Its connections are closed in the end: anybody may use it then."""
+    """Set up Django in this process; close its connections at the end, because the process may be reused."""
     from django.apps import apps
     from django.db import connections
 
@@ -110,7 +111,7 @@ def _set_up() -> None:
             "into PYTHONPATH, on every machine that works for Spark"
         ) from error
     finally:
-        # Django takes the zone of the settings for the process's own. What else runs here reads UTC.
+        # Django changes the process's time zone to that of the settings, but other code in this process expects UTC.
         if zone is None:
             os.environ.pop("TZ", None)
         else:
@@ -130,7 +131,7 @@ class Range:
 
 
 class Rows(InputPartition):
-    """What one task of Spark reads."""
+    """Partition read by one Spark task."""
 
     def __init__(self, among: Range) -> None:
         super().__init__(among)
@@ -141,45 +142,46 @@ class TableSource(DataSource):
     """``spark.read.format("delayq.model").option("model", "shop.Order")``.
 
     Options: model (app.Model), filter (JSON of field lookups, or a list of such objects, all of which have to be true),
-    columns (names with commas, also through foreign keys: ``customer__email``; default all), using (alias of the
-    database), partitions (most tasks, 4), fetch (rows at once, 10000), method (auto; orm; copy = PostgreSQL's COPY).
+    columns (names separated by commas, also through foreign keys: ``customer__email``; default all), using (alias of
+    the database), partitions (maximum number of tasks, 4), fetch (rows per read, 10000), method (auto; orm; copy =
+    PostgreSQL's COPY).
     """
 
     @classmethod
     def name(cls) -> str:
-        """What Spark calls the format."""
+        """Return the name of the format."""
         return "delayq.model"
 
     def schema(self) -> StructType:
-        """The columns that were asked for.
+        """Return the requested columns.
 
         Raises:
-            Misconfigured: an option is not usable.
+            Misconfigured: an option is invalid.
         """
         options = TableOptions.parse(self.options)
         with _django():
             return schema_of(Table.of(options).columns)
 
     def reader(self, schema: StructType) -> TableReader:
-        """Of the columns of a schema."""
+        """Return a reader for the columns of a schema."""
         return TableReader(schema, TableOptions.parse(self.options))
 
 
 class TableReader(DataSourceReader):
-    """Reads what the options ask for, as far as the schema has it: columns in another order, or fewer of them."""
+    """Reader of the selected rows, with the columns of the schema: in another order, or fewer of them."""
 
     def __init__(self, schema: StructType, options: TableOptions) -> None:
         self._schema = schema
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each range of primary keys."""
+        """Return one partition per range of primary keys."""
         with _django():
             return [Rows(among) for among in self._table().ranges(self._options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
-        if not isinstance(partition, Rows):  # Spark's own, when there is nothing to read
+        """Yield the rows of a partition."""
+        if not isinstance(partition, Rows):  # Spark passes its own class when there is nothing to read
             return
         with _django():
             yield from self._table().batches(partition.among, self._schema)
@@ -196,13 +198,13 @@ class TableReader(DataSourceReader):
 
 
 class Table:
-    """Some columns of the rows of a model. To be used where Django is set up.
+    """Some columns of the rows of a model. Requires that Django is set up.
 
     Args:
         model: the model.
         alias: of the database.
-        options: the rest.
-        columns: what is read.
+        options: the other options.
+        columns: the columns to read.
     """
 
     def __init__(self, model: Any, alias: str, options: TableOptions, columns: Sequence[Column]) -> None:
@@ -213,13 +215,13 @@ class Table:
 
     @classmethod
     def of(cls, options: TableOptions, names: Sequence[str] | None = None) -> Table:
-        """The table that options name.
+        """Return the table that the options name.
 
         Args:
             names: the columns; None = those of the options.
 
         Raises:
-            Misconfigured: there is no such model, database, column or filter; or no other process can read it.
+            Misconfigured: there is no such model, database, column or filter; or other processes cannot read it.
         """
         from django.db import connections, router
 
@@ -241,10 +243,10 @@ class Table:
         return table
 
     def rows(self, among: Range | None = None) -> Any:
-        """The rows as a queryset, in no order.
+        """Return the rows as an unordered queryset.
 
         Raises:
-            Misconfigured: a filter cannot be.
+            Misconfigured: a filter is invalid.
         """
         from django.core.exceptions import EmptyResultSet, FieldError, ValidationError
 
@@ -265,7 +267,7 @@ class Table:
         return rows
 
     def ranges(self, most: int) -> list[Range]:
-        """Ranges of primary keys that have all rows between them, also those that are still to come."""
+        """Return ranges of primary keys that together cover all rows, including future ones."""
         if most == 1 or key_kind(self.model) not in ("integer", "uuid"):
             return [Range()]
         keys = self.rows().order_by("pk").values_list("pk", flat=True)
@@ -274,7 +276,7 @@ class Table:
         return ranges_between(low, high, most)
 
     def batches(self, among: Range, schema: StructType) -> Iterator[pa.RecordBatch]:
-        """The rows of a range in Arrow."""
+        """Yield the rows of a range as Arrow batches."""
         from django.db import connections
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -331,7 +333,7 @@ class Table:
 
 
 def ranges_between(low: Any, high: Any, most: int) -> list[Range]:
-    """At most so many ranges of whole numbers or UUIDs, equally wide; the outer ones are open. None = no rows."""
+    """Return at most ``most`` ranges of whole numbers or UUIDs of equal width, open at both ends; None = no rows."""
     if low is None or high is None:
         return [Range()]
     numbers = [int(key) for key in (low, high)]
@@ -355,7 +357,7 @@ def _model(name: str) -> Any:
 
 
 def _zone() -> Any:
-    """The zone of moments without one; None where they all have one (``USE_TZ``)."""
+    """Return the zone of naive datetimes; None if all datetimes are aware (``USE_TZ``)."""
     from django.conf import settings
     from django.utils import timezone
 

@@ -1,4 +1,4 @@
-"""Columns of a Django table in Spark and Arrow: which type a field becomes, and its values. Needs no Django itself."""
+"""Columns of a Django table in Spark and Arrow: types of fields, and conversion of values. Imports no Django."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from ..core.inputs import short
 from .errors import PipelineError
 
-#: what Django calls a field's kind -> ours
+#: Django's internal type of a field -> kind of column
 KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
@@ -64,7 +64,7 @@ KINDS: Final[Mapping[str, str]] = {
     "TimeField": "time",  # a text, ISO 8601
     "DurationField": "duration",  # microseconds
 }
-#: kinds that PostgreSQL writes in CSV just as they are wanted, whatever the locale
+#: kinds whose CSV form in PostgreSQL is usable as it is, whatever the locale
 COPIED: Final = frozenset({"integer", "text", "boolean", "moment", "date", "decimal", "double", "uuid"})
 _TYPES: Final[Mapping[str, DataType]] = {
     "integer": LongType(),
@@ -85,29 +85,29 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name in Spark, what Django's ``values_list()`` calls it, and its kind."""
+    """Column: its name in Spark and in Django's ``values_list()``, and its kind."""
 
     name: str
     kind: str
-    #: of a decimal: digits in all, and behind the point
+    #: of a decimal: total number of digits, and digits after the decimal point
     digits: tuple[int, int] = (0, 0)
-    #: whether PostgreSQL's own text of it can be taken, because no code of the field has a say in it
+    #: True if PostgreSQL's own text of the value can be used, because no code of the field converts it
     copied: bool = False
-    #: of a JSON field: its own encoder
+    #: encoder of a JSON field
     encoder: type[json.JSONEncoder] | None = None
 
     @property
     def type(self) -> DataType:
-        """In Spark."""
+        """Type of the column in Spark."""
         return DecimalType(*self.digits) if self.kind == "decimal" else _TYPES[self.kind]
 
 
 def column_of(name: str, field: Any, own: Sequence[object]) -> Column | None:
-    """The column of a field; None for a kind of field that is not known.
+    """Return the column of a field; None for an unknown kind of field.
 
     Args:
-        field: Django's, not one that leads to another table.
-        own: what Django, or the field, does to each value that it reads.
+        field: a field of Django that does not lead to another table.
+        own: the converters that Django, or the field, applies to each value read.
     """
     kind = KINDS.get(field.get_internal_type())
     if kind is None:
@@ -123,26 +123,26 @@ def column_of(name: str, field: Any, own: Sequence[object]) -> Column | None:
 
 
 def schema_of(columns: Sequence[Column]) -> StructType:
-    """Of these columns. Any may be null: what a database really holds is not always what its model says."""
+    """Return the schema of the columns. All are nullable, because the database may differ from the model."""
     return StructType([StructField(column.name, column.type) for column in columns])
 
 
 def array_of(column: Column, values: Sequence[Any], kind: pa.DataType, zone: tzinfo | None) -> pa.Array:
-    """The values of a column.
+    """Return the values of a column as an Arrow array.
 
     Args:
-        kind: what it is in Arrow.
-        zone: of moments that have none of their own.
+        kind: type in Arrow.
+        zone: time zone of naive datetimes.
 
     Raises:
-        PipelineError: a value that cannot be in such a column.
+        PipelineError: a value does not fit the column.
     """
     mend = _mender(column, zone)
     try:
         return pa.array(values if mend is None else [None if value is None else mend(value) for value in values], kind)
     except _WRONG:
         pass
-    # A custom field may make anything of its values: one of a class of its own, say, that is a text for everybody else.
+    # A custom field may return any class, for example one of its own that others treat as a text.
     return _array_of_odd(column, values, kind, mend)
 
 
@@ -174,7 +174,7 @@ def _array_of_odd(
 
 
 def _mender(column: Column, zone: tzinfo | None) -> Callable[[Any], Any] | None:
-    """What makes of Django's value of a kind what Arrow takes; None = it takes it as it is."""
+    """Return a function that converts Django's value of a kind for Arrow; None = no conversion needed."""
     match column.kind:
         case "uuid":
             return str

@@ -1,4 +1,4 @@
-"""Reading from PostgreSQL by COPY: CSV that Arrow reads itself, several times as fast as a value after the other."""
+"""Reader for PostgreSQL by COPY: Arrow parses the CSV, several times as fast as value by value."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pyarrow as pa
 from pyarrow import csv
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
-#: so that what comes is read right whatever was set for the database or the user
+#: fixed formats, whatever is configured for the database or the user
 _SETTINGS: Final = ("SET LOCAL datestyle = 'ISO, YMD'", "SET LOCAL timezone = 'UTC'")
 
 
 def copied(connection: Any, sql: str, params: tuple[Any, ...], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a query.
+    """Yield the rows of a query.
 
     Args:
         connection: a psycopg 3 connection inside a transaction.
         sql, params: the query, with ``%s`` in the places of its parameters.
-        schema: of what it selects; texts, numbers, booleans, dates and moments.
+        schema: of the selected columns; texts, numbers, booleans, dates and timestamps.
     """
     from psycopg import ClientCursor
 
@@ -30,7 +30,7 @@ def copied(connection: Any, sql: str, params: tuple[Any, ...], schema: pa.Schema
             cursor.execute(setting)
         query = cursor.mogrify(sql, params)  # COPY takes no parameters of its own
         with cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT csv)") as rows:
-            # PostgreSQL sends a row in each message, so that a block never ends within one.
+            # PostgreSQL sends one row per message, so a block never ends within a row.
             block: list[Any] = []
             size = 0
             for row in rows:
@@ -49,7 +49,7 @@ def _read(block: list[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         pa.BufferReader(data),
         csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=len(data)),
         csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        # A null is nothing at all, an empty text a pair of quotes.
+        # A null is written as nothing, an empty text as a pair of quotes.
         csv.ConvertOptions(
             column_types=schema,
             null_values=[""],

@@ -1,4 +1,4 @@
-"""Names of a Django model's columns and of its filters, followed through foreign keys. Needs no Django itself."""
+"""Resolution of column names and filters of a Django model through foreign keys. Imports no Django."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COMPARED: Final = frozenset({"exact", "lt", "lte", "gt", "gte", "in", "range"})
 
 
 def columns_of(model: Any, connection: Any, names: Sequence[str] | None) -> list[Column]:
-    """The columns of these names; None = all that the model's own table has.
+    """Return the columns of these names; None = all columns of the model's own table.
 
     Args:
-        connection: Django's, to the database where it is.
+        connection: Django's connection to the model's database.
 
     Raises:
-        Misconfigured: there is none of that name, or Spark has nothing for it.
+        Misconfigured: there is no such column, or Spark has no type for it.
     """
     if names is None:
         names = [field.attname for field in model._meta.concrete_fields]
@@ -29,19 +29,19 @@ def columns_of(model: Any, connection: Any, names: Sequence[str] | None) -> list
 
 
 def key_kind(model: Any) -> str | None:
-    """The kind of the primary key; None if it has none that is known."""
+    """Return the kind of the primary key; None if it is unknown."""
     found = column_of("pk", _target(model._meta.pk), ())
     return None if found is None else found.kind
 
 
 def adapted(model: Any, name: str, value: Any, zone: tzinfo | None) -> Any:
-    """The value of a filter as Django wants it: moments are texts in JSON.
+    """Return the value of a filter as Django expects it: datetimes are texts in JSON.
 
     Args:
-        zone: the one in which the project keeps moments without a zone; None = they all have one.
+        zone: the time zone of the project's naive datetimes; None = all are aware.
 
     Raises:
-        Misconfigured: a moment that is none, or has no zone.
+        Misconfigured: a datetime is malformed, or has no time zone.
     """
     meta, field, rest = model._meta, None, name.split("__")
     while rest and meta is not None:
@@ -65,7 +65,7 @@ def _find(meta: Any, part: str) -> Any:
 
 
 def _behind(field: Any) -> Any:
-    """What a relation leads to."""
+    """Return the model options of a relation's target."""
     related = getattr(field, "related_model", None)
     return None if related is None else related._meta
 
@@ -92,7 +92,7 @@ def _column(model: Any, connection: Any, name: str) -> Column:
 
 
 def _target(field: Any) -> Any:
-    """What a foreign key holds is of the kind of what it points to."""
+    """Return the field that a foreign key finally points to, which determines the kind of its values."""
     while field.is_relation:
         field = field.target_field
     return field

@@ -1,4 +1,4 @@
-"""The options of reading a Django table, checked before anything runs. Pure functions."""
+"""Options for reading a Django table, validated before anything runs. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MOST_PARTITIONS: Final = 10_000
 FETCH: Final = 10_000
 MOST_FETCH: Final = 1_000_000
 _MODEL: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
-#: A path through fields, with a lookup perhaps. Words that begin with _ mean something else to Django's filter().
+#: A path through fields, possibly with a lookup. Names that begin with _ are internal to Django's filter().
 _LOOKUP: Final = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
-#: field lookups -> values; all of them have to be true of a row
+#: field lookups -> values; a row must satisfy all of them
 Filter = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Which rows of which table, and how they are read.
+    """Selection of rows of a table, and how they are read.
 
-    ``filters``: all of them have to be true of a row. ``columns``: None = all. ``using``: alias of the database; None =
-    the one that the project's routers name. ``partitions``: the most tasks of Spark. ``fetch``: rows read at once.
+    ``filters``: a row must satisfy all of them. ``columns``: None = all. ``using``: alias of the database; None =
+    chosen by the project's routers. ``partitions``: maximum number of Spark tasks. ``fetch``: rows per read.
     """
 
     model: str
@@ -44,10 +44,10 @@ class TableOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TableOptions:
-        """The options as Spark hands them over.
+        """Parse the options as Spark passes them.
 
         Raises:
-            Misconfigured: one is not known, or not usable; the text says what to write.
+            Misconfigured: an option is unknown or invalid; the message says what to write.
         """
         _check_names(options)
         method = (options.get("method") or "auto").strip().lower()
@@ -66,10 +66,10 @@ class TableOptions:
 
 
 def parse_filter(text: str | None) -> tuple[Filter, ...]:
-    """The filters in a JSON text: one object of field lookups, or a list of such.
+    """Parse the filters in a JSON text: one object of field lookups, or a list of such objects.
 
     Raises:
-        Misconfigured: it is none; the text says what to write.
+        Misconfigured: it is neither; the message says what to write.
     """
     if text is None or not text.strip():
         return ()

@@ -1,4 +1,4 @@
-"""What the template of an id, ``order-{pk}``, says without the rows that it is for."""
+"""Parsing of an id template, ``order-{pk}``, without its rows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..core.inputs import short
 
 
 def names_in(template: str) -> list[str]:
-    """The columns between its braces.
+    """Return the columns between its braces.
 
     Raises:
-        Misconfigured: it is no template.
+        Misconfigured: it is not a template.
     """
     return list(dict.fromkeys(name for _, name in _pieces(template) if name))
 
 
 def pattern_of(template: str) -> str:
-    """What the ids that it makes look like, as a regular expression of Java's."""
+    """Return a regular expression of Java's for the ids that the template makes."""
     found = "".join(re.escape(text) + ("" if name is None else "(?:.+)") for text, name in _pieces(template))
     return rf"(?s)\A{found}\z"
 

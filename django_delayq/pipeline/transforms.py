@@ -1,6 +1,6 @@
-"""What becomes of events: attempts, then figures by hour. Pure functions: DataFrame in and out, no reads or writes.
+"""Transforms from events to attempts and hourly metrics. Pure functions from DataFrame to DataFrame, without I/O.
 
-Whatever time zone a session has, days and hours are those of UTC.
+Days and hours are those of UTC, whatever time zone a session has.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .schemas import EVENTS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: the outcome of an entry that stands for a chunk of a bulk write and not for an attempt
+#: outcome of an event that stands for a chunk of a bulk load and not for an attempt
 BULK: Final = "bulk"
-#: what tells one event from all others
+#: key of an event
 KEY: Final = ("queue", "shard", "stream_id")
-#: outcomes that have a column of their own among the figures of an hour
+#: outcomes that have a column of their own in the hourly metrics
 COUNTED: Final = ("succeeded", "failed", "timeout", "crashed", "lost", "released", "cancelled", "expired")
-#: outcomes with which a job goes into the morgue
+#: outcomes that move a job to the morgue
 BURIED: Final = ("buried", "exhausted", "poison", "undecodable")
-#: counts in a histogram: 0 ms; from 2^(i-1) to below 2^i ms for i = 1 … 30; all longer
+#: number of buckets of a histogram: 0 ms; from 2^(i-1) to below 2^i ms for i = 1 … 30; all longer times
 BUCKETS: Final = 32
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _MEASURES: Final = ("lateness", "duration")
@@ -47,42 +47,42 @@ def _hours_schema() -> StructType:
     return StructType(fields)
 
 
-#: the columns of :func:`hours`
+#: columns of :func:`hours`
 HOURS: Final = _hours_schema()
 
 
 def day_of(moment: Column) -> Column:
-    """The day of a timestamp, in UTC."""
+    """Return the day of a timestamp, in UTC."""
     return F.date_from_unix_date(F.floor(F.unix_seconds(moment) / _DAY_S).cast("int"))
 
 
 def hour_of(moment: Column) -> Column:
-    """The beginning of the hour of a timestamp, in UTC."""
+    """Return the start of the hour of a timestamp, in UTC."""
     return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / _HOUR_S) * _HOUR_S)
 
 
 def is_attempt() -> Column:
-    """Whether an event is that of an attempt; one without an outcome is."""
+    """Return a column that is true for events of attempts; an event without an outcome counts as one."""
     return F.coalesce(F.col("outcome"), F.lit("")) != BULK
 
 
 def attempts(events: DataFrame, sla: Mapping[str, float]) -> DataFrame:
-    """The attempts among the events, each once, however often it was read.
+    """Return the attempts among the events, each once, however often it was read.
 
     Args:
         events: columns of :data:`.schemas.EVENTS`.
-        sla: task or queue → seconds by which a run may be late, the task's name before the queue's; "*" = all others.
-            Without a limit a run is never too late.
+        sla: task or queue → seconds by which an attempt may be late, the task's name before the queue's; "*" = all
+            others. Without a limit an attempt is never too late.
 
     Returns:
-        The events' columns without ``jobs`` and ``created``, and ``sla_missed`` (never null: what never began is not
-        late).
+        The events' columns without ``jobs`` and ``created``, and ``sla_missed`` (never null: an attempt that never
+        started is not late).
     """
     runs = events.where(is_attempt()).dropDuplicates(list(KEY))
     limit = _limit_ms(sla)
     missed = F.lit(False) if limit is None else F.coalesce(F.col("lateness_ms") > limit, F.lit(False))
-    # By name: drop() and withColumn() of Spark Connect ask at once what there is, and a declarative pipeline defines
-    # this before there is anything.
+    # Columns are named explicitly: drop() and withColumn() of Spark Connect request the schema at once, and a
+    # declarative pipeline defines this before the input exists.
     kept = [name for name in EVENTS.names if name not in ("jobs", "created")]
     return runs.select(*kept, missed.alias("sla_missed"))
 
@@ -95,17 +95,17 @@ def _limit_ms(sla: Mapping[str, float]) -> Column | None:
 
 
 def hours(rows: DataFrame) -> DataFrame:
-    """What became of the runs that ended within an hour, for each queue and task.
+    """Return metrics of the attempts that ended within an hour, for each queue and task.
 
-    Percentiles are exact and by nearest rank: the smallest value that at least so many of the runs do not exceed, so
-    each is a value that a run had. They, the sums and the histograms are those of the runs that have both a lateness
-    and a duration (``timed``); a negative duration counts as 0.
+    Percentiles are exact and use the nearest rank: the smallest value that at least the given share of attempts does
+    not exceed, so each is a value of an attempt. Percentiles, sums and histograms cover the attempts that have both a
+    lateness and a duration (``timed``); a negative duration counts as 0.
 
     Args:
-        rows: what :func:`attempts` gave.
+        rows: the result of :func:`attempts`.
 
     Returns:
-        The columns of :data:`HOURS`, those of the model ``HourlyStat``. A run without a task counts under "".
+        The columns of :data:`HOURS`, those of the model ``HourlyStat``. An attempt without a task counts under "".
     """
     prepared = rows.select(
         hour_of(F.col("ts")).alias("hour"),
@@ -122,7 +122,7 @@ def hours(rows: DataFrame) -> DataFrame:
 
 
 def _counts(prepared: DataFrame) -> DataFrame:
-    """All that can be added up. Counted by buckets first, so that the 64 counts of two histograms cost nothing."""
+    """Return all additive metrics. Grouping by bucket first makes the 64 counts of two histograms cheap."""
     counts = {
         "runs": F.count(F.lit(1)),
         **{name: F.count_if(F.col("outcome") == name) for name in COUNTED},
@@ -181,13 +181,13 @@ def _percentiles(prepared: DataFrame) -> DataFrame:
 
 
 def _timed(measure: str) -> Column:
-    """The measure of a run that has both, else null."""
+    """Return the measure of an attempt that has both, else null."""
     has_both = F.col("lateness_ms").isNotNull() & F.col("duration_ms").isNotNull()
     return F.when(has_both, F.greatest(F.col(measure), F.lit(0)))
 
 
 def bucket_of(milliseconds: Column) -> Column:
-    """The place of a time in a histogram: the number of its binary digits, at most 31; null stays null."""
+    """Return the bucket of a time in a histogram: the number of its binary digits, at most 31; null stays null."""
     digits = F.when(milliseconds > 0, F.length(F.bin(milliseconds))).when(milliseconds.isNotNull(), F.lit(0))
     return F.when(digits.isNotNull(), F.least(digits, F.lit(BUCKETS - 1)))
 

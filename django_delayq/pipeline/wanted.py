@@ -1,4 +1,4 @@
-"""Which hours of which days are computed anew: those that events came of, or whole days.
+"""Selection of the hours and days to compute again: hours that received events, or whole days.
 
 A day is one of UTC, and its hours are numbered from 0 to 23.
 """
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-#: day → its hours; None = the whole day, also what there is of it without a time
+#: day → its hours; None = the whole day, including rows without a time
 Wanted = Mapping[date, frozenset[int] | None]
 _EPOCH: Final = date(1970, 1, 1)
 _HOURS: Final = 24
@@ -24,17 +24,17 @@ _HOUR_S: Final = 3600
 
 
 def whole(days: Iterable[date]) -> Wanted:
-    """All hours of some days."""
+    """Return all hours of some days."""
     return dict.fromkeys(days)
 
 
 def hour_number(moment: Column) -> Column:
-    """The hour of a timestamp, counted from the beginning of 1970 in UTC; null stays null."""
+    """Return the hour of a timestamp, counted from the beginning of 1970 in UTC; null stays null."""
     return F.floor(F.unix_seconds(moment) / _HOUR_S)
 
 
 def by_day(numbers: Iterable[int]) -> dict[date, set[int]]:
-    """Hours as :func:`hour_number` counts them, by day."""
+    """Group hours, numbered as by :func:`hour_number`, by day."""
     found: dict[date, set[int]] = {}
     for number in numbers:
         days, hour = divmod(number, _HOURS)
@@ -43,9 +43,9 @@ def by_day(numbers: Iterable[int]) -> dict[date, set[int]]:
 
 
 def lies_in(moment: Column, wanted: Wanted) -> Column:
-    """Whether a timestamp lies in one of the hours.
+    """Return a column that is true for timestamps in one of the hours.
 
-    As ranges, which a reader of Parquet compares with the bounds of a file before it reads the file.
+    Expressed as ranges, which a reader of Parquet compares with the statistics of a file before reading it.
     """
     ranges = [
         (moment >= F.timestamp_seconds(F.lit(first * _HOUR_S))) & (moment < F.timestamp_seconds(F.lit(end * _HOUR_S)))
@@ -55,7 +55,7 @@ def lies_in(moment: Column, wanted: Wanted) -> Column:
 
 
 def _stretches(wanted: Wanted) -> Iterator[tuple[int, int]]:
-    """The number of the first hour, and that behind the last one, of each stretch of hours without a gap."""
+    """Yield the first hour, and the hour after the last one, of each gapless range of hours."""
     numbers = sorted(
         (day - _EPOCH).days * _HOURS + hour
         for day, hours in wanted.items()
@@ -70,10 +70,10 @@ def _stretches(wanted: Wanted) -> Iterator[tuple[int, int]]:
 
 
 def parts(days: Sequence[date], rows: Mapping[date, int], most_days: int, most_rows: int) -> Iterator[list[date]]:
-    """Days in portions: each has as many as fit, at least one.
+    """Yield the days in portions of at least one day, each as large as the limits allow.
 
     Args:
-        rows: of each day; one that is not there has none.
+        rows: number of rows by day; a missing day has none.
     """
     part: list[date] = []
     total = 0

@@ -1,4 +1,4 @@
-"""The options and the columns of writing jobs, checked before anything runs."""
+"""Options and columns of writing jobs, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ..core.sending.runs import CHUNK, MOST_ID
 from .errors import PipelineError
 from .redis_door import check_names
 
-#: beside those of :mod:`.redis_door`
+#: option names, without those of :mod:`.redis_door`
 NAMES: Final = (
     "queue",
     "task",
@@ -78,7 +78,7 @@ NAMES: Final = (
     "quarantine",
     "nullDue",
 )
-#: what Spark hands over with those of a stream
+#: option that Spark adds for a stream
 _OF_SPARK: Final = "checkpointLocation"
 COLUMNS: Final = (
     "id",
@@ -98,12 +98,12 @@ COLUMNS: Final = (
     "timeout",
 )
 KINDS: Final = ("python", "pull")
-#: what the bytes of a pull queue are stored under
+#: name under which the bytes of a pull queue are stored
 RAW: Final = "raw"
 FAIL: Final = "fail"
 QUARANTINE: Final = "quarantine"
 NOW: Final = "now"
-#: what has no say in the bytes of a chunk, so that it may be another one when a run is resumed
+#: options that do not affect the bytes of a chunk, so they may change when a bulk load is resumed
 _NO_PART: Final = (
     "run_id",
     "close",
@@ -124,11 +124,11 @@ _TRUTH: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How jobs are written. Times are seconds; None = what the task, or a call of ``schedule()``, has."""
+    """Options for writing jobs. Times are seconds; None = the default of the task, or of ``schedule()``."""
 
     queue: str | None = None
     task: str | None = None
-    #: of a queue that is made by this run
+    #: kind of a queue that this bulk load creates
     kind: str | None = None
     shards: int | None = None
     #: None = ignore for plain jobs, merge for those with a payload
@@ -139,7 +139,7 @@ class WriteOptions:
     max_payloads: int = DEFAULT_MAX_PAYLOADS
     priority: int = DEFAULT_PRIORITY
     max_attempts: int | None = None
-    #: from the due time on
+    #: seconds after the due time
     expires: float | None = None
     timeout: float | None = None
     #: a JSON object
@@ -149,26 +149,26 @@ class WriteOptions:
     allow_far: bool = False
     max_args_bytes: int = codec.MAX_BYTES
     run_id: str | None = None
-    #: what else has to be the same when the run is resumed
+    #: further values that must not change when the bulk load is resumed
     source: tuple[tuple[str, str], ...] = ()
-    #: the run is over when everything is in
+    #: close the bulk load when everything is written
     close: bool = True
     chunk: int = CHUNK
-    #: jobs a second of all tasks together
+    #: jobs per second, over all tasks together
     rate_limit: float | None = None
     max_memory: float = 0.85
     patience: float = 600.0
     on_error: str = FAIL
     quarantine: str | None = None
-    #: now: a row whose due time is null is due at once; fail: it is no job
+    #: now: a row whose due time is null is due at once; fail: it is invalid
     null_due: str = NOW
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """The options as Spark hands them over.
+        """Parse the options as Spark passes them.
 
         Raises:
-            Misconfigured: one is not known, or not usable; the text says what to write.
+            Misconfigured: an option is unknown or invalid; the message says what to write.
         """
         check_names(options, (*NAMES, _OF_SPARK))
         read = _Reader(options)
@@ -214,17 +214,17 @@ class WriteOptions:
             raise Misconfigured("a queue of kind pull holds raw bytes and has no tasks; leave the option task out")
 
     def told(self) -> dict[str, str]:
-        """What a run remembers of them: what its chunks are made with."""
+        """Return the non-default options that determine the chunks, for storage with the bulk load."""
         default = WriteOptions()
         names = [name for name in self.__slots__ if name not in _NO_PART]
         return {name: str(getattr(self, name)) for name in names if getattr(self, name) != getattr(default, name)}
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> StructType:
-    """Return the columns that jobs are made of, under the names that are used here.
+    """Return the schema of the jobs with the column names in lower case.
 
     Raises:
-        PipelineError: jobs cannot be made of these; the text names the columns, and those that are known.
+        PipelineError: jobs cannot be built from these columns; the message names them and the known ones.
     """
     for name in schema.fieldNames():
         if name.lower() not in COLUMNS:
@@ -274,7 +274,7 @@ def _check_content(names: set[str], options: WriteOptions) -> None:
 
 
 def _wrong_type(name: str, kind: DataType, options: WriteOptions) -> str:
-    """What a column has to be; empty if it is."""
+    """Return a description of the required type of a column; empty if the type is right."""
     wanted: dict[str, tuple[tuple[type[DataType], ...], str]] = {
         "id": ((StringType, *_INTEGERS), "a string or a whole number"),
         "due": ((TimestampType,), "a timestamp (with a zone: not a date, whose hour nobody knows, nor timestamp_ntz)"),
@@ -304,7 +304,7 @@ def _wrong_type(name: str, kind: DataType, options: WriteOptions) -> str:
 
 
 def _without_form(kind: DataType) -> str:
-    """Not empty if a value of this type could not be stored."""
+    """Return a description of the restriction that a type violates; empty if its values can be stored."""
     if isinstance(kind, (VariantType, CalendarIntervalType, YearMonthIntervalType)):
         return "of types that have a form in JSON; make it a string with cast() or to_json()"
     if isinstance(kind, ArrayType):
@@ -321,7 +321,7 @@ def _without_form(kind: DataType) -> str:
 
 
 class _Reader:
-    """One option after another; the errors name it."""
+    """Reader of single options; its errors name the option."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -379,7 +379,7 @@ def _or(value: float | None, default: float) -> float:
 
 
 def _run_id(given: str) -> str:
-    # A suffix for the queue of a row has to fit behind it.
+    # Leave room for the suffix with the queue of a row.
     if len(given.encode(errors="surrogateescape")) > MOST_ID - 65 or any(
         character.isspace() or not character.isprintable() for character in given
     ):

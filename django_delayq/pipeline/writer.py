@@ -1,15 +1,15 @@
-"""Writing jobs with Spark: ``df.write.format("delayq").mode("append")`` and ``df.writeStream.format("delayq")``.
+"""Writers of jobs: ``df.write.format("delayq").mode("append")`` and ``df.writeStream.format("delayq")``.
 
 Columns: ``id`` (required), ``due`` or ``due_ms`` (without them all jobs are due at once), ``args``, ``kwargs``, or
-``payload`` and ``score``, and for each row that says so ``priority``, ``context``, ``on_conflict``, ``task``,
-``queue``, ``max_attempts``, ``expires``, ``timeout``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
+``payload`` and ``score``, and, to set them per row, ``priority``, ``context``, ``on_conflict``, ``task``, ``queue``,
+``max_attempts``, ``expires``, ``timeout``. Options: :class:`~.write_options.WriteOptions`, in camelCase.
 
-Each write is a *run* (:mod:`django_delayq.core.sending.runs`): a chunk that is in is never written again, whatever
-became of its jobs, so tasks may be tried again, run twice, or be gone on with under the same ``runId`` after a crash.
-That takes the same rows in the same order: files give them, and so does what was sorted by id within its partitions.
-What came to what is counted by Redis, in the script that writes; the messages of tasks are not added up.
+Each write is a *bulk load* (:mod:`django_delayq.core.sending.runs`): a chunk that is stored is never written again,
+whatever has happened to its jobs. Tasks may therefore be retried, run twice, or be resumed under the same ``runId``
+after a crash. This requires the same rows in the same order: files provide that, and so does input sorted by id within
+its partitions. Outcomes are counted by Redis, in the script that writes; the messages of tasks are not added up.
 
-Spark refuses to write without ``.mode("append")``, in words of its own: UNSUPPORTED_DATA_SOURCE_SAVE_MODE.
+Spark refuses to write without ``.mode("append")`` with its own error UNSUPPORTED_DATA_SOURCE_SAVE_MODE.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _POLICY: Final = "noeviction"
 
 
 class JobsWriter(DataSourceArrowWriter):
-    """One batch write."""
+    """Writer of one batch."""
 
     def __init__(
         self, options: Mapping[str, str], wanted: WriteOptions, source: Mapping[str, str], run_id: str
@@ -55,18 +55,18 @@ class JobsWriter(DataSourceArrowWriter):
         self._run_id = run_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Write the rows of one task up to the first one that is no job, which its message then names.
+        """Write the rows of one task up to the first invalid one, which its message then names.
 
         Raises:
-            PipelineError: Redis is not there, full or paused; the text says how to go on.
+            PipelineError: Redis is unavailable, full or paused; the message says how to resume.
         """
         return write_part(self._options, self._wanted, self._source, self._run_id, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Everything is in: the run is closed, unless the option ``close`` says that more is to come.
+        """Close the bulk load after all tasks, unless the option ``close`` announces more data.
 
         Raises:
-            PipelineError: a row is no job; the run stays open.
+            PipelineError: a row is invalid; the bulk load stays open.
         """
         with plain_errors():
             fail_if_refused(messages, f"Run {self._run_id} is open: {how_to_go_on(self._run_id)}")
@@ -74,12 +74,12 @@ class JobsWriter(DataSourceArrowWriter):
         logger.info("run %s: %s", self._run_id, counts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task failed for good. What is in stays in, and the run stays open."""
+        """Log the failure of a task. Written chunks stay, and the bulk load stays open."""
         logger.error("run %s stopped before its end and is open: %s", self._run_id, how_to_go_on(self._run_id))
 
 
 class JobsStreamWriter(DataSourceStreamArrowWriter):
-    """One streaming query: each of its batches is a run, which a replayed batch finds again."""
+    """Writer of one streaming query: each of its batches is a bulk load, which a replayed batch finds again."""
 
     def __init__(self, options: Mapping[str, str], wanted: WriteOptions, source: Mapping[str, str]) -> None:
         self._options = options
@@ -87,12 +87,12 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
         self._source = source
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task of one batch; raises as :meth:`JobsWriter.write`."""
+        """Write one task of one batch; raises as :meth:`JobsWriter.write`."""
         context: Any = TaskContext.get()
         query = context and context.getLocalProperty("sql.streaming.queryId")
         batch = context and context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            # All batches would be one run, which is over after the first of them.
+            # Otherwise all batches would be one bulk load, which is closed after the first of them.
             raise PipelineError(
                 "this Spark does not tell its tasks the query and batch that they work for, by which "
                 "a stream's batches are known again; write in foreachBatch(), each batch under a runId "
@@ -101,10 +101,10 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
         return write_part(self._options, self._wanted, self._source, f"{query}:{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """The batch is in. Spark may replay it once more; those before are never seen again, and are forgotten.
+        """Close the bulk load of a batch and delete earlier ones, which Spark will not replay.
 
         Raises:
-            PipelineError: a row is no job; the query ends.
+            PipelineError: a row is invalid; the query ends.
         """
         with plain_errors():
             fail_if_refused(
@@ -119,16 +119,16 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
                     forget_before(query, batchId, broker)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """A task failed for good: the query ends, and replays this batch when it is started again."""
+        """Log the failure of a task: the query ends, and replays this batch when it is started again."""
         logger.error("batch %d stopped before its end; start the query again, it goes on there", batchId)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """The writer of a batch, everything checked that can be checked before it runs.
+    """Return the writer of a batch after all checks that are possible before it runs.
 
     Raises:
-        Misconfigured, PipelineError: options, columns or Redis are not as they have to be.
-        RunDiffers: the option ``runId`` names a run that was begun with something else.
+        Misconfigured, PipelineError: options, columns or Redis do not meet the requirements.
+        RunDiffers: the option ``runId`` names a bulk load that was started with other input or options.
     """
     with plain_errors():
         wanted, source = _checked(options, schema, overwrite)
@@ -143,7 +143,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """The writer of a streaming query; raises as :func:`batch_writer`."""
+    """Return the writer of a streaming query; raises as :func:`batch_writer`."""
     with plain_errors():
         wanted, source = _checked(options, schema, overwrite)
         if wanted.run_id:
@@ -168,8 +168,8 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
 def plain_errors() -> Iterator[None]:
     """Make the text of an error the first line of Spark's own error, without the stack of its Python worker.
 
-    Only for the workers in which Spark plans and commits a write: one that raised anything ends, and takes this
-    setting with it.
+    Only for the workers in which Spark plans and commits a write: such a worker ends after an exception, and its
+    environment with it.
     """
     try:
         yield
@@ -180,7 +180,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def check_redis(broker: Broker, wanted: WriteOptions) -> None:
-    """Refuses a Redis that would throw jobs away, and a queue of the wrong kind."""
+    """Reject a Redis that may evict jobs, and a queue of the wrong kind."""
     for node in memory_of(broker).values():
         policy = node.get("maxmemory_policy", _POLICY)
         if policy != _POLICY:
@@ -199,15 +199,15 @@ def check_redis(broker: Broker, wanted: WriteOptions) -> None:
 
 
 def how_to_go_on(run_id: str) -> str:
-    """What to do with a run that is open."""
+    """Return instructions for resuming an open bulk load."""
     return f"write the same again with option('runId', {run_id!r}); what is in is not written twice"
 
 
 def fail_if_refused(messages: Sequence[WriterCommitMessage | None], how: str) -> None:
-    """Raise the reason for which a task has refused its input, and how to go on.
+    """Raise the reason for which a task has refused its input, with instructions.
 
     Raises:
-        PipelineError: a task has.
+        PipelineError: a task has refused its input.
     """
     for message in messages:
         if isinstance(message, Sent) and message.refused:
@@ -221,7 +221,7 @@ def write_part(
     run_id: str,
     iterator: Iterator[pa.RecordBatch],
 ) -> Sent:
-    """Writes the rows of one task.
+    """Write the rows of one task.
 
     Raises:
         PipelineError: see :meth:`JobsWriter.write`.
@@ -255,7 +255,7 @@ def _run_ids(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
 def close_all(
     options: Mapping[str, str], messages: Sequence[WriterCommitMessage | None], *, close: bool
 ) -> dict[str, int]:
-    """Closes the runs that the tasks wrote to, if they are to be; what came to what, as Redis counted it."""
+    """Close the bulk loads of the tasks if ``close``; return the number of rows by outcome, as counted by Redis."""
     counts: Counter[str] = Counter()
     ids = _run_ids(messages)
     if ids:
@@ -268,7 +268,7 @@ def close_all(
 
 
 def forget_before(query: str, batch: int, broker: Broker) -> None:
-    """Takes the runs of a streaming query away that are of batches before the one before this."""
+    """Delete the bulk loads of a streaming query that belong to batches earlier than the previous one."""
     name = re.compile(rf"{re.escape(query)}:(\d+)(?:{AT}.*)?")
     for run in runs.runs(broker):
         found = name.fullmatch(run.id)

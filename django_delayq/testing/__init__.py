@@ -1,11 +1,12 @@
-"""For tests of projects that use django_delayq: an in-memory queue, a clock, and what looks at both.
+"""Test kit for projects that use django_delayq: an in-memory queue, a clock and assertions.
 
     with fake_queue():
         client.post("/orders/", …)
         assert_scheduled(cancel_order, args=[1], delay=timedelta(minutes=30))
         run_due(until=timedelta(hours=1))
 
-``docs/testing.md`` tells more. Nothing here is loaded before it is used, and nothing loads pytest.
+See ``docs/testing.md``. Submodules are imported on first use, and none of them imports pytest. Only tests import this
+package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""assert_scheduled and refute_scheduled: what was asked for, what was scheduled instead, and what came nearest."""
+"""Assertions assert_scheduled and refute_scheduled, with messages that list scheduled jobs and the nearest match."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..core.errors import InvalidJob
 from .looking import ScheduledJob, check_state
 from .times import datetime_of, ms_of_delta, ms_of_moment
 
-#: how far a due time may be off unless the test says otherwise
+#: default tolerance for a due time
 TOLERANCE: Final = timedelta(seconds=1)
 _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """One thing that a job should have."""
+    """Condition on one attribute of a job."""
 
     name: str
     wanted: Any
@@ -28,7 +28,7 @@ class _Wish:
 
 
 class Expectation:
-    """What a job should be like. Each keyword that is not None is one wish."""
+    """Expected attributes of a job. Each keyword that is not None is one condition."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Expectation:
         self._wishes.append(_Wish(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
 
     def misses(self, job: ScheduledJob) -> list[str]:
-        """What a job has otherwise."""
+        """Return descriptions of the attributes of a job that differ from the expected ones."""
         return [
             f"{wish.name} is {_text(wish.has(job))}, not {_text(wish.wanted)}"
             for wish in self._wishes
@@ -96,10 +96,10 @@ _MORE: Final = ("payloads", "context", "priority", "state", "failures")
 def check_scheduled(
     expected: Expectation, of_task: Sequence[ScheduledJob], others: Sequence[ScheduledJob], count: int | None, hint: str
 ) -> list[ScheduledJob]:
-    """The jobs that are as expected; ``hint`` ends the message.
+    """Return the jobs that match; ``hint`` is appended to the error message.
 
     Raises:
-        AssertionError: there is none, or another number than ``count``.
+        AssertionError: no job matches, or their number differs from ``count``.
     """
     found = [job for job in of_task if not expected.misses(job)]
     if (found and count is None) or len(found) == count:
@@ -115,7 +115,7 @@ def check_scheduled(
 
 
 def check_not_scheduled(expected: Expectation, of_task: Sequence[ScheduledJob]) -> None:
-    """Raises AssertionError if a job is as expected."""
+    """Raise AssertionError if a job matches."""
     found = [job for job in of_task if not expected.misses(job)]
     if found:
         number = "1 job" if len(found) == 1 else f"{len(found)} jobs"
@@ -130,14 +130,14 @@ def _listed(jobs: Sequence[ScheduledJob]) -> list[str]:
 
 
 def _equal(has: Any, wanted: Any, stored: Callable[[Any], Any] | None) -> bool:
-    """As it is, or as it is when it was stored and read again (a tuple is a list then)."""
+    """Return True if the values are equal, directly or after ``wanted`` was stored and read (tuples become lists)."""
     if has == wanted:
         return True
     if stored is None:
         return False
     try:
         return bool(has == stored(wanted))
-    except InvalidJob:  # something like mock.ANY, which was compared above
+    except InvalidJob:  # an object like mock.ANY, which was compared above
         return False
 
 

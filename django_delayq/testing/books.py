@@ -1,4 +1,4 @@
-"""What a worker does for durable jobs beside running them: sends what is owed to the queue, takes down what ended."""
+"""Outbox work of a worker in tests: sends pending rows to the queue and deletes the rows of finished jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def keep(broker: MemoryBroker) -> None:
-    """Both, as far as there is anything to do."""
+    """Do both, as far as there is anything to do."""
     if broker.owes:
         pay(broker)
     settle(broker)
 
 
 def pay(broker: MemoryBroker) -> None:
-    """The relay: jobs whose rows were written while Redis was away get into the queue."""
+    """Run the relay: send the jobs whose rows were written while Redis was unavailable."""
     from ..outbox.relay import Relay
 
     for outbox in _outboxes():
@@ -42,7 +42,7 @@ def pay(broker: MemoryBroker) -> None:
 
 
 def settle(broker: MemoryBroker) -> None:
-    """The marks: rows of jobs that are done go, and those of buried ones say so."""
+    """Apply completions: delete the rows of finished jobs, and mark the rows of buried ones."""
     marked = [shard for shard in broker.stores() if shard.settled]
     if not marked or broker.down:
         return

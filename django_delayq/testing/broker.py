@@ -1,4 +1,4 @@
-"""The in-memory broker: what stands in for Redis in tests."""
+"""In-memory broker that replaces Redis in tests."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from .times import Clock
 
 
 class NoConnection:
-    """In the place of a connection to Redis."""
+    """Stand-in for a connection to Redis."""
 
     cluster = False
     max_age = None
 
     @property
     def client(self) -> NoReturn:
-        """There is none."""
+        """Raise an error, because there is no client."""
         raise DelayQError(
             "the in-memory broker of django_delayq.testing has no Redis client; what sends commands of "
             "its own is tested against a real Redis"
         )
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing; there is no connection to close."""
 
 
 class MemoryBroker(DjangoBroker):
-    """A broker that keeps its jobs in this process, on a clock that stands still.
+    """Broker that keeps its jobs in this process, with a clock that moves only on request.
 
-    It knows every verb of the real one and answers as that does. What it has not: scripts, events, other processes,
-    and changes of the number of shards.
+    It implements every verb of the real broker with the same results. It does not support scripts, events, other
+    processes, or changes of the number of shards.
 
     Args:
-        clock: its time.
+        clock: the clock.
         prefix, lease_ms: see :class:`~django_delayq.core.broker.Broker`.
     """
 
@@ -60,13 +60,13 @@ class MemoryBroker(DjangoBroker):
         super().__init__(NoConnection(), prefix=prefix, lease_ms=lease_ms)
         self.clock = clock or Clock()
         self.inspector = MemoryInspector(self)
-        #: why it cannot be reached, while a test plays that
+        #: error message while a test simulates an outage
         self.down = ""
-        #: it was away, so the outbox may hold jobs that it has not heard of
+        #: there was an outage, so the outbox may hold jobs that were never sent
         self.owes = False
-        #: told of ids that came in: :func:`~django_delayq.testing.immediate`
+        #: called with the ids of scheduled jobs: :func:`~django_delayq.testing.immediate`
         self.on_scheduled: Callable[[MemoryQueue, Sequence[str]], None] | None = None
-        #: of all shards, so that a test sees its jobs run in the order of its calls
+        #: shared by all shards, so that jobs run in the order of the test's calls
         self._arrivals = itertools.count(1)
         self._stores: dict[tuple[str, int], Shard] = {}
         self._layouts: dict[str, Layout] = {}
@@ -77,37 +77,37 @@ class MemoryBroker(DjangoBroker):
         self._figures = Figures()
         self._wakers: list[MemoryWaker] = []
         self._settings: Conf | None = None
-        #: held by whoever works on the records
+        #: lock for all access to the records
         self.turn = threading.RLock()
 
-    # -- what the parts of it share ----------------------------------------------------------------------------------
+    # -- shared by its parts ----------------------------------------------------------------------------------------
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Around whatever would be a call of Redis: one at a time, and none while it is down."""
+        """Hold the lock around an operation that would be a call to Redis; raise during an outage."""
         with self.turn:
             if self.down:
                 raise QueueUnavailable(self.down)
             yield
 
     def store(self, queue: str, number: int) -> Shard:
-        """The records of a shard."""
+        """Return the records of a shard."""
         found = self._stores.get((queue, number))
         if found is None:
             found = self._stores[queue, number] = Shard(queue, number, self.lease_ms, self.clock, self._arrivals)
         return found
 
     def stores(self) -> list[Shard]:
-        """All shards in which anything ever was."""
+        """Return all shards that were ever used."""
         return [self._stores[place] for place in sorted(self._stores)]
 
     def scheduled(self, queue: MemoryQueue, idents: Sequence[str]) -> None:
-        """These came in."""
+        """Report scheduled jobs to ``on_scheduled``."""
         if idents and self.on_scheduled is not None:
             self.on_scheduled(queue, idents)
 
     def wake(self, queue: str, number: int) -> None:
-        """A shard is worth a look."""
+        """Notify the wakers of a shard."""
         for waker in self._wakers:
             waker.note(queue, number)
 
@@ -120,7 +120,7 @@ class MemoryBroker(DjangoBroker):
         return super().queue(name, shards=shards, kind=kind)
 
     def _follow(self, settings: Conf) -> None:
-        """The limits of the settings before are gone with them: here nobody else gave any."""
+        """Remove the limits of the previous settings; in tests there are no limits from another source."""
         former = self._settings.queues.keys() if self._settings is not None else ()
         self._settings = settings
         self._limited.clear()
@@ -183,13 +183,13 @@ class MemoryBroker(DjangoBroker):
         return self.swap_layout(name, layouts.encode(queue.layout), layouts.tombstone(queue.layout, wiped=True))
 
     def reshard(self, name: str, shards: int) -> Layout:
-        """Not in memory."""
+        """Raise an error, because this is not supported in memory."""
         raise InvalidJob(
             "the in-memory broker of django_delayq.testing does not change numbers of shards; "
             "test this against a real Redis"
         )
 
-    # -- workers, figures and server ---------------------------------------------------------------------------------
+    # -- workers, counters and server --------------------------------------------------------------------------------
 
     def announce(
         self, name: str, info: dict[str, Any], *, done: Sequence[str] | None = (), tasks: Iterable[str] | None = None
@@ -247,13 +247,13 @@ class MemoryBroker(DjangoBroker):
             return found if found and self.clock.now_ms < found[0] + workers.DUMP_KEPT * 1000 else None
 
     def figures(self) -> Figures:
-        """See :meth:`Broker.figures`; what was counted just now is in it."""
+        """See :meth:`Broker.figures`; includes what this process has counted so far."""
         self.tally.flush()
         with self.reached():
             return self._figures
 
     def note_figures(self, deltas: Figures, request: bytes | None = None) -> None:
-        """See :meth:`Broker.note_figures`; nothing is sent twice here."""
+        """See :meth:`Broker.note_figures`; repeated requests do not occur here."""
         with self.reached():
             self._figures += deltas
 
@@ -269,12 +269,12 @@ class MemoryBroker(DjangoBroker):
         return made
 
     def now_ms(self) -> float:
-        """The clock."""
+        """Return the time of the clock in Unix ms."""
         with self.reached():
             return self.clock.us / 1000
 
     def server_info(self) -> dict[str, Any]:
-        """There is no server; the version is the oldest one that would do."""
+        """Return the oldest supported version, because there is no server."""
         with self.reached():
             return {"redis_version": "6.2.0", "redis_mode": "in-memory"}
 
@@ -284,13 +284,13 @@ class MemoryBroker(DjangoBroker):
             pass
 
     def drop_waker(self, waker: MemoryWaker) -> None:
-        """It hears no more."""
+        """Stop notifying a waker."""
         if waker in self._wakers:
             self._wakers.remove(waker)
 
 
 class MemoryWaker:
-    """Waits for jobs that come in: for threads of a test that wait in ``Queue.reserve(wait=…)``."""
+    """Waker for threads of a test that wait in ``Queue.reserve(wait=…)``."""
 
     forgetful = False
 
@@ -302,7 +302,7 @@ class MemoryWaker:
         self._bell = threading.Condition()
 
     def note(self, queue: str, number: int) -> None:
-        """A shard is worth a look."""
+        """Record that a shard may have a due job."""
         if queue in self._queues:
             with self._bell:
                 self._hints.append((queue, number))

@@ -1,4 +1,4 @@
-"""The scripts that :mod:`django_delayq.core.bulk` and the searches call by their names, with their frames."""
+"""Implementations of the scripts that :mod:`django_delayq.core.bulk` and the searches call by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The methods of the active in-memory queue, as functions to import."""
+"""Methods of the active in-memory queue as importable functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _of(method: Callable[..., Any]) -> Callable[[F], F]:
-    """The documentation is that of the method."""
+    """Return a decorator that copies the method's docstring."""
 
     def documented(function: F) -> F:
         function.__doc__ = method.__doc__
@@ -28,11 +28,11 @@ def _of(method: Callable[..., Any]) -> Callable[[F], F]:
 
 
 class _ActiveClock:
-    """The clock of the active in-memory queue."""
+    """Clock of the active in-memory queue."""
 
     @property
     def now(self) -> datetime:
-        """The time (UTC)."""
+        """Current time (UTC)."""
         return active().clock.now
 
     def __repr__(self) -> str:

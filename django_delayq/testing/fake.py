@@ -1,4 +1,4 @@
-"""The in-memory broker in the place of the process's own: ``fake_queue()``, ``immediate()`` and ``DelayQTestCase``."""
+"""Replacement of the process's broker by an in-memory one: ``fake_queue()``, ``immediate()`` and ``DelayQTestCase``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from .times import Clock, Moment, ms_of_delta, ms_of_moment
 Until = datetime | timedelta | float | None
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: schedule calls inside one another, each in the job of the one before, that immediate() bears
+#: maximum depth of nested schedule calls under immediate()
 DEPTH: Final = 50
-#: where jobs are sent after a commit (or, durable ones, beside a row that is committed), and no error can be raised any
-#: more: module -> function, "" = any
+#: functions that send jobs after a commit (or, for durable jobs, beside a committed row), where errors cannot be raised
+#: to the caller: module -> function, "" = any
 _COMMITS: Final = {
     "django.db.backends.base.base": "run_and_clear_commit_hooks",
     "django.test.testcases": "captureOnCommitCallbacks",
@@ -45,12 +45,12 @@ _COMMITS: Final = {
 
 
 class Fake:
-    """What a test has of the in-memory broker. The functions of ``django_delayq.testing`` are those of the active one.
+    """In-memory queue of a test. The functions of ``django_delayq.testing`` call the active one.
 
     Attributes:
         broker: the in-memory broker.
-        clock: its time.
-        errors: what jobs raised that ``immediate()`` ran after a commit.
+        clock: its clock.
+        errors: exceptions of jobs that ``immediate()`` ran after a commit.
     """
 
     def __init__(self, at: Moment | None = None, *, time_machine: bool = False) -> None:
@@ -60,10 +60,10 @@ class Fake:
         self._faults = Faults()
         self._runner = Runner(self.broker, self._faults)
         self._depth = threading.local()
-        #: what waits in transactions that began before, like that of the test's class
+        #: calls waiting in transactions that began earlier, like that of the test's class
         self._earlier = late_verbs()
 
-    # -- look --------------------------------------------------------------------------------------------------------
+    # -- inspect ----------------------------------------------------------------------------------------------------
 
     def scheduled_jobs(
         self,
@@ -73,13 +73,13 @@ class Fake:
         *,
         state: str | None = None,
     ) -> list[ScheduledJob]:
-        """The jobs that wait or run, by their due times; with ``state="morgue"`` those in the morgue.
+        """Return the waiting and running jobs by due time; with ``state="morgue"`` those in the morgue.
 
         Args:
-            task: only those of this task (or of the task with this name).
-            queue: only those in this queue.
-            id: only the job of this id.
-            state: only those in this state: delayed, ready, reserved, gated or morgue.
+            task: only jobs of this task (or of the task with this name).
+            queue: only jobs in this queue.
+            id: only the job with this id.
+            state: only jobs in this state: delayed, ready, reserved, gated or morgue.
         """
         return jobs_of(self.broker, task, queue, id, state)
 
@@ -97,20 +97,20 @@ class Fake:
         count: int | None = None,
         **more: Any,
     ) -> ScheduledJob | None:
-        """Fail unless a job is scheduled that is like this; what is None may be anything.
+        """Fail unless a matching job is scheduled; arguments that are None match anything.
 
         Args:
             task: its task, or the task's name.
             args, kwargs: the arguments of the call, exactly.
             id, queue: of the job.
-            delay: a ``timedelta`` or seconds, counted from the call that decided the due time.
+            delay: a ``timedelta`` or seconds, counted from the call that set the due time.
             at: an aware ``datetime`` or Unix seconds.
-            within: how far ``delay`` or ``at`` may be off (1 s).
-            count: exactly so many jobs; 0 = none. None = at least one.
+            within: tolerance for ``delay`` or ``at`` (1 s).
+            count: the exact number of matching jobs; 0 = none. None = at least one.
             more: ``payloads``, ``context``, ``priority``, ``state``, ``failures``.
 
         Returns:
-            The job that is due first; None with ``count=0``.
+            The matching job that is due first; None with ``count=0``.
         """
         expected = Expectation(
             _name(task), args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at, within=within, **more
@@ -120,7 +120,7 @@ class Fake:
         return found[0] if found else None
 
     def refute_scheduled(self, task: Task | str, **wishes: Any) -> None:
-        """Fail if a job is scheduled that is like this; arguments as for :meth:`assert_scheduled`."""
+        """Fail if a matching job is scheduled; arguments as for :meth:`assert_scheduled`."""
         found = self._of(task, wishes)
         if not found:
             find_task(task)  # a misspelled name must not pass
@@ -132,27 +132,27 @@ class Fake:
     # -- run ---------------------------------------------------------------------------------------------------------
 
     def run_due(self, until: Until = None, *, max_jobs: int | None = None, raise_errors: bool = True) -> RunReport:
-        """Run what is due, in this process, as a worker would: middlewares, signals, retries, batches, the morgue.
+        """Run the due jobs here as a worker would, with middlewares, signals, retries, batches and the morgue.
 
-        The clock moves from due time to due time, and stands at ``until`` when all is done. Time limits (``timeout``)
-        are not enforced.
+        The clock moves from due time to due time, and is set to ``until`` at the end. Time limits (``timeout``) are not
+        enforced.
 
         Args:
-            until: a ``timedelta`` or seconds from now, or a moment (aware ``datetime``); None = now, so the clock
-                stands still.
-            max_jobs: end after so many runs; None = until nothing is due.
-            raise_errors: what a handler raises is raised here, after it was stored as a worker would; a verdict
-                (``Retry``, ``Release``, ``Bury``, ``PartialFailure``) is not. False = it is in the report only.
+            until: a ``timedelta`` or seconds from now, or a moment (aware ``datetime``); None = now, so the clock does
+                not move.
+            max_jobs: stop after this number of attempts; None = until nothing is due.
+            raise_errors: raise the exception of a handler after storing it as a worker would; a verdict (``Retry``,
+                ``Release``, ``Bury``, ``PartialFailure``) is never raised. False = report it only.
 
         Returns:
-            What was run, and how it ended.
+            The attempts and their outcomes.
         """
         return self._runner.run_due(self._until_ms(until), max_jobs=max_jobs, raise_errors=raise_errors)
 
     async def arun_due(
         self, until: Until = None, *, max_jobs: int | None = None, raise_errors: bool = True
     ) -> RunReport:
-        """:meth:`run_due` for coroutines, in the thread of their database code."""
+        """Do the same as :meth:`run_due` for coroutines, in the thread of their database code."""
         return await sync_to_async(self.run_due)(until, max_jobs=max_jobs, raise_errors=raise_errors)
 
     def _until_ms(self, until: Until) -> int:
@@ -161,7 +161,7 @@ class Fake:
         return ms_of_moment(until) if isinstance(until, datetime) else self.clock.now_ms + ms_of_delta(until)
 
     def run_at_once(self, queue: MemoryQueue, idents: Sequence[str]) -> None:
-        """What ``immediate()`` does with jobs that came in."""
+        """Run jobs that were just scheduled, for ``immediate()``."""
         if queue.kind != "python":
             return
         depth = getattr(self._depth, "n", 0)
@@ -177,36 +177,36 @@ class Fake:
                     self._runner.run_one(queue, ident)
                 except Exception as error:
                     if _is_committing(sys._getframe(1)):
-                        self.errors.append(error)  # Django would log it, and the job is scheduled all the same
+                        self.errors.append(error)  # Django would only log it, and the job stays scheduled
                     else:
                         raise
         finally:
             self._depth.n = depth
 
-    # -- time and trouble --------------------------------------------------------------------------------------------
+    # -- time and failures ------------------------------------------------------------------------------------------
 
     def freeze(self, moment: Moment | None = None) -> datetime:
-        """Set the clock to a moment (aware ``datetime`` or Unix seconds), or leave it where it is; returns the time."""
+        """Freeze the clock at a moment (aware ``datetime`` or Unix seconds; None = as it is); return the time."""
         return self.clock.freeze(moment)
 
     def travel(self, delta: timedelta | float) -> datetime:
-        """Move the clock by a ``timedelta`` or seconds; nothing is run. Returns the time."""
+        """Move the clock by a ``timedelta`` or seconds without running jobs; return the time."""
         return self.clock.travel(delta)
 
     def fail_next(self, task: Task | str, error: Error, times: int = 1) -> None:
-        """The next ``times`` runs of ``task`` raise ``error`` (an exception or its class) instead of its function."""
+        """Make the next ``times`` attempts of ``task`` raise ``error`` (an exception or class) instead of running."""
         self._faults.order(task, error, times)
 
     def redis_down(self) -> AbstractContextManager[None]:
-        """Inside this block every call raises ``QueueUnavailable``, as if Redis were away."""
+        """Return a block in which every call raises ``QueueUnavailable``, as in an outage of Redis."""
         return outage(self.broker)
 
     def immediate(self) -> AbstractContextManager[Fake]:
-        """Inside this block jobs run when they are scheduled; see :class:`immediate`."""
+        """Return a block in which jobs run when they are scheduled; see :class:`immediate`."""
         return immediate(_on=self)
 
     def close(self) -> None:
-        """Give the machine's clock back."""
+        """Restore the machine's clock."""
         self.clock.close()
 
 
@@ -215,7 +215,7 @@ def _name(task: Task | str) -> str:
 
 
 def _is_committing(frame: FrameType | None) -> bool:
-    """Whether the call comes from a callback of a commit, and not from a job that such a callback runs."""
+    """Return True if the call comes from a commit callback itself, and not from a job that such a callback runs."""
     while frame is not None and frame.f_code.co_name != "run_at_once":
         if _COMMITS.get(frame.f_globals.get("__name__", "")) in ("", frame.f_code.co_name):
             return True
@@ -223,16 +223,16 @@ def _is_committing(frame: FrameType | None) -> bool:
     return False
 
 
-# -- the active one --------------------------------------------------------------------------------------------------
+# -- the active queue -------------------------------------------------------------------------------------------------
 
 _active: Final[list[Fake]] = []
 
 
 def active() -> Fake:
-    """The one that was begun last.
+    """Return the in-memory queue that was entered last.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: none is active.
     """
     if not _active:
         raise RuntimeError(
@@ -242,13 +242,13 @@ def active() -> Fake:
 
 
 class fake_queue:
-    """Jobs stay in memory, on a clock that stands still: ``with fake_queue() as fake:`` or ``@fake_queue()``.
+    """In-memory queue with a clock that moves only on request: ``with fake_queue() as fake:`` or ``@fake_queue()``.
 
-    Until the block ends the in-memory broker is that of the whole process. As a decorator it is for functions and
-    coroutine functions; classes inherit from :class:`DelayQTestCase`.
+    Until the block ends, the in-memory broker replaces that of the whole process. As a decorator it accepts functions
+    and coroutine functions; classes inherit from :class:`DelayQTestCase` instead.
 
     Args:
-        at: the time of the clock (aware ``datetime`` or Unix seconds), which is frozen then; None = this machine's.
+        at: time at which the clock is frozen (aware ``datetime`` or Unix seconds); None = the machine's current time.
         time_machine: move ``timezone.now()`` along with the clock; needs the package time-machine.
     """
 
@@ -258,7 +258,7 @@ class fake_queue:
 
     def __enter__(self) -> Fake:
         fake = Fake(**self._options)
-        # A test without durable jobs need not ask the database for their rows because of one before it.
+        # A test without durable jobs need not query the database for their rows because of an earlier test.
         self._stack.append((fake, connections.stand_in(fake.broker), door.know(None)))
         _active.append(fake)
         return fake
@@ -293,11 +293,11 @@ class fake_queue:
 
 
 class immediate(fake_queue):
-    """``schedule()`` runs the job before it returns, in a transaction on its commit; delays are ignored.
+    """Block in which ``schedule()`` runs the job before it returns, or on commit in a transaction; delays are ignored.
 
-    What the job raises comes out of ``schedule()``; of a job that ran after a commit (or is durable), where it would be
-    swallowed, it is raised when the block ends. Inside of ``fake_queue()`` its jobs and its clock are used. Nothing
-    switches this on but a call.
+    Exceptions of the job are raised by ``schedule()``. If the job runs after a commit (or is durable), where an
+    exception would be swallowed, it is raised when the block ends. Inside ``fake_queue()`` its jobs and its clock are
+    used. This mode is enabled only by an explicit call.
     """
 
     def __init__(self, at: Moment | None = None, *, time_machine: bool = False, _on: Fake | None = None) -> None:
@@ -326,10 +326,9 @@ class immediate(fake_queue):
 
 
 class DelayQTestCase:
-    """For test classes of Django and unittest: ``class OrderTests(DelayQTestCase, TestCase)``; it stands first.
+    """Mixin for test classes of Django and unittest: ``class OrderTests(DelayQTestCase, TestCase)``; must come first.
 
-    Each test has an in-memory queue of its own, ``self.delayq``; what the class sets up (``setUpTestData``) has another
-    one.
+    Each test has its own in-memory queue, ``self.delayq``; the class's set-up (``setUpTestData``) has another one.
 
     Attributes:
         delayq: the :class:`Fake` of the test.
@@ -341,18 +340,18 @@ class DelayQTestCase:
 
     @classmethod
     def setUpClass(cls) -> None:
-        """The class gets one too."""
+        """Give the set-up of the class a queue of its own."""
         fake = fake_queue(**cls.delayq_options)
         fake.__enter__()
         cls.addClassCleanup(fake.__exit__, None, None, None)  # type: ignore[attr-defined]
         super().setUpClass()  # type: ignore[misc]
 
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
-        """The whole test, with what is set up and torn down around it."""
+        """Run the test with its set-up and tear-down in a queue of its own."""
         with fake_queue(**self.delayq_options) as self.delayq:
             return super().run(result)  # type: ignore[misc, no-any-return]
 
     def debug(self) -> None:
-        """The same without a result."""
+        """Run the test without collecting a result."""
         with fake_queue(**self.delayq_options) as self.delayq:
             super().debug()  # type: ignore[misc]

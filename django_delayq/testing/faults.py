@@ -1,4 +1,4 @@
-"""Failures on order: tasks that raise, a Redis that is away."""
+"""Injected failures: tasks that raise, and an outage of Redis."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DOWN = "Redis cannot be used now: redis_down() of django_delayq.testing plays th
 
 
 class Faults:
-    """What the next runs of tasks raise."""
+    """Exceptions that the next attempts of tasks raise."""
 
     def __init__(self) -> None:
         self._ordered: dict[str, deque[Error]] = {}
 
     def order(self, task: Task | str, error: Error, times: int = 1) -> None:
-        """The next ``times`` runs of ``task`` raise ``error`` instead of calling its function."""
+        """Make the next ``times`` attempts of ``task`` raise ``error`` instead of calling its function."""
         name = find_task(task).name
         if not (isinstance(error, BaseException) or (isinstance(error, type) and issubclass(error, BaseException))):
             raise TypeError(f"fail_next() wants an exception, not {error!r}")
         self._ordered.setdefault(name, deque()).extend([error] * times)
 
     def strike(self, run: Run) -> None:
-        """Raises what was ordered for the task of this run."""
+        """Raise the injected error for the task of this attempt, if there is one."""
         ordered = self._ordered.get(run.task.name) if run.task is not None else None
         if ordered:
             error = ordered.popleft()
@@ -42,7 +42,7 @@ class Faults:
 
 @contextmanager
 def outage(broker: MemoryBroker) -> Iterator[None]:
-    """Every call raises QueueUnavailable."""
+    """Make every call raise QueueUnavailable during the block."""
     before, broker.down = broker.down, DOWN
     try:
         yield
@@ -52,7 +52,7 @@ def outage(broker: MemoryBroker) -> Iterator[None]:
 
 
 def _reassure(broker: MemoryBroker) -> None:
-    """The outbox need not wait some seconds before it tries this broker again."""
+    """Close the outbox's circuit breaker, so that it does not wait before it uses this broker again."""
     from ..outbox.swift import haste
 
     breaker = haste(broker).breaker

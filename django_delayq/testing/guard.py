@@ -1,7 +1,7 @@
-"""Transactions around a job that a test runs: a worker has none open, a ``TestCase`` has its own.
+"""Transaction handling around a job that a test runs: a worker has no open transaction, but a ``TestCase`` has.
 
-What a job queues for the commit is called when the job is over, as a worker's own commits would have done; and an
-``atomic`` that the handler entered and never left is found as a worker finds it.
+The job's on-commit callbacks are called when the job is over, as a worker's own commits would have done. An ``atomic``
+block that the handler entered and never left is detected as in a worker.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ logger = logging.getLogger("django_delayq.testing")
 
 
 class Guard:
-    """Around one job at a time; a job inside another one (``immediate()``) has a guard of its own."""
+    """Guard around one job at a time; a job inside another one (``immediate()``) has its own."""
 
     def __init__(self) -> None:
         self._seen: list[dict[str, tuple[int, int]]] = []
 
     def enter(self) -> None:
-        """Before the handler."""
+        """Record the transactions before the handler runs."""
         self._seen.append(
             {
                 connection.alias: (len(connection.atomic_blocks), len(connection.run_on_commit))
@@ -33,11 +33,11 @@ class Guard:
         )
 
     def leave(self) -> None:
-        """After the handler, whatever it did.
+        """Check the transactions after the handler, whatever it did, and call its on-commit callbacks.
 
         Raises:
-            LeakedTransaction: it left a transaction open, whose work is rolled back now.
-            Exception: what a callback of ``transaction.on_commit`` raised that is not robust.
+            LeakedTransaction: it left a transaction open; its work is rolled back.
+            Exception: raised by a callback of ``transaction.on_commit`` that is not robust.
         """
         seen = self._seen.pop()
         for connection in connections.all(initialized_only=True):
@@ -59,9 +59,9 @@ def _roll_back(connection: BaseDatabaseWrapper, depth: int) -> None:
 
 
 def _commit(connection: BaseDatabaseWrapper, first: int) -> None:
-    """Call what was queued since then, and take it off the list, so that nobody calls it again."""
+    """Call the callbacks queued since then, and remove them so that they are not called again."""
     while len(connection.run_on_commit) > first:
-        entry: Any = connection.run_on_commit.pop(first)  # (savepoints, callback, whether it is robust)
+        entry: Any = connection.run_on_commit.pop(first)  # (savepoints, callback, robust)
         try:
             entry[1]()
         except Exception:

@@ -1,4 +1,4 @@
-"""The indexes of a shard, as pages of them are read: waiting by due time, failed by moment, and so on."""
+"""Indexes of a shard, read page by page: waiting jobs by due time, failed ones by time of failure, and so on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACES: Final = ("failed", "morgue")
 
 
 def entries(shard: Shard, name: str) -> list[Entry]:
-    """Score and member of everything in an index, in order."""
+    """Return score and member of all entries of an index, in order."""
     if name in DUE_KEYS:
         found = [(place, ident.encode()) for place, ident in shard.waiting(DUE_KEYS.index(name))]
     elif name == "lease":
@@ -33,12 +33,12 @@ def entries(shard: Shard, name: str) -> list[Entry]:
 
 
 def text_of(name: str, score: int) -> str:
-    """A score as it is written: µs with decimals where it is a place, so that operators can compare it."""
+    """Format a score: µs with decimals for a place, so that operators can compare it."""
     return f"{score // 1000}.{score % 1000:03d}" if _is_place(name) else str(score)
 
 
 def score_of(name: str, text: str) -> int:
-    """The score that was written so."""
+    """Parse a formatted score."""
     if not _is_place(name):
         return int(float(text))
     whole, _, rest = text.partition(".")
@@ -46,7 +46,7 @@ def score_of(name: str, text: str) -> int:
 
 
 def page(shard: Shard, name: str, *, backwards: bool, limit: int | None, score: str, member: bytes) -> list[Entry]:
-    """The first entries (all of them if ``limit`` is None) behind the one with this score and member (empty = none)."""
+    """Return the first entries (all if ``limit`` is None) after this score and member (empty = the start)."""
     found = entries(shard, name)
     if backwards:
         found.reverse()
@@ -57,14 +57,14 @@ def page(shard: Shard, name: str, *, backwards: bool, limit: int | None, score: 
 
 
 def value_of(name: str, score: int, member: bytes) -> int | str:
-    """What an entry is ordered by, as a bound of a range names it: ms, a number, or an id."""
+    """Return the sort key of an entry in the unit of a range's bounds: ms, a number, or an id."""
     if name == "morgue_id":
         return member[:-17].decode()
     return ms_of(score) if _is_place(name) else score
 
 
 def name_of(key_number: int) -> str:
-    """The index with this number among the keys of a script."""
+    """Return the name of the index with this number among the keys of a script."""
     return SHARD_KEYS[key_number - 1]
 
 

@@ -1,4 +1,4 @@
-"""The cold path of the in-memory broker: what lies where."""
+"""Inspection of the in-memory broker."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class MemoryInspector(Inspector):
-    """:class:`Inspector` without Redis: the same questions, the same answers."""
+    """:class:`Inspector` without Redis, with the same methods and results."""
 
     _broker: MemoryBroker
 
     def servers(self) -> list[dict[str, Any]]:
-        """See :meth:`Inspector.servers`; there is none, so it says little."""
+        """See :meth:`Inspector.servers`; there is no server, so it returns little."""
         return [self._broker.server_info()]
 
     def last_ticks(self, wanted: Sequence[tuple[Queue, str]]) -> list[int | None]:
@@ -34,7 +34,7 @@ class MemoryInspector(Inspector):
         return [queue.last_tick(ident) for queue, ident in wanted]
 
     def _ask_all(self, script: str, calls: Sequence[tuple[Queue, int, tuple[Any, ...]]]) -> list[Any]:
-        """Of the scripts only "stats": :meth:`_entries` makes the pages."""
+        """Support only the script "stats"; :meth:`_entries` builds the pages."""
         assert script == "stats", script  # noqa: S101 (nobody asks for another one)
         with self._broker.reached():
             return [stats(self._broker.store(queue.name, number), *offsets) for queue, number, offsets in calls]
@@ -101,7 +101,7 @@ class MemoryInspector(Inspector):
 
 
 def stats(shard: Shard, *offsets: int) -> list[Any]:
-    """What ``stats.lua`` answers."""
+    """Return the reply of ``stats.lua``."""
     lives = shard.lives.values()
     waiting = [live.due.ms for live in lives if live.lease is None]
     ready = sum(1 for due in waiting if due <= shard.now_ms)
@@ -128,7 +128,7 @@ def stats(shard: Shard, *offsets: int) -> list[Any]:
 
 
 def view(shard: Shard, ident: str, live: Live) -> JobView:
-    """A live job as it is now."""
+    """Return the view of a live job."""
     job = shard.job(ident, live)
     seen = "reserved" if live.lease else "ready" if job.due_ms <= shard.now_ms else "delayed"
     gated = None
@@ -158,7 +158,7 @@ def view(shard: Shard, ident: str, live: Live) -> JobView:
 
 
 def cut(view: JobView, most: int | None) -> JobView:
-    """A view without arguments that are larger than somebody wants to read."""
+    """Return a view without arguments and payloads that are larger than ``most`` bytes."""
     if most is None:
         return view
     if len(view.job.args) > most:
@@ -174,7 +174,7 @@ def cut(view: JobView, most: int | None) -> JobView:
 
 
 def buried(shard: Shard, ident: str, grave: Grave) -> JobView:
-    """A record of the morgue."""
+    """Return the view of a morgue record."""
     c = grave.content
     job = Job(
         shard.queue,

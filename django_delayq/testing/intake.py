@@ -1,4 +1,4 @@
-"""How jobs come into a shard: every policy of a schedule call (lua/schedule.lua)."""
+"""Scheduling into a shard, with every policy of a schedule call (lua/schedule.lua)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .state import PER_MS, Content, Due, Gate, Item, Live, ms_of
 
 
 def schedule(shard: Shard, new: NewJob, *, tick_ms: int | None = None, not_after_ms: float | None = None) -> str:
-    """Puts one job in; the outcome as :meth:`Queue.schedule_many` names it."""
+    """Schedule one job; return the outcome as :meth:`Queue.schedule_many` names it."""
     if tick_ms is not None and shard.ticks.get(new.id, -1) >= tick_ms:
         return "fired"
     key = new.key if new.payload is None else new.payload.key
@@ -22,7 +22,7 @@ def schedule(shard: Shard, new: NewJob, *, tick_ms: int | None = None, not_after
         new.joined = _key_of_met(shard.lives[new.id], new)
     if new.durable and outcome in ("created", "merged", "replaced", "gated"):
         with shard.marking([new.id], put=[key]):
-            pass  # an equal payload may have won, and then this one's end has come
+            pass  # an equal payload may have won; then this one is already finished
     if outcome in ("full", "paused"):
         shard.count("refused")
     elif outcome == "created":
@@ -108,7 +108,8 @@ def _change_waiting(shard: Shard, live: Live, new: NewJob, content: Content, due
 def _choose(policy: str, current: Due, due: Due, live: Live | None) -> Due:
     earlier, later = sorted((current, due), key=lambda one: one.place)
     if policy == "keep" and live and live.failures:
-        # A correction does not wait out the back-off of what it corrects, nor does it hammer.
+        # A correction need not wait for the back-off of the failed job that it corrects, but must not cause rapid
+        # retries.
         soonest = (ms_of(live.failed_at) + min(live.failures, 60) * 1000) * PER_MS
         place = max(earlier.place, min(current.place, soonest))
         return current if place == current.place else Due(place, due.asked_ms)

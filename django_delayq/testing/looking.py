@@ -1,4 +1,4 @@
-"""What was scheduled, as a test looks at it; and the verbs that wait for a commit."""
+"""Scheduled jobs as tests see them, and calls that wait for a commit."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from .broker import MemoryBroker
     from .shard import Shard
 
-#: in which a job may be
+#: possible states of a job
 STATES: Final = ("delayed", "ready", "reserved", "gated", "morgue")
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """A job as it lies in the queue.
+    """Job in the queue.
 
-    ``state``: delayed, ready, reserved, gated (it waits behind a run of its id that goes on) or morgue. ``delay``
-    counts from the moment at which the due time was decided. ``args`` and ``kwargs`` are as the task will get them;
-    of a merged job ``payloads`` are.
+    ``state``: delayed, ready, reserved, gated (it waits behind a running attempt of its id) or morgue. ``delay`` counts
+    from the moment at which the due time was set. ``args`` and ``kwargs`` are as the task will receive them; merged
+    jobs have ``payloads`` instead.
     """
 
     task: str
@@ -65,7 +65,7 @@ class ScheduledJob:
 def jobs_of(
     broker: MemoryBroker, task: Task | str | None, queue: str | None, id: str | int | None, state: str | None
 ) -> list[ScheduledJob]:
-    """The jobs that are meant, by their due times; without ``state`` all but those in the morgue.
+    """Return the selected jobs by due time; without ``state`` all but those in the morgue.
 
     Raises:
         InvalidJob: there is no such state.
@@ -85,13 +85,13 @@ def jobs_of(
 
 
 def check_state(state: object) -> None:
-    """Refuse what no job's ``state`` can be, since nothing would ever be found for it; None = any."""
+    """Reject an unknown state, for which no job would ever be found; None = any."""
     if state is not None and state not in STATES:
         raise InvalidJob(f"a job's state is {', '.join(STATES)}, not {short(state)}.{suggest(str(state), STATES)}")
 
 
 def names_of(task: Task | str) -> set[str]:
-    """The names under which jobs of a task may lie."""
+    """Return the names under which jobs of a task may be stored."""
     if isinstance(task, str) and registry.get(task) is None:
         return {task}
     found = find_task(task)
@@ -172,11 +172,11 @@ def _job(
     )
 
 
-# -- verbs that wait -------------------------------------------------------------------------------------------------
+# -- calls that wait for a commit ----------------------------------------------------------------------------------
 
 
 def late_verbs() -> list[Late]:
-    """The verbs that are queued in the transactions of this thread and were not sent yet."""
+    """Return the calls queued in the transactions of this thread that were not sent yet."""
     from ..transactions import Late
 
     callbacks = [entry[1] for connection in databases.all(initialized_only=True) for entry in connection.run_on_commit]
@@ -184,7 +184,7 @@ def late_verbs() -> list[Late]:
 
 
 def hint_of_commit(waiting: Sequence[Late]) -> str:
-    """What to say of them; empty if there are none."""
+    """Return a hint about these calls for an error message; empty if there are none."""
     if not waiting:
         return ""
     verbs = [late.what for late in waiting]

@@ -1,4 +1,4 @@
-"""What callers and operators ask of a shard: cancel, reschedule, kick, discard, and the same for many jobs."""
+"""Operations of callers and operators on a shard: cancel, reschedule, kick, discard, and the same for many jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .payloads import TAKE_MOST, add
 from .shard import Shard, in_order
 from .state import PER_MS, Content, Due, Gate, Grave, Live
 
-#: of the generation that a caller means, and of its payload; none = whatever lives
+#: keys of the intended generation and of its payload; empty = any live job
 Keys: TypeAlias = frozenset[bytes]
 
 
 def locate(shard: Shard, ident: str, keys: Keys) -> str:
-    """Return where a job of an id is: live (it waits or runs), gated (behind another one's run), or ""."""
+    """Return the location of a job of an id: live (it waits or runs), gated (behind another attempt), or ""."""
     live = shard.lives.get(ident)
     if live is None:
         return ""
@@ -29,7 +29,7 @@ def locate(shard: Shard, ident: str, keys: Keys) -> str:
 
 
 def cancel(shard: Shard, ident: str, task: str, keys: Keys = frozenset()) -> str:
-    """cancelled, stopping, taken (a live job of another task) or "" (no such live job)."""
+    """Cancel a job; return cancelled, stopping, taken (a live job of another task) or "" (no such live job)."""
     live, place = shard.lives.get(ident), locate(shard, ident, keys)
     if live is None or not place:
         return ""
@@ -48,7 +48,7 @@ def cancel(shard: Shard, ident: str, task: str, keys: Keys = frozenset()) -> str
 
 
 def reschedule(shard: Shard, ident: str, task: str, ms: int, *, to_now: bool = False, keys: Keys = frozenset()) -> str:
-    """moved, taken, or "" (no such job waits). ``to_now``: what is overdue keeps its place."""
+    """Reschedule a job; return moved, taken, or "" (no such waiting job). ``to_now``: overdue jobs keep their place."""
     live, place = shard.lives.get(ident), locate(shard, ident, keys)
     if live is None or not place:
         return ""
@@ -67,7 +67,7 @@ def reschedule(shard: Shard, ident: str, task: str, ms: int, *, to_now: bool = F
 
 
 def kick(shard: Shard, ident: str, key: bytes, ms: int, *, replacing: bool) -> str:
-    """kicked, live (a live job stands in the way), or "" (no such record)."""
+    """Move a morgue record back; return kicked, live (blocked by a live job), or "" (no such record)."""
     name = shard.find_grave(ident, key)
     if name is None:
         return ""
@@ -106,7 +106,7 @@ def _bring_back(shard: Shard, ident: str, grave: Grave, live: Live | None, due: 
 
 
 def discard(shard: Shard, ident: str, key: bytes) -> bool:
-    """Throws a job out of the morgue; False when it is not there."""
+    """Delete a job from the morgue; return False if it is not there."""
     name = shard.find_grave(ident, key)
     if name is None:
         return False
@@ -122,7 +122,7 @@ _COUNTERS = {"cancel": "cancelled", "delete": "deleted", "kill": "killed"}
 
 
 def remove(shard: Shard, ident: str, verb: str, moment_us: float) -> bool:
-    """Takes a waiting job out: ``cancel``; ``delete`` and ``kill`` (into the morgue) those that failed until then."""
+    """Remove a waiting job: ``cancel`` any; ``delete`` and ``kill`` (into the morgue) only if it failed until then."""
     live = shard.lives.get(ident)
     if live is None or live.lease:
         return False
@@ -137,7 +137,7 @@ def remove(shard: Shard, ident: str, verb: str, moment_us: float) -> bool:
 
 
 def _kill(shard: Shard, ident: str, live: Live) -> None:
-    """The payloads of a job lie in several graves, none with more than one run would have taken from it."""
+    """Bury a job; its payloads are split into records of at most the number that one attempt would have taken."""
     items, content = in_order(live.waiting.values()), live.content
     for start in range(0, max(len(items), 1), TAKE_MOST):
         piece = items[start : start + TAKE_MOST]
@@ -162,7 +162,7 @@ def _kill(shard: Shard, ident: str, live: Live) -> None:
 
 
 def run_all_now(shard: Shard, class_: int) -> int:
-    """Makes the waiting jobs of a class due now, in their order; how many were moved. What is overdue stays first."""
+    """Make the waiting jobs of a class due now, in their order, after overdue ones; return the number of moved jobs."""
     later = [(place, ident) for place, ident in shard.waiting(class_) if place > shard.now_ms * PER_MS]
     for _, ident in later:
         live = shard.lives[ident]

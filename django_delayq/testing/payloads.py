@@ -1,4 +1,4 @@
-"""How payloads of one id unite, which of them are kept, and how many of them one run takes."""
+"""Payloads of one id: merging, selection of the kept ones, and the number that one attempt takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from ..core.job import NewJob, is_durable
 from .state import Item
 
-#: what one run takes at most, as the scripts have it: payloads, bytes, and the size of the pieces they are read in
+#: limits of one attempt, as in the scripts: payloads, bytes, and the size of the pieces in which they are read
 TAKE_MOST: Final = 250
 TAKE_BYTES: Final = 4 << 20
 READ_AT_ONCE: Final = 25
@@ -18,12 +18,12 @@ Items = dict[bytes, Item]
 
 
 def ordered(items: Iterable[Item]) -> list[Item]:
-    """In the order of their scores; of equal scores, of their arrival."""
+    """Return the payloads by score, and by arrival for equal scores."""
     return sorted(items, key=lambda item: item.order)
 
 
 def better(old: Item, new: Item, policy: str) -> Item:
-    """Return the one of two equal payloads that stays. It bears the durable key of the other, if it has none itself."""
+    """Return the one of two equal payloads that is kept, with the other's durable key if it has none itself."""
     before, after = old.order[0], new.order[0]
     wins = {"min": after < before, "max": after > before, "first": False, "last": True}[policy]
     stays, goes = (new, old) if wins else (old, new)
@@ -33,13 +33,13 @@ def better(old: Item, new: Item, policy: str) -> Item:
 
 
 def add(items: Items, new: Item, policy: str = "min") -> None:
-    """One more payload, or the better one of two equal ones."""
+    """Add a payload, or keep the better one of two equal ones."""
     old = items.get(new.payload.data)
     items[new.payload.data] = new if old is None else better(old, new, policy)
 
 
 def admit(items: Items, new: Item, job: NewJob) -> Items | str:
-    """What waits when one more payload comes in under the job's policies; or the outcome, when it does not."""
+    """Return the waiting payloads after one more arrived under the job's policies; or the outcome of a rejection."""
     united = dict(items)
     add(united, new, job.score_policy)
     if len(united) <= job.max_payloads:
@@ -52,10 +52,10 @@ def admit(items: Items, new: Item, job: NewJob) -> Items | str:
 
 
 def take(items: Items, room: int) -> tuple[Items, int]:
-    """The payloads that a run takes, and how many bytes they have; they are removed from ``items``.
+    """Remove and return the payloads for one attempt, with their size in bytes.
 
     Args:
-        room: bytes that the reply may still take up.
+        room: number of bytes left in the reply.
     """
     taken: Items = {}
     size = 0

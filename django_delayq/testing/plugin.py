@@ -1,9 +1,9 @@
-"""Fixtures for pytest. It costs a project that does not use them the import of this file.
+"""Pytest fixtures. A project that does not use them only pays for the import of this file.
 
-    delayq_fake         the in-memory queue, a fresh one for each test, with its functions as methods
-    delayq_immediate    the same, whose jobs run when they are scheduled
+    delayq_fake         the in-memory queue, a new one for each test, with its functions as methods
+    delayq_immediate    the same, with jobs that run when they are scheduled
 
-``@pytest.mark.delayq(at=…, time_machine=True)`` gives arguments of ``fake_queue()`` to both.
+``@pytest.mark.delayq(at=…, time_machine=True)`` passes arguments of ``fake_queue()`` to both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker is known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "delayq(at=None, time_machine=False): the clock of the fixtures delayq_fake and delayq_immediate begins there, "
@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def delayq_fake(request: pytest.FixtureRequest) -> Iterator[Fake]:
-    """The in-memory queue of ``django_delayq.testing`` in the place of Redis, on a clock that stands still."""
+    """In-memory queue of ``django_delayq.testing`` in place of Redis, with a clock that moves only on request."""
     from .fake import fake_queue
 
     with fake_queue(**_options(request)) as fake:
@@ -37,7 +37,7 @@ def delayq_fake(request: pytest.FixtureRequest) -> Iterator[Fake]:
 
 @pytest.fixture
 def delayq_immediate(delayq_fake: Fake) -> Iterator[Fake]:
-    """``delayq_fake`` whose jobs run when they are scheduled."""
+    """``delayq_fake`` with jobs that run when they are scheduled."""
     with delayq_fake.immediate():
         yield delayq_fake
 

@@ -1,4 +1,4 @@
-"""A queue of the in-memory broker: the verbs of :class:`~django_delayq.core.queue.Queue` without Redis."""
+"""Queue of the in-memory broker: the verbs of :class:`~django_delayq.core.queue.Queue` without Redis."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .shard import Shard
 if TYPE_CHECKING:
     from .broker import MemoryBroker
 
-#: outcomes behind which something waits that was asked for
+#: outcomes after which the requested job waits
 TAKEN_IN = ("created", "merged", "replaced")
 
 
 class MemoryQueue(core.Queue):
-    """Get one from :meth:`MemoryBroker.queue`; all methods may be called from any thread."""
+    """In-memory queue, created by :meth:`MemoryBroker.queue`; all methods may be called from any thread."""
 
     broker: MemoryBroker
 
     def store(self, number: int) -> Shard:
-        """The records of a shard."""
+        """Return the records of a shard."""
         return self.broker.store(self.name, number)
 
     # -- schedule ----------------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class MemoryQueue(core.Queue):
         return dict(counts)
 
     def _schedule_one(self, new: NewJob, tick: bytes = b"", not_after_ms: float | None = None) -> str:
-        pack_new(new)  # it refuses what cannot be stored
+        pack_new(new)  # raises for jobs that cannot be stored
         with self.broker.reached():
             if new.due_ms is not None:
                 self.broker.clock.catch_up()
@@ -237,7 +237,7 @@ class MemoryQueue(core.Queue):
         with self.broker.reached():
             return [self.store(self.shard_of(pair[0])).knows(pair[0], pair[1]) for pair in pairs]
 
-    # -- what callers and operators ask for --------------------------------------------------------------------------
+    # -- operations of callers and operators -------------------------------------------------------------------------
 
     def _of(self, verb: str, ident: str, *args: Any, request: bytes | None) -> bytes:
         core._check_id(ident)
@@ -282,7 +282,7 @@ class MemoryQueue(core.Queue):
             return operators.discard(self.store(self.shard_of(ident)), ident, key or b"")
 
     def call(self, script: str, number: int, *args: Any, request: bytes | None = None) -> Any:
-        """The scripts that whoever works on many jobs at once calls by their names."""
+        """Call the implementation of a script by name, for operations on many jobs at once."""
         act: Callable[..., Any] | None = CALLS.get(script)
         if act is None:
             raise InvalidJob(

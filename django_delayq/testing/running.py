@@ -1,4 +1,4 @@
-"""Runs due jobs in this process, through the worker's own execution: middlewares, signals, verdicts, back-off."""
+"""Runner of due jobs in this process, through the worker's own execution: middlewares, signals, verdicts, back-off."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from .queue import MemoryQueue
     from .shard import Shard
 
-#: name of the holder of jobs that a test runs
+#: worker name of jobs that a test runs
 HOLDER: Final = "test"
-#: runs of one call after which a task that schedules itself is suspected
+#: attempts in one call after which a task is suspected of scheduling itself
 MANY: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of one job. ``outcome``: succeeded, failed, timeout, exhausted, buried, released, undecodable, lost."""
+    """One attempt at a job. ``outcome``: succeeded, failed, timeout, exhausted, buried, released, undecodable, lost."""
 
     task: str
     id: str
@@ -52,10 +52,10 @@ class Ran:
     attempt: int
     outcome: str
     due: datetime
-    #: what the clock said
+    #: time of the in-memory clock
     at: datetime
     error: BaseException | None = None
-    #: how long until the next attempt
+    #: delay until the next attempt
     retry_in: timedelta | None = None
 
     def __str__(self) -> str:
@@ -66,10 +66,10 @@ class Ran:
 
 @dataclass(slots=True)
 class RunReport:
-    """What ``run_due()`` did. Its length is the number of runs."""
+    """Result of ``run_due()``. Its length is the number of attempts."""
 
     runs: list[Ran] = field(default_factory=list)
-    #: jobs that came too late to be of use and were taken out
+    #: number of jobs that had expired and were removed
     expired: int = 0
 
     def __len__(self) -> int:
@@ -79,28 +79,30 @@ class RunReport:
         return "\n".join(map(str, self.runs)) or "nothing was run"
 
     def of(self, *outcomes: str) -> list[Ran]:
-        """The runs that ended so."""
+        """Return the attempts with one of these outcomes."""
         return [ran for ran in self.runs if ran.outcome in outcomes]
 
     @property
     def succeeded(self) -> list[Ran]:
-        """Runs whose handler returned."""
+        """Attempts whose handler returned."""
         return self.of("succeeded")
 
     @property
     def failed(self) -> list[Ran]:
-        """Counted attempts that failed, the last ones included."""
+        """Counted attempts that failed, final ones included."""
         return self.of("failed", "timeout", "exhausted")
 
     @property
     def buried(self) -> list[Ran]:
-        """Runs that ended in the morgue."""
+        """Attempts that ended in the morgue."""
         return self.of("exhausted", "buried", "undecodable", "poison")
 
 
 class _CallersLoop(EventLoop):
-    """Coroutines run here and now. Their ``sync_to_async`` code comes back to this thread, so that it works in the
-    transaction of the test."""
+    """Event loop that runs coroutines in the calling thread.
+
+    Their ``sync_to_async`` code also runs in this thread, so that it works in the transaction of the test.
+    """
 
     def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
         async def outcome() -> Any:
@@ -110,7 +112,7 @@ class _CallersLoop(EventLoop):
 
 
 class _Execution(Execution):
-    """The worker's execution, that also tells what came out of a call."""
+    """Execution of the worker that also records the exceptions of handlers."""
 
     def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
         super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
@@ -133,7 +135,7 @@ class _Execution(Execution):
 
 
 class Runner:
-    """Runs the jobs of one in-memory broker."""
+    """Runner for the jobs of one in-memory broker."""
 
     def __init__(self, broker: MemoryBroker, faults: Faults) -> None:
         self._broker = broker
@@ -141,7 +143,7 @@ class Runner:
         self._batcher = Batcher(registry)
         self._made: tuple[Conf, _Execution] | None = None
 
-    # -- which -------------------------------------------------------------------------------------------------------
+    # -- selection ---------------------------------------------------------------------------------------------------
 
     def run_due(self, until_ms: int, *, max_jobs: int | None, raise_errors: bool) -> RunReport:
         """See :func:`django_delayq.testing.run_due`."""
@@ -185,7 +187,7 @@ class Runner:
         ]
 
     def _next(self, now_ms: int) -> Shard | None:
-        """The shard with the job whose turn it is: the most urgent class, then the earliest."""
+        """Return the shard with the next job: the most urgent class first, then the earliest due time."""
         best: tuple[int, int] | None = None
         chosen = None
         for shard in self._served():
@@ -198,14 +200,14 @@ class Runner:
         return chosen
 
     def _next_moment_ms(self, now_ms: int) -> int | None:
-        """When something is due, or a lease runs out."""
+        """Return the next time at which a job is due or a lease expires."""
         moments = [due for shard in self._served() if (due := shard.next_due_ms()) is not None]
         for shard in self._broker.stores():
             moments += [max(job.deadline_ms, shard.hold_ms) for job in shard.leases()]
         return min((moment for moment in moments if moment > now_ms), default=None)
 
     def _reap(self) -> None:
-        """What the dispatcher does: leases that ran out come back."""
+        """Settle expired leases, as the worker's dispatcher does."""
         for shard in self._broker.stores():
             for job in shard.leases(only_expired=True):
                 queue, task = self._queue(shard), registry.get(job.task)
@@ -213,7 +215,7 @@ class Runner:
                 self._execution().notifier.ended_elsewhere(queue, task, settlement)
                 queue.settle([settlement])
 
-    # -- how ---------------------------------------------------------------------------------------------------------
+    # -- execution ---------------------------------------------------------------------------------------------------
 
     def _run_first(self, shard: Shard, report: RunReport, raise_errors: bool, room: int | None) -> None:
         queue = self._queue(shard)
@@ -229,7 +231,7 @@ class Runner:
         self._run(queue, shard.number, batch.jobs, report, raise_errors)
 
     def run_one(self, queue: MemoryQueue, ident: str) -> None:
-        """Run the waiting job of an id now, due or not; raises what it raised."""
+        """Run the waiting job of an id now, due or not; raise its exception."""
         refuse_event_loop()
         batch = queue.reserve_id(ident, worker=HOLDER, early=True)
         self._run(queue, queue.shard_of(ident), batch.jobs, RunReport(), True)
@@ -243,7 +245,7 @@ class Runner:
         while waiting:
             run = waiting.pop(0)
             for part in run.parts:
-                part.deadline = max(part.deadline, time.monotonic() + 1)  # a slow test is no lost lease
+                part.deadline = max(part.deadline, time.monotonic() + 1)  # a slow test must not lose the lease
             outside, execution.raised = execution.raised, []
             execution(run)
             raised, execution.raised = execution.raised, outside
@@ -307,7 +309,7 @@ class Runner:
 
 
 def _worth_raising(run: Run, raised: Sequence[BaseException], raise_errors: bool) -> BaseException | None:
-    """What has to come out of the call: a handler's verdict has not, since it says what is to become of the job."""
+    """Return the exception to raise to the caller. Verdicts are not raised, because they only decide about the job."""
     leaked = [part.error for part in run.parts if isinstance(part.error, LeakedTransaction)]
     found = [*raised, *leaked, *([run.error] if run.error and not raised else [])]
     for error in found:
@@ -323,7 +325,7 @@ def _worth_raising(run: Run, raised: Sequence[BaseException], raise_errors: bool
 
 
 def refuse_event_loop() -> None:
-    """Jobs may use the database, which a coroutine may not."""
+    """Raise an error inside an event loop: jobs may use the database, which a coroutine may not."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""How held jobs leave their holder's hands: ack, ack_early, fail, release, bury, expire, record."""
+"""Settlements of reserved jobs: ack, ack_early, fail, release, bury, expire, record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 65_535
 
 
 def settle(shard: Shard, s: Settlement) -> bool:
-    """Carries a settlement out; False when the lease was lost (or is not over yet), and nothing was changed."""
+    """Apply a settlement; return False without any change if the lease was lost (or has not expired yet)."""
     if s.verb == "record":
         return _record(shard, s)
     live = shard.lives.get(s.job.id)
@@ -27,7 +27,7 @@ def settle(shard: Shard, s: Settlement) -> bool:
 
 
 def _record(shard: Shard, s: Settlement) -> bool:
-    """Record the end of a run whose job was acked early; it is counted while its begin is known."""
+    """Record the end of an attempt whose job was acked early; it is counted while its start is known."""
     is_open = (s.job.token, s.job.id) in shard.begun
     shard.begun.discard((s.job.token, s.job.id))
     if is_open:
@@ -70,14 +70,14 @@ def _settle(shard: Shard, s: Settlement, live: Live) -> None:
 
 
 def _end(shard: Shard, ident: str, live: Live) -> None:
-    """The run is over for good; what was gated behind it is a fresh job."""
+    """Remove a finished generation; the content gated behind it becomes a new job."""
     shard.drop(ident)
     if live.gate:
         shard.wait(ident, Live(live.gate.content, live.gate.due, waiting=live.waiting))
 
 
 def _finish_run(shard: Shard, ident: str, live: Live) -> None:
-    """Its payloads are done; those that were too many for it get a run of their own."""
+    """Remove the payloads of a finished attempt; payloads that did not fit into it get an attempt of their own."""
     live.running = {}
     if live.left and live.waiting:
         _put_rest(shard, ident, live)
@@ -86,9 +86,9 @@ def _finish_run(shard: Shard, ident: str, live: Live) -> None:
 
 
 def _put_rest(shard: Shard, ident: str, live: Live) -> None:
-    """What the run of a merged job leaves is a generation of its own, due now."""
+    """Make the payloads left over by a merged job's attempt a new generation, due now."""
     digest = hashlib.sha1(live.content.key, usedforsecurity=False).digest()
-    content = replace(live.content, key=bytes((digest[0] & 0x7F,)) + digest[1:16])  # not a durable one by chance
+    content = replace(live.content, key=bytes((digest[0] & 0x7F,)) + digest[1:16])  # not marked as durable
     if live.gate:
         content = replace(content, priority=live.gate.content.priority)
     shard.wait(ident, Live(content, shard.due(shard.now_ms), waiting=live.waiting))
@@ -150,7 +150,7 @@ def _bury(shard: Shard, s: Settlement, live: Live) -> None:
 
 
 def _wait_again(shard: Shard, s: Settlement, live: Live, due: Due) -> None:
-    """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
+    """Let the same content wait again, merged with the content gated behind it, at the earlier due time of both."""
     _unite(s, live)
     if live.gate:
         live.content = replace(live.content, priority=live.gate.content.priority)
@@ -164,21 +164,21 @@ def _wait_again(shard: Shard, s: Settlement, live: Live, due: Due) -> None:
 
 
 def _postponed(shard: Shard, s: Settlement, live: Live, due: Due) -> Postponed:
-    """Return the record of a run that could not begin; it counts from the first time in a row."""
+    """Return the record of an attempt that could not start; it counts from the first of consecutive ones."""
     before = live.postponed
     since_ms = before.since_ms if before is not None and before.reason == s.reason else shard.now_ms
     return Postponed(s.reason, since_ms, live.due, due)
 
 
 def _unite(s: Settlement, live: Live) -> None:
-    """A payload that comes back and its twin that came meanwhile are one."""
+    """Merge payloads that come back with equal ones that arrived meanwhile."""
     came, live.waiting, live.running = live.waiting, live.running, {}
     for item in came.values():
         add(live.waiting, item, s.score_policy)
 
 
 def touch(shard: Shard, job: Job, *, started: bool, ttr_ms: int | None) -> str:
-    """Extends a lease: held, stopping (held, but cancelled) or lost."""
+    """Extend a lease; return held, stopping (held, but cancelled) or lost."""
     live = shard.lives.get(job.id)
     if live is None or live.lease is None or live.lease.token != job.token:
         return "lost"

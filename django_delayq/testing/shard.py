@@ -1,4 +1,4 @@
-"""One shard in memory: its records and its indexes. The verbs that change them are in the modules beside this one."""
+"""In-memory shard: its records and indexes. The verbs that change them are in the neighbouring modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .state import CLASSES, PER_MS, Content, Due, Grave, Item, Lease, Live, Rule
 if TYPE_CHECKING:
     from .times import Clock
 
-#: the classes of the jobs that a reserve hands out
+#: classes of jobs that a reserve may return
 SERVED: Final[dict[Which, Sequence[int]]] = {
     "all": range(CLASSES),
     "others": range(PRIORITIES),
@@ -30,27 +30,27 @@ GraveName = tuple[str, bytes]
 
 
 class Shard:
-    """The records of one shard. Its caller holds the broker's lock."""
+    """Records of one shard. The caller must hold the broker's lock."""
 
     def __init__(self, queue: str, number: int, lease_ms: int, clock: Clock, arrivals: Iterator[int]) -> None:
         self.queue = queue
         self.number = number
         self.lease_ms = lease_ms
         self.lives: dict[str, Live] = {}
-        #: ids of the reserved ones among them
+        #: ids of the reserved jobs
         self.held: set[str] = set()
         self.graves: dict[GraveName, Grave] = {}
         self.counters: Counter[str] = Counter()
         self.rules = Rules()
         self.token = 0
-        #: until then nothing is taken from its holder
+        #: no expired lease is reaped before this time
         self.hold_ms = 0
-        #: id -> its last tick; id -> since when which schedule is known
+        #: id -> its last tick; id -> its schedule, and the time from which it is known
         self.ticks: dict[str, int] = {}
         self.sights: dict[str, tuple[str, int]] = {}
-        #: (token, id) of jobs that were acked before their runs began, and whose end is not stored yet
+        #: (token, id) of jobs that were acked before their attempts started, and whose end is not stored yet
         self.begun: set[tuple[int, str]] = set()
-        #: durable key -> how its generation ended (done, buried, live), and a stamp
+        #: durable key -> end of its generation (done, buried, live), and a stamp
         self.settled: dict[bytes, tuple[End, int]] = {}
         self.born = os.urandom(16)
         self._has_durable = False
@@ -62,67 +62,67 @@ class Shard:
 
     @property
     def now_us(self) -> int:
-        """The broker's clock."""
+        """Time of the broker's clock in µs."""
         return self._clock.us
 
     @property
     def now_ms(self) -> int:
-        """The broker's clock."""
+        """Time of the broker's clock in ms."""
         return self._clock.us // 1000
 
     def place(self, ms: int) -> int:
-        """The last place of a millisecond, as far as it is taken."""
+        """Return a new place within a millisecond, after all places taken so far."""
         return ms * PER_MS + next(self._arrivals) % PER_MS
 
     def due(self, ms: int) -> Due:
-        """Content is due then, from now on."""
+        """Return a due time that was set now."""
         return Due(self.place(ms), self.now_ms)
 
     def count(self, name: str, by: int = 1) -> None:
-        """One more of them."""
+        """Add to a counter."""
         if by:
             self.counters[name] += by
 
     def arrival(self) -> int:
-        """Later than all before."""
+        """Return a number higher than all earlier ones."""
         return next(self._arrivals)
 
     # -- waiting jobs ------------------------------------------------------------------------------------------------
 
     def wait(self, ident: str, live: Live) -> None:
-        """The job waits: call it whenever its due time or priority changed, or it was given back."""
+        """Make a job wait; call it whenever its due time or priority has changed, or it was returned."""
         self.lives[ident] = live
         self.held.discard(ident)
         heapq.heappush(self._heads[live.waits_in], (live.due.place, ident))
 
     def drop(self, ident: str) -> None:
-        """Nothing lives under the id any more."""
+        """Remove the live job of an id."""
         del self.lives[ident]
         self.held.discard(ident)
 
     def first(self, class_: int) -> tuple[int, str] | None:
-        """Place and id of the first waiting job of a class."""
+        """Return place and id of the first waiting job of a class."""
         heap = self._heads[class_]
         while heap:
             place, ident = heap[0]
             live = self.lives.get(ident)
             if live is not None and live.lease is None and live.due.place == place and live.waits_in == class_:
                 return heap[0]
-            heapq.heappop(heap)  # what was pushed before something changed
+            heapq.heappop(heap)  # an entry from before a change
         return None
 
     def head(self, classes: Sequence[int] = range(CLASSES)) -> int | None:
-        """The place of the job that is due first, of all or of some classes."""
+        """Return the place of the job that is due first, among all or some classes."""
         places = [first[0] for class_ in classes if (first := self.first(class_))]
         return min(places, default=None)
 
     def next_due_ms(self, which: Which = "all") -> int | None:
-        """When the next job is due."""
+        """Return the due time of the next job."""
         head = self.head(SERVED[which])
         return None if head is None else ms_of(head)
 
     def waiting(self, class_: int | None = None) -> list[tuple[int, str]]:
-        """Places and ids of waiting jobs, in order; of one class, or of all."""
+        """Return places and ids of waiting jobs, in order; of one class, or of all."""
         return sorted(
             (live.due.place, ident)
             for ident, live in self.lives.items()
@@ -134,7 +134,7 @@ class Shard:
     def reserve(
         self, limit: int, worker: str, ttr_ms: int | None = None, *, started: bool = False, which: Which = "all"
     ) -> list[Job]:
-        """The due jobs that are handed out now, the most urgent class first."""
+        """Reserve due jobs, the most urgent class first."""
         if self.rules.flags & PAUSED_OUT or limit <= 0 or (self.next_due_ms(which) or PER_MS**3) > self.now_ms:
             return []
         token = self._new_token()
@@ -151,7 +151,7 @@ class Shard:
     def reserve_one(
         self, ident: str, worker: str, ttr_ms: int | None = None, *, started: bool = False, early: bool = False
     ) -> list[Job]:
-        """The job of an id, if it waits here and is due (or wanted early)."""
+        """Reserve the job of an id, if it waits here and is due (or ``early``)."""
         live = self.lives.get(ident)
         if live is None or live.lease is not None or self.rules.flags & PAUSED_OUT:
             return []
@@ -196,7 +196,7 @@ class Shard:
         return job, size
 
     def job(self, ident: str, live: Live) -> Job:
-        """A live job as its holder sees it, but for its payloads."""
+        """Return a live job as its worker sees it, without its payloads."""
         c, lease = live.content, live.lease
         job = Job(
             self.queue,
@@ -227,7 +227,7 @@ class Shard:
         return job
 
     def leases(self, *, only_expired: bool = False) -> list[Job]:
-        """The reserved jobs, by the end of their leases; none has run out during a reaper hold."""
+        """Return the reserved jobs by the end of their leases; during a reaper hold none counts as expired."""
         if only_expired and self.now_ms < self.hold_ms:
             return []
         found = [self.job(ident, self.lives[ident]) for ident in self.held]
@@ -237,23 +237,23 @@ class Shard:
 
     @property
     def closing(self) -> bool:
-        """Whether it takes no new ids."""
+        """True if the shard accepts no new ids."""
         return bool(self.rules.flags & CLOSING)
 
     # -- the morgue --------------------------------------------------------------------------------------------------
 
     def find_grave(self, ident: str, key: bytes) -> GraveName | None:
-        """The named generation, or the one of the id that was buried last."""
+        """Return the given generation, or the most recent one of the id."""
         mine = [name for name in self.graves if name[0] == ident and key in (b"", name[1])]
         return max(mine, key=lambda name: self.graves[name].buried, default=None)
 
     def dig(self, ident: str, grave: Grave) -> None:
-        """One more record; the oldest ones go, if these are too many or too old for the rules."""
+        """Add a morgue record; delete the oldest ones if the limits are exceeded."""
         self.graves[ident, grave.content.key] = grave
         self.trim_graves(2)
 
     def trim_graves(self, most: int) -> None:
-        """Drops the oldest records, as far as the rules say so."""
+        """Delete the oldest morgue records that exceed the limits."""
         rules, trimmed = self.rules, 0
         excess = len(self.graves) - rules.morgue_max if rules.morgue_max else 0
         if excess <= 0 and not rules.morgue_ttl_ms:
@@ -272,10 +272,10 @@ class Shard:
 
     @contextmanager
     def marking(self, idents: Sequence[str], put: Iterable[bytes] = ()) -> Iterator[None]:
-        """Around a verb: marks how the durable generations of these ids end in it.
+        """Record the ends of durable generations of these ids that happen during the block.
 
         Args:
-            put: keys that come in; one that is not here afterwards was absorbed by an equal payload.
+            put: keys that arrive; one that is missing afterwards was absorbed by an equal payload.
         """
         put = [key for key in put if is_durable(key)]
         if put:
@@ -294,11 +294,11 @@ class Shard:
                 self._mark(key, now)
 
     def knows(self, ident: str, key: bytes) -> bool:
-        """Whether a durable generation, or payload, is here, or ended and its mark was not taken yet."""
+        """Return True if a durable generation or payload is here, or its end has not been collected yet."""
         return key in self.settled or key in self._whereabouts([ident])
 
     def _whereabouts(self, idents: Sequence[str]) -> dict[bytes, End]:
-        """Durable key -> live or buried."""
+        """Return the durable keys of some ids, each with live or buried."""
         found: dict[bytes, End] = {}
         wanted = set(idents)
         for (ident, _), grave in self.graves.items():
@@ -324,5 +324,5 @@ def _keys_of(content: Content, items: Iterable[Item]) -> list[bytes]:
 
 
 def in_order(items: Iterable[Item]) -> tuple[Item, ...]:
-    """A tuple of payloads in their order."""
+    """Return the payloads in their order."""
     return tuple(ordered(items))

@@ -1,7 +1,7 @@
-"""What the in-memory broker keeps: the records of one shard, as plain values.
+"""Records of one shard of the in-memory broker, as plain values.
 
-A *place* is where something stands in an order of times: ``ms * 1_000_000 + arrival``, so that what falls due in one
-millisecond stays in the order in which it was asked for, and one number says both.
+A *place* is a position in a time order: ``ms * 1_000_000 + arrival``. Jobs due in the same millisecond thus keep the
+order in which they were scheduled, and one number holds both.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Final
 from ..core.job import PRIORITIES, NewJob, Payload, new_key
 
 PER_MS: Final = 1_000_000
-#: of waiting jobs: the priorities, and behind them what waits for quarantine
+#: classes of waiting jobs: the priorities, then jobs that wait for quarantine
 CLASSES: Final = PRIORITIES + 1
 
 
 def ms_of(place: int) -> int:
-    """The milliseconds of a place."""
+    """Return the milliseconds of a place."""
     return place // PER_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one generation of an id carries."""
+    """Content of one generation of an id."""
 
     key: bytes
     task: str
@@ -34,13 +34,13 @@ class Content:
 
     @classmethod
     def of(cls, new: NewJob) -> Content:
-        """That of a job that is asked for."""
+        """Return the content of a new job."""
         return cls(new.key or new_key(), new.task, new.payload is not None, new.args, new.options, new.priority)
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A payload with its place in the order of an id's payloads."""
+    """Payload with its place in the order of an id's payloads."""
 
     payload: Payload
     order: tuple[float, int]
@@ -48,7 +48,7 @@ class Item:
 
 @dataclass(slots=True)
 class Lease:
-    """Who holds a job, and until when."""
+    """Holder of a job, and the end of its lease."""
 
     token: int
     worker: str
@@ -57,7 +57,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Due:
-    """When content is due, and when that was decided (both on the broker's clock)."""
+    """Due time of content, and the time at which it was set (both on the broker's clock)."""
 
     place: int
     asked_ms: int
@@ -70,7 +70,7 @@ class Due:
 
 @dataclass(slots=True)
 class Gate:
-    """Content behind a run that goes on; its payloads are the waiting ones of the id."""
+    """Content gated behind a running attempt; its payloads are the waiting ones of the id."""
 
     due: Due
     content: Content
@@ -78,7 +78,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """Why and since when the run of a job could not begin, the due time before that, and the one that it has now."""
+    """Reason and start of a postponement, the due time before it, and the present one."""
 
     reason: str
     since_ms: int
@@ -88,7 +88,7 @@ class Postponed:
 
 @dataclass(slots=True)
 class Live:
-    """A live id. ``running`` payloads are those of the run that goes on, ``waiting`` all others."""
+    """Live job. ``running`` payloads are those of the running attempt, ``waiting`` all others."""
 
     content: Content
     due: Due
@@ -102,7 +102,7 @@ class Live:
     gate: Gate | None = None
     waiting: dict[bytes, Item] = field(default_factory=dict)
     running: dict[bytes, Item] = field(default_factory=dict)
-    #: the run that goes on could not take all payloads
+    #: the running attempt could not take all payloads
     left: bool = False
     own_crashes: int = 0
     quarantined: bool = False
@@ -110,11 +110,11 @@ class Live:
 
     @property
     def waits_in(self) -> int:
-        """The class in which it waits."""
+        """Class in which the job waits."""
         return PRIORITIES if self.quarantined else self.content.priority
 
     def forget_failures(self) -> None:
-        """As if it had never been run."""
+        """Reset the job to the state before its first attempt."""
         self.failures = self.reserves = self.crashes = self.own_crashes = self.flags = self.failed_at = 0
         self.quarantined = False
         self.error, self.postponed = b"", None
@@ -122,7 +122,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Grave:
-    """A record of the morgue."""
+    """Record of the morgue."""
 
     content: Content
     due_ms: int
@@ -139,7 +139,7 @@ class Grave:
 
 @dataclass(slots=True)
 class Rules:
-    """What somebody ordered for the shard."""
+    """Limits and flags set for the shard."""
 
     flags: int = 0
     max_length: int = 0

@@ -1,4 +1,4 @@
-"""The clock of the in-memory broker: it stands still until somebody moves it."""
+"""Clock of the in-memory broker, which moves only on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Moment = datetime | float
 
 
 def ms_of_moment(moment: Moment) -> int:
-    """Unix ms of an aware ``datetime`` or of Unix seconds."""
+    """Return the Unix ms of an aware ``datetime`` or of Unix seconds."""
     from django.conf import settings
     from django.utils import timezone
 
@@ -25,7 +25,7 @@ def ms_of_moment(moment: Moment) -> int:
 
 
 def ms_of_delta(delta: timedelta | float) -> int:
-    """Milliseconds of a ``timedelta`` or of seconds; negative ones too."""
+    """Return the milliseconds of a ``timedelta`` or of seconds; negative ones are allowed."""
     if isinstance(delta, timedelta):
         return delta // timedelta(milliseconds=1)
     if isinstance(delta, bool) or not isinstance(delta, (int, float)) or not math.isfinite(delta):
@@ -34,20 +34,20 @@ def ms_of_delta(delta: timedelta | float) -> int:
 
 
 def datetime_of(ms: int) -> datetime:
-    """An aware ``datetime`` (UTC)."""
+    """Return an aware ``datetime`` (UTC)."""
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
 
 class Clock:
-    """Time as the in-memory broker has it, in whole milliseconds.
+    """Clock in whole milliseconds.
 
-    It begins with this machine's time and stands still. Until it is frozen or moved, it catches up whenever a job
-    comes with a moment (``at=``), which its caller took from the machine's clock.
+    It starts at the machine's time and does not advance by itself. Until it is frozen or moved, it catches up whenever
+    a job is scheduled for a moment (``at=``), which the caller took from the machine's clock.
 
     Args:
-        moment: the time it begins with, frozen.
-        time_machine: let the machine's clock stand at the same moment (``time_machine.travel``), so that
-            ``timezone.now()`` moves along.
+        moment: the initial time, frozen.
+        time_machine: keep the machine's clock at the same moment (``time_machine.travel``), so that ``timezone.now()``
+            moves along.
     """
 
     def __init__(self, moment: Moment | None = None, *, time_machine: bool = False) -> None:
@@ -60,16 +60,16 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """The time (UTC)."""
+        """Current time (UTC)."""
         return datetime_of(self.us // 1000)
 
     @property
     def now_ms(self) -> int:
-        """The time, Unix ms."""
+        """Current time, Unix ms."""
         return self.us // 1000
 
     def freeze(self, moment: Moment | None = None) -> datetime:
-        """Set the clock; None = leave it where it is. From now on only :meth:`travel` and ``run_due`` move it."""
+        """Set the clock; None = leave it unchanged. From now on only :meth:`travel` and ``run_due`` move it."""
         return self._set(self.us if moment is None else ms_of_moment(moment) * 1000)
 
     def travel(self, delta: timedelta | float) -> datetime:
@@ -77,12 +77,12 @@ class Clock:
         return self._set(self.us + ms_of_delta(delta) * 1000)
 
     def reach(self, ms: int) -> None:
-        """The time is at least ``ms``."""
+        """Advance the clock to at least ``ms``."""
         if ms * 1000 > self.us:
             self._set(ms * 1000)
 
     def catch_up(self) -> None:
-        """Somebody looked at the machine's clock."""
+        """Catch up with the machine's clock, unless the clock is frozen."""
         if self._follows:
             self.us = max(self.us, _machine_us())
 
@@ -105,7 +105,7 @@ class Clock:
         self._traveller, self._stop = travel.start(), travel.stop
 
     def close(self) -> None:
-        """Give the machine's clock back."""
+        """Restore the machine's clock."""
         if self._stop is not None:
             self._stop()
         self._stop = self._traveller = None

@@ -1,4 +1,4 @@
-"""The shop's records in Django's admin: to look at, not to edit behind the shop's back."""
+"""Read access to the shop's records in Django's admin."""
 
 from __future__ import annotations
 

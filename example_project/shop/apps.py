@@ -1,4 +1,4 @@
-"""The example shop as a Django app."""
+"""Example shop as a Django app."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ShopConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """What rows bring about by themselves, wherever they are saved or deleted: in a view, the admin, a shell."""
+        """Connect the jobs that follow from saving or deleting rows anywhere: in a view, the admin, a shell."""
         from django.db.models.signals import post_delete, post_save
 
         from django_delayq import cancel_on, schedule_on

@@ -1,4 +1,4 @@
-"""What the shop sells, and to whom: goods for people who can wait."""
+"""Products and customers of the shop: goods for people who can wait."""
 
 from __future__ import annotations
 

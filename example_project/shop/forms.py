@@ -1,4 +1,4 @@
-"""What people may send to the shop."""
+"""Forms of the shop."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ MOST_PIECES = 9
 
 
 class OrderForm(forms.Form):
-    """Some pieces of one product."""
+    """Order of some pieces of one product."""
 
     product = forms.ModelChoiceField(Product.objects.all())
     quantity = forms.IntegerField(min_value=1, max_value=MOST_PIECES, initial=1)
 
 
 class CustomerForm(forms.Form):
-    """Who is shopping. The example has no passwords: anybody may be anybody."""
+    """Choice of the customer who is shopping. The example has no passwords: any visitor may be any customer."""
 
     customer = forms.ModelChoiceField(Customer.objects.all())

@@ -1,7 +1,7 @@
-"""A payment gateway that is as unreliable as the real ones, but predictable.
+"""Payment gateway that is as unreliable as real ones, but predictable.
 
-The answer depends only on the seed, the payment's reference and how often it was asked before; so a test, or a second
-run of the demo with the same seed, sees the same outages.
+The response depends only on the seed, the payment's reference and the number of earlier requests. A test, or a second
+run of the demo with the same seed, therefore meets the same outages.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from . import conf
 
 
 class GatewayDown(ConnectionError):
-    """The gateway did not answer."""
+    """Error for a gateway that did not respond."""
 
 
 class GatewayBusy(Exception):
-    """The gateway answered "not yet"; ``retry_after`` is how many seconds it asks us to wait."""
+    """Error for a pending payment; ``retry_after`` is the number of seconds to wait before the next request."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"payment is still being processed, ask again in {retry_after:g} s")
@@ -26,11 +26,11 @@ class GatewayBusy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FakeGateway:
-    """Asked for the state of a payment, it fails in ``failure_rate`` of the cases (half of them "busy").
+    """Gateway that fails for ``failure_rate`` of the requests for a payment's state (half of them "busy").
 
     Args:
-        seed: changes all the answers at once.
-        failure_rate: share of the questions that get no answer, 0 … 1.
+        seed: changes all responses at once.
+        failure_rate: share of the requests that fail, 0 … 1.
         refusal_rate: share of the payments that are refused in the end, 0 … 1.
     """
 
@@ -39,11 +39,11 @@ class FakeGateway:
     refusal_rate: float = 0.1
 
     def is_paid(self, reference: str, asked_before: int) -> bool:
-        """Whether the payment went through (True) or was refused (False).
+        """Return True if the payment went through, False if it was refused.
 
         Raises:
-            GatewayDown: no answer; ask again later.
-            GatewayBusy: no decision yet; ask again after ``retry_after`` seconds.
+            GatewayDown: no response; retry later.
+            GatewayBusy: no decision yet; retry after ``retry_after`` seconds.
         """
         dice = random.Random(f"{self.seed}/{reference}/{asked_before}")
         if dice.random() < self.failure_rate:
@@ -54,12 +54,12 @@ class FakeGateway:
 
 
 def get_gateway() -> FakeGateway:
-    """The gateway of the settings."""
+    """Return the gateway of the settings."""
     return FakeGateway(**conf.gateway())
 
 
 class PartnerDown(ConnectionError):
-    """Raised by :func:`tell_partner`, always."""
+    """Error that :func:`tell_partner` always raises."""
 
 
 def tell_partner(message: str) -> None:

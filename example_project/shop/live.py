@@ -1,8 +1,8 @@
-"""Parts of a page that renew themselves.
+"""Parts of a page that update themselves.
 
-The page holds ``<div data-live="<url>" data-version="<version>">``; a few lines of JavaScript ask that URL every two
-seconds and tell which version they have. The answer is 204 (nothing new) or the part again with its new version.
-Without JavaScript the page is complete too, it only stands still.
+The page holds ``<div data-live="<url>" data-version="<version>">``; a short script requests that URL every two seconds
+with the version that it shows. The response is 204 (unchanged) or the part with its new version. Without JavaScript the
+page is complete but does not update.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERSION_HEADER = "X-Live-Version"
 
 
 def part(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
-    """Answer with ``template``, or with 204 when the browser has ``context["version"]`` already."""
+    """Respond with ``template``, or with 204 if the browser already has ``context["version"]``."""
     version = str(context["version"])
     if request.headers.get(VERSION_HEADER) == version:
         response = HttpResponse(status=204)

@@ -1,6 +1,6 @@
-"""The providers of e-mail, simulated: most take a message at once, one is slow to answer, one is down.
+"""Simulated e-mail providers: most accept a message at once, one is slow, one is down.
 
-What a provider takes is a line in a file of the mailbox, so that who was greeted, and how often, can be counted later.
+Each accepted message is a line in a file of the mailbox, so that greetings can be counted later, including duplicates.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from pathlib import Path
 
 from . import conf
 
-#: takes a message when it is asked for the third time
+#: accepts a message at the third attempt
 SLOW = "slow.example"
-#: takes none until :func:`.conf.nowhere_is_back`
+#: accepts none until :func:`.conf.nowhere_is_back`
 NOWHERE = "nowhere.example"
 PATIENT = 3
 
 
 class ProviderDown(Exception):
-    """A provider did not take a message."""
+    """Error for a message that a provider did not accept."""
 
 
 def deliver(customer: int, address: str, *, attempt: int) -> None:
-    """Hand a greeting to the provider of an address.
+    """Send a greeting to the provider of an address.
 
     Args:
-        attempt: how many times it is tried, with this one.
+        attempt: number of this attempt, from 1.
 
     Raises:
-        ProviderDown: it did not take it.
+        ProviderDown: the provider did not accept it.
     """
     provider = address.rpartition("@")[2]
     if (provider == SLOW and attempt < PATIENT) or (provider == NOWHERE and not conf.nowhere_is_back()):
@@ -41,6 +41,6 @@ def deliver(customer: int, address: str, *, attempt: int) -> None:
 
 @functools.cache
 def _file(folder: str, pid: int) -> int:
-    """The file of one process: what is appended in one call is never mixed with what other threads append."""
+    """Return the file of one process; a text appended in one call is never mixed with that of other threads."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     return os.open(Path(folder) / f"{pid}.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""Products, orders, payments, notifications: what the shop remembers."""
+"""Models of the shop: products, orders, payments, notifications."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Order(models.Model):
 
     @property
     def waits(self) -> bool:
-        """Its cancellation is scheduled."""
+        """True while the order's cancellation is scheduled."""
         return self.status == self.Status.PLACED
 
     @property
@@ -73,11 +73,11 @@ class Order(models.Model):
 
     @property
     def expires_ms(self) -> int:
-        """:attr:`expires_at` as the browser's clock counts: Unix milliseconds."""
+        """:attr:`expires_at` in Unix milliseconds, for the browser's clock."""
         return int(self.expires_at.timestamp() * 1000)
 
     def move_to(self, status: Order.Status) -> None:
-        """Save another ``status``, as the next version of the order. Its row has to be locked."""
+        """Save a new ``status`` as the next version of the order. Its row must be locked."""
         self.status = status
         self.version += 1
         if status in (self.Status.PAID, self.Status.CANCELLED):
@@ -155,7 +155,7 @@ class Campaign(models.Model):
 
 
 class Event(models.Model):
-    """One line of the story: what happened, and who did it."""
+    """Line of the event log: what happened, and in which process."""
 
     class Source(models.TextChoices):
         SHOP = "shop", "shop"

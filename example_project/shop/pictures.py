@@ -1,7 +1,7 @@
-"""The history as files: each chart an SVG that stands alone, and a page with all of them.
+"""History as files: each chart a self-contained SVG, and a page with all of them.
 
-Two views of it: by the hour, as the admin shows it, from Django's tables; and by the second, from the attempts that lie
-as Parquet in the history's folder, which is what any tool that reads Parquet may do with them.
+There are two views: by the hour, as in the admin, from Django's tables; and by the second, from the attempts that are
+stored as Parquet in the history's folder, as any tool that reads Parquet could compute it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAT = (14, 25, 36, 48, 60, 73, 86, 100)
 
 @dataclass(frozen=True)
 class Picture:
-    """One chart: its file, what it shows, and the drawing."""
+    """Chart: its file, title and drawing."""
 
     name: str
     title: str
@@ -47,12 +47,12 @@ class Picture:
     drawing: Drawing
 
     def svg(self) -> SafeString:
-        """The chart as one drawing that needs nothing else."""
+        """Return the chart as one self-contained drawing."""
         plot = str(self.drawing.plot)
         height = int(_number("height", plot, HEIGHT))
         own = _number("width", str(self.drawing.left), LEFT)
         style = STYLE + "".join(f".dq-k{n}{{fill:rgb(22 104 168/{part}%)}}" for n, part in enumerate(HEAT, 1))
-        parts = (  # where each of the three drawings stands
+        parts = (  # positions of the three drawings
             (LEFT - own, HEAD, own, height, self.drawing.left),
             (LEFT, HEAD, WIDTH - LEFT - 12, height, self.drawing.plot),
             (LEFT, HEAD + height + 2, WIDTH - LEFT - 12, 18, self.drawing.below),
@@ -83,7 +83,7 @@ class Picture:
 
 
 def by_the_hour(found: Summary) -> list[Picture]:
-    """The charts of the admin's page."""
+    """Return the charts of the admin's page."""
     return [
         Picture(chart.name.replace("dq-", "hours-"), f"{chart.title} ({chart.note})", chart.legend, chart.drawing)
         for chart in charts(found)
@@ -91,7 +91,7 @@ def by_the_hour(found: Summary) -> list[Picture]:
 
 
 def by_the_second(found: Pieces, task: str) -> list[Picture]:
-    """Throughput, lateness and its map, of one task, as finely as its runs allow."""
+    """Return throughput, lateness and lateness map of one task, at the finest useful resolution."""
     marks = [Mark(f"{begin:%H:%M:%S}", f"{begin:%H:%M:%S}") for begin in found.begins]
     every = f"{found.seconds} s"
     told = [
@@ -127,7 +127,7 @@ def by_the_second(found: Pieces, task: str) -> list[Picture]:
 
 
 def write(folder: Path, title: str, table: str, pictures: Sequence[Picture]) -> list[Path]:
-    """All pictures, and ``index.html`` with them and a table. Returns the files, the page first."""
+    """Write all pictures, and ``index.html`` with them and a table; return the files, the page first."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for picture in pictures:

@@ -1,4 +1,4 @@
-"""A look into Redis for the page "What happens"."""
+"""Queue data for the page "What happens"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BURIED = 4
 
 @dataclass(slots=True)
 class Look:
-    """What the queues hold at one moment, or the ``error`` that kept us from looking."""
+    """State of the queues at one moment, or the ``error`` that prevented reading it."""
 
     counts: list[Counts] = field(default_factory=list)
     waiting: list[JobView] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Look:
 
 
 def look() -> Look:
-    """Counts of every queue, the jobs that are due next and those that were given up, the workers heard of."""
+    """Return the counts of every queue, the next due jobs, the buried jobs, and the registered workers."""
     try:
         redis = broker()
         inspector = redis.inspector
@@ -58,7 +58,7 @@ def look() -> Look:
 
 
 def recurring(now_ms: float) -> list[dict[str, Any]]:
-    """The tasks that come round again, and when they do so next."""
+    """Return the recurring tasks with their next times."""
     works = works_of(registry, settings.TIME_ZONE)
     found = [(work.recurrence.following(now_ms) or 0, work) for work in works]
     return [

@@ -1,4 +1,4 @@
-"""The busiest stretch of a task's work, from the history's folder, in pieces of seconds. Needs pyarrow."""
+"""Busiest period of a task, from the history's folder, in slots of seconds. Needs pyarrow."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any
 
 from django_delayq.history import histograms
 
-#: pieces of a chart, at most, and the seconds that one may have
+#: maximum number of slots in a chart, and their possible lengths in seconds
 MOST = 120
 LENGTHS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400)
 COLUMNS = ("ts", "outcome", "lateness_ms")
-#: a stretch of work ends where nothing happens for so many seconds
+#: seconds without an attempt that end a period of work
 PAUSE = 60
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What happened in each of them.
+    """Metrics by slot.
 
     Attributes:
-        seconds: the length of one.
-        good, bad: runs that succeeded, and that did not.
-        p50, p99: of the lateness, ms; None where nothing began.
-        lateness: a histogram of each, as the history's tables have them.
+        seconds: length of a slot.
+        good, bad: attempts that succeeded, and that did not.
+        p50, p99: of the lateness, ms; None where no attempt started.
+        lateness: a histogram per slot, as in the history's tables.
     """
 
     seconds: int
@@ -40,13 +40,13 @@ class Pieces:
 
     @property
     def highest(self) -> int:
-        """The place of a histogram in which the latest run lies."""
+        """Index of the histogram bucket that holds the latest attempt."""
         used = [place for one in self.lateness for place, count in enumerate(one) if count]
         return max(used, default=0)
 
 
 def read(root: Path, queue: str, task: str) -> Pieces | None:
-    """The stretch with the most attempts of a task among all that the history has; None if there are none.
+    """Return the period with the most attempts of a task in the history; None if there are none.
 
     Args:
         root: ``DELAYQ["PIPELINE"]["root"]``, a folder with plain Parquet.
@@ -80,7 +80,7 @@ def _divide(attempts: Any) -> Pieces:
     good = pc.equal(attempts["outcome"], "succeeded").to_numpy()
     begun = pc.is_valid(attempts["lateness_ms"]).to_numpy()
     late = pc.fill_null(attempts["lateness_ms"], 0).to_numpy()
-    # the bucket of a length is how many bits it has
+    # the bucket of a duration is its number of bits
     bucket = np.minimum(np.ceil(np.log2(late + 1)).astype("int64"), histograms.BUCKETS - 1)
     counted = np.bincount(place[begun] * histograms.BUCKETS + bucket[begun], minlength=slots * histograms.BUCKETS)
     middle, high = (_percentiles(np, place[begun], late[begun], slots, percent) for percent in (50, 99))

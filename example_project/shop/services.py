@@ -1,4 +1,4 @@
-"""What a person does in the shop. Each function is one transaction; what it schedules is sent when that commits."""
+"""Actions of a customer. Each function is one transaction; its jobs are sent when that commits."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class OutOfStock(Exception):
-    """There is not enough of a product; the message says how much is left."""
+    """Error for an insufficient stock; the message says how much is left."""
 
 
 class NotPayable(Exception):
-    """The order is paid, being paid or cancelled already."""
+    """Error for an order that is paid, being paid or cancelled already."""
 
 
 def place_order(customer: Customer, quantities: Mapping[Product, int]) -> tuple[Order, JobHandle]:
     """Place an order and schedule its cancellation.
 
     Args:
-        customer: who orders.
-        quantities: how many pieces of which product, at least one.
+        customer: the buyer.
+        quantities: number of pieces by product, at least one.
 
     Returns:
-        The order, and the handle of its cancellation; its outcome is "outbox" while the queue cannot take it.
+        The order, and the handle of its cancellation; its outcome is "outbox" while the queue is unavailable.
 
     Raises:
         OutOfStock: nothing was ordered.
@@ -68,7 +68,7 @@ def _take(product_id: int, quantity: int) -> None:
 
 @transaction.atomic
 def pay_order(order_id: int) -> Payment:
-    """Pay an order: its cancellation is taken back, and the gateway is asked whether the money came.
+    """Pay for an order: cancel its cancellation, and start checking the payment with the gateway.
 
     Raises:
         NotPayable: too late, or already done.
@@ -77,7 +77,7 @@ def pay_order(order_id: int) -> Payment:
     if order.status != Order.Status.PLACED:
         raise NotPayable(f"Order {order.pk} cannot be paid: it is {order.get_status_display()}.")
     order.move_to(Order.Status.PAYING)
-    # Its row schedules the first look at the gateway (see apps.py).
+    # Saving its row schedules the first request to the gateway (see apps.py).
     payment = Payment.objects.create(order=order, amount=order.total, reference=f"pay-{order.pk}-{uuid4().hex[:8]}")
     tell("payment started, the cancellation is taken back", order)
     cancel(cancel_order, id=f"order-{order.pk}")

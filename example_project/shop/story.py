@@ -1,4 +1,4 @@
-"""Tell what happens: one row for the pages, one log line for the terminal, one notification for the customer."""
+"""Event log of the shop: one row for the pages, one log line for the terminal, one notification for the customer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("shop")
 
 
 def tell(text: str, order: Order | None = None) -> None:
-    """Record ``text`` (of ``order``, if one is meant) as done by the worker inside a job, else by the shop."""
+    """Record ``text`` (about ``order``, if given), by the worker inside a job, else by the shop."""
     source = Event.Source.SHOP if current_job() is None else Event.Source.WORKER
     Event.objects.create(order=order, source=source, request=request_id.get(), text=text)
     logger.info("%s: %s", order, text) if order is not None else logger.info("%s", text)
@@ -23,7 +23,7 @@ def notify(order: Order, kind: Notification.Kind, text: str, *, key: str = "") -
     """Send the customer of ``order`` a message, once per ``key`` (default: per kind and order).
 
     Returns:
-        Whether it was sent now; False means that an earlier run of the same job had sent it already.
+        True if it was sent now; False if an earlier attempt at the same job had already sent it.
     """
     _, sent = Notification.objects.get_or_create(
         key=key or f"{kind}-{order.pk}",

@@ -1,6 +1,6 @@
-"""What happens later: every function here is run by ``manage.py delayq_worker`` when its time has come.
+"""Tasks of the shop, run by ``manage.py delayq_worker`` when they are due.
 
-A task may run twice (at-least-once delivery), so each one looks first whether its work is still to be done.
+A task may run twice (at-least-once delivery), so each one first checks that its work is still to be done.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 RESTOCK_BELOW = 10
 RESTOCK_BY = 40
-BIG_ORDER = 60  # the partner wants to know of these
+BIG_ORDER = 60  # minimum total of orders that the partner is notified of
 NIGHTLY = "Good night: everything that takes time is 10 % off"
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------
-@task(queue="orders", max_attempts=5, timeout=30, durable=True)  # it survives the loss of Redis
-@exactly_once  # in a transaction, and goods go back on the shelf once, however often the job is run
+@task(queue="orders", max_attempts=5, timeout=30, durable=True)  # stored durably, so it survives the loss of Redis
+@exactly_once  # in a transaction, so that goods are restocked once, however often the job runs
 def cancel_order(order_id: int) -> None:
-    """Cancel an order that nobody paid, and put its goods back on the shelf."""
+    """Cancel an order that was not paid, and put its goods back on the shelf."""
     order = Order.objects.select_for_update().filter(pk=order_id).first()
     if order is None or order.status != Order.Status.PLACED:
         return  # paid meanwhile, or being paid
@@ -49,7 +49,7 @@ def cancel_order(order_id: int) -> None:
 
 @task(queue="notifications", max_attempts=5, timeout=30)
 def remind_customer(order_id: int) -> None:
-    """Tell the customer of an unpaid order that it will be cancelled soon."""
+    """Remind the customer of an unpaid order that it will be cancelled soon."""
     with transaction.atomic():
         order = Order.objects.select_for_update().select_related("customer").filter(pk=order_id).first()
         if order is None or order.status != Order.Status.PLACED:
@@ -61,7 +61,7 @@ def remind_customer(order_id: int) -> None:
 
 
 def watch(order: Order, delay: timedelta) -> JobHandle:
-    """Schedule the cancellation of ``order`` in ``delay``, and the reminder that precedes it."""
+    """Schedule the cancellation of ``order`` after ``delay``, and the reminder that precedes it."""
     handle = schedule(cancel_order, order.pk, delay=delay, id=f"order-{order.pk}")
     until_reminder = delay - conf.remind_before()
     if until_reminder > timedelta(0):
@@ -69,9 +69,9 @@ def watch(order: Order, delay: timedelta) -> JobHandle:
     return handle
 
 
-@task(queue="orders", max_attempts=5, timeout=30, api=True)  # a supplier's program may tell of one over HTTP
+@task(queue="orders", max_attempts=5, timeout=30, api=True)  # a supplier's program may call it over HTTP
 def restock(product_id: int) -> None:
-    """A delivery arrived."""
+    """Add a delivery to the stock."""
     with transaction.atomic():
         product = Product.objects.select_for_update().get(pk=product_id)
         if product.stock >= RESTOCK_BELOW:
@@ -83,21 +83,21 @@ def restock(product_id: int) -> None:
 
 # --- the warehouse ----------------------------------------------------------------------------------------------------
 class Update(TypedDict):
-    """What the warehouse is told: a status, and the how-manieth it is."""
+    """Update for the warehouse: a status, and its version number."""
 
     version: int
     status: str
 
 
 def tell_warehouse(order: Order) -> None:
-    """Put the order's news in line. What comes meanwhile is told in the same call, in the order of the versions."""
+    """Queue an update of the order. Updates that arrive meanwhile are sent in the same call, ordered by version."""
     update = Update(version=order.version, status=str(order.status))
     schedule(sync_order, id=order.pk, payload=update, score=order.version, delay=conf.warehouse_after())
 
 
 @task(merge=True, queue="warehouse", max_attempts=8, timeout=30, retry_in="ladder")
 def sync_order(updates_by_order: dict[str, list[Update]]) -> None:
-    """Tell the warehouse what became of an order: one call, however much happened. Never two calls for it at a time."""
+    """Send the updates of an order to the warehouse in one call. There are never two concurrent calls for an order."""
     job = current_job()
     for order_id, updates in updates_by_order.items():
         statuses = [update["status"] for update in updates]
@@ -108,18 +108,18 @@ def sync_order(updates_by_order: dict[str, list[Update]]) -> None:
 
 # --- payments --------------------------------------------------------------------------------------------------------
 def payment_backoff(n: int) -> float:
-    """Seconds until the gateway is asked again after it was down: 1, 2, 4 … 60."""
+    """Return the seconds until the next request to a gateway that was down: 1, 2, 4 … 60."""
     return float(min(2**n, 60))
 
 
 @task(queue="payments", max_attempts=10, timeout=10, retry_in=payment_backoff)
 def check_payment(payment_id: int) -> None:
-    """Ask the gateway how a payment ended. A gateway that is down makes the job fail and come back later."""
+    """Ask the gateway for the result of a payment. If the gateway is down, the job fails and is retried."""
     payment = Payment.objects.select_related("order").get(pk=payment_id)
     if payment.status != Payment.Status.PENDING:
         return
     asked_before = payment.checks
-    # Counted outside the transaction below: the failing attempts are to be seen too.
+    # Counted outside the transaction below, so that failed attempts are counted too.
     Payment.objects.filter(pk=payment_id).update(checks=F("checks") + 1)
     try:
         paid = gateway.get_gateway().is_paid(payment.reference, asked_before)
@@ -136,7 +136,7 @@ def check_payment(payment_id: int) -> None:
 
 
 def settle_payment(payment_id: int, *, paid: bool, why: str) -> None:
-    """Write down how a payment ended; ``why`` it was refused is told to the customer."""
+    """Store the result of a payment; ``why`` it was refused is sent to the customer."""
     with transaction.atomic():
         payment = Payment.objects.select_for_update().select_related("order").get(pk=payment_id)
         order = Order.objects.select_for_update().get(pk=payment.order_id)
@@ -168,7 +168,7 @@ def settle_payment(payment_id: int, *, paid: bool, why: str) -> None:
 # --- messages --------------------------------------------------------------------------------------------------------
 @task(queue="campaigns", max_attempts=5, timeout=60)
 def send_campaign(campaign_id: int) -> None:
-    """Schedule one message per customer, spread evenly over a while."""
+    """Schedule one message per customer, spread evenly over a period."""
     with transaction.atomic():
         campaign = Campaign.objects.select_for_update().get(pk=campaign_id)
         if campaign.planned:
@@ -189,7 +189,7 @@ def send_campaign(campaign_id: int) -> None:
 
 
 def plan_campaign(subject: str, at: datetime) -> tuple[Campaign, JobHandle]:
-    """Schedule a campaign for ``at``. The same one twice is one."""
+    """Schedule a campaign for ``at``; a repeated call returns the same campaign."""
     with transaction.atomic():
         campaign, _ = Campaign.objects.get_or_create(subject=subject, starts_at=at)
         handle = schedule(send_campaign, campaign.pk, at=at, id=f"campaign-{campaign.pk}")
@@ -208,7 +208,7 @@ def send_message(campaign_id: int, customer_id: int) -> None:
 
 @task(queue="greetings", max_attempts=3, timeout=30, retry_in=1)
 def greet(customer: int, address: str) -> None:
-    """Wish a customer, named by number, a good night. ``shop_night`` and ``pipeline.py`` schedule it in bulk."""
+    """Send a customer, given by number, a greeting. ``shop_night`` and ``pipeline.py`` schedule it in bulk."""
     job = current_job()
     mail.deliver(customer, address, attempt=job.attempt if job is not None else 1)
     if conf.mailbox() is None:
@@ -219,28 +219,28 @@ def greet(customer: int, address: str) -> None:
 
 
 def partner_not_told(job: CurrentJob, error: BaseException) -> None:
-    """The last attempt has failed: the job goes to the morgue, and somebody has to know."""
+    """Record that the last attempt has failed and the job is in the morgue."""
     order = Order.objects.filter(pk=job.args[0]).first()
     tell(f"gave up telling the partner after {job.attempt} attempts; the job lies in the morgue", order)
 
 
 @task(queue="partners", max_attempts=2, timeout=10, retry_in=3, on_exhausted=partner_not_told)
 def tell_partner(order_id: int) -> None:
-    """Tell a partner that goods came back. It is down for good: after two attempts the job is in the morgue."""
+    """Notify a partner that goods came back. Its server never responds: after two attempts the job is in the morgue."""
     gateway.tell_partner(f"order {order_id} was cancelled")
 
 
-# --- what comes round again ------------------------------------------------------------------------------------------
+# --- recurring tasks --------------------------------------------------------------------------------------------------
 @task(queue="campaigns", cron=f"0 {conf.campaign_hour()} * * *", max_attempts=5, timeout=30)
 def nightly_campaign() -> None:
-    """Start tonight's campaign. Run twice, it is the same one; missed, it is made up for later in the day."""
+    """Start tonight's campaign. A second call finds the same one; a missed tick is made up for later in the day."""
     tonight = timezone.localtime().replace(hour=conf.campaign_hour(), minute=0, second=0, microsecond=0)
     plan_campaign(NIGHTLY, tonight)
 
 
 @task(queue="reports", every=conf.report_every(), missed="skip", max_attempts=3, timeout=30)
 def report() -> None:
-    """Count what became of the orders lately. A report that was missed is of no use later."""
+    """Count the recently closed orders by status. A missed report is skipped."""
     closed = Order.objects.filter(closed_at__gte=timezone.now() - conf.report_every())
     counts = closed.aggregate(
         paid=Count("pk", filter=Q(status=Order.Status.PAID)),

@@ -1,6 +1,6 @@
-"""Which click a line of the log comes from: an id for each request that travels with the jobs that it schedules.
+"""Request ids for the log: an id for each request, which is passed on to the jobs that it schedules.
 
-``DELAYQ["CONTEXT"]`` names :data:`request_id`, so it has the same value in the worker as in the request that asked for
+``DELAYQ["CONTEXT"]`` names :data:`request_id`, so it has the same value in the worker as in the request that scheduled
 the job, and in the jobs that this job schedules.
 """
 
@@ -18,13 +18,13 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def new_request_id() -> str:
-    """Begin a request: from here on everything happens because of it."""
+    """Start a request: everything logged from here on carries its id."""
     request_id.set(uuid4().hex[:8])
     return request_id.get()
 
 
 def mark_requests(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Middleware: give each request an id, and tell the browser."""
+    """Give each request an id, and return it in a response header (middleware)."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         mark = new_request_id()
@@ -36,7 +36,7 @@ def mark_requests(get_response: Callable[[HttpRequest], HttpResponse]) -> Callab
 
 
 class RequestFilter(logging.Filter):
-    """Lets every record pass, and gives it the id of the request that it belongs to."""
+    """Filter that accepts every record and adds the id of its request."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.request_id = request_id.get() or "-"

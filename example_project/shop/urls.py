@@ -1,4 +1,4 @@
-"""Addresses of the shop. The ``…/live`` ones answer with the part of the page that changes."""
+"""URLs of the shop. The ``…/live`` ones return the part of the page that changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages. Nothing here waits for a job: what takes time or has to wait is scheduled (see services and tasks)."""
+"""Views of the shop. None of them waits for a job: slow or delayed work is scheduled (see services and tasks)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NO_QUEUE = "The queue cannot be reached at the moment. Is Redis running?"
 
 
 def _customer(request: HttpRequest) -> Customer | None:
-    """Who is shopping in this browser: the chosen customer, else the first one."""
+    """Return the customer chosen in this browser, else the first one."""
     chosen = Customer.objects.filter(pk=request.session.get("customer")).first()
     return chosen or Customer.objects.order_by("pk").first()
 
 
 def _page(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:
-    """Render a whole page: what every page shows around its own content."""
+    """Render a whole page with the content common to all pages."""
     around = {"customer": _customer(request), "customers": Customer.objects.all(), "now_ms": _now_ms()}
     return render(request, template, {**around, **context})
 
@@ -62,7 +62,7 @@ def place(request: HttpRequest) -> HttpResponse:
     except services.OutOfStock as error:
         messages.error(request, str(error))
         return redirect("shop:products")
-    if handle.outcome == "outbox":  # the job is in our own database, so nothing is lost
+    if handle.outcome == "outbox":  # the job is stored in the database, so it is not lost
         messages.warning(request, f"Your order is placed; what happens to it next waits. {NO_QUEUE}")
     return redirect(order)
 

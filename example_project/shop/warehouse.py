@@ -1,4 +1,4 @@
-"""The warehouse that packs what was ordered: another company's system, slow and at times too busy to listen."""
+"""Simulated warehouse: another company's system, slow and sometimes too busy."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from . import conf
 
 
 class WarehouseBusy(Exception):
-    """It did not take the message; ask again later."""
+    """Error for a message that was not accepted; retry later."""
 
 
 def send(order_id: str, version: int, statuses: list[str], attempt: int) -> None:
-    """Tell the warehouse what became of an order. It ignores a version that is not newer than the one that it knows.
+    """Send the updates of an order to the warehouse, which ignores versions that it already has.
 
-    Like the gateway it is predictable: whether it is busy depends on the order, its version and the attempt.
+    Like the gateway it is predictable: a failure depends only on the order, its version and the attempt.
 
     Raises:
-        WarehouseBusy: nothing was taken.
+        WarehouseBusy: nothing was accepted.
     """
     if random.Random(f"{order_id}/{version}/{attempt}").random() < conf.warehouse_failure_rate():
         raise WarehouseBusy(f"the warehouse is too busy for order {order_id}: {', '.join(statuses)}")

@@ -1,4 +1,4 @@
-"""Times as people say them."""
+"""Formatting of durations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 
 def span(value: timedelta | float | None) -> str:
-    """A span of time in words: ``90`` (seconds) reads "1 min 30 s"."""
+    """Format a duration: ``90`` (seconds) reads "1 min 30 s"."""
     if value is None:
         return "–"
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)

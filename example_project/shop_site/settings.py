@@ -1,7 +1,7 @@
 """Settings of the example shop.
 
-Everything that a demo or a test wants to change comes from the environment (``SHOP_*``); without any of it the shop
-runs on a SQLite file and an embedded Redis in this folder and cancels unpaid orders after 30 minutes.
+Everything that a demo or a test may change comes from the environment (``SHOP_*``). By default the shop runs on a
+SQLite file and an embedded Redis in this folder, and cancels unpaid orders after 30 minutes.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 
 
 def _seconds(name: str, default: float) -> timedelta:
-    """A span of time from the environment variable ``name``, given in seconds."""
+    """Return a duration from the environment variable ``name``, given in seconds."""
     return timedelta(seconds=float(os.environ.get(name, default)))
 
 
 # --- the queue -------------------------------------------------------------------------------------------------------
 DELAYQ = {
-    "REDIS": os.environ.get("SHOP_REDIS_URL") or None,  # None = a Redis of our own in EMBEDDED_DIR
+    "REDIS": os.environ.get("SHOP_REDIS_URL") or None,  # None = an embedded Redis in EMBEDDED_DIR
     "EMBEDDED_DIR": BASE_DIR / ".delayq",
     "PREFIX": "shop",
     "WORKER": {"grace": 5.0},  # no task of this shop runs longer
-    "CONTEXT": {"request": "shop.tracing.request_id"},  # the worker knows which click a job comes from
-    "QUEUES": {"greetings": {"shards": 4}},  # the nightly ones are many
-    # What happened waits in Redis until the history fetches it: so many entries for each shard.
+    "CONTEXT": {"request": "shop.tracing.request_id"},  # jobs carry the id of the request that scheduled them
+    "QUEUES": {"greetings": {"shards": 4}},  # there are many nightly greetings
+    # Events wait in Redis until the history reads them; maximum number per shard.
     "EVENTS": {"cap": int(os.environ.get("SHOP_EVENTS_CAP", "50000"))},
     "PIPELINE": {
         "root": os.environ.get("SHOP_HISTORY", str(BASE_DIR / ".delayq" / "history")),
-        "sla": {"shop.cancel_order": 5.0, "*": 60.0},  # an order is cancelled in time, whatever else has to wait
+        "sla": {"shop.cancel_order": 5.0, "*": 60.0},  # cancellations must be on time, whatever else has to wait
     },
 }
 
 # --- the shop --------------------------------------------------------------------------------------------------------
-SHOP_CANCEL_AFTER = _seconds("SHOP_CANCEL_AFTER", 30 * 60)  # an order unpaid for so long is cancelled
-SHOP_REMIND_BEFORE = _seconds("SHOP_REMIND_BEFORE", 10 * 60)  # the customer is reminded so long before that
-SHOP_RESTOCK_AFTER = _seconds("SHOP_RESTOCK_AFTER", 60 * 60)  # a delivery takes so long
-SHOP_WAREHOUSE_AFTER = _seconds("SHOP_WAREHOUSE_AFTER", 60)  # news of an order are collected so long
+SHOP_CANCEL_AFTER = _seconds("SHOP_CANCEL_AFTER", 30 * 60)  # an order unpaid for this long is cancelled
+SHOP_REMIND_BEFORE = _seconds("SHOP_REMIND_BEFORE", 10 * 60)  # the customer is reminded this long before
+SHOP_RESTOCK_AFTER = _seconds("SHOP_RESTOCK_AFTER", 60 * 60)  # duration of a delivery
+SHOP_WAREHOUSE_AFTER = _seconds("SHOP_WAREHOUSE_AFTER", 60)  # time for which updates of an order are collected
 SHOP_WAREHOUSE_FAILURE_RATE = float(os.environ.get("SHOP_WAREHOUSE_FAILURE_RATE", "0.1"))
-SHOP_REPORT_EVERY = _seconds("SHOP_REPORT_EVERY", 24 * 60 * 60)  # what became of the orders
+SHOP_REPORT_EVERY = _seconds("SHOP_REPORT_EVERY", 24 * 60 * 60)  # period of the report on orders
 SHOP_CAMPAIGN_HOUR = int(os.environ.get("SHOP_CAMPAIGN_HOUR", "3"))  # local hour of the nightly campaign
-SHOP_CAMPAIGN_SPREAD = _seconds("SHOP_CAMPAIGN_SPREAD", 15 * 60)  # its messages go out over this span
-SHOP_MAILBOX = os.environ.get("SHOP_MAILBOX") or None  # folder for greetings; None = they are notifications
+SHOP_CAMPAIGN_SPREAD = _seconds("SHOP_CAMPAIGN_SPREAD", 15 * 60)  # period over which its messages are sent
+SHOP_MAILBOX = os.environ.get("SHOP_MAILBOX") or None  # folder for greetings; None = they become notifications
 SHOP_NOWHERE_IS_BACK = os.environ.get("SHOP_NOWHERE_IS_BACK", "0") == "1"  # the provider that is down, see shop/mail.py
 SHOP_GATEWAY = {
     "seed": os.environ.get("SHOP_GATEWAY_SEED", "shop"),
@@ -99,7 +99,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DB", str(BASE_DIR / "shop.sqlite3")),
-        # IMMEDIATE takes the write lock at BEGIN: web server and worker wait for each other instead of failing.
+        # IMMEDIATE takes the write lock at BEGIN, so that web server and worker wait for each other instead of failing.
         "OPTIONS": {
             "timeout": 20,
             "transaction_mode": "IMMEDIATE",
@@ -123,7 +123,7 @@ LOGGING = {
     "loggers": {
         "shop": {"handlers": ["console"], "level": "INFO", "propagate": False},
         "django_delayq": {"handlers": ["console"], "level": "INFO", "propagate": False},
-        # One line per request would drown what the demo wants to show.
+        # One line per request would hide the demo's own output.
         "django.server": {"handlers": ["console"], "level": "WARNING", "propagate": False},
     },
 }

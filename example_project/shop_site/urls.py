@@ -1,4 +1,4 @@
-"""The shop at the root, Django's admin (with the queue's pages) and the queue's HTTP API beside it."""
+"""URLs: the shop at the root, Django's admin (with the queue's pages) and the queue's HTTP API."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from django.views.generic import RedirectView
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("delayq/", include("django_delayq.api.urls")),
-    path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),  # browsers ask for it in the admin
+    path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),  # browsers request it in the admin
     path("", include("shop.urls")),
 ]

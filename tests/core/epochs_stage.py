@@ -1,4 +1,4 @@
-"""What the tests of epochs share: a queue in every state, callers with other layouts, processes that die on the way."""
+"""Shared stage of the tests of epochs: a queue in every state, callers with other layouts, processes that crash."""
 
 from __future__ import annotations
 

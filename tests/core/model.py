@@ -33,7 +33,7 @@ Due = tuple[float, float]
 
 @dataclass(frozen=True)
 class Content:
-    """What one generation of an id carries."""
+    """Content of one generation of an id."""
 
     key: bytes
     task: str
@@ -119,7 +119,7 @@ def add(items: dict[bytes, Item], new: Item, policy: str = "min") -> None:
 
 
 def admitted(items: dict[bytes, Item], new: Item, job: NewJob) -> dict[bytes, Item] | str:
-    """What waits when one more payload comes in under the job's policies; or the outcome, when it does not."""
+    """Return the waiting payloads after one more arrived under the job's policies; or the outcome of a rejection."""
     united = dict(items)
     add(united, new, job.score_policy)
     if len(united) <= job.max_payloads:
@@ -170,7 +170,7 @@ class ModelShard:
     # -- marks -------------------------------------------------------------------------------------------------------
 
     def durable(self) -> dict[bytes, str]:
-        """Where every durable generation or payload is: live or buried."""
+        """Return the place of every durable generation or payload: live or buried."""
 
         def found(place: str, content: Content, items: Iterable[Item]) -> Iterator[tuple[bytes, str]]:
             for key in [item.payload.key for item in items] if content.merged else [content.key]:
@@ -188,9 +188,9 @@ class ModelShard:
 
     @contextmanager
     def marking(self) -> Iterator[dict[bytes, str]]:
-        """What is nowhere any more behind the block is done; what has changed its place is marked with the new one.
+        """Record the completions of the block: keys that are gone afterwards are done, moved ones get their new place.
 
-        What comes in in the block is to be put into the dictionary.
+        Keys that arrive during the block must be added to the yielded dictionary.
         """
         before = self.durable()
         yield before
@@ -326,7 +326,7 @@ class ModelShard:
         return self.handed_out(self.token, worker), self.token
 
     def handed_out(self, token: int, worker: str) -> list[Job]:
-        """What a token still holds, as its holder sees it (in no order). Its lease begins with the answer."""
+        """Return the jobs that a token still holds, as their holder sees them (unordered). Their leases start now."""
         held = {i: live for i, live in self.lives.items() if live.lease and live.lease.token == token}
         for live in held.values():
             assert live.lease

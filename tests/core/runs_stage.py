@@ -1,4 +1,4 @@
-"""What the tests of bulk writes share: jobs with keys of their own, whole runs, and what is left of them."""
+"""Shared stage of the tests of bulk loads: jobs with given keys, complete bulk loads, and their remains."""
 
 from __future__ import annotations
 

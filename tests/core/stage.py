@@ -115,7 +115,7 @@ class Stage:
     # -- looks -------------------------------------------------------------------------------------------------------
 
     def picture(self) -> dict[str, list[str]]:
-        """What lies where, in order; places where nothing lies are left out."""
+        """Return the contents of all places in order; empty places are left out."""
         drawn: dict[str, list[str]] = {}
         for number in self.queue.numbers:
             for place, lines in self._draw(read_world(self.queue, number)).items():
@@ -154,5 +154,5 @@ class Stage:
         return found
 
     def shard_is_empty(self, number: int = 0) -> bool:
-        """Nothing of any job is left."""
+        """Return True if no key of any job is left."""
         return not [key for key in raw(self.broker) if f".{number}}}" in key]

@@ -1,4 +1,4 @@
-"""What operators ask for many jobs at once: chunked, each job as a whole, bounded by the moment of the call."""
+"""Bulk operations of operators: chunked, atomic for each job, limited to jobs from before the call."""
 
 from __future__ import annotations
 

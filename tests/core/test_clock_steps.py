@@ -1,4 +1,4 @@
-"""What a step of Redis's clock does to jobs: what waits is stored as moments, and leases are, too."""
+"""Effects of a step of Redis's clock on jobs: due times and leases are stored as absolute times."""
 
 from __future__ import annotations
 

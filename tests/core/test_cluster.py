@@ -276,7 +276,7 @@ def test_t35_one_hot_queue_lies_on_all_masters_which_share_its_work(
 def test_t35_chunks_for_several_nodes_are_on_the_way_at_the_same_time(
     cluster_broker: Broker, cluster_box: ClusterBox
 ) -> None:
-    """Whoever fills a queue does not wait for a node that is slow as long as he has something for the others."""
+    """A producer does not wait for a slow node while it has jobs for other nodes."""
     queue = cluster_broker.queue("q", shards=SHARDS)
     homes = {number: cluster_box.node_of(queue.shard(number).names["meta"]) for number in range(SHARDS)}
     shard, slow = next(iter(homes.items()))

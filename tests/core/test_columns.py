@@ -50,7 +50,7 @@ def one(stage: Stage, place: str, **options: Any) -> dict[str, Any]:
 
 
 def as_seen(view: JobView) -> dict[str, Any]:
-    """What a row has to say of a job that the inspector sees."""
+    """Return the row expected for a job that the inspector returns."""
     job = view.job
     return {
         "id": job.id,

@@ -55,7 +55,7 @@ def aged(redis_setting: Any) -> Iterator[Callable[[float | None], Connection]]:
 
 @pytest.fixture(autouse=True)
 def alone(request: pytest.FixtureRequest) -> None:
-    """Nobody else is connected to the run's Redis; threads of earlier tests may be."""
+    """Close all other connections to the run's Redis; threads of earlier tests may hold some."""
     if "redis_client" in request.fixturenames:
         request.getfixturevalue("redis_client").client_kill_filter(_type="normal", skipme=True)
 

@@ -134,7 +134,7 @@ _WRITE = "redis.call('SET', KEYS[1], '1')"
 
 
 def _said(client: redis.Redis) -> list[Fault]:
-    """What a command and a script that write are told."""
+    """Return the faults that a writing command and a writing script meet."""
     faults = []
     calls: list[tuple[Any, ...]] = [("SET", "x", "1"), ("EVAL", _WRITE, 1, "x")]
     for call in calls:

@@ -1,4 +1,4 @@
-"""What became of one job so far, as its view tells."""
+"""History of one job, as reported by its view."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Interleavings(RuleBasedStateMachine):
         self.pass_time(ms)
 
     def taken(self, which: int) -> Job:
-        """Somebody's job out of the hands."""
+        """Remove a job from its holder and return it."""
         held = [(worker, job) for worker, jobs in self.hands.items() for job in jobs]
         worker, job = held[which % len(held)]
         self.hands[worker].remove(job)

@@ -172,7 +172,7 @@ def test_a_call_that_comes_too_late_changes_nothing(stage: Stage) -> None:
 
 
 def test_a_call_that_is_sent_again_after_its_deadline_gets_the_reply_that_was_lost(stage: Stage) -> None:
-    """Whoever sent it learns that it was in time."""
+    """The caller learns that the first call was in time."""
     calls = []
     send = stage.broker.scripts.call
 
@@ -274,7 +274,7 @@ def test_t34_an_epoch_does_not_end_before_its_marks_were_taken(stage: Stage) -> 
 def test_t34_payloads_that_came_back_and_are_brought_back_once_more_stay_live(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever kicked them died between the two shards, and the window of his request is over."""
+    """The process that kicked them crashed between the two shards, and its request window has passed."""
     add(stage)
     stage.buried(stage.take_one())
     reshard(stage, 3)

@@ -1,4 +1,4 @@
-"""What a dispatcher learns of a shard by its look at it, for those who keep books outside Redis."""
+"""Snapshot of a shard by the dispatcher's tick, for components that keep records outside Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person does about named jobs that failed: only the very ones that were looked at are changed."""
+"""Operators' repair of named failed jobs: only the generations that were displayed are changed."""
 
 from __future__ import annotations
 

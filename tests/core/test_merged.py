@@ -27,13 +27,13 @@ def data_of(job: Job) -> list[bytes]:
 
 
 def oldest_buried(stage: Stage, job: Job, **options: Any) -> bool:
-    """What becomes of a run whose attempts are exhausted."""
+    """Settle a job whose attempts are exhausted: bury its oldest payload."""
     exhausted = replace(bury(job, 1, 2, reason="exhausted", outcome="exhausted"), oldest=True, **options)
     return stage.settle(exhausted)[0]
 
 
 def commands(stage: Stage, call: Callable[[], Any]) -> int:
-    """How many Redis commands a call needs, those inside its scripts counted."""
+    """Return the number of Redis commands of a call, those inside its scripts included."""
 
     def seen() -> int:
         # Not `info` itself, nor the calls of scripts.

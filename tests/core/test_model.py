@@ -78,7 +78,7 @@ def new_jobs(draw: Any) -> NewJob:
 
 @st.composite
 def endings(draw: Any, guard: str = "token") -> Ending:
-    """What makes a settlement of a job: one of the verbs with its arguments."""
+    """Return a function that makes a settlement of a job: one of the verbs with its arguments."""
     verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record"]))
     delay = draw(delays)
     of_merged: dict[str, Any] = {
@@ -321,7 +321,7 @@ class Lives(RuleBasedStateMachine):
 
     @act(lambda self: self.sent, which=st.integers(0, 5), late=st.booleans())
     def send_a_durable_job_once_more(self, which: int, late: bool) -> None:
-        """Somebody else sends it, who did not hear that it was sent."""
+        """Send it from another sender that does not know that it was sent."""
         new = self.sent[-1 - which % len(self.sent)]
         self.send(replace(new, payload=new.payload and replace(new.payload)), False, late)
 

@@ -17,7 +17,7 @@ from .stage import T0, Stage
 
 
 def key_of(stage: Stage, ident: str) -> Named:
-    """What waits, runs or is gated under an id, as somebody sees it now."""
+    """Return id and key of the job that waits or runs under an id."""
     view = stage.broker.inspector.get("q", ident)
     assert view is not None
     return ident, view.job.key
@@ -39,7 +39,7 @@ def gated(stage: Stage, ident: str, *, at: int = 90_000) -> tuple[Named, Named]:
 
 
 def gated_of(stage: Stage, ident: str) -> Named:
-    """What is gated under an id."""
+    """Return id and key of the job that is gated under an id."""
     found = [
         values
         for some in read_columns(stage.broker, Part("q", 0, "gated"))

@@ -1,4 +1,4 @@
-"""How long calls to Redis take, for those who want to know."""
+"""Observers of the duration of calls to Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the outbox keeps of a job: all of it but its due time."""
+"""Packed form of a job in the outbox: all of it but its due time."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_the_fused_move_sent_again_neither_settles_nor_reserves_again(stage: Sta
     "options", [b'{"expires', b'["expires_ms"]', b'{"expires_ms":"soon"}', b"[" * 60_000 + b'"expires']
 )
 def test_a_limit_that_cannot_be_read_holds_up_no_other_job(stage: Stage, options: bytes) -> None:
-    """Whoever wrote it: the worker finds out when it is the job's turn."""
+    """The worker reports the malformed limit when the job is due, whatever wrote it."""
     stage.put("a", options=options)
     stage.put("b")
     assert [job.id for job in stage.take()] == ["a", "b"]

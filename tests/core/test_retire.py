@@ -1,4 +1,4 @@
-"""How an epoch or a queue ends (T44), and what comes back after the loss of Redis."""
+"""End of an epoch or a queue (T44), and recovery after the loss of Redis."""
 
 from __future__ import annotations
 

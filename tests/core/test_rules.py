@@ -1,4 +1,4 @@
-"""What operators order for a queue: pauses, limits, weights. Redis keeps it, whatever happens to the processes."""
+"""Queue policies set by operators: pauses, limits, weights. They are stored in Redis and outlive all processes."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def refill(stage: Stage, classes: tuple[int, ...], names: Any) -> None:
 
 
 def served(stage: Stage, classes: tuple[int, ...], rounds: int, seed: int) -> Counter[int]:
-    """How often each class was served in so many reserves of one job, all classes being loaded all the time."""
+    """Return how often each class was served in ``rounds`` reserves of one job, with all classes loaded throughout."""
     names, found = count(), Counter[int]()
     stage.wait(seed)
     for turn in range(rounds):

@@ -1,4 +1,4 @@
-"""How a bulk write makes chunks of its jobs: shapes, keys and frames, large jobs and many."""
+"""Chunks of a bulk load: shapes, keys and frames, large jobs and many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is written through a run, on top of whatever lives: the world is that of ``schedule_many``."""
+"""Equivalence of bulk loads and ``schedule_many``: the resulting world is the same, whatever lives before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a bulk write makes way: full and paused queues, the rate, the memory, and senders that are told to stop."""
+"""Limits of a bulk load: full and paused queues, the rate, the memory, and senders that are stopped."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def paces(broker: Broker) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.one_server("TIME of one server")
 def test_several_senders_keep_to_one_rate(broker: Broker) -> None:
-    """What is in never runs ahead of the clock by more than a chunk of each sender; in the end the mean is the rate."""
+    """Progress is never ahead of the clock by more than a chunk of each sender, and the final mean is the rate."""
     rate, chunk, senders, jobs = 1500, 50, 4, 1500
     broker.queue("q", shards=4)
     run = runs.open_run(broker, "a", "q", chunk=chunk)

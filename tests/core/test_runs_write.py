@@ -1,4 +1,4 @@
-"""What a bulk write puts in, and what others see of it."""
+"""Jobs stored by a bulk load, and their visibility to other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call of schedule_many is given for one id happens in the order in which it is given."""
+"""Order of one schedule_many call: jobs for the same id are applied in the order in which they are given."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def mixed(chance: random.Random, n: int, at: dict[int, Callable[[], object]]) ->
 def test_what_went_to_an_epoch_that_is_no_more_is_not_overtaken_by_what_goes_to_the_next_one(
     broker: Broker, heard_at: int
 ) -> None:
-    """Somebody else in this process hears of it while the first chunks are packed, or under way."""
+    """The layout is reloaded elsewhere in this process while the first chunks are packed, or being sent."""
     broker.queue("q")
     stale = other(broker).queue("q")
     broker.reshard("q", 2)

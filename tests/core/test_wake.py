@@ -20,7 +20,7 @@ Drain = Callable[[], int]
 
 @pytest.fixture
 def drain(stage: Stage) -> Iterator[Drain]:
-    """How many tokens were pushed since the last look; on a list, how many lie there."""
+    """Return a function for the number of tokens pushed since its last call; on a list, for its length."""
     client, where = stage.broker.client, wake_key(stage.broker.prefix, "q")
     if not stage.broker.connection.cluster:
 
@@ -126,7 +126,7 @@ def waiting(waker: Waker, timeout: float) -> tuple[threading.Thread, list[object
 
 
 def blocked(broker: Broker, queue: str) -> bool:
-    """Whether somebody waits for tokens of this queue, anywhere."""
+    """Return True if any client waits for tokens of this queue."""
     if broker.connection.cluster:
         channel = wake_key(broker.prefix, queue)
         found = broker.client.pubsub_numsub(channel, target_nodes="all")

@@ -51,7 +51,7 @@ def test_a_look_of_the_dispatcher_shortens_a_window_that_is_too_long(stage: Stag
 
 
 def test_calls_alone_shorten_a_window_that_has_grown(stage: Stage) -> None:
-    """What is forgotten is more than what comes in, so a window that grew while nothing swept it does not stay so."""
+    """Calls remove more entries than they add, so a window that grew while it was not swept shrinks again."""
     fill(stage, 1000, age_ms=120_000)
     call_often(stage, 320)
     assert remembered(stage) < 1000

@@ -1,4 +1,4 @@
-"""What is read of workers' announcements, whoever wrote them."""
+"""Reading of workers' announcements, including malformed ones."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Real servers and faults for the tests: Redis (alone, cluster, sentinel), PostgreSQL, a misbehaving TCP proxy."""
+"""Servers and fault injection for the tests: Redis (alone, cluster, sentinel), PostgreSQL, and a faulty TCP proxy."""

@@ -1,8 +1,8 @@
-"""A real browser: Debian's Chromium without a window, driven by its own chromedriver. Nothing is downloaded.
+"""Real browser: Debian's Chromium without a window, driven by its own chromedriver. Nothing is downloaded.
 
-:class:`BrowserBox` is the running program, started once per session; :class:`Browser` is what a test holds: the box,
-emptied, on one site. Programs are looked up on PATH (:func:`find_programs`), those of ``DELAYQ_CHROMIUM`` and
-``DELAYQ_CHROMEDRIVER`` first. Pages can reach nothing but this machine.
+:class:`BrowserBox` is the running program, started once per session. :class:`Browser` is that box reset for one test
+and one site. Programs are looked up in ``DELAYQ_CHROMIUM`` and ``DELAYQ_CHROMEDRIVER``, then on PATH
+(:func:`find_programs`). Pages can reach only this machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FLAGS: Final = (
     "--lang=en",
     "--no-first-run",
     "--no-proxy-server",
-    "--remote-debugging-pipe",  # it ends when its driver ends, however that happens
+    "--remote-debugging-pipe",  # it ends when its driver ends, in whatever way
     "--window-size=1280,900",
 )
 _T = TypeVar("_T")
@@ -53,14 +53,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where browser and driver are."""
+    """Paths of browser and driver."""
 
     browser: str
     driver: str
 
 
 def find_programs() -> Programs | str:
-    """The programs, or else a sentence that says what is missing."""
+    """Return the programs, or else a sentence that says what is missing."""
     try:
         import selenium  # noqa: F401
     except ImportError:
@@ -79,7 +79,7 @@ def _which(variable: str, names: tuple[str, ...]) -> str | None:
 
 
 class BrowserBox:
-    """One browser process with a profile of its own."""
+    """Browser process with a profile of its own."""
 
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
@@ -95,7 +95,7 @@ class BrowserBox:
 
     @property
     def driver(self) -> Chrome:
-        """selenium's driver."""
+        """Selenium's driver."""
         assert self._driver is not None, "the browser is not started"
         return self._driver
 
@@ -108,7 +108,7 @@ class BrowserBox:
         for flag in (*FLAGS, f"--user-data-dir={self._home / 'profile'}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        # What the browser leaves in its home or in TMPDIR goes with our folder.
+        # Files that the browser leaves in its home or in TMPDIR are deleted with our folder.
         home = {"HOME": str(self._home), "TMPDIR": str(self._home), "XDG_CONFIG_HOME": str(self._home)}
         nobody = {"http_proxy": "", "https_proxy": "", "all_proxy": "", "no_proxy": "*"}
         service = ChromeService(self._programs.driver, env={**os.environ, **home, **nobody})
@@ -135,7 +135,7 @@ class BrowserBox:
 
 @contextmanager
 def _without_proxies() -> Iterator[None]:
-    """The driver is on this machine, whatever the environment says of the way to others."""
+    """Remove proxy settings from the environment during the block, because the driver is on this machine."""
     names = [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]
     taken = {name: os.environ.pop(name) for name in names}
     try:
@@ -155,11 +155,11 @@ def _is_gone(element: WebElement) -> bool:
 
 
 class Browser:
-    """The browser as one test sees it, on one site.
+    """Browser for one test, on one site.
 
     Attributes:
         site: address of the site, without a slash at the end.
-        driver: selenium's driver, for what is not here.
+        driver: selenium's driver, for operations that are not defined here.
     """
 
     def __init__(self, box: BrowserBox, site: str) -> None:
@@ -177,10 +177,10 @@ class Browser:
     def _cdp(self, command: str, **options: Any) -> Any:
         return self.driver.execute_cdp_cmd(command, options)
 
-    # -- who, where, how ---------------------------------------------------------------------------------------------
+    # -- user, page and settings ------------------------------------------------------------------------------------
 
     def login(self, user: User) -> None:
-        """Be ``user`` from now on, by a session's cookie."""
+        """Log in as ``user`` by a session cookie."""
         from django.conf import settings
         from django.test import Client
 
@@ -190,42 +190,42 @@ class Browser:
         self._cdp("Network.setCookie", name=cookie.key, value=cookie.value, url=self.site, httpOnly=True)
 
     def open(self, path: str) -> None:
-        """Go to a path of the site and wait until the page is loaded."""
+        """Open a path of the site and wait until the page is loaded."""
         self.driver.get(self.site + path)
 
     @property
     def path(self) -> str:
-        """Where the browser is: path and query."""
+        """Path and query of the present page."""
         return self.driver.current_url.removeprefix(self.site)
 
     def theme(self, scheme: str) -> None:
-        """``light`` or ``dark``, as a person's system asks for it."""
+        """Emulate the system's colour scheme, ``light`` or ``dark``."""
         self._cdp("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def scripts(self, *, run: bool) -> None:
-        """Whether pages that are opened from now on may run scripts."""
+        """Allow or forbid scripts in pages that are opened from now on."""
         self._cdp("Emulation.setScriptExecutionDisabled", value=not run)
 
     def size(self, width: int, height: int) -> None:
-        """The window's size in pixels."""
+        """Set the window's size in pixels."""
         self.driver.set_window_size(width, height)
 
-    # -- what is there -----------------------------------------------------------------------------------------------
+    # -- content of the page ----------------------------------------------------------------------------------------
 
     def find(self, css: str, *, timeout: float = 10.0) -> WebElement:
-        """The first visible element of a CSS selector, as soon as there is one."""
+        """Return the first visible element of a CSS selector, as soon as there is one."""
         return self.until(lambda: next((one for one in self.all(css) if one.is_displayed()), None), timeout, css)
 
     def all(self, css: str) -> list[WebElement]:
-        """The elements of a CSS selector that are there now, hidden ones too."""
+        """Return the present elements of a CSS selector, hidden ones included."""
         return self.driver.find_elements("css selector", css)
 
     def text(self, css: str = "body") -> str:
-        """What a person reads there."""
+        """Return the visible text."""
         return self.until(lambda: (self.find(css).text,), what=css)[0]
 
     def attribute(self, css: str, name: str) -> str:
-        """An attribute, or a property, of the first visible element of a CSS selector; "" if it has none."""
+        """Return an attribute or property of the first visible element of a CSS selector; "" if it has none."""
         return self.until(lambda: (self.find(css).get_attribute(name) or "",), what=css)[0]
 
     def rows(self, css: str = "#result_list") -> list[list[str]]:
@@ -237,12 +237,12 @@ class Browser:
         found: list[list[str]] = self.driver.execute_script(script, f"{css} tbody tr")
         return found
 
-    # -- what a person does ------------------------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------------------------
 
     def click(self, wanted: str, *, stays: bool = False) -> None:
         """Click on a CSS selector, or on the link or button with this text.
 
-        Of a link or a submitting button the new page is waited for, unless it ``stays`` on this one.
+        After a link or a submit button, wait for the new page unless the browser ``stays`` on this one.
         """
         before = self.driver.find_element("css selector", "html")
 
@@ -257,7 +257,7 @@ class Browser:
             self.until(lambda: _is_gone(before), what=f"the page behind {wanted}")
 
     def find_named(self, wanted: str) -> WebElement:
-        """The visible element of a CSS selector, or else the link or button that says ``wanted``."""
+        """Return the visible element of a CSS selector, or else the link or button with the text ``wanted``."""
         if re.search(r"[#.\[>:]", wanted) and not wanted.endswith("."):
             return self.find(wanted)
         quoted = "concat(" + ", '\"', ".join(f'"{part}"' for part in wanted.split('"')) + ', "")'
@@ -269,7 +269,7 @@ class Browser:
         )
 
     def fill(self, name: str, value: str) -> None:
-        """Write into the field of this name; of a list, choose the entry with this value or text."""
+        """Fill in the field of this name; in a list, choose the entry with this value or text."""
         field = self.find(f'[name="{name}"]')
         if field.tag_name == "select":
             option = next(
@@ -283,13 +283,13 @@ class Browser:
             field.send_keys(value)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run JavaScript in the page; ``return`` gives its value back."""
+        """Run JavaScript in the page; return the value of its ``return``."""
         return self.driver.execute_script(script, *arguments)
 
-    # -- waiting and looking back ------------------------------------------------------------------------------------
+    # -- waiting and logs -------------------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], _T | None], timeout: float = 10.0, what: str = "the condition") -> _T:
-        """Wait until ``condition`` is truthy, and return it. What goes away while it is looked at is not there yet."""
+        """Wait until ``condition`` is truthy, and return it. A disappearing element counts as not there yet."""
         from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 
         def look() -> _T | None:
@@ -303,20 +303,20 @@ class Browser:
         return found
 
     def screenshot(self, name: str) -> Path:
-        """Keep a picture of the whole page as ``<name>.png`` among the run's artefacts."""
+        """Save a picture of the whole page as ``<name>.png`` among the run's artefacts."""
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
-        self.run("document.getAnimations().forEach(one => one.finish())")  # no colours on their way to others
+        self.run("document.getAnimations().forEach(one => one.finish())")  # finish colour transitions first
         taken = self._cdp("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         target = ARTEFACTS / f"{name}.png"
         target.write_bytes(base64.b64decode(taken["data"]))
         return target
 
     def forgive(self, pattern: str) -> None:
-        """The console may say what this regular expression finds: the failure is what the test is about."""
+        """Ignore console messages that match this regular expression, because the test causes them."""
         self._forgiven.append(pattern)
 
     def console(self) -> list[str]:
-        """What the console said since it was last asked: script errors, refused resources, anything written there."""
+        """Return the console messages since the last call: script errors, refused resources, anything written there."""
         said = [f"{entry['level']}: {entry['message']}" for entry in self._log()]
         return [line for line in said if not any(re.search(pattern, line) for pattern in self._forgiven)]
 

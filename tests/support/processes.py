@@ -1,8 +1,9 @@
-"""Child processes of a test run: started here, counted here, and dead when the run is dead.
+"""Child processes of a test run: started and tracked here, and killed at the latest when the run ends.
 
 Every process started through :func:`spawn` carries the run's mark in its environment. A watchdog process holds a pipe
-from us: when the test run ends in whatever way (``kill -9`` included), the pipe closes and the watchdog kills what is
-left. :func:`leaked` names the marked processes that still live, for the check at the end of the session.
+from the test run: when the run ends in whatever way (``kill -9`` included), the pipe closes and the watchdog kills the
+remaining processes. :func:`leaked` returns the marked processes that are still alive, for the check at the end of the
+session.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import IO, Any, TypeVar
 
 MARK = "DELAYQ_TEST_RUN"
 _XDIST_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
-# A worker of pytest-xdist has a mark of its own, not its controller's: each accounts for what it started itself.
+# A worker of pytest-xdist has a mark of its own, so that each checks only the processes that it started itself.
 RUN = os.environ.get(MARK, "")
 if not RUN.startswith(f"{_XDIST_WORKER}-"):
     RUN = os.environ[MARK] = f"{_XDIST_WORKER}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -72,7 +73,7 @@ def watch(pid: int) -> None:
 
 
 def unwatch(pid: int) -> None:
-    """``pid`` is gone (its number may be given to another process)."""
+    """Stop watching ``pid``, which has ended; its number may be reused."""
     _tell_watchdog(f"-{pid}")
 
 
@@ -86,7 +87,7 @@ def spawn(
     text: bool = True,
     **options: Any,
 ) -> subprocess.Popen[Any]:
-    """Start ``command`` in a session of its own (a Ctrl-C at the terminal is not its business) and watch it."""
+    """Start ``command`` in a session of its own, so that Ctrl-C at the terminal does not reach it, and watch it."""
     process = subprocess.Popen(
         [str(part) for part in command],
         env={**os.environ, **(env or {}), MARK: RUN},
@@ -103,9 +104,9 @@ def spawn(
 
 
 def end(process: subprocess.Popen[Any], *, sig: int = signal.SIGTERM, timeout: float = 10.0) -> int:
-    """End a spawned process: ``sig`` first, SIGKILL after ``timeout`` seconds. Returns its exit code."""
+    """End a spawned process: send ``sig``, and SIGKILL after ``timeout`` seconds; return its exit code."""
     if process.poll() is None:
-        process.send_signal(signal.SIGCONT)  # a stopped process would never see the signal
+        process.send_signal(signal.SIGCONT)  # a stopped process would never handle the signal
         process.send_signal(sig)
         try:
             process.wait(timeout)
@@ -120,7 +121,7 @@ def end(process: subprocess.Popen[Any], *, sig: int = signal.SIGTERM, timeout: f
 
 
 def alive(pid: int) -> bool:
-    """Whether ``pid`` is a process that runs or sleeps (a zombie is dead)."""
+    """Return True if ``pid`` runs or sleeps (a zombie is dead)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -135,7 +136,7 @@ def alive(pid: int) -> bool:
 
 
 def leaked() -> dict[int, str]:
-    """Marked processes that still live: pid -> command line. Empty where there is no /proc."""
+    """Return the marked processes that are alive: pid -> command line. Empty where there is no /proc."""
     needle = f"{MARK}={RUN}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -151,7 +152,7 @@ def leaked() -> dict[int, str]:
 
 
 def close_watchdog() -> None:
-    """Close the pipe: the watchdog kills what it still watches, and ends."""
+    """Close the pipe: the watchdog kills the processes that it still watches, and ends."""
     global _watchdog
     if _watchdog is not None:
         assert _watchdog.stdin is not None
@@ -161,9 +162,9 @@ def close_watchdog() -> None:
 
 
 def wait_until(condition: Callable[[], _T], timeout: float = 10.0, what: str = "the condition") -> _T:
-    """Poll ``condition`` every 5 ms until it is truthy and return its value. AssertionError after ``timeout`` s.
+    """Poll ``condition`` every 5 ms until it is truthy and return its value; raise AssertionError after ``timeout`` s.
 
-    For things outside this process only; inside it, wait on an event.
+    For conditions outside this process only; inside it, wait on an event.
     """
     deadline = time.monotonic() + timeout
     while True:

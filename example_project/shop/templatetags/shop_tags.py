@@ -1,4 +1,4 @@
-"""How times and money read in the shop."""
+"""Template filters for times and money."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ register.filter("span", span)
 
 @register.filter
 def milliseconds(value: timedelta) -> int:
-    """A span of time for JavaScript."""
+    """Return a duration in milliseconds for JavaScript."""
     return int(value.total_seconds() * 1000)
 
 
@@ -28,5 +28,5 @@ def money(value: Decimal) -> str:
 
 @register.simple_tag
 def picture(slug: str) -> SafeString:
-    """The drawing of a product, or a plain box."""
+    """Return the drawing of a product, or a plain box."""
     return render_to_string([f"shop/art/{slug}.svg", "shop/art/box.svg"])

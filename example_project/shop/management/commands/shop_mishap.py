@@ -1,4 +1,4 @@
-"""``manage.py shop_mishap``: somebody makes a mistake. For demos of how it is mended."""
+"""``manage.py shop_mishap``: simulates an operator's mistake, for demos of its repair."""
 
 from __future__ import annotations
 

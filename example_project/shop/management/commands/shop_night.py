@@ -1,6 +1,7 @@
-"""``manage.py shop_night``: what the shop gives to Spark every night. For cron.
+"""``manage.py shop_night``: the shop's nightly Spark work. For cron.
 
-Each step may be run again: what was done is known by its ids. So a night that broke off is mended by the same command.
+Each step may be repeated, because finished work is recognised by its ids. The same command therefore resumes a night
+that was interrupted.
 """
 
 from __future__ import annotations
@@ -94,6 +95,6 @@ class Command(BaseCommand):
         self.pipeline("purge")
 
     def pipeline(self, *arguments: str) -> None:
-        """One step. An error ends the night: the command that cron runs again goes on from there."""
+        """Run one step. An error ends the night; the next call of the command resumes there."""
         self.stdout.write(f"delayq_pipeline {arguments[0]}")
         call_command("delayq_pipeline", *arguments, stdout=self.stdout, stderr=self.stderr)

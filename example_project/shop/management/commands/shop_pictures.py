@@ -1,4 +1,4 @@
-"""``manage.py shop_pictures FOLDER``: what the history says, as a table, as pictures, and as one line of JSON."""
+"""``manage.py shop_pictures FOLDER``: the history as a table, as pictures, and as one line of JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps({**totals, "files": [str(file) for file in files]}))
 
     def fine(self, queue: str) -> list[pictures.Picture]:
-        """The pictures by the second, where the history lies in a folder of this machine."""
+        """Return the pictures by the second, if the history is in a folder of this machine."""
         root = conf().pipeline.root
         found = None if "://" in root else seconds.read(Path(root), queue, greet.name)
         return [] if found is None else pictures.by_the_second(found, greet.name)

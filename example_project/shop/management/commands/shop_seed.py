@@ -1,4 +1,4 @@
-"""``manage.py shop_seed``: fill the shelf and invite the customers. Running it again changes nothing."""
+"""``manage.py shop_seed``: create products and customers. Running it again changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``manage.py shop_summary``: what happened in the shop, counted."""
+"""``manage.py shop_summary``: counts of what happened in the shop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Command(BaseCommand):
         start = datetime.fromtimestamp(since, UTC)
         closed = Order.objects.filter(closed_at__gte=start)
         cancelled = closed.filter(status=Order.Status.CANCELLED)
-        # An order from before may have waited for a worker to be started; that is not lateness.
+        # An earlier order may have waited for a worker to be started; that is not lateness.
         fresh = cancelled.filter(expires_at__gte=start)
         late = [(order.closed_at - order.expires_at).total_seconds() for order in fresh if order.closed_at]
         payments = Payment.objects.filter(created_at__gte=start)

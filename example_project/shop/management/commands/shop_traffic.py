@@ -1,4 +1,4 @@
-"""``manage.py shop_traffic``: customers who order, and of whom some pay. It keeps a demo alive."""
+"""``manage.py shop_traffic``: simulated customers who place orders and pay for some of them, for demos."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         if not Product.objects.exists() or not Customer.objects.exists():
             raise CommandError("There is nothing to order. Run `manage.py shop_seed` first.")
         patience = conf.cancel_after().total_seconds()
-        payments: list[tuple[float, int]] = []  # (when, order) of those who will pay
+        payments: list[tuple[float, int]] = []  # (time, order) of the orders that will be paid
         placed = paid = 0
         next_order = time.monotonic()
         end = next_order + seconds
@@ -57,7 +57,7 @@ class Command(BaseCommand):
                 next_order = max(next_order + 1 / rate, now)
                 if order_id:
                     placed += 1
-                    # The first one is paid and the second is not, so that also a short demo shows both.
+                    # The first order is paid and the second is not, so that even a short demo shows both.
                     pays = placed == 1 or (placed != 2 and dice.random() < pay)
                     if pays:
                         heapq.heappush(payments, (now + patience * dice.uniform(0.1, 0.5), order_id))
