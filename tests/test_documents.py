@@ -22,6 +22,8 @@ FOR_CONTRIBUTORS = [
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 REFERENCE = re.compile(r"`([\w./-]+\.(?:py|lua|toml|md))(?:::([\w.]+))?`")
+#: the same in a diagram, where nothing stands in quotes
+BARE_REFERENCE = re.compile(r"(?<![`\w./-])([\w./-]+\.py)::([\w.]+)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
@@ -52,7 +54,7 @@ def is_defined(path: Path, name: str) -> bool:
 def missing_code(text: str) -> list[str]:
     """References to code that does not exist; paths are relative to the package or to the project."""
     missing = []
-    for path, name in REFERENCE.findall(text):
+    for path, name in REFERENCE.findall(text) + BARE_REFERENCE.findall(text):
         found = next((base / path for base in (PACKAGE, ROOT) if (base / path).is_file()), None)
         if "/" not in path and found is None:
             continue  # said of the file's own folder, or of any project
@@ -88,9 +90,9 @@ def broken_links(path: Path) -> list[str]:
 
 
 def test_a_missing_name_is_found() -> None:
-    text = "`core/queue.py::Queue.schedule` `core/queue.py::Queue.produce` `core/door.py` `core/lua/ack.lua` `tasks.py`"
+    text = "`core/queue.py::Queue.schedule` `core/queue.py::Queue.produce` `core/door.py` `core/lua/ack.lua` `tasks.py` worker/loop.py::Wheel"
 
-    assert missing_code(text) == ["core/queue.py::Queue.produce", "core/door.py"]
+    assert missing_code(text) == ["core/queue.py::Queue.produce", "core/door.py", "worker/loop.py::Wheel"]
 
 
 @pytest.mark.parametrize("path", FOR_CONTRIBUTORS, ids=lambda path: path.name)
