@@ -27,6 +27,7 @@ PARTS: Final = (
     "pyproject.toml",
     "README.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Makefile",
 )
 #: made by running the project; compiled modules of the original must not stand in for a changed source
