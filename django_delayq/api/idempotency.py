@@ -23,7 +23,8 @@ What is guaranteed:
   minutes a job that still waits is replaced by its like. One that has run, or is running, is stored and runs again,
   under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one lives.
 * Rows of durable jobs are written once for each request, whatever becomes of Redis: an entry in the inbox remembers the
-  request for ``INBOX["keep_days"]`` days.
+  request for ``INBOX["keep_days"]`` days. They are cancelled or moved once for each request, too: while durable jobs
+  are in use, each id of it has an entry in the inbox.
 * Reserving jobs again takes other jobs; the first ones come back when their leases end.
 """
 

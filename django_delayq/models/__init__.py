@@ -109,8 +109,9 @@ class OutboxJob(JobName):
 
 
 class InboxEntry(JobName):
-    """A generation whose effects are in this database (``@exactly_once``), or a request of the API whose durable jobs
-    were written into the outbox. Neither happens a second time."""
+    """A generation whose effects are in this database (``@exactly_once``), a request of the API whose durable jobs
+    were written into the outbox, or a job that such a request cancelled or moved (without a task: it had no rows). None
+    of these happens a second time."""
 
     key = models.UUIDField(_("key"), primary_key=True, editable=False)
     created_at = models.DateTimeField(_("done"), db_default=Now(), db_index=True)
