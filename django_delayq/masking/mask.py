@@ -180,7 +180,9 @@ class _Walk:
             return self._mask._texts.hide(text[:room]) + self._note(len(text) - room, "characters")
         if text[:1] in ("{", "["):
             try:
-                return json.dumps(_Walk(self._mask).value(json.loads(text), None, depth + 1), ensure_ascii=False)
+                shown = _Walk(self._mask).value(json.loads(text), None, depth + 1)
+                # Half of a surrogate pair is escaped again: no page, answer or terminal can encode it.
+                return json.dumps(shown, ensure_ascii=False).encode(errors="backslashreplace").decode()
             except (ValueError, RecursionError):
                 pass
         return self._mask._texts.hide(text)

@@ -89,6 +89,11 @@ def test_a_text_in_json_is_masked_as_the_value_that_it_is() -> None:
     assert json.loads(MASK.text(text)) == {"password": HIDDEN, "said": inner, "n": 1}
 
 
+@pytest.mark.parametrize("text", [r'["\ud800"]', r'{"\udfff": ["{\"a\": \"\\udc00\"}", "\ude00\ud83d", "é"]}'])
+def test_half_a_surrogate_pair_in_a_text_in_json_stays_escaped(text: str) -> None:
+    assert MASK.text(text).encode() == text.encode()
+
+
 # --- tracebacks
 
 
