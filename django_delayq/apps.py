@@ -20,6 +20,7 @@ class DelayQConfig(AppConfig):
 
     def ready(self) -> None:
         """Register checks and the types that jobs may carry, import the task modules of all installed apps."""
+        from . import checks  # noqa: F401  # registers itself
         from .runtime import tasks_setting
         from .settings import codec_types
         from .settings.conf import conf_or_defaults
