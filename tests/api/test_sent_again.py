@@ -35,7 +35,8 @@ def line(
     """The API's own line to Redis. Scripts are loaded, so that the next call is one command."""
     proxy = proxy_factory(str(redis_box.socket_path))
     queues = {"raw": {"kind": "pull"}, "wide": {"kind": "pull", "shards": 4}}
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": proxy.url, "QUEUES": queues}
+    patient = {"budget": 1}  # a busy machine must not leave durable jobs to the relay
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": proxy.url, "QUEUES": queues, "OUTBOX": patient}
     for path, job in ((ERRANDS, {"task": "errands.carry"}), (RAW, {"body": ""})):
         assert api.post(path, {**job, "id": "first"})[0] == 201
         assert api.post(path.replace("jobs", "cancel"), {"ids": ["first"]})[1]["counts"] == {"cancelled": 1}
@@ -144,6 +145,19 @@ def test_what_a_full_queue_refused_is_asked_for_anew(api: Caller, line: TcpProxy
         run_all(broker, "errands")
         assert api.post(ERRANDS, body, **headers)[0] in (200, 201)
     assert waiting(broker) == ["three"]
+
+
+def test_what_was_refused_beside_jobs_that_were_taken_is_answered_as_the_first_time(
+    api: Caller, sender: Sender, broker: Broker
+) -> None:
+    assert api.patch("v1/queues/errands", {"max_length": 1})[0] == 200
+    call = {"task": "errands.carry", "args": [MARK]}
+    sender.lose(ERRANDS, {"jobs": [{**call, "id": "one"}, {**call, "id": "two"}]})
+    run_all(broker, "errands")
+    assert [job["outcome"] for job in sender.again()[1]["results"]] == ["created", "full"]
+    assert waiting(broker) == []
+    assert api.post(ERRANDS, {"jobs": [{**call, "id": "two"}]}, **{"Idempotency-Key": "k2"})[0] == 200
+    assert waiting(broker) == ["two"]
 
 
 def test_durable_jobs_that_are_done_stay_so_when_others_of_their_request_are_sent_again(
