@@ -6,6 +6,7 @@ Whoever holds jobs works here, and the dispatcher; jobs are asked for by their i
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -25,6 +26,7 @@ from .records.frames import (
 )
 from .records.keys import Shard, number_of
 from .records.layout import Layout
+from .redis.link import last_sent
 from .requests import derived_request, new_request
 from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
@@ -46,7 +48,8 @@ class Batch:
 
     ``expired`` counts jobs that were taken out because they came too late to be of use. ``quarantine_due_ms`` is the
     time until the first job is due that waits for quarantine, below 0 when it is overdue; None when there is none, or
-    this call hands such jobs out itself.
+    this call hands such jobs out itself. ``sent_at`` (``time.monotonic()``) is when the request was sent, the last
+    time if it was sent again: the leases began no earlier.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -55,6 +58,7 @@ class Batch:
     now_ms: float = 0
     expired: int = 0
     quarantine_due_ms: float | None = None
+    sent_at: float = field(default_factory=time.monotonic)
 
     @property
     def taken(self) -> int:
@@ -126,10 +130,10 @@ class Shards:
             started: the holder has no heartbeat that could say later that a run has begun: it counts as begun now.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
         """
-        ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
+        ttr, began = b"" if ttr_ms is None else b"%d" % ttr_ms, time.monotonic()
         frame = self.call("reserve", number, worker.encode(), min(limit, CHUNK), ttr, b"1" if started else b"0", b"",
                            b"0", *_SERVED[which], request=request)  # fmt: skip
-        return self._batch(frame, number, worker)
+        return self._batch(frame, number, worker, last_sent(began))
 
     def settle_reserve(self, number: int, settlements: Sequence[Settlement], limit: int, *, worker: str,
                        request: bytes | None = None, which: Which = "all") -> tuple[list[bool], Batch]:  # fmt: skip
@@ -141,11 +145,11 @@ class Shards:
         acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
-        frame = b"".join(map(pack_settlement, acks))
+        frame, began = b"".join(map(pack_settlement, acks)), time.monotonic()
         answers, batch = self.call("ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which],
                                    request=request)  # fmt: skip
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
-        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker)
+        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker, last_sent(began))
 
     def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
         """Carries settlements out, each by its own verb (:class:`Settlement`).
@@ -200,7 +204,7 @@ class Shards:
                     answers[place] = _TOUCHED[letter]
         return answers
 
-    def _batch(self, frame: bytes, number: int, worker: str) -> Batch:
+    def _batch(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
         jobs, broken, now_us, next_due, quarantined = unpack_batch(frame, self.name, number, worker)
         if broken:
             self.broker.on_unreadable(broken)
@@ -216,7 +220,7 @@ class Shards:
             jobs = [job for job in jobs if job.id not in gone]
         wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
         until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
-        return Batch(jobs, broken, wait, now_us / 1000, len(late), until)
+        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at)
 
     # -- rules and leases --------------------------------------------------------------------------------------------
 
