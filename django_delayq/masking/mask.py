@@ -209,9 +209,11 @@ class _Walk:
 
 
 def whole_lines(text: str) -> str:
-    """Return a text whose beginning was cut off without its first line: a secret may have lost its name there."""
-    _, newline, rest = text.partition("\n")
-    return rest if newline else text
+    """Return a text whose beginning was cut off without its first line: a secret may have lost its name there.
+
+    Of a text that has no other line nothing is left.
+    """
+    return text.partition("\n")[2]
 
 
 def _cut_note(number: int, what: str) -> str:

@@ -122,6 +122,11 @@ def test_of_a_long_traceback_the_end_is_shown() -> None:
     assert shown == f"[cut: {MOST_CHARACTERS + 1:,} more characters]\nValueError: password={HIDDEN}"
 
 
+def test_of_a_traceback_with_one_long_line_nothing_is_shown() -> None:
+    text = "ValueError: password=" + "x" * MOST_CHARACTERS
+    assert MASK.traceback(text) == f"[cut: {len(text):,} more characters]\n"
+
+
 def test_all_of_a_value_together_has_the_same_limit() -> None:
     shown = MASK.value({"rows": ["z" * 1000] * 1000, "more": "y"})
     assert len(shown["rows"]) < 252 and shown["rows"][-1] == " [cut: 750 more items]"
