@@ -288,17 +288,37 @@ def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settle
     return Settlement(job, "ack", started_ms, run_ms, event=event)
 
 
-def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str = "failed", error_class: str = "",
-         error: bytes = b"", guard: str = "token", quarantine: bool = False,
-         own_crash: bool = False) -> Settlement:  # fmt: skip
+def fail(
+    job: Job,
+    started_ms: int,
+    run_ms: int,
+    *,
+    delay_ms: int,
+    outcome: str = "failed",
+    error_class: str = "",
+    error: bytes = b"",
+    guard: str = "token",
+    quarantine: bool = False,
+    own_crash: bool = False,
+) -> Settlement:
     """A counted attempt failed (outcome failed, timeout or crashed); it is due again after ``delay_ms``."""
-    return Settlement(job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine,
-                      own_crash, guard=guard)  # fmt: skip
+    return Settlement(
+        job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine, own_crash, guard=guard
+    )
 
 
-def release(job: Job, *, delay_ms: int | None = None, reason: str = "", quarantine: bool | None = None,
-            unclear: bool = False, guard: str = "token", event: bool = False, priority: int | None = None,
-            postpone: bool = False) -> Settlement:  # fmt: skip
+def release(
+    job: Job,
+    *,
+    delay_ms: int | None = None,
+    reason: str = "",
+    quarantine: bool | None = None,
+    unclear: bool = False,
+    guard: str = "token",
+    event: bool = False,
+    priority: int | None = None,
+    postpone: bool = False,
+) -> Settlement:
     """Give the job back without counting an attempt.
 
     Args:
@@ -307,12 +327,34 @@ def release(job: Job, *, delay_ms: int | None = None, reason: str = "", quaranti
         postpone: its run could not begin for this reason; the wait counts as lateness.
     """
     wanted = job.quarantined if quarantine is None else quarantine
-    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, quarantine=wanted, unclear=unclear,
-                      guard=guard, event=event, priority=priority, postpone=postpone)  # fmt: skip
+    return Settlement(
+        job,
+        "release",
+        0,
+        0,
+        delay_ms,
+        "released",
+        reason,
+        quarantine=wanted,
+        unclear=unclear,
+        guard=guard,
+        event=event,
+        priority=priority,
+        postpone=postpone,
+    )
 
 
-def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",
-         error: bytes = b"", guard: str = "token") -> Settlement:  # fmt: skip
+def bury(
+    job: Job,
+    started_ms: int,
+    run_ms: int,
+    *,
+    reason: str,
+    outcome: str = "buried",
+    error_class: str = "",
+    error: bytes = b"",
+    guard: str = "token",
+) -> Settlement:
     """Put the job into the morgue, where it waits for a person. ``reason``: exhausted, poison, buried, ..."""
     return Settlement(job, "bury", started_ms, run_ms, None, outcome, reason, error_class, error, guard=guard)
 

@@ -108,5 +108,15 @@ class Orphans:
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
     """Return the end of a run that its process took along; the job was acked before, so it never begins again."""
     record = record_of("Crashed", why)
-    return Settlement(job, "record", job.deadline_ms, max(0, int(now_ms) - job.deadline_ms), None, "crashed", why[:200],
-                      "Crashed", record, guard="expired")  # fmt: skip
+    return Settlement(
+        job,
+        "record",
+        job.deadline_ms,
+        max(0, int(now_ms) - job.deadline_ms),
+        None,
+        "crashed",
+        why[:200],
+        "Crashed",
+        record,
+        guard="expired",
+    )

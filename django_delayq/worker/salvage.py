@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool,
-             died_at: float) -> list[Settlement]:  # fmt: skip
+def verdicts(
+    jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool, died_at: float
+) -> list[Settlement]:
     """How each job of a dead child goes on.
 
     Args:
@@ -64,8 +65,16 @@ def _back(job: Job, policy: decision.Policy, reason: str) -> Settlement:
     return decision.give_back(job, policy, reason=reason[:200], event=True)
 
 
-def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], orphans: Orphans, why: str, *,
-            planned: bool, died_at: float) -> float:  # fmt: skip
+def salvage(
+    queues: Sequence[Queue],
+    worker: str,
+    marks: Sequence[Mark],
+    orphans: Orphans,
+    why: str,
+    *,
+    planned: bool,
+    died_at: float,
+) -> float:
     """Settle everything that ``worker``, who is dead, held in ``queues``.
 
     Returns:

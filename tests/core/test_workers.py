@@ -20,8 +20,10 @@ def stored(broker: Broker, said: bytes) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("said", "known"),
     [
-        (rb'{"host": "h\ud800", "jobs": [{"id": "\uDFFFx"}], "\ud8ff": 1}',
-         {"host": "h?", "jobs": [{"id": "?x"}], "?": 1}),
+        (
+            rb'{"host": "h\ud800", "jobs": [{"id": "\uDFFFx"}], "\ud8ff": 1}',
+            {"host": "h?", "jobs": [{"id": "?x"}], "?": 1},
+        ),
         (b'{"host": "\xed\xa0\x80"}', {"host": "?"}),
         (rb'{"host": "\ud83d\ude00 \u00e4"}', {"host": "\N{GRINNING FACE} ä"}),
         (b'{"threads": NaN, "running": -Infinity}', {"threads": None, "running": None}),
@@ -31,7 +33,7 @@ def stored(broker: Broker, said: bytes) -> dict[str, Any]:
         (b"[1]", {}),
         (b"", {}),
     ],
-)  # fmt: skip
+)
 def test_what_somebody_announced_is_plain_text_that_can_be_sent_on(
     broker: Broker, said: bytes, known: dict[str, Any]
 ) -> None:
