@@ -25,6 +25,7 @@ from .settings.conf import SETTING, Conf
 Place: TypeAlias = tuple[str, int]
 
 _SCHEMES: Final = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
+_VALKEY: Final = re.compile(r"\Avalkey")
 
 
 def shared_caches(config: Conf) -> Iterator[CheckMessage]:
@@ -77,7 +78,7 @@ def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
         if not url.startswith(_SCHEMES):
             continue
         try:
-            parts: Mapping[str, Any] = parse_url(url.replace("valkey", "redis", 1))
+            parts: Mapping[str, Any] = parse_url(_VALKEY.sub("redis", url))
         except ValueError:
             continue  # the cache itself will say it
         number = int(parts.get("db") or _number_in(options))

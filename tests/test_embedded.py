@@ -208,6 +208,47 @@ def test_a_folder_to_which_others_may_write_is_refused(folder: Path, mode: int) 
     assert os.listdir(folder) == []
 
 
+@pytest.mark.parametrize("mode", [0o707, 0o777, 0o2777])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_others_may_rename_is_refused(folder: Path, mode: int, there: bool) -> None:
+    parent = folder / "parent"
+    deep = parent / "a" / "redis"
+    (deep if there else parent).mkdir(mode=0o700, parents=True)
+    parent.chmod(mode)
+    with pytest.raises(Misconfigured, match=f"Other users may rename what lies in {parent}, .*chmod go-w {parent}"):
+        EmbeddedRedis(deep).start()
+    assert os.listdir(parent) == (["a"] if there else [])
+    assert not there or os.listdir(deep) == []
+
+
+def test_a_folder_behind_a_link_to_where_others_may_rename_is_refused(folder: Path) -> None:
+    parent = folder.parent / "parent"
+    (parent / "a").mkdir(parents=True)
+    parent.chmod(0o777)
+    folder.symlink_to(parent / "a")
+    with pytest.raises(Misconfigured, match=f"Other users may rename what lies in {parent}, "):
+        EmbeddedRedis(folder / "redis").start()
+    folder.unlink()
+
+
+def test_a_parent_with_the_sticky_bit_or_of_ones_own_group_is_fine(folder: Path) -> None:
+    parents = folder, folder / "own-group"
+    parents[1].mkdir(parents=True)
+    parents[0].chmod(0o1777)
+    parents[1].chmod(0o775)
+    with EmbeddedRedis(parents[1] / "redis") as server:
+        assert server.running
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another group")
+def test_a_folder_that_another_group_may_rename_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    os.chown(folder, -1, 12345)
+    folder.chmod(0o775)
+    with pytest.raises(Misconfigured, match=f"Other users may rename what lies in {folder}, "):
+        EmbeddedRedis(folder / "redis").start()
+
+
 def test_a_folder_that_is_a_link_is_refused(folder: Path) -> None:
     victim = folder.parent / "victim"
     victim.mkdir(mode=0o700)

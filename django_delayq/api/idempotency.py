@@ -17,13 +17,15 @@ What is guaranteed:
 * The request ids of the calls to Redis that put jobs in, end them, or cancel, move, kick or discard them by their ids
   follow from the user, the key, the request and the place in it. So a request that is carried out once more, after a
   503 or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or
-  100,000 calls of a shard, whichever ends first, and not if Redis loses its data. Jobs that were refused because the
-  queue was full or paused are tried again. Of ends, those are recognised that all had the same outcome.
+  100,000 calls of a shard, whichever ends first, and not if Redis loses its data. Where a call puts none of its jobs in
+  because the queue is full or paused, they are tried again. Where it puts in some, its refusals are a part of its first
+  reply: a new request is needed for these. Of ends, those are recognised that all had the same outcome.
 * The ids of produced jobs that have none, and the keys of their generations, follow from the same. So after those two
   minutes a job that still waits is replaced by its like. One that has run, or is running, is stored and runs again,
   under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one lives.
 * Rows of durable jobs are written once for each request, whatever becomes of Redis: an entry in the inbox remembers the
-  request for ``INBOX["keep_days"]`` days.
+  request for ``INBOX["keep_days"]`` days. They are cancelled or moved once for each request, too: while durable jobs
+  are in use, each id of it has an entry in the inbox.
 * Reserving jobs again takes other jobs; the first ones come back when their leases end.
 """
 

@@ -8,6 +8,7 @@ the client library may repeat it after a lost reply: the repeated call gets the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
@@ -19,6 +20,7 @@ from .operations.resharding import Patience
 from .records import layout as layouts
 from .records.frames import bad_id, pack_deadline, pack_generation, pack_known, pack_new
 from .records.keys import MAX_SHARDS, number_of
+from .redis.link import last_sent
 from .redis.scripts import clear_errors
 from .requests import new_request, request_for
 from .sending.chunks import CHUNK, MOVED, ChunkSender
@@ -290,6 +292,7 @@ class Queue(Shards):
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
 
         def ask(number: int) -> Batch | None:
+            began = time.monotonic()
             frame = self.call(
                 "reserve",
                 number,
@@ -300,7 +303,7 @@ class Queue(Shards):
                 ident.encode(),
                 b"1" if early else b"0",
             )
-            return None if frame == MOVED_REPLY else self._batch(frame, number, worker)
+            return None if frame == MOVED_REPLY else self._batch(frame, number, worker, last_sent(began))
 
         return self.visit(ident, ask) or Batch()
 

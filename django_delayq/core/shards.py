@@ -6,6 +6,7 @@ Used by workers and by the dispatcher; operations that name a job by its id are 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -25,6 +26,7 @@ from .records.frames import (
 )
 from .records.keys import Shard, number_of
 from .records.layout import Layout
+from .redis.link import last_sent
 from .requests import derived_request, new_request
 from .sending.chunks import CHUNK
 from .settled import MOST_MARKS, Mark, pack_marks, unpack_marks
@@ -47,6 +49,8 @@ class Batch:
     ``next_due_ms`` is the time until the shard's next due job: None = no job waits. ``expired`` counts jobs that were
     removed because they came too late to be of use. ``quarantine_due_ms`` is the time until the first job that waits
     for quarantine is due, below 0 when it is overdue; None if there is none, or if this call itself returns such jobs.
+    ``sent_at`` (``time.monotonic()``) is when the request was sent, for the last time if it was sent again: the leases
+    began no earlier.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -55,6 +59,7 @@ class Batch:
     now_ms: float = 0
     expired: int = 0
     quarantine_due_ms: float | None = None
+    sent_at: float = field(default_factory=time.monotonic)
 
     @property
     def taken(self) -> int:
@@ -137,7 +142,7 @@ class Shards:
             started: the holder has no heartbeat to report later starts: the attempts count as begun now.
             which: also the jobs that wait for quarantine (all), only the others, or only those.
         """
-        ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
+        ttr, began = b"" if ttr_ms is None else b"%d" % ttr_ms, time.monotonic()
         frame = self.call(
             "reserve",
             number,
@@ -150,7 +155,7 @@ class Shards:
             *_SERVED[which],
             request=request,
         )
-        return self._batch(frame, number, worker)
+        return self._batch(frame, number, worker, last_sent(began))
 
     def settle_reserve(
         self,
@@ -170,12 +175,12 @@ class Shards:
         acks = [s for s in settlements if s.verb == "ack"][:CHUNK]
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
-        frame = b"".join(map(pack_settlement, acks))
+        frame, began = b"".join(map(pack_settlement, acks)), time.monotonic()
         answers, batch = self.call(
             "ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which], request=request
         )
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
-        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker)
+        return [counted[id(s)] for s in settlements], self._batch(batch, number, worker, last_sent(began))
 
     def settle(self, settlements: Sequence[Settlement], *, seed: bytes | None = None) -> list[bool]:
         """Apply settlements, each by its own verb (:class:`Settlement`).
@@ -233,7 +238,7 @@ class Shards:
                     answers[place] = _TOUCHED[letter]
         return answers
 
-    def _batch(self, frame: bytes, number: int, worker: str) -> Batch:
+    def _batch(self, frame: bytes, number: int, worker: str, sent_at: float) -> Batch:
         jobs, broken, now_us, next_due, quarantined = unpack_batch(frame, self.name, number, worker)
         if broken:
             self.broker.on_unreadable(broken)
@@ -258,7 +263,7 @@ class Shards:
             jobs = [job for job in jobs if job.id not in gone]
         wait = None if next_due < 0 else max(0.0, next_due // 1000 - now_us / 1000)
         until = None if quarantined < 0 else quarantined // 1000 - now_us / 1000
-        return Batch(jobs, broken, wait, now_us / 1000, len(late), until)
+        return Batch(jobs, broken, wait, now_us / 1000, len(late), until, sent_at)
 
     # -- rules and leases --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """The private folder of an embedded server: data, log, locks, socket, password.
 
 A process that may run as root writes here, and the data hold the arguments of all jobs. So the folder has to belong to
-this user and be closed to all others; nothing of a folder that others could write is trusted.
+this user and be closed to all others; nothing of a folder that others could write is trusted. Others may not write to
+any of its parents either, unless the sticky bit protects what lies there: they could put a folder of theirs in its
+place. The process's own group counts as this user: where each user has a group, folders are often open to it.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def prepare(directory: Path) -> None:
         Misconfigured: it cannot be made, or is not safe to use; the message says what to do.
     """
     try:
+        _check_parents(directory)  # before anything is made there
         _make(directory)
         check(directory)
     except OSError as error:
@@ -65,13 +68,38 @@ def _make(directory: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def _check_parents(directory: Path) -> None:
+    """Return if no other user can rename the folder, or a parent of it; parents that are missing will be this user's.
+
+    Raises:
+        Misconfigured: somebody can; it says what to do.
+        OSError: a parent cannot be looked at.
+    """
+    plain = Path(os.path.abspath(directory))
+    real = Path(os.path.realpath(plain.parent))
+    for parent in sorted({*plain.parents, real, *real.parents}):
+        try:
+            found = parent.stat()
+        except FileNotFoundError:
+            continue
+        others = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
+        if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
+            raise Misconfigured(
+                f"Other users may rename what lies in {parent}, so they could put a folder of theirs in the place of "
+                f"{directory}, the folder of the embedded Redis. Close it: chmod go-w {parent} (or chmod +t {parent}, "
+                f"if all have to write there). {_ADVICE}"
+            )
+
+
 def check(directory: Path) -> None:
     """Return if the folder is this user's alone; one that others may read is closed to them.
 
     Raises:
-        Misconfigured: it is another user's, others could write to it, or it holds other files; it says what to do.
+        Misconfigured: it is another user's, others could write to it or rename it, or it holds other files; it says
+            what to do.
         OSError: it cannot be looked at.
     """
+    _check_parents(directory)
     found = directory.lstat()
     if stat.S_ISLNK(found.st_mode):
         raise Misconfigured(

@@ -180,7 +180,9 @@ class _Walk:
             return self._mask._texts.hide(text[:room]) + self._note(len(text) - room, "characters")
         if text[:1] in ("{", "["):
             try:
-                return json.dumps(_Walk(self._mask).value(json.loads(text), None, depth + 1), ensure_ascii=False)
+                shown = _Walk(self._mask).value(json.loads(text), None, depth + 1)
+                # Half of a surrogate pair is escaped again: no page, answer or terminal can encode it.
+                return json.dumps(shown, ensure_ascii=False).encode(errors="backslashreplace").decode()
             except (ValueError, RecursionError):
                 pass
         return self._mask._texts.hide(text)
@@ -207,9 +209,11 @@ class _Walk:
 
 
 def whole_lines(text: str) -> str:
-    """Return a text whose beginning was cut off without its first line: a secret may have lost its name there."""
-    _, newline, rest = text.partition("\n")
-    return rest if newline else text
+    """Return a text whose beginning was cut off without its first line: a secret may have lost its name there.
+
+    Of a text that has no other line nothing is left.
+    """
+    return text.partition("\n")[2]
 
 
 def _cut_note(number: int, what: str) -> str:

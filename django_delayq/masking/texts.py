@@ -16,15 +16,22 @@ Spans: TypeAlias = Iterator[tuple[int, int]]
 HIDDEN: Final = "••••••"
 
 _URL_PASSWORD: Final = re.compile(r"://[^\s:/@]*+:(?P<secret>(?:[^\s/@]++@)*[^\s/@]++)@")
-_BEARER: Final = re.compile(r"\b[Bb]earer\s++(?=[A-Za-z_.~+/-]*+\d)(?P<secret>[\w.~+/-]{16,}+=*+)")
+#: the password of a URL may hold slashes, too; what looks like a port in their place is one
+_URL_USER: Final = re.compile(r"://(?!\[)[^\s:/@]*+:(?!\d{1,5}+[/?#,;])")
+_URL_END: Final = re.compile(r"""[\s"'`<>]""")
+_URL_CHARS: Final = 256
+#: a token has a digit, or is longer than most words
+_BEARER: Final = re.compile(
+    r"\bbearer\s++(?P<secret>(?=[A-Za-z_.~+/-]*+\d)[\w.~+/-]{16,}+=*+|[\w.~+/-]{24,}+=*+)", re.IGNORECASE
+)
 _JWT: Final = re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{8,}+(?:\.[\w-]*+){2,4}+)")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>(?:[^-]++|-(?!----END))++)")
-#: a text that is there wherever the pattern fits, and the pattern
+#: a text that is there in small letters wherever the pattern fits, and the pattern
 _SHAPES: Final = (
     ("://", _URL_PASSWORD),
     ("earer", _BEARER),
-    ("eyJ", _JWT),
-    ("PRIVATE KEY-----", _PRIVATE_KEY),
+    ("eyj", _JWT),
+    ("private key-----", _PRIVATE_KEY),
 )
 
 #: ``password=``, ``"password": ``, ``user[password]=``, ``password: str = ``, ``:password => ``
@@ -67,7 +74,7 @@ _PROSE: Final = "and are as at by can for from has in is may must needs not of o
 _PROSE_WORDS: Final = frozenset(_PROSE.split())
 
 #: something of this is in every text that holds a secret
-_HINT: Final = re.compile(r"[-=:(]|earer|eyJ|' for key '")
+_HINT: Final = re.compile(r"[-=:(]|(?i:earer)|eyJ|' for key '")
 _COLUMNS_END: Final = ")=("
 _COLUMNS_CHARS: Final = 300
 _COLUMN: Final = re.compile(r"[\w-]++")
@@ -181,10 +188,24 @@ class _Values:
 
 def _shapes(text: str) -> Spans:
     """Find what is a secret by its shape, whatever its name."""
+    small = text.lower()
     for needed, pattern in _SHAPES:
-        if needed in text:
+        if needed in small:
             for found in pattern.finditer(text):
                 yield found.span("secret")
+    yield from _urls(text)
+
+
+def _urls(text: str) -> Spans:
+    """Find passwords of URLs that hold a slash: all up to the last @ of a URL's beginning."""
+    for user in _URL_USER.finditer(text):
+        start = user.end()
+        next_url = text.find("://", start)
+        end = min(start + _URL_CHARS, len(text) if next_url < 0 else next_url)
+        stop = _URL_END.search(text, start, end)
+        last = text.rfind("@", start, end if stop is None else stop.start())
+        if last > start:
+            yield start, last
 
 
 def _rows(text: str) -> Spans:

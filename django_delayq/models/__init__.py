@@ -113,9 +113,10 @@ class OutboxJob(JobName):
 
 
 class InboxEntry(JobName):
-    """Generation whose effects are in this database (``@exactly_once``), or an API request that created durable jobs.
+    """Generation whose effects are in this database (``@exactly_once``), or what a keyed request of the API has done.
 
-    The entry keeps the effects, or the request, from being repeated.
+    Such a request created durable jobs, or cancelled or moved a job (without a task: it had no rows). The entry keeps
+    the effects, or the request, from being repeated.
     """
 
     key = models.UUIDField(_("key"), primary_key=True, editable=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, IntegrityError, transaction
 
 from ..core.errors import DelayQError, IdTaken, QueueUnavailable
 from ..core.job import Generation
@@ -49,7 +49,8 @@ class Target:
         task: the task, if it was given; ``task_name`` is the name that it must have, "" = any.
         using: the database whose transaction is waited for.
         durable: it is known to have a row.
-        request: the request id of the call to Redis, if it is not a new one.
+        request: the request id of the call to Redis, if it is not a new one. Its rows are changed once for it: an inbox
+            entry remembers that, with the task of the rows; "" = there were none.
         handle: what names it, if not its id alone.
         found: keys of its rows, and whether they were not sent yet.
     """
@@ -82,11 +83,35 @@ class Target:
     def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
         """Changes its rows, if it has any; whether it has."""
         if self.durable or door.in_use(self.alias, self.queue, self.task):
-            there = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
-            self.found = rows.look(there)
-            if self.found:
-                change(there.filter(key__in=list(self.found)))
+            if self.request is None:
+                self._change(change)
+            else:
+                self._change_once(uuid.UUID(bytes=self.request), change)
         return bool(self.found)
+
+    def _change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> str:
+        """Change its rows and return their task; "" = there are none."""
+        there = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
+        self.found = rows.look(there)
+        if not self.found:
+            return ""
+        mine = there.filter(key__in=list(self.found))
+        task = "" if self.request is None else mine.values_list("task", flat=True).first() or ""
+        change(mine)
+        return task
+
+    def _change_once(self, key: uuid.UUID, change: Callable[[QuerySet[OutboxJob]], None]) -> None:
+        from ..models import InboxEntry  # the models are not there yet when task modules are imported
+
+        try:
+            with transaction.atomic(using=self.alias):
+                task = self._change(change)
+                entry = InboxEntry(key=key, queue=self.queue, job_id=self.id, task=task)
+                entry.save(using=self.alias, force_insert=True)
+        except IntegrityError:
+            self.found = {}
+            if not InboxEntry.objects.using(self.alias).filter(pk=key).exists():
+                raise
 
     def what(self, verb: str) -> What:
         """For the log."""
@@ -103,7 +128,7 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
         if live is None:
             return ""
         if not target.found:
-            return live.cancel(target.id, task=target.task_name, generation=target.generation)
+            return live.cancel(target.id, task=target.task_name, generation=target.generation, request=target.request)
         # Who sleeps from here on must not cancel what is scheduled under this id later.
         until = swift.deadline(broker, lambda: rows.claim_cancelled(target.alias, token, list(target.found)))
         answer = live.cancel(

@@ -24,6 +24,7 @@ from . import ends
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
+    from ..core.shards import Batch
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
@@ -51,7 +52,7 @@ class HeldJob:
         lost: the lease is known to be lost.
     """
 
-    def __init__(self, queue: Queue, job: Job, *, taken_ms: float, ttr_ms: int) -> None:
+    def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int) -> None:
         self.id = job.id
         self.queue = queue.name
         self.task = job.task
@@ -60,12 +61,12 @@ class HeldJob:
         self._live = queue
         self._job = job
         self._ttr_ms = ttr_ms
-        self._taken_ms = taken_ms
+        self._taken_ms = batch.now_ms
         self._began = time.monotonic()
-        self._deadline_ms = taken_ms + ttr_ms
-        # The same moment on this machine's clock, counted from the answer: a reserve that is sent again, be it after
-        # minutes without Redis, begins the lease anew.
-        self._ends_at = self._began + ttr_ms / 1000
+        self._deadline_ms = batch.now_ms + ttr_ms
+        # The same moment on this machine's clock, or an earlier one: the answer may have been long on its way. A
+        # reserve that is sent again, be it after minutes without Redis, begins the lease anew.
+        self._ends_at = batch.sent_at + ttr_ms / 1000
         self._policy = decision.policy_of(registry.get(job.task), job)
         self._ending = threading.Lock()
         self._ended = False
@@ -157,7 +158,7 @@ class HeldJob:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the lease ends, as far as this process knows; 0 when it is over, or the job has ended."""
+        """Seconds until the lease ends, counted from the request for it; 0 = it may be over, or the job has ended."""
         return 0.0 if self._ended or self.lost else max(0.0, self._ends_at - time.monotonic())
 
     @property

@@ -95,7 +95,7 @@ class Queue:
         for queue in hub().open(self.names):
             batch = queue.reserve_id(ident, worker=worker, ttr_ms=ttr_ms, started=True, early=early)
             for job in batch.jobs:
-                held = HeldJob(queue, job, taken_ms=batch.now_ms, ttr_ms=ttr_ms)
+                held = HeldJob(queue, job, batch, ttr_ms=ttr_ms)
                 return self._keep([held])[0]
         return None
 

@@ -161,7 +161,7 @@ class Search:
             self.hub.unanswered(question)
             raise
         self.hub.answered(question, batch.next_due_ms, batch.taken)
-        return [HeldJob(place.queue, job, taken_ms=batch.now_ms, ttr_ms=ttr_ms) for job in batch.jobs]
+        return [HeldJob(place.queue, job, batch, ttr_ms=ttr_ms) for job in batch.jobs]
 
     def _reserve(self, place: Place, room: int) -> Batch:
         terms = self._terms

@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
+from django_delayq import schedule
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job, NewJob, ack
 from django_delayq.models import OutboxJob
+from django_delayq.outbox.verbs import Target
 
 from ..support.redis_box import RedisBox
 from ..support.tcp_proxy import TcpProxy
 from .conftest import Caller
-from .errands import bury, carry, put, waiting
+from .errands import bury, carry, keep, keys_of, live, put, waiting
 
 pytestmark = pytest.mark.one_server("the line is that to one server")
 MARK = "bytes-that-no-other-command-has"
@@ -32,7 +35,8 @@ def line(
     """The API's own line to Redis. Scripts are loaded, so that the next call is one command."""
     proxy = proxy_factory(str(redis_box.socket_path))
     queues = {"raw": {"kind": "pull"}, "wide": {"kind": "pull", "shards": 4}}
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": proxy.url, "QUEUES": queues}
+    patient = {"budget": 1}  # a busy machine must not leave durable jobs to the relay
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": proxy.url, "QUEUES": queues, "OUTBOX": patient}
     for path, job in ((ERRANDS, {"task": "errands.carry"}), (RAW, {"body": ""})):
         assert api.post(path, {**job, "id": "first"})[0] == 201
         assert api.post(path.replace("jobs", "cancel"), {"ids": ["first"]})[1]["counts"] == {"cancelled": 1}
@@ -146,6 +150,19 @@ def test_what_a_full_queue_refused_is_asked_for_anew(api: Caller, line: TcpProxy
     assert waiting(broker) == ["three"]
 
 
+def test_what_was_refused_beside_jobs_that_were_taken_is_answered_as_the_first_time(
+    api: Caller, sender: Sender, broker: Broker
+) -> None:
+    assert api.patch("v1/queues/errands", {"max_length": 1})[0] == 200
+    call = {"task": "errands.carry", "args": [MARK]}
+    sender.lose(ERRANDS, {"jobs": [{**call, "id": "one"}, {**call, "id": "two"}]})
+    run_all(broker, "errands")
+    assert [job["outcome"] for job in sender.again()[1]["results"]] == ["created", "full"]
+    assert waiting(broker) == []
+    assert api.post(ERRANDS, {"jobs": [{**call, "id": "two"}]}, **{"Idempotency-Key": "k2"})[0] == 200
+    assert waiting(broker) == ["two"]
+
+
 def test_durable_jobs_that_are_done_stay_so_when_others_of_their_request_are_sent_again(
     sender: Sender, broker: Broker
 ) -> None:
@@ -185,6 +202,88 @@ def test_a_job_is_moved_once(verb: str, more: dict[str, Any], api: Caller, sende
     view = broker.inspector.get("errands", MARK)
     assert view is not None
     assert 590_000 < view.due_ms - broker.now_ms() <= 600_000
+
+
+VERBS = [("cancel", {}, "cancelled"), ("reschedule", {"delay": 3600}, "moved"), ("run-now", {}, "moved")]
+
+
+def rows() -> list[tuple[str, int]]:
+    """State and due time of the rows of d1."""
+    found = OutboxJob.objects.filter(job_id="d1").exclude(state="cancelled")
+    return [(row.state, row.expected_ms) for row in found]
+
+
+@pytest.mark.parametrize(("verb", "more", "outcome"), VERBS)
+def test_rows_of_a_later_durable_job_are_left_alone(
+    verb: str, more: dict[str, Any], outcome: str, transactional_db: None, api: Caller, sender: Sender, broker: Broker
+) -> None:
+    load(api, verb, more)
+    schedule(keep, 1, id="d1", delay=60)
+    put(broker, carry, id=MARK, delay=60)
+    sender.lose(f"v1/queues/errands/{verb}", {"ids": ["d1", MARK], **more})
+    broker.queue("errands").cancel("d1")
+    schedule(keep, 2, id="d1", delay=600)
+    before = rows()
+    status, answer = sender.again()
+    assert (status, answer["counts"]) == (200, {outcome: 2})
+    assert rows() == before
+    assert abs(live(broker, "d1").due_ms - before[-1][1]) < 1000
+
+
+@pytest.mark.parametrize(("verb", "more", "outcome"), VERBS)
+def test_rows_of_a_durable_job_that_took_the_id_of_another_one_are_left_alone(
+    verb: str, more: dict[str, Any], outcome: str, transactional_db: None, api: Caller, sender: Sender, broker: Broker
+) -> None:
+    load(api, verb, more)
+    for ident in ("d1", MARK):
+        put(broker, carry, id=ident, delay=60)
+    sender.lose(f"v1/queues/errands/{verb}", {"ids": ["d1", MARK], **more})
+    broker.queue("errands").cancel("d1")
+    schedule(keep, 2, id="d1", delay=600)
+    before = rows()
+    assert sender.again()[1]["counts"] == {outcome: 2}
+    assert rows() == before
+    assert abs(live(broker, "d1").due_ms - before[-1][1]) < 1000
+
+
+@pytest.mark.parametrize(("verb", "more", "outcome"), VERBS)
+def test_what_redis_does_not_remember_is_not_done_to_a_later_durable_job(
+    verb: str, more: dict[str, Any], outcome: str, transactional_db: None, api: Caller, sender: Sender, broker: Broker
+) -> None:
+    load(api, verb, more)
+    schedule(keep, 1, id="d1", delay=60)
+    put(broker, carry, id=MARK, delay=60)
+    sender.lose(f"v1/queues/errands/{verb}", {"ids": ["d1", MARK], **more})
+    broker.queue("errands").cancel("d1")
+    broker.client.delete(*[key for key in keys_of(broker) if key.endswith((b":reply", b":window"))])
+    schedule(keep, 2, id="d1", delay=600)
+    before = rows()
+    assert sender.again()[1]["results"][0] == {"id": "d1", "outcome": "outbox"}
+    assert rows() == before
+    assert abs(live(broker, "d1").due_ms - before[-1][1]) < 1000
+
+
+def test_a_durable_job_whose_rows_could_not_be_changed_at_first_is_cancelled_the_second_time(
+    transactional_db: None, api: Caller, sender: Sender, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(api, "cancel", {})
+    for ident in ("d1", "d2"):
+        schedule(keep, 1, id=ident, delay=60)
+    request = "v1/queues/errands/cancel", {"ids": ["d1", "d2"]}
+    change, changed = Target.change, []
+
+    def once(self: Target, how: Any) -> bool:
+        if changed:
+            raise OperationalError("the database is away")
+        changed.append(self.id)
+        return change(self, how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Target, "change", once)
+        assert api.post(*request, **{"Idempotency-Key": "k1"})[0] == 503
+    assert (changed, waiting(broker)) == (["d1"], ["d2"])
+    assert api.post(*request, **{"Idempotency-Key": "k1"})[1]["counts"] == {"cancelled": 2}
+    assert waiting(broker) == []
 
 
 @pytest.mark.parametrize(("verb", "outcome"), [("kick", "kicked"), ("discard", "discarded")])

@@ -51,6 +51,10 @@ SAME: list[tuple[Any, dict[str, Any]]] = [
     ),
     ("redis://a/2", {"BACKEND": "shop.caches.OwnRedisCache", "LOCATION": "redis://a/2"}),
     ("redis://a/2", {"BACKEND": "django_valkey.cache.ValkeyCache", "LOCATION": "valkey://a/2"}),
+    ("redis://a/2", {"BACKEND": "django_valkey.cache.ValkeyCache", "LOCATION": "valkeys://a/2"}),
+    ("redis://valkey:6379/0", {"BACKEND": DJANGO, "LOCATION": "redis://valkey:6379/0"}),
+    ("redis://valkey/0", {"BACKEND": "django_valkey.cache.ValkeyCache", "LOCATION": "valkey://valkey/0"}),
+    ("unix:///run/valkey/valkey.sock", {"BACKEND": DJANGO_REDIS, "LOCATION": "unix:///run/valkey/valkey.sock?db=0"}),
 ]
 ANOTHER: list[tuple[Any, dict[str, Any]]] = [
     ("redis://localhost:6379/0", {"BACKEND": DJANGO, "LOCATION": "redis://localhost:6379/1"}),

@@ -114,6 +114,42 @@ def test_after_an_outage_longer_than_the_lease_a_job_is_held_for_its_whole_lease
         assert job.ack()
 
 
+@pytest.mark.parametrize("by_id", [False, True], ids=["the first one", "by its id"])
+def test_the_lease_of_a_job_whose_answer_was_long_on_its_way_is_counted_from_the_request(
+    by_id: bool, proxy: TcpProxy, beside: Callable[[int, int], None]
+) -> None:
+    beside(0, 1)
+    (ident,) = [view.id for view in Queue("wide").peek()]
+    queue = Queue("wide")
+    proxy.delay(0.3)  # in each direction
+    job = queue.reserve_id(ident, ttr=60) if by_id else queue.reserve(ttr=60)[0]
+    assert job is not None
+    assert 58 < job.seconds_left < 59.5
+    proxy.passing()
+    assert job.touch() and job.seconds_left > 59.5
+
+
+def test_the_lease_of_a_reserve_that_is_sent_again_is_counted_from_the_last_request(
+    proxy: TcpProxy, beside: Callable[[int, int], None], settings: Any
+) -> None:
+    redis = {"URL": proxy.url, "RETRIES": 5}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis}
+    connections.close_broker()
+    beside(0, 1)
+    assert Queue("wide").peek()
+    outage = 0.6
+    proxy.cut_after_request(when=lambda request: shard_of(request) == 0)
+    with ThreadPoolExecutor(1) as team:
+        jobs = team.submit(reserve, 1, ttr=outage - 0.1)
+        wait_until(lambda: proxy.cuts_done, what="the lost answer")
+        proxy.refuse()
+        time.sleep(outage)
+        proxy.passing()
+        (job,) = jobs.result(PATIENCE)
+        assert job.seconds_left > 0
+        assert job.ack()
+
+
 def test_while_redis_stands_still_a_lease_does_not_run(
     proxy: TcpProxy, beside: Callable[[int, int], None], redis_box: RedisBox
 ) -> None:
@@ -133,5 +169,7 @@ def test_while_redis_stands_still_a_lease_does_not_run(
         time.sleep(outage)
         redis_box.resume()
         (job,) = jobs.result(PATIENCE)
+        assert job.seconds_left == 0, "the answer may have been late on its way as well"
+        assert job.touch()
         assert job.seconds_left > 0
         assert job.ack()

@@ -15,11 +15,17 @@ SHOWN = [
     ("redis://user:hunter2@host:6379/0 refused", "redis://user:●@host:6379/0 refused"),
     ("postgres://u:p@ss@host/db", "postgres://u:●@host/db"),
     ("redis://:hunter2@host", "redis://:●@host"),
+    ("postgres://u:p/w@host/db", "postgres://u:●@host/db"),
+    ("postgres://u:p@s/w:0@host/db?x=1, then a@b", "postgres://u:●@host/db?x=1, then a@b"),
+    ("DSN 'postgres://u:/p?w#@host/db' of 'ada@host'", "DSN 'postgres://u:●@host/db' of 'ada@host'"),
+    ("redis://a:6379,redis://u:p/w@b:6379/0", "redis://a:6379,redis://u:●@b:6379/0"),
     ("401 for token=abc123&user=5", "401 for token=●&user=5"),
     ("user[password]=abc&token[]=def&n=1", "user[password]=●&token[]=●&n=1"),
     ("Authorization: Bearer eyJhbGci.x-y", "Authorization: Bearer ●"),
     ("Authorization: Negotiate abc, then", "Authorization: Negotiate ●, then"),
     ("the header was Bearer 0123456789abcdef0123", "the header was Bearer ●"),
+    ("the header was BEARER 0123456789abcdef0123", "the header was BEARER ●"),
+    ("the header was bEarer abcdefghijklmnopqrstuvwx==", "the header was bEarer ●"),
     ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def here", "got ● here"),
     ("password = 'a b c', try again", "password = ●, try again"),
     ('password="ab\\"cd" refused', "password=● refused"),
@@ -57,10 +63,12 @@ USEFUL = [
     "nothing to hide: 5 = five",
     "https://host/path?x=1",
     "http://localhost:8000/users/ada@example.org",
+    "http://[::1]:8000/users/ada@example.org",
+    "amqp://a:5672,b:5672/users/ada@example.org",
     "passenger=Ada compass: north bypass=1 author=Bob",
     "token_count=5 max_tokens=100 token_type=access password_changed_at=2026-11-21",
     "password=None secret=False token=''",
-    "the bearer of bad news: bearer instruments",
+    "the bearer of bad news: bearer instruments, BEARER RESPONSIBILITIES",
     "--token is required",
     "the following arguments are required: --token",
     "UNIQUE constraint failed: shop_user.token",
@@ -87,6 +95,11 @@ def test_a_text_in_json_is_masked_as_the_value_that_it_is() -> None:
     text = '{"password": "x", "said": "{\\"token\\": \\"y\\"}", "n": 1}'
     inner = json.dumps({"token": HIDDEN}, ensure_ascii=False)
     assert json.loads(MASK.text(text)) == {"password": HIDDEN, "said": inner, "n": 1}
+
+
+@pytest.mark.parametrize("text", [r'["\ud800"]', r'{"\udfff": ["{\"a\": \"\\udc00\"}", "\ude00\ud83d", "é"]}'])
+def test_half_a_surrogate_pair_in_a_text_in_json_stays_escaped(text: str) -> None:
+    assert MASK.text(text).encode() == text.encode()
 
 
 # --- tracebacks

@@ -75,7 +75,8 @@ count('refused', refused)
 if idle + refused == n then
   -- Not remembered, since nothing was changed. An old shard is asked before each new id goes elsewhere, and its v can only
   -- be the same again; what is known stays known while its sender may send it again, and what is late does not get earlier.
-  -- What was full or paused may have room when a caller sends the same request again.
+  -- What was full or paused may have room when a caller sends the same request again; but where some of a call were put
+  -- in its whole reply is remembered, the refusals included.
   if refused > 0 then
     keep_clock()
   end

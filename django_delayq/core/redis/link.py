@@ -52,6 +52,7 @@ def end_of(max_age: float | None) -> float:
 
 class _Thread(threading.local):
     until: float | None = None
+    sent_at = -math.inf
 
 
 _thread: Final = _Thread()
@@ -75,6 +76,14 @@ def within(until: float | None) -> Iterator[None]:
 def deadline_of_thread() -> float | None:
     """Return the deadline set by :func:`within` for this thread."""
     return _thread.until
+
+
+def last_sent(since: float) -> float:
+    """Return when (monotonic) this thread last began to send something; ``since`` if it has sent nothing since then.
+
+    Of a call that was just made it is the beginning of the attempt that was answered.
+    """
+    return max(since, _thread.sent_at)
 
 
 class CallRetry(Retry):
@@ -175,6 +184,7 @@ class Link(_Base):
             self.connect()
         if self._limited:
             self._limit_socket()
+        _thread.sent_at = time.monotonic()
         super().send_packed_command(command, check_health)
 
     # --- for packed calls
