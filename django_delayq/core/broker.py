@@ -239,7 +239,8 @@ class Broker:
             False when there is no such queue.
 
         Raises:
-            QueueNotEmpty: it holds jobs, or graves in its morgue.
+            QueueNotEmpty: it holds jobs, graves in its morgue, marks of durable jobs, or open runs of jobs that were
+                acked before they began.
         """
         gone = self.epochs.delete(name, force=force)
         if gone:

@@ -103,7 +103,7 @@ def stats(shard: Shard, *offsets: int) -> list[Any]:
     answer: list[Any] = [
         shard.now_ms, ready, len(waiting) - ready, len(lives) - len(waiting), sum(1 for live in lives if live.gate),
         sum(1 for live in lives if live.failures), len(shard.graves), -1 if head is None else head // 1000, deadline,
-        shard.hold_ms, len(shard.settled), len(shard.waiting(PRIORITIES)),
+        shard.hold_ms, len(shard.settled), len(shard.waiting(PRIORITIES)), len(shard.begun),
         [sum(1 for due in waiting if due <= shard.now_ms + offset) for offset in offsets],
     ]  # fmt: skip
     for name, number in shard.counters.items():
