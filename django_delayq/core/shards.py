@@ -6,7 +6,7 @@ Whoever holds jobs works here, and the dispatcher; jobs are asked for by their i
 from __future__ import annotations
 
 import struct
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -292,17 +292,22 @@ class Shards:
         jobs, broken, *_ = unpack_batch(frame, self.name, job.shard, job.worker)
         return next(iter([*jobs, *(one.job for one in broken)]), None)
 
-    def begun(self, number: int, worker: str = "") -> list[Job]:
+    def begun(self, number: int, worker: str = "", *, before_ms: float | None = None,
+              except_workers: Iterable[str] = ()) -> list[Job]:  # fmt: skip
         """Jobs of a shard that were acked before their runs began, and whose end is not stored yet.
 
         Args:
             number: the shard.
             worker: only its jobs; "" = those of all.
+            before_ms: only runs that began before this moment, Unix ms; None = whenever.
+            except_workers: names of workers whose jobs are left out.
 
         Returns:
             At most 250; ``deadline_ms`` is when the run began.
         """
-        return unpack_begun(self.call("begun", number, worker.encode()), self.name, number)
+        before = b"" if before_ms is None else b"%d" % before_ms
+        left_out = [name.encode() for name in except_workers]
+        return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
     def held_by(self, worker: str) -> Iterator[Job]:
         """All jobs that a worker holds, over all shards. Meant for a worker that is dead and takes no more."""

@@ -75,7 +75,7 @@ class LeaseReaper:
             return
         self._looked_at[queue.name, shard] = now
         alive = {worker["name"] for worker in queue.broker.workers() if now_ms - worker["seen_ms"] < SILENT_MS}
-        lost = [job for job in queue.begun(shard) if job.worker not in alive and now_ms - job.deadline_ms > SILENT_MS]
+        lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
         known = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
         self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in known])
 
