@@ -281,6 +281,7 @@ class Settlement:
     score_policy: str = "min"
     priority: int | None = None  # of a release: 0 … 7 from now on
     postpone: bool = False  # of a release: the run could not begin, for this reason
+    began: bool = False  # of a release: the run began, so the job is postponed no more
 
 
 def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
@@ -296,19 +297,44 @@ def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str 
                       own_crash, guard=guard)  # fmt: skip
 
 
-def release(job: Job, *, delay_ms: int | None = None, reason: str = "", quarantine: bool | None = None,
-            unclear: bool = False, guard: str = "token", event: bool = False, priority: int | None = None,
-            postpone: bool = False) -> Settlement:  # fmt: skip
+def release(
+    job: Job,
+    *,
+    delay_ms: int | None = None,
+    reason: str = "",
+    quarantine: bool | None = None,
+    unclear: bool = False,
+    guard: str = "token",
+    event: bool = False,
+    priority: int | None = None,
+    postpone: bool = False,
+    began: bool = False,
+) -> Settlement:
     """Give the job back without counting an attempt.
 
     Args:
         quarantine: its next run is in quarantine; None = if that was said before.
         event: record it, because it may cause a second run.
         postpone: its run could not begin for this reason; the wait counts as lateness.
+        began: its run began, so a postponement is over. One that never began keeps the moment of the first one.
     """
     wanted = job.quarantined if quarantine is None else quarantine
-    return Settlement(job, "release", 0, 0, delay_ms, "released", reason, quarantine=wanted, unclear=unclear,
-                      guard=guard, event=event, priority=priority, postpone=postpone)  # fmt: skip
+    return Settlement(
+        job,
+        "release",
+        0,
+        0,
+        delay_ms,
+        "released",
+        reason,
+        quarantine=wanted,
+        unclear=unclear,
+        guard=guard,
+        event=event,
+        priority=priority,
+        postpone=postpone,
+        began=began,
+    )
 
 
 def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",

@@ -109,7 +109,7 @@ def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_
             delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
         # The run came to its own end, as one that failed does: it is no suspect any more.
         return give_back(job, policy, delay_ms=None if delay is None else _ms(delay), reason=_reason(error),
-                         quarantine=False, priority=asked_priority(job, error.priority))  # fmt: skip
+                         quarantine=False, priority=asked_priority(job, error.priority), began=True)  # fmt: skip
     if isinstance(error, Bury):
         return bury(job, started_ms, run_ms, reason=_reason(error) or "buried", error_class=class_of(error),
                     error=record(error))  # fmt: skip
@@ -265,10 +265,13 @@ def _crashed_again(job: Job, policy: Policy, why: str, started_ms: int = 0, run_
 
 def give_back(job: Job, policy: Policy, *, delay_ms: int | None = None, reason: str = "",
               quarantine: bool | None = None, event: bool = False,
-              priority: int | None = None) -> Settlement:  # fmt: skip
-    """Back without counting an attempt."""
+              priority: int | None = None, began: bool = False) -> Settlement:  # fmt: skip
+    """Give the job back without counting an attempt. ``began``: its run did, so that it is postponed no more."""
     return _merged(
-        release(job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority), policy
+        release(
+            job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority, began=began
+        ),
+        policy,
     )
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..core.job import Settlement, release
+from ..core.job import STARTED, Settlement, release
 from . import decision
 from .orphans import crashed_early
 from .run import NEVER
@@ -94,7 +94,7 @@ class LeaseReaper:
             return decision.lost(job, decision.policy_of(self._orphans.registry.get(job.task), job))
         if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS:
             return release(job, reason="lease ran out and no dispatcher knew the task", unclear=True, guard="expired",
-                           event=True)  # fmt: skip
+                           event=True, began=bool(job.flags & STARTED))  # fmt: skip
         return None
 
     def _settle(self, queue: Queue, settlements: list[Settlement]) -> bool:

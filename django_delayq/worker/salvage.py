@@ -46,7 +46,7 @@ def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why
         if mark.timed_out or (not planned and mark.limit_at < died_at):
             settlements.append(decision.overran(job, policy, started_ms, run_ms))
         elif planned:
-            settlements.append(_back(job, policy, f"interrupted: {why}"))
+            settlements.append(_back(job, policy, f"interrupted: {why}", began=True))
         else:
             settlements.append(decision.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
     return settlements
@@ -60,8 +60,8 @@ def _begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
     return sum(1 + len(mark.others) for mark in begun)
 
 
-def _back(job: Job, policy: decision.Policy, reason: str) -> Settlement:
-    return decision.give_back(job, policy, reason=reason[:200], event=True)
+def _back(job: Job, policy: decision.Policy, reason: str, *, began: bool = False) -> Settlement:
+    return decision.give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
 def salvage(queues: Sequence[Queue], worker: str, marks: Sequence[Mark], orphans: Orphans, why: str, *,

@@ -95,11 +95,11 @@ def endings(draw: Any, guard: str = "token") -> Ending:
                                         guard=guard), **of_merged)  # fmt: skip
     if verb in ("expire", "record"):
         return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
-    unclear, old_place = draw(st.booleans()), draw(st.booleans())
+    unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
     return lambda job: replace(release(job, delay_ms=None if old_place else delay, unclear=unclear, guard=guard,
                                        quarantine=quarantine, reason=postponed,
-                                       postpone=bool(postponed)), **of_merged)  # fmt: skip
+                                       postpone=bool(postponed), began=began), **of_merged)  # fmt: skip
 
 
 def by_id(jobs: list[Job]) -> list[Job]:
