@@ -277,18 +277,21 @@ class Shards:
         """
         return self._leases(number, offset, min(limit, CHUNK), only_expired=True)
 
-    def take_over(self, job: Job, worker: str, *, only_expired: bool = False) -> Job | None:
+    def take_over(self, job: Job, worker: str, *, only_expired: bool = False,
+                  request: bytes | None = None) -> Job | None:  # fmt: skip
         """Hold a job whose run began in the place of its holder, under a new token, for one lease from now.
 
         Args:
             job: as its holder has it.
             worker: the new holder. The job that is returned still names the old one, whose run it was.
             only_expired: only if its lease is over.
+            request: the request id of an earlier call whose reply was lost: it gives the same job again.
 
         Returns:
             The job under the new token; None if it is settled, or held under another token, or not over.
         """
-        frame = self.call("take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode())
+        frame = self.call("take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode(),
+                           request=request)  # fmt: skip
         jobs, broken, *_ = unpack_batch(frame, self.name, job.shard, job.worker)
         return next(iter([*jobs, *(one.job for one in broken)]), None)
 
