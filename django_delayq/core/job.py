@@ -282,6 +282,8 @@ class Settlement:
     priority: int | None = None  # of a release: 0 … 7 from now on
     postpone: bool = False  # of a release: the run could not begin, for this reason
     began: bool = False  # of a release: the run began, so the job is postponed no more
+    #: of a release: the end of the run in case its early ack was applied, which is stored behind it
+    also: Settlement | None = None
 
 
 def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
