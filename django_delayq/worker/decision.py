@@ -285,16 +285,6 @@ def postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
     return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
 
 
-def give_backs(job: Job) -> int:
-    """How often the job was handed out before this time without a counted attempt."""
-    return max(0, job.reserves - 1 - job.failures)
-
-
-def growing_delay(times: int, first: float, longest: float) -> float:
-    """``first · 2^times`` seconds, at most ``longest``."""
-    return min(longest, first * 2.0 ** min(times, 30))
-
-
 def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
     """This process does not know the task: perhaps it is older than the caller. Released uncounted, for a day.
 

@@ -166,7 +166,7 @@ class Scripts:
     def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
         """The part of the command that is the same in every call of a script on a shard, in the wire's own form.
 
-        Twenty-eight keys take redis-py longer to pack than the rest of a schedule() takes altogether.
+        All the keys of a shard take redis-py longer to pack than the rest of a schedule() takes altogether.
         """
         of = (sha, keys[0], keys[-1], arguments)
         known = self._heads.get(of)
