@@ -56,6 +56,7 @@ faults: $(VENV)/.dev
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@! grep -rnE '# fmt: *(skip|off)' --include='*.py' django_delayq tests benchmarks example_project || { echo 'the formatter decides: pass an object instead of many arguments'; exit 1; }
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -W error -m django makemigrations --check --dry-run

@@ -8,8 +8,24 @@ import json
 import sys
 from pathlib import Path
 
-NAMES = ("drain", "merged", "failures", "enqueue", "bulk", "runs", "lateness", "idle", "crash", "memory", "scripts",
-         "http", "events", "snapshot", "spark_bulk", "reconcile")  # fmt: skip
+NAMES = (
+    "drain",
+    "merged",
+    "failures",
+    "enqueue",
+    "bulk",
+    "runs",
+    "lateness",
+    "idle",
+    "crash",
+    "memory",
+    "scripts",
+    "http",
+    "events",
+    "snapshot",
+    "spark_bulk",
+    "reconcile",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

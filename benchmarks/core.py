@@ -34,9 +34,10 @@ def broker_on(server: Server) -> Iterator[Broker]:
 def counts_of(client: redis.Redis) -> int:
     """Jobs that wait or run, in all shards, read from the keys themselves."""
     return sum(
-        int(client.zcard(key)) for key in client.scan_iter(match=f"{PREFIX}:*", count=1000, _type="zset")
+        int(client.zcard(key))
+        for key in client.scan_iter(match=f"{PREFIX}:*", count=1000, _type="zset")
         if key.rsplit(b":", 1)[-1].startswith((b"due", b"lease", b"quarantine"))
-    )  # fmt: skip
+    )
 
 
 def wait_for_worker(client: redis.Redis, worker: Worker) -> None:

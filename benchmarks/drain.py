@@ -127,9 +127,11 @@ def _report(results: dict[str, list[Drained]], jobs: int, rounds: int, server: s
         worker = median(one.worker_cpu for one in rounds_of)
         report.rows.append((name, seconds, jobs / seconds, running, jobs / running, worker, cpu, commands))
         report.figures[name] = {
-            "jobs_per_second": jobs / seconds, "run_jobs_per_second": jobs / running,
-            "seconds": [one.seconds for one in rounds_of], "run_seconds": [one.run_seconds for one in rounds_of],
-        }  # fmt: skip
+            "jobs_per_second": jobs / seconds,
+            "run_jobs_per_second": jobs / running,
+            "seconds": [one.seconds for one in rounds_of],
+            "run_seconds": [one.run_seconds for one in rounds_of],
+        }
     report.notes.append(
         "seconds: worker started -> all done, start-up included (the bars use this); run: first job -> all done"
     )

@@ -51,11 +51,15 @@ def run(
                     rates[name].append(events / (time.perf_counter() - began_at))
     bare, ours = (median(values) for values in rates.values())
     title = f"{events:,} events, {SHARDS} shards, {text}, replies parsed by {parser}, medians of {rounds}"
-    report = Report("events", title,
-                    ("reader", "events/s", "µs/event"))  # fmt: skip
+    report = Report("events", title, ("reader", "events/s", "µs/event"))
     report.rows = [(name, median(values), 1e6 / median(values)) for name, values in rates.items()]
-    report.figures = {"events_per_second": ours, "bare_per_second": bare, "ratio": ours / bare, "parser": parser,
-                      "rounds": rates}  # fmt: skip
+    report.figures = {
+        "events_per_second": ours,
+        "bare_per_second": bare,
+        "ratio": ours / bare,
+        "parser": parser,
+        "rounds": rates,
+    }
     report.bars = [Bar("× bare XRANGE", ours / bare, RATIO)]
     return report
 
@@ -90,10 +94,17 @@ def _fill(server: Server, events: int) -> list[bytes]:
 
 def _event(place: int, number: int) -> dict[Any, Any]:
     return {
-        "outcome": "failed" if number % 50 == 0 else "succeeded", "id": f"order-{place}-{number}",
-        "task": "shop.cancel_order", "key": f"{number:032x}", "due": T0 + number - 40, "started": T0 + number - 30,
-        "ms": 30, "attempt": 1, "worker": f"host-1:{place}", "error": "ValueError" if number % 50 == 0 else "",
-    }  # fmt: skip
+        "outcome": "failed" if number % 50 == 0 else "succeeded",
+        "id": f"order-{place}-{number}",
+        "task": "shop.cancel_order",
+        "key": f"{number:032x}",
+        "due": T0 + number - 40,
+        "started": T0 + number - 30,
+        "ms": 30,
+        "attempt": 1,
+        "worker": f"host-1:{place}",
+        "error": "ValueError" if number % 50 == 0 else "",
+    }
 
 
 def _bare(server: Server, keys: list[bytes]) -> int:

@@ -96,8 +96,14 @@ def _most_retries(server: Server) -> int:
 
 
 def _report(results: dict[Row, list[tuple[float, float]]], title: str) -> Report:
-    columns = ("producers / succeeding / failing threads", "delay s", "produced/s", "consumed/s", "nereus: produced/s",
-               "consumed/s")  # fmt: skip
+    columns = (
+        "producers / succeeding / failing threads",
+        "delay s",
+        "produced/s",
+        "consumed/s",
+        "nereus: produced/s",
+        "consumed/s",
+    )
     report = Report("failures", title, columns)
     for row, measured in results.items():
         produced, consumed = (median(one[at] for one in measured) for at in (0, 1))

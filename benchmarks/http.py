@@ -33,12 +33,35 @@ WORKLOADS = (
 )
 #: name of a server -> its command for a port
 SERVERS: dict[str, Callable[[int], list[str]]] = {
-    "gunicorn": lambda port: ["gunicorn", "benchmarks.site.wsgi:application", "--bind", f"127.0.0.1:{port}",
-                              "--worker-class", "gthread", "--threads", str(CLIENTS), "--keep-alive", "60",
-                              "--log-level", "warning"],
-    "uvicorn": lambda port: ["uvicorn", "benchmarks.site.asgi:application", "--port", str(port), "--loop", "asyncio",
-                             "--http", "h11", "--lifespan", "off", "--log-level", "warning"],
-}  # fmt: skip
+    "gunicorn": lambda port: [
+        "gunicorn",
+        "benchmarks.site.wsgi:application",
+        "--bind",
+        f"127.0.0.1:{port}",
+        "--worker-class",
+        "gthread",
+        "--threads",
+        str(CLIENTS),
+        "--keep-alive",
+        "60",
+        "--log-level",
+        "warning",
+    ],
+    "uvicorn": lambda port: [
+        "uvicorn",
+        "benchmarks.site.asgi:application",
+        "--port",
+        str(port),
+        "--loop",
+        "asyncio",
+        "--http",
+        "h11",
+        "--lifespan",
+        "off",
+        "--log-level",
+        "warning",
+    ],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +74,16 @@ class Site:
 
     def load(self, workload: str, size: int, seconds: float) -> tuple[float, float]:
         """Rounds and jobs per second."""
-        command = [sys.executable, program("http_load"), str(self.port), self.token, workload, str(size), str(CLIENTS),
-                   str(seconds)]  # fmt: skip
+        command = [
+            sys.executable,
+            program("http_load"),
+            str(self.port),
+            self.token,
+            workload,
+            str(size),
+            str(CLIENTS),
+            str(seconds),
+        ]
         found = run_program(command, self.env)
         return found["rounds"] / found["seconds"], found["jobs"] / found["seconds"]
 
@@ -65,8 +96,10 @@ def run(
     rounds = rounds or (1 if quick else 3)
     jobs = jobs or (20_000 if quick else 250_000)
     report = Report(
-        "http", "", ("server", "workload", "requests/s", "jobs/s", "requests × empty", "jobs × empty"),
-    )  # fmt: skip
+        "http",
+        "",
+        ("server", "workload", "requests/s", "jobs/s", "requests × empty", "jobs × empty"),
+    )
     for kind in SERVERS:
         if only and kind not in only:
             continue
@@ -90,8 +123,10 @@ def _measure(report: Report, kind: str, server: Server, site: Site, rounds: int,
         rate, jobs_rate = median(requests[name]), median(handled[name])
         report.rows.append((kind, name, rate, jobs_rate, rate / empty, jobs_rate / empty))
         report.figures[f"{kind} {name}"] = {
-            "requests_per_second": rate, "jobs_per_second": jobs_rate, "of_empty": rate / empty,
-        }  # fmt: skip
+            "requests_per_second": rate,
+            "jobs_per_second": jobs_rate,
+            "of_empty": rate / empty,
+        }
     report.bars.append(Bar(f"{kind}: produce by {BATCH}, jobs/s", median(handled[f"produce by {BATCH}"]), BATCHED_BAR))
 
 
@@ -100,9 +135,11 @@ def running_site(server: Server, kind: str) -> Iterator[Site]:
     """The site of the benchmark on that Redis, with a database of its own."""
     with tempfile.TemporaryDirectory(prefix="delayq-bench-") as folder:
         env = environment(
-            DJANGO_SETTINGS_MODULE="benchmarks.site.web_settings", BENCH_SOCKET=server.socket,
-            BENCH_DATABASE=str(Path(folder) / "db.sqlite3"), BENCH_KEEPS_CONNECTIONS=str(kind == "gunicorn"),
-        )  # fmt: skip
+            DJANGO_SETTINGS_MODULE="benchmarks.site.web_settings",
+            BENCH_SOCKET=server.socket,
+            BENCH_DATABASE=str(Path(folder) / "db.sqlite3"),
+            BENCH_KEEPS_CONNECTIONS=str(kind == "gunicorn"),
+        )
         token = run_program([project_python(), program("http_site")], env)["token"]
         port = _free_port()
         command = [project_python(), "-m", *SERVERS[kind](port)]

@@ -27,15 +27,20 @@ def run(
     with running_server() as server:
         text = server.description()
         measured = [_lateness(server, jobs, spread) for _ in range(rounds)]
-    report = Report("lateness", f"{jobs:,} jobs due over {spread:.0f} s, idle worker, {text}, ms",
-                    ("round", "earliest", "p50", "p90", "p99", "max"))  # fmt: skip
+    report = Report(
+        "lateness",
+        f"{jobs:,} jobs due over {spread:.0f} s, idle worker, {text}, ms",
+        ("round", "earliest", "p50", "p90", "p99", "max"),
+    )
     for at, late in enumerate(measured, start=1):
         report.rows.append((at, late[0], *(percentile(late, part) for part in (0.5, 0.9, 0.99)), late[-1]))
     p99, earliest = median(percentile(late, 0.99) for late in measured), min(late[0] for late in measured)
     report.figures = {
-        "p50_ms": median(percentile(late, 0.5) for late in measured), "p99_ms": p99,
-        "max_ms": max(late[-1] for late in measured), "earliest_ms": earliest,
-    }  # fmt: skip
+        "p50_ms": median(percentile(late, 0.5) for late in measured),
+        "p99_ms": p99,
+        "max_ms": max(late[-1] for late in measured),
+        "earliest_ms": earliest,
+    }
     report.bars = [Bar("p99 ms", p99, P99_MS, at_most=True), Bar("earliest start, ms after due", earliest, 0.0)]
     return report
 

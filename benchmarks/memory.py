@@ -53,8 +53,12 @@ def run(
         report.rows.append((one.server, one.per_job, one.resident, one.empty))
         parts = ", ".join(f"{name} {size:.1f}" for name, size in one.parts.items())
         report.notes.append(f"{one.server}, by key (sampled): {parts}")
-    report.figures = {"servers": [{"server": one.server, "bytes_per_job": one.per_job, "empty_queue_bytes": one.empty,
-                                   "by_key": one.parts} for one in found]}  # fmt: skip
+    report.figures = {
+        "servers": [
+            {"server": one.server, "bytes_per_job": one.per_job, "empty_queue_bytes": one.empty, "by_key": one.parts}
+            for one in found
+        ]
+    }
     report.bars = [Bar(f"bytes per job, {found[0].server}", found[0].per_job, LIMIT, at_most=True)]
     return report
 

@@ -48,12 +48,23 @@ def _report(results: dict[str, list[Drained]], title: str) -> Report:
         seconds, running = median(one.seconds for one in rounds), median(one.run_seconds for one in rounds)
         count = rounds[0].jobs
         commands = median(one.commands for one in rounds)
-        report.rows.append((name, seconds, count / seconds, count / running, median(one.worker_cpu for one in rounds),
-                            median(one.redis_cpu for one in rounds), commands))  # fmt: skip
+        report.rows.append(
+            (
+                name,
+                seconds,
+                count / seconds,
+                count / running,
+                median(one.worker_cpu for one in rounds),
+                median(one.redis_cpu for one in rounds),
+                commands,
+            )
+        )
         report.figures[name] = {
-            "jobs_per_second": count / seconds, "run_jobs_per_second": count / running, "commands_per_job": commands,
+            "jobs_per_second": count / seconds,
+            "run_jobs_per_second": count / running,
+            "commands_per_job": commands,
             "seconds": [one.seconds for one in rounds],
-        }  # fmt: skip
+        }
     report.rows.extend((name, seconds, rate, "", "", "", "") for name, seconds, rate in PUBLISHED)
     for size, bar in BATCHES.items():
         if f"batch {size}" in report.figures:

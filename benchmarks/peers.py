@@ -102,15 +102,21 @@ def _our_remaining(client: redis.Redis) -> int:
 
 OURS = Peer("delayq_app", (), _our_worker, _our_remaining)
 DRAMATIQ = Peer(
-    "dramatiq_app", ("dramatiq[redis]==2.2.1", REDIS_PY), _dramatiq_worker,
+    "dramatiq_app",
+    ("dramatiq[redis]==2.2.1", REDIS_PY),
+    _dramatiq_worker,
     lambda client: int(client.hlen("dramatiq:default.msgs")),
-)  # fmt: skip
+)
 CELERY = Peer(
-    "celery_app", ("celery[redis]==5.7.0", REDIS_PY), _celery_worker,
+    "celery_app",
+    ("celery[redis]==5.7.0", REDIS_PY),
+    _celery_worker,
     lambda client: int(client.llen("celery")) + int(client.hlen("unacked")),
-)  # fmt: skip
+)
 HUEY = Peer(
-    "huey_app", ("huey==3.5.4", REDIS_PY), _huey_worker,
+    "huey_app",
+    ("huey==3.5.4", REDIS_PY),
+    _huey_worker,
     lambda client: int(client.llen("huey.redis.bench")),
-)  # fmt: skip
+)
 BY_NAME = {"ours": OURS, "dramatiq": DRAMATIQ, "celery": CELERY, "huey": HUEY}

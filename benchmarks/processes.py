@@ -68,9 +68,14 @@ def running_worker(command: Sequence[str], env: Mapping[str, str]) -> Iterator[W
     log = Path(name)
     with os.fdopen(handle, "wb") as output:
         process = subprocess.Popen(
-            command, env=dict(env), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            command,
+            env=dict(env),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             yield Worker(process, log)
         finally:

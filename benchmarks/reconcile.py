@@ -35,8 +35,11 @@ def run(
     ratios = [compared / sum(reads) for compared, reads in zip(told["compared"], told["reads"], strict=True)]
     queue, table = (median(reads[place] for reads in told["reads"]) for place in (0, 1))
     report = Report("reconcile", f"{title}, medians of {rounds}", ("what", "s", "rows/s"))
-    report.rows = [("read the queue", queue, rows / queue), ("read the table", table, rows / table),
-                   ("compare", median(told["compared"]), rows / median(told["compared"]))]  # fmt: skip
+    report.rows = [
+        ("read the queue", queue, rows / queue),
+        ("read the table", table, rows / table),
+        ("compare", median(told["compared"]), rows / median(told["compared"])),
+    ]
     report.notes.append(f"exact; put back and compared once more in {told['put_back']:.1f} s")
     report.figures = {"ratio": median(ratios), "rounds": told}
     report.bars = [Bar("× the two reads alone", median(ratios), BAR, at_most=True)]

@@ -82,15 +82,21 @@ def _written(file: Path, jobs: int) -> dict[str, float]:
         cpu = server_cpu(server) - cpu
         watch.stop()
         again = write()
-        return {"seconds": first["seconds"], "client": first["cpu"], "server": cpu, "resume": again["seconds"],
-                **watch.figures()}  # fmt: skip
+        return {
+            "seconds": first["seconds"],
+            "client": first["cpu"],
+            "server": cpu,
+            "resume": again["seconds"],
+            **watch.figures(),
+        }
 
 
 @contextlib.contextmanager
 def _writer(server: Server, jobs: int) -> Iterator[Callable[[], dict[str, float]]]:
     command = [project_python(), program("run_write"), str(jobs)]
-    with subprocess.Popen(command, env=environment(BENCH_SOCKET=server.socket), text=True, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE) as process:  # fmt: skip
+    with subprocess.Popen(
+        command, env=environment(BENCH_SOCKET=server.socket), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         orders, answers = process.stdin, process.stdout
@@ -113,8 +119,9 @@ def _writer(server: Server, jobs: int) -> Iterator[Callable[[], dict[str, float]
 def _commands(folder: Path, jobs: int) -> Iterator[Path]:
     """The same rows as commands of the wire."""
     file = folder / "commands"
-    keys = [{name: f"delayq:{{{QUEUE}:0.{shard}}}:{name}".encode() for name in ("body", "due.4")}
-            for shard in range(SHARDS)]  # fmt: skip
+    keys = [
+        {name: f"delayq:{{{QUEUE}:0.{shard}}}:{name}".encode() for name in ("body", "due.4")} for shard in range(SHARDS)
+    ]
     with file.open("wb") as out:
         for rows in batches(jobs):
             for number, (ident, due, body) in enumerate(zip(rows.ids, rows.dues, rows.bodies, strict=True)):

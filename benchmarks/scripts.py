@@ -30,8 +30,11 @@ def run(
         client.config_set("slowlog-log-slower-than", LOGGED_FROM_US)
         client.config_set("slowlog-max-len", 100_000)
         queue = broker.queue("shop")
-        report = Report("scripts", f"script time in µs over a backlog of {backlog:,}, {server.description()}",
-                        ("verb", "jobs a call", "calls", "p50", "p99", "max"))  # fmt: skip
+        report = Report(
+            "scripts",
+            f"script time in µs over a backlog of {backlog:,}, {server.description()}",
+            ("verb", "jobs a call", "calls", "p50", "p99", "max"),
+        )
         queue.schedule_many(_new("backlog", number) for number in range(backlog))
         _verbs(client, queue, calls, report)
     return report

@@ -54,11 +54,16 @@ def _report(title: str, rates: dict[str, list[float]]) -> Report:
     hiredis = importlib.util.find_spec("hiredis") is not None
     report.notes.append(f"redis-py {'with' if hiredis else 'without'} hiredis")
     report.figures = {
-        "ids_ratio": ids / scan, "all_ratio": everything / columns, "all_ratio_undecoded": everything / bare,
-        "hiredis": hiredis, "rounds": rates,
-    }  # fmt: skip
-    report.bars = [Bar("ids and due, × one ZRANGE scan", ids / scan, IDS_BAR),
-                   Bar("all columns, × one scan by the same script", everything / columns, ALL_BAR)]  # fmt: skip
+        "ids_ratio": ids / scan,
+        "all_ratio": everything / columns,
+        "all_ratio_undecoded": everything / bare,
+        "hiredis": hiredis,
+        "rounds": rates,
+    }
+    report.bars = [
+        Bar("ids and due, × one ZRANGE scan", ids / scan, IDS_BAR),
+        Bar("all columns, × one scan by the same script", everything / columns, ALL_BAR),
+    ]
     return report
 
 
@@ -91,10 +96,12 @@ def _readers(broker: Broker, spark: SparkSession, server: Server) -> dict[str, C
         return read
 
     return {
-        "ZRANGE scan, one process": zrange, "Spark, ids and due": through_spark("id string, due timestamp"),
-        "script's replies, one process": replies, "core's columns, one process": columns,
+        "ZRANGE scan, one process": zrange,
+        "Spark, ids and due": through_spark("id string, due timestamp"),
+        "script's replies, one process": replies,
+        "core's columns, one process": columns,
         "Spark, all columns": through_spark(""),
-    }  # fmt: skip
+    }
 
 
 def _check(seen: int, jobs: int) -> None:

@@ -61,11 +61,16 @@ def run(
                     rates[AGAIN].append(jobs / ask("again"))
                     _check(server, jobs)
             stored = _memory_of(server)
-    return _report(f"{jobs:,} rows, {SHARDS} shards, {text}, medians of {rounds}", rates, [
-        "CPU of a row in µs: " + ", ".join(f"{name} {value * 1e6 / jobs / rounds:.2f}" for name, value in used.items()),
-        "most memory in MB: " + ", ".join(f"{name} {value / 1e6:,.0f}" for name, value in memory.peak.items()),
-        f"Redis holds {stored / 1e6:,.0f} MB at the end, {stored / jobs:.0f} bytes for a job",
-    ])  # fmt: skip
+    return _report(
+        f"{jobs:,} rows, {SHARDS} shards, {text}, medians of {rounds}",
+        rates,
+        [
+            "CPU of a row in µs: "
+            + ", ".join(f"{name} {value * 1e6 / jobs / rounds:.2f}" for name, value in used.items()),
+            "most memory in MB: " + ", ".join(f"{name} {value / 1e6:,.0f}" for name, value in memory.peak.items()),
+            f"Redis holds {stored / 1e6:,.0f} MB at the end, {stored / jobs:.0f} bytes for a job",
+        ],
+    )
 
 
 def _report(title: str, rates: dict[str, list[float]], notes: list[str]) -> Report:
@@ -99,10 +104,16 @@ def _make_rows(path: Path, jobs: int) -> None:
     with pq.ParquetWriter(path, _schema()) as writer:
         for at in range(0, jobs, 100_000):
             some = range(at, min(at + 100_000, jobs))
-            writer.write_table(pa.table({
-                "id": [f"sms:{n:09d}:2030-03-17" for n in some], "due_ms": [_DUE_MS + n % 3_600_000 for n in some],
-                "args": [[f"{n:040d}", "x" * 50] for n in some],
-            }, schema=_schema()))  # fmt: skip
+            writer.write_table(
+                pa.table(
+                    {
+                        "id": [f"sms:{n:09d}:2030-03-17" for n in some],
+                        "due_ms": [_DUE_MS + n % 3_600_000 for n in some],
+                        "args": [[f"{n:040d}", "x" * 50] for n in some],
+                    },
+                    schema=_schema(),
+                )
+            )
 
 
 def _schema() -> Any:
@@ -189,8 +200,14 @@ def _serve(rows: str, url: str) -> None:
         for n, line in enumerate(sys.stdin):
             run_id = f"run-{n}" if line.strip() == "write" else run_id
             began = time.monotonic()
-            said = {"redis": url, "queue": "q", "task": "shop.send_sms", "shards": str(SHARDS), "runId": run_id,
-                    "close": "false"}  # fmt: skip
+            said = {
+                "redis": url,
+                "queue": "q",
+                "task": "shop.send_sms",
+                "shards": str(SHARDS),
+                "runId": run_id,
+                "close": "false",
+            }
             spark.read.parquet(rows).write.format("delayq").options(**said).mode("append").save()
             print(json.dumps({"seconds": time.monotonic() - began}), flush=True)
 

@@ -107,8 +107,13 @@ class DjangoBroker(Broker):
         if is_configured(name):
             entry = conf().queue(name)
             morgue_ttl_ms = int((entry.morgue_ttl or 0) * 1000)
-            self.limit(name, max_length=entry.max_length or 0, morgue_max=entry.morgue_max or 0,
-                       morgue_ttl_ms=morgue_ttl_ms, weighted=entry.priorities == "weighted")  # fmt: skip
+            self.limit(
+                name,
+                max_length=entry.max_length or 0,
+                morgue_max=entry.morgue_max or 0,
+                morgue_ttl_ms=morgue_ttl_ms,
+                weighted=entry.priorities == "weighted",
+            )
         self._limited.add(name)
 
     def existing(self, name: str) -> Queue | None:
@@ -144,8 +149,10 @@ def other_shards(of: Broker) -> list[str]:
     for live in of.queues():
         wanted = configured_shards(live.name)
         if wanted is not None and wanted != live.shards:
-            found.append(f"queue {live.name!r} has {live.shards} shards in Redis, but {wanted} are configured; Redis "
-                         f"decides. To change it: manage.py delayq_reshard {live.name} --shards {wanted}")  # fmt: skip
+            found.append(
+                f"queue {live.name!r} has {live.shards} shards in Redis, but {wanted} are configured; Redis "
+                f"decides. To change it: manage.py delayq_reshard {live.name} --shards {wanted}"
+            )
     return found
 
 

@@ -245,8 +245,9 @@ def _remember(*, connection: BaseDatabaseWrapper, **_: object) -> None:
         logger.warning(
             "thread %r, which a job or a library of the project started, opened a connection to the database %r. "
             "Nobody closes it when the thread ends: call django.db.connections.close_all() there",
-            threading.current_thread().name, connection.alias,
-        )  # fmt: skip
+            threading.current_thread().name,
+            connection.alias,
+        )
 
 
 def _forget(connection: BaseDatabaseWrapper) -> None:

@@ -49,8 +49,11 @@ logger: Final = logging.getLogger("django_delayq.signals")
 
 #: the events of a run, by the names that :class:`django_delayq.worker.Hooks` has for them
 _OF_RUNS: Final = {
-    "job_started": job_started, "job_succeeded": job_succeeded, "job_failed": job_failed, "job_buried": job_buried,
-}  # fmt: skip
+    "job_started": job_started,
+    "job_succeeded": job_succeeded,
+    "job_failed": job_failed,
+    "job_buried": job_buried,
+}
 
 
 def wants(event: str, task: Task | None) -> bool:

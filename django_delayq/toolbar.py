@@ -92,15 +92,19 @@ class JobsPanel(Panel):
         by_verb: dict[str, list[float]] = {}
         for verb, seconds, _failed in self._trips:
             by_verb.setdefault(verb, []).append(seconds)
-        untyped.record_stats({
-            "calls": shown,
-            "jobs": sum(call["jobs"] for call in shown),
-            "trips": len(self._trips),
-            "ms": sum(seconds for _verb, seconds, _failed in self._trips) * 1000,
-            "failed_trips": sum(failed for _verb, _seconds, failed in self._trips),
-            "scripts": [{"name": verb, "number": len(times), "ms": sum(times) * 1000}
-                        for verb, times in sorted(by_verb.items())],
-        })  # fmt: skip
+        untyped.record_stats(
+            {
+                "calls": shown,
+                "jobs": sum(call["jobs"] for call in shown),
+                "trips": len(self._trips),
+                "ms": sum(seconds for _verb, seconds, _failed in self._trips) * 1000,
+                "failed_trips": sum(failed for _verb, _seconds, failed in self._trips),
+                "scripts": [
+                    {"name": verb, "number": len(times), "ms": sum(times) * 1000}
+                    for verb, times in sorted(by_verb.items())
+                ],
+            }
+        )
 
     def generate_server_timing(self, request: HttpRequest, response: HttpResponse) -> None:
         """For the browser's own tools."""
@@ -242,9 +246,12 @@ def _wrap_verbs() -> None:
         return Call(verb, _name_of(job.task), job.queue, job.id, job.using)
 
     patches: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
-        (verbs, "_schedule", schedule), (verbs, "send_many", many),
-        (verbs, "send_many_durable", many), (outbox_verbs, "cancel", cancel), (outbox_verbs, "move", move),
-    )  # fmt: skip
+        (verbs, "_schedule", schedule),
+        (verbs, "send_many", many),
+        (verbs, "send_many_durable", many),
+        (outbox_verbs, "cancel", cancel),
+        (outbox_verbs, "move", move),
+    )
     for module, name, describe in patches:
         setattr(module, name, _watched(getattr(module, name), describe))
     Scripts.call = _timed(Scripts.call)  # type: ignore[method-assign]

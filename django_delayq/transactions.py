@@ -227,5 +227,9 @@ def log_refused(what: What, counts: Mapping[str, int]) -> None:
             not_sent[outcome] += number
             logger.error(
                 "%s of %d jobs in queue %s had no effect after the commit: %s",
-                what.verb, number, what.queue, outcome, extra={"verb": what.verb, "queue": what.queue},
-            )  # fmt: skip
+                what.verb,
+                number,
+                what.queue,
+                outcome,
+                extra={"verb": what.verb, "queue": what.queue},
+            )

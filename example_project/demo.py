@@ -119,9 +119,15 @@ class Demo:
             return
         if self.options.rate > 0:
             customers = self._part(
-                "customers", "shop_traffic", "--rate", str(self.options.rate), "--pay", str(self.options.pay),
-                "--seconds", str(self.options.seconds or self.options.traffic_seconds),
-            )  # fmt: skip
+                "customers",
+                "shop_traffic",
+                "--rate",
+                str(self.options.rate),
+                "--pay",
+                str(self.options.pay),
+                "--seconds",
+                str(self.options.seconds or self.options.traffic_seconds),
+            )
             customers.speak(from_start=True)
         self._welcome()
 
@@ -161,9 +167,16 @@ class Demo:
 
     def _manage(self, *arguments: str) -> None:
         done = subprocess.run(
-            [sys.executable, "manage.py", *arguments], env=self.env, cwd=HERE, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "manage.py", *arguments],
+            env=self.env,
+            cwd=HERE,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         if done.returncode:
             raise CannotStart(f"`manage.py {' '.join(arguments)}` failed:\n{done.stdout.strip()}")
         for line in done.stdout.splitlines():
@@ -254,8 +267,13 @@ class Demo:
         self._stop_parts()
         done = subprocess.run(
             [sys.executable, "manage.py", "shop_summary", "--json", "--since", str(self.started_at)],
-            env=self.env, cwd=HERE, text=True, stdout=subprocess.PIPE, start_new_session=True, check=False,
-        )  # fmt: skip
+            env=self.env,
+            cwd=HERE,
+            text=True,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            check=False,
+        )
         if done.returncode:
             return 1
         counts = json.loads(done.stdout.splitlines()[-1])

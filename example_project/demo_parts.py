@@ -129,9 +129,16 @@ class Process:
     """
 
     def __init__(
-        self, name: str, command: list[str], cwd: Path, env: dict[str, str], out: Terminal, watchdog: Watchdog,
-        *, log: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        command: list[str],
+        cwd: Path,
+        env: dict[str, str],
+        out: Terminal,
+        watchdog: Watchdog,
+        *,
+        log: Path | None = None,
+    ) -> None:
         self.name = name
         #: what it said last that was not empty
         self.last = ""
@@ -142,9 +149,17 @@ class Process:
         # A session of its own: Ctrl-C reaches only the demo, which then ends the parts in the right order.
         with contextlib.nullcontext(subprocess.PIPE) if log is None else log.open("a") as where:
             self.popen = subprocess.Popen(
-                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=where, stderr=subprocess.STDOUT,
-                text=True, errors="replace", bufsize=1, start_new_session=True,
-            )  # fmt: skip
+                command,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=where,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                bufsize=1,
+                start_new_session=True,
+            )
         watchdog.tell("+", self.popen.pid)
         self._reader = threading.Thread(target=self._pump, daemon=True)
         self._reader.start()

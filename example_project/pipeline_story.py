@@ -46,14 +46,28 @@ def story(stage: Stage) -> None:
     with stage.step(f"A file with {customers:,} customers, as another department would send it"):
         campaign = write_customers(stage.folder / "customers.csv", customers, datetime.now(UTC))
         size = campaign.path.stat().st_size / 1e6
-        stage.say(f"{campaign.path}: {size:.1f} MB, {campaign.slow:,} of them at a provider that is slow, "
-                  f"{campaign.nowhere:,} at one that is down")  # fmt: skip
+        stage.say(
+            f"{campaign.path}: {size:.1f} MB, {campaign.slow:,} of them at a provider that is slow, "
+            f"{campaign.nowhere:,} at one that is down"
+        )
     # What a person would type: a path, a task, what makes an id, when, and which columns the task is called with.
     bulk = (
-        "delayq_pipeline", "bulk", str(campaign.path), "--format", "csv",
-        "--schema", "customer LONG, address STRING, due TIMESTAMP",
-        "--task", TASK, "--id", f"night:{{customer}}:{day}", "--due", "due", "--args", "customer,address",
-    )  # fmt: skip
+        "delayq_pipeline",
+        "bulk",
+        str(campaign.path),
+        "--format",
+        "csv",
+        "--schema",
+        "customer LONG, address STRING, due TIMESTAMP",
+        "--task",
+        TASK,
+        "--id",
+        f"night:{{customer}}:{day}",
+        "--due",
+        "due",
+        "--args",
+        "customer,address",
+    )
     with stage.step("The campaign, looked at before anything is written (--dry-run)"):
         stage.manage(*bulk, "--dry-run", speaker="spark")
     with stage.step("The campaign, scheduled by Spark: one job for each customer"):
@@ -69,9 +83,16 @@ def story(stage: Stage) -> None:
         reconcile(stage)
     with stage.step("The provider is up again: what lies in the morgue is tried again, chosen by SQL"):
         stage.manage(
-            "delayq_pipeline", "jobs", "retry", "--queues", QUEUE, "--where", "state = 'morgue'", "--yes",
+            "delayq_pipeline",
+            "jobs",
+            "retry",
+            "--queues",
+            QUEUE,
+            "--where",
+            "state = 'morgue'",
+            "--yes",
             speaker="spark",
-        )  # fmt: skip
+        )
         work(stage, processes=1, SHOP_NOWHERE_IS_BACK="1")
         stage.manage("delayq_pipeline", "run", speaker="spark")
         compare(stage, campaign, repaired=True)
@@ -159,10 +180,26 @@ def reconcile(stage: Stage) -> None:
     stage.manage("shop_mishap", "--orders", str(ORDERS_LOST))
     expect("jobs of unpaid orders after the mistake", waiting(stage), there - ORDERS_LOST)
     stage.manage(
-        "delayq_pipeline", "reconcile", "--model", "shop.Order", "--filter", '{"status": "placed"}',
-        "--task", "shop.cancel_order", "--id", "order-{id}", "--args", "id", "--due", "expires_at",
-        "--created", "created_at", "--grace", "1s", speaker="spark",
-    )  # fmt: skip
+        "delayq_pipeline",
+        "reconcile",
+        "--model",
+        "shop.Order",
+        "--filter",
+        '{"status": "placed"}',
+        "--task",
+        "shop.cancel_order",
+        "--id",
+        "order-{id}",
+        "--args",
+        "id",
+        "--due",
+        "expires_at",
+        "--created",
+        "created_at",
+        "--grace",
+        "1s",
+        speaker="spark",
+    )
     expect("jobs of unpaid orders after the reconcile", waiting(stage), there)
     stage.say(f"{ORDERS_LOST} of {there} were missing, and are back")
 
@@ -179,11 +216,21 @@ def farewell(stage: Stage, files: list[str]) -> None:
     total = sum(seconds for _title, seconds in stage.took)
     folder = "" if stage.options.folder.name == ".demo-pipeline" else f" --folder {shlex.quote(str(stage.folder))}"
     look = f"make demo-pipeline ARGS={shlex.quote('--look' + folder)}"
-    stage.out.plain("\n" + "\n".join(
-        [*lines, f"   {total:7.1f} s  in all, for {stage.options.customers:,} customers", "",
-         f"   Pictures   {files[0]}", *(f"              {file}" for file in files[1:]), "",
-         f"   The history in the admin:   {look}", ""]
-    ))  # fmt: skip
+    stage.out.plain(
+        "\n"
+        + "\n".join(
+            [
+                *lines,
+                f"   {total:7.1f} s  in all, for {stage.options.customers:,} customers",
+                "",
+                f"   Pictures   {files[0]}",
+                *(f"              {file}" for file in files[1:]),
+                "",
+                f"   The history in the admin:   {look}",
+                "",
+            ]
+        )
+    )
 
 
 # --- afterwards ------------------------------------------------------------------------------------------------------

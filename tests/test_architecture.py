@@ -48,8 +48,12 @@ def test_importing_the_package_or_its_embedded_redis_loads_no_django() -> None:
     program = "import sys, django_delayq, django_delayq.embedded; print(*{m.partition('.')[0] for m in sys.modules})"
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=PACKAGE.parent,
+        timeout=60,
+        check=True,
+    )
     assert set(answer.stdout.split()) & FOREIGN == set()
 
 

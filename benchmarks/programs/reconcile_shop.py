@@ -60,10 +60,18 @@ def timed(act: Callable[[Reconciliation], object], comparison: Reconciliation) -
 
 def comparison_of(spark: Any) -> Reconciliation:
     url = settings.DELAYQ["REDIS"]
-    jobs = BulkOptions(queue=QUEUE, task="shop.remind_customer", id="remind-{pk}", due="expires_at", args=("pk",),
-                       redis=url, prefix=settings.DELAYQ["PREFIX"])  # fmt: skip
-    return Reconciliation(spark, ReconcileOptions(jobs=jobs, model="shop.Order", filters=[{"status": "placed"}],
-                                                  created="created_at"))  # fmt: skip
+    jobs = BulkOptions(
+        queue=QUEUE,
+        task="shop.remind_customer",
+        id="remind-{pk}",
+        due="expires_at",
+        args=("pk",),
+        redis=url,
+        prefix=settings.DELAYQ["PREFIX"],
+    )
+    return Reconciliation(
+        spark, ReconcileOptions(jobs=jobs, model="shop.Order", filters=[{"status": "placed"}], created="created_at")
+    )
 
 
 def read_queue(comparison: Reconciliation) -> None:

@@ -27,9 +27,11 @@ def batches(jobs: int) -> Iterator[Rows]:
     """As Spark gives them: ids of 23 bytes, one due time for each second of a day, 100 bytes of arguments."""
     for start in range(0, jobs, BATCH):
         numbers = range(start, min(start + BATCH, jobs))
-        yield Rows([b"customer-%014d" % number for number in numbers],
-                   [b"%d" % (FIRST_DUE + number % 86_400 * 1000) for number in numbers],
-                   [PAYLOAD] * len(numbers))  # fmt: skip
+        yield Rows(
+            [b"customer-%014d" % number for number in numbers],
+            [b"%d" % (FIRST_DUE + number % 86_400 * 1000) for number in numbers],
+            [PAYLOAD] * len(numbers),
+        )
 
 
 def write(broker: Broker, run: Run, rows: list[Rows]) -> tuple[float, float]:

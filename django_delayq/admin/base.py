@@ -141,14 +141,22 @@ class ReadOnlyAdmin(Base):
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
         return reverse(name, args=args, current_app=self.admin_site.name)
 
-    def render(self, request: HttpRequest, template: str, title: object, context: Mapping[str, Any],
-               *, status: int = 200) -> HttpResponse:  # fmt: skip
+    def render(
+        self, request: HttpRequest, template: str, title: object, context: Mapping[str, Any], *, status: int = 200
+    ) -> HttpResponse:
         """A page of ours, with everything that the admin's own templates want."""
         request.current_app = self.admin_site.name
         full = {
-            **self.admin_site.each_context(request), **self.page_context(), "title": title, "subtitle": None,
-            "opts": self.opts, "media": self.media, "is_popup": False, "has_view_permission": True, **context,
-        }  # fmt: skip
+            **self.admin_site.each_context(request),
+            **self.page_context(),
+            "title": title,
+            "subtitle": None,
+            "opts": self.opts,
+            "media": self.media,
+            "is_popup": False,
+            "has_view_permission": True,
+            **context,
+        }
         return TemplateResponse(request, f"admin/django_delayq/{template}", full, status=status)
 
     def page_context(self) -> dict[str, Any]:

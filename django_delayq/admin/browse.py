@@ -94,9 +94,15 @@ def browse(broker: Broker, wish: Wish, counts: Sequence[Counts]) -> Listing:
             continue
         behind = cursor if name == begin else ""
         while True:
-            page = broker.inspector.page(name, _index_of(wish.place), wish.by, cursor=behind,
-                                         limit=_room(wish, listing), reverse=wish.reverse,
-                                         most_bytes=MOST_BYTES)  # fmt: skip
+            page = broker.inspector.page(
+                name,
+                _index_of(wish.place),
+                wish.by,
+                cursor=behind,
+                limit=_room(wish, listing),
+                reverse=wish.reverse,
+                most_bytes=MOST_BYTES,
+            )
             listing.jobs += [view for view in page.jobs if wish.place != "gated" or view.gated_due_ms is not None]
             behind = page.cursor
             listing.cut_off = wish.place == "gated" and time.monotonic() > give_up

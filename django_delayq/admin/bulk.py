@@ -32,8 +32,11 @@ __all__ = ["BulkActionAdmin"]
 
 _KINDS: Final = {"done": "good", "failed": "bad", "stopped": "late"}
 _NAMES: Final = {model.__name__: model._meta.verbose_name_plural for model in (FailedJob, MorgueJob)}
-_COLUMNS: Final = {(model.__name__, field.name): field.verbose_name for model in (FailedJob, MorgueJob)
-                   for field in model._meta.concrete_fields}  # fmt: skip
+_COLUMNS: Final = {
+    (model.__name__, field.name): field.verbose_name
+    for model in (FailedJob, MorgueJob)
+    for field in model._meta.concrete_fields
+}
 _SIGNS: Final = {"": "=", "exact": "=", "gte": "≥", "lte": "≤", "gt": ">", "lt": "<", "startswith": "…"}
 _WORDS: Final = {"retry": _("Retry"), "discard": _("Discard"), "bury": _("Bury")}
 
@@ -79,8 +82,9 @@ class BulkActionAdmin(ReadOnlyAdmin):
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
-    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "",
-                    extra_context: dict[str, Any] | None = None) -> HttpResponse:  # fmt: skip
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         """The order, and how far it is."""
         order = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
@@ -112,13 +116,18 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def _progress_of(self, request: HttpRequest, order: BulkAction) -> dict[str, Any]:
         ended = order.state in (order.State.DONE, order.State.STOPPED, order.State.FAILED)
         return {
-            "order": order, "ended": ended, "ended_ago": shown.ago(order.ended_at),
-            "status": self.status(order), "share": _share(order),
+            "order": order,
+            "ended": ended,
+            "ended_ago": shown.ago(order.ended_at),
+            "status": self.status(order),
+            "share": _share(order),
             "outcomes": phrases(order.counts if isinstance(order.counts, dict) else {}),
-            "number_done": shown.number(order.done), "number_total": shown.number(order.total),
+            "number_done": shown.number(order.done),
+            "number_total": shown.number(order.total),
             "may_stop": not ended and self.has_stop_permission(request, order),
-            "stop_url": self.address("stop", order.pk), "progress_url": self.address("progress", order.pk),
-        }  # fmt: skip
+            "stop_url": self.address("stop", order.pk),
+            "progress_url": self.address("progress", order.pk),
+        }
 
     # -- columns -----------------------------------------------------------------------------------------------------
 

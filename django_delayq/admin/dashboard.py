@@ -24,10 +24,16 @@ from .redis_pages import RedisPages
 __all__ = ["DashboardAdmin", "register"]
 
 COLUMN_NAMES: Final = {
-    "name": gettext_lazy("Queue"), "delayed": gettext_lazy("Delayed"), "ready": gettext_lazy("Ready"),
-    "reserved": gettext_lazy("Reserved"), "gated": gettext_lazy("Gated"), "failed": gettext_lazy("Failed"),
-    "morgue": gettext_lazy("Morgue"), "lag": gettext_lazy("Lag"), "done": gettext_lazy("Done/s"),
-}  # fmt: skip
+    "name": gettext_lazy("Queue"),
+    "delayed": gettext_lazy("Delayed"),
+    "ready": gettext_lazy("Ready"),
+    "reserved": gettext_lazy("Reserved"),
+    "gated": gettext_lazy("Gated"),
+    "failed": gettext_lazy("Failed"),
+    "morgue": gettext_lazy("Morgue"),
+    "lag": gettext_lazy("Lag"),
+    "done": gettext_lazy("Done/s"),
+}
 SPAN_NAMES: Final = {"hour": gettext_lazy("in the next hour"), "day": gettext_lazy("in the next day")}
 #: what dashboard.js says
 WORDS: Final = {
@@ -123,8 +129,14 @@ class DashboardAdmin(RedisPages):
 
     def link(self, wish: Wish, **other: Any) -> str:
         """The page with another wish."""
-        words = {"q": wish.text, "sort": wish.sort, "down": int(wish.reverse) if wish.sort else "", "span": wish.span,
-                 "heat": wish.heat, **other}  # fmt: skip
+        words = {
+            "q": wish.text,
+            "sort": wish.sort,
+            "down": int(wish.reverse) if wish.sort else "",
+            "span": wish.span,
+            "heat": wish.heat,
+            **other,
+        }
         usual = {"span": "hour", "heat": "ready"}
         given = {name: value for name, value in words.items() if value != "" and value != usual.get(name)}
         return f"?{urlencode(given)}" if given else self.url("changelist")

@@ -33,8 +33,11 @@ MOST_HEAT_ROWS: Final = 30
 MOST_SHARDS: Final = 64
 MOST_WORKERS: Final = 50
 PLACES: Final = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
-HEATS: Final[Mapping[str, Any]] = {"ready": gettext_lazy("ready"), "delayed": gettext_lazy("delayed"),
-                                   "reserved": gettext_lazy("reserved")}  # fmt: skip
+HEATS: Final[Mapping[str, Any]] = {
+    "ready": gettext_lazy("ready"),
+    "delayed": gettext_lazy("delayed"),
+    "reserved": gettext_lazy("reserved"),
+}
 #: by what queues are sorted
 COLUMNS: Final = ("name", *PLACES, "lag", "done")
 #: colours of the heat map, besides that of nothing
@@ -87,12 +90,17 @@ def chosen(look: Look, wish: Wish) -> tuple[list[QueueStatus], int]:
 
     keys: dict[str, Any] = {
         "name": lambda queue: queue.name,
-        "": lambda queue: (queue.lag_seconds, *done(queue), queue.counts.ready, queue.counts.reserved,
-                           queue.counts.delayed),
+        "": lambda queue: (
+            queue.lag_seconds,
+            *done(queue),
+            queue.counts.ready,
+            queue.counts.reserved,
+            queue.counts.delayed,
+        ),
         "lag": lambda queue: queue.lag_seconds,
         "done": done,
         **{place: lambda queue, place=place: getattr(queue.counts, place) for place in PLACES},
-    }  # fmt: skip
+    }
     found.sort(key=lambda queue: queue.name)
     found.sort(key=keys[wish.sort], reverse=wish.reverse)
     return found[:MOST_QUEUES], len(found)
@@ -174,12 +182,19 @@ def _worker(look: Look, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
         "quarantine": worker.quarantine,
         "lost": worker.lost,
         "jobs": [
-            {"queue": job.queue, "id": job.id if ids else "", "task": job.task, "slot": job.slot,
-             "started_ms": job.started_ms, "ids": job.ids, "lease_ms": look.leases.get((job.queue, job.id))}
+            {
+                "queue": job.queue,
+                "id": job.id if ids else "",
+                "task": job.task,
+                "slot": job.slot,
+                "started_ms": job.started_ms,
+                "ids": job.ids,
+                "lease_ms": look.leases.get((job.queue, job.id)),
+            }
             for job in jobs
         ],
         "more": _more(len(worker.jobs) - len(jobs) if not worker.lost else 0),
-    }  # fmt: skip
+    }
 
 
 def backlog(look: Look) -> dict[str, Any]:
@@ -199,15 +214,21 @@ def _heat(queues: Sequence[QueueStatus]) -> dict[str, Any]:
             by_epoch.setdefault(number // MAX_SHARDS, []).append(cells)
         many = len(by_epoch) > 1
         rows += [
-            {"name": queue.name, "epoch": epoch if many else None, "shards": cells[:MOST_SHARDS],
-             "more": max(0, len(cells) - MOST_SHARDS)}
+            {
+                "name": queue.name,
+                "epoch": epoch if many else None,
+                "shards": cells[:MOST_SHARDS],
+                "more": max(0, len(cells) - MOST_SHARDS),
+            }
             for epoch, cells in by_epoch.items()
-        ]  # fmt: skip
+        ]
     cut = [row["name"] for row in rows if row["more"]]
     said = [_more(len(rows) - MOST_HEAT_ROWS)]
     if cut:
-        said.append(_("Only the first %(shards)d shards are shown of: %(queues)s")
-                    % {"shards": MOST_SHARDS, "queues": ", ".join(cut[:5])})  # fmt: skip
+        said.append(
+            _("Only the first %(shards)d shards are shown of: %(queues)s")
+            % {"shards": MOST_SHARDS, "queues": ", ".join(cut[:5])}
+        )
     return {"heat": rows[:MOST_HEAT_ROWS], "heat_more": " ".join(filter(None, said))}
 
 

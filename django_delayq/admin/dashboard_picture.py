@@ -18,8 +18,11 @@ from .words import moment
 
 __all__ = ["Picture", "tiles", "zone_ms"]
 
-PAUSED: Final = {"in": gettext_lazy("paused for new jobs"), "out": gettext_lazy("paused for workers"),
-                 "both": gettext_lazy("paused")}  # fmt: skip
+PAUSED: Final = {
+    "in": gettext_lazy("paused for new jobs"),
+    "out": gettext_lazy("paused for workers"),
+    "both": gettext_lazy("paused"),
+}
 #: key, name and job list of each total
 TILES: Final = (
     ("lag", gettext_lazy("lag"), ""),
@@ -82,8 +85,11 @@ class Picture:
         told = self.told["backlog"]
         unit = _("min") if told["span"] == "hour" else _("h")
         rows = [(f"{place}–{place + 1} {unit}", count) for place, count in enumerate(told["bins"])]
-        return [(_("now"), words.grouped(told["due"])), *((when, words.grouped(count)) for when, count in rows),
-                (_("later"), words.grouped(told["later"]))]  # fmt: skip
+        return [
+            (_("now"), words.grouped(told["due"])),
+            *((when, words.grouped(count)) for when, count in rows),
+            (_("later"), words.grouped(told["later"])),
+        ]
 
     @property
     def queues_said(self) -> str:
@@ -104,21 +110,29 @@ class Picture:
             "name": name,
             "url": self.urls.queue(name),
             "paused": str(PAUSED.get(paused, "")),
-            "texts": {**{place: words.grouped(queue[place]) for place in PLACES}, "lag": words.lag(queue["lag"]),
-                      "done": words.rate(rates.done if rates else None)},
+            "texts": {
+                **{place: words.grouped(queue[place]) for place in PLACES},
+                "lag": words.lag(queue["lag"]),
+                "done": words.rate(rates.done if rates else None),
+            },
             "urls": {place: self.urls.jobs(name, listed(place)) for place in PLACES},
             "act": act,
             "act_label": f"{act} {name}",
             "act_url": self.urls.verb(verb, name),
-        }  # fmt: skip
+        }
 
     @property
     def heat(self) -> list[dict[str, Any]]:
         """Rows of the heat map."""
         at, most = list(HEATS).index(self.wish.heat), self._most
-        return [{"name": row["name"], "epoch": row["epoch"],
-                 "cells": [(words.grouped(cell[at]), level(cell[at], most)) for cell in row["shards"]]}
-                for row in self.told["heat"]]  # fmt: skip
+        return [
+            {
+                "name": row["name"],
+                "epoch": row["epoch"],
+                "cells": [(words.grouped(cell[at]), level(cell[at], most)) for cell in row["shards"]],
+            }
+            for row in self.told["heat"]
+        ]
 
     @property
     def _most(self) -> int:
@@ -140,11 +154,14 @@ class Picture:
         """Worker processes, and what they run."""
         now_ms = self.told["now_ms"]
         return [
-            {**worker, "busy": busy(worker),
-             "seen": _("heard of %s ago") % words.lag((now_ms - worker["seen_ms"]) / 1000),
-             "jobs": [self._job(job, now_ms) for job in worker["jobs"]]}
+            {
+                **worker,
+                "busy": busy(worker),
+                "seen": _("heard of %s ago") % words.lag((now_ms - worker["seen_ms"]) / 1000),
+                "jobs": [self._job(job, now_ms) for job in worker["jobs"]],
+            }
             for worker in self.told["workers"]
-        ]  # fmt: skip
+        ]
 
     def _job(self, job: Mapping[str, Any], now_ms: float) -> dict[str, Any]:
         left = job["lease_ms"]

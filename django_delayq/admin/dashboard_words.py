@@ -68,16 +68,23 @@ def worker_facts(worker: WorkerStatus) -> str:
     names = ", ".join(worker.queues[:_MOST_NAMES])
     if len(worker.queues) > _MOST_NAMES:
         names = _("%(names)s and %(n)d more") % {"names": names, "n": len(worker.queues) - _MOST_NAMES}
-    said = [worker.host, _("pid %d") % worker.pid if worker.pid is not None else "", names,
-            f"{worker.rss_mib} MiB" if worker.rss_mib is not None else ""]  # fmt: skip
+    said = [
+        worker.host,
+        _("pid %d") % worker.pid if worker.pid is not None else "",
+        names,
+        f"{worker.rss_mib} MiB" if worker.rss_mib is not None else "",
+    ]
     return " · ".join(filter(None, said))
 
 
 def redis_facts(redis: RedisStatus) -> Facts:
     """(name, text) of what matters of the server."""
-    server = [redis.version, redis.mode if redis.mode != "standalone" else "",
-              redis.role if redis.role != "master" else "",
-              ngettext("%d node", "%d nodes", redis.nodes) % redis.nodes if redis.nodes > 1 else ""]  # fmt: skip
+    server = [
+        redis.version,
+        redis.mode if redis.mode != "standalone" else "",
+        redis.role if redis.role != "master" else "",
+        ngettext("%d node", "%d nodes", redis.nodes) % redis.nodes if redis.nodes > 1 else "",
+    ]
     memory = "–" if redis.used_memory is None else size(redis.used_memory)
     if redis.used_memory_peak is not None:
         memory = _("%(used)s, at most it was %(peak)s") % {"used": memory, "peak": size(redis.used_memory_peak)}
@@ -103,8 +110,12 @@ def outbox_facts(stock: Mapping[str, Any] | None) -> Facts:
     if stock["oldest_waiting_seconds"] is not None:
         since = duration(stock["oldest_waiting_seconds"])
         waiting = _("%(n)s, the oldest for %(time)s") % {"n": waiting, "time": since}
-    return [(_("To be sent"), waiting), (_("Sent, not done yet"), grouped(stock["sent"])),
-            (_("In the morgue"), grouped(stock["buried"])), (_("Refused"), grouped(stock["refused"]))]  # fmt: skip
+    return [
+        (_("To be sent"), waiting),
+        (_("Sent, not done yet"), grouped(stock["sent"])),
+        (_("In the morgue"), grouped(stock["buried"])),
+        (_("Refused"), grouped(stock["refused"])),
+    ]
 
 
 def warnings_of(snapshot: Snapshot) -> list[str]:
@@ -115,16 +126,19 @@ def warnings_of(snapshot: Snapshot) -> list[str]:
     if redis.role == "replica":
         said.append(_("This Redis is a replica and refuses writes: name the primary, or Sentinel."))
     if not redis.aof:
-        words = _("Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
-                  "(%s). Set “appendonly yes”.")  # fmt: skip
+        words = _(
+            "Redis keeps no append-only file: if it crashes, it loses every job since its last snapshot "
+            "(%s). Set “appendonly yes”."
+        )
         said.append(words % _ago(redis.rdb_last_save_seconds))
     elif not redis.aof_ok:
         said.append(_("Redis could not write its append-only file: is its disk full?"))
     if not redis.rdb_ok:
         said.append(_("Redis could not write its last snapshot: see its log, and whether its disk is full."))
     if (redis.maxmemory_policy or "").startswith("allkeys"):
-        said.append(_("maxmemory-policy %s throws jobs away when memory is full: set “noeviction”.")
-                    % redis.maxmemory_policy)  # fmt: skip
+        said.append(
+            _("maxmemory-policy %s throws jobs away when memory is full: set “noeviction”.") % redis.maxmemory_policy
+        )
     if redis.maxmemory and (redis.used_memory or 0) > _NEARLY_FULL * redis.maxmemory:
         full = round(100 * (redis.used_memory or 0) / redis.maxmemory)
         said.append(_("%d %% of Redis's memory limit is used: new jobs are refused when it is full.") % full)
@@ -135,25 +149,32 @@ def _of_workers(snapshot: Snapshot) -> list[str]:
     said = []
     lost = [worker.name for worker in snapshot.workers if worker.lost]
     if lost:
-        words = ngettext("%(n)d worker was not heard of for a while: %(names)s",
-                         "%(n)d workers were not heard of for a while: %(names)s", len(lost))  # fmt: skip
+        words = ngettext(
+            "%(n)d worker was not heard of for a while: %(names)s",
+            "%(n)d workers were not heard of for a while: %(names)s",
+            len(lost),
+        )
         said.append(words % {"n": len(lost), "names": ", ".join(lost[:_MOST_NAMES])})
     held = [queue for queue in snapshot.queues if queue.counts.hold_ms > 0]
     if held:
         seconds = max(queue.counts.hold_ms for queue in held) / 1000
-        words = _("Redis or a clock was away: for another %(time)s no job is taken from a worker that is silent "
-                  "(%(names)s).")  # fmt: skip
+        words = _(
+            "Redis or a clock was away: for another %(time)s no job is taken from a worker that is silent (%(names)s)."
+        )
         names = ", ".join(queue.name for queue in held[:_MOST_NAMES])
         said.append(words % {"time": duration(seconds), "names": names})
     alone = [queue for queue in snapshot.queues if queue.counts.quarantine]
     if alone:
         number = sum(queue.counts.quarantine for queue in alone)
-        words = ngettext("%(n)d job waits to run alone in a process, because its process died under it (%(names)s).",
-                         "%(n)d jobs wait to run alone in a process, because theirs died under them (%(names)s).",
-                         number)  # fmt: skip
+        words = ngettext(
+            "%(n)d job waits to run alone in a process, because its process died under it (%(names)s).",
+            "%(n)d jobs wait to run alone in a process, because theirs died under them (%(names)s).",
+            number,
+        )
         said.append(words % {"n": number, "names": ", ".join(queue.name for queue in alone[:_MOST_NAMES])})
-    waiting = any(queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in")
-                  for queue in snapshot.queues)  # fmt: skip
+    waiting = any(
+        queue.counts.ready and queue.kind == "python" and queue.paused in ("", "in") for queue in snapshot.queues
+    )
     if waiting and all(worker.lost for worker in snapshot.workers):
         said.append(_("Jobs are due and no worker is running. Start one: manage.py delayq_worker"))
     return said

@@ -65,23 +65,36 @@ class Deed:
 
 
 RETRY_NOW: Final = Deed(
-    name="retry_now", verb="retry", title=gettext_lazy("Retry now"),
-    effect=gettext_lazy("They become due at once and are run by the next free worker. Attempts that failed stay "
-                        "counted."),
-)  # fmt: skip
+    name="retry_now",
+    verb="retry",
+    title=gettext_lazy("Retry now"),
+    effect=gettext_lazy(
+        "They become due at once and are run by the next free worker. Attempts that failed stay counted."
+    ),
+)
 RETRY_IN: Final = Deed(
-    name="retry_in", verb="retry", title=gettext_lazy("Retry in…"), delayed=True,
+    name="retry_in",
+    verb="retry",
+    title=gettext_lazy("Retry in…"),
+    delayed=True,
     effect=gettext_lazy("They become due after the delay. Attempts that failed stay counted."),
-)  # fmt: skip
+)
 DISCARD: Final = Deed(
-    name="discard", verb="discard", title=gettext_lazy("Discard"), harmful=True, flag=DELETION,
+    name="discard",
+    verb="discard",
+    title=gettext_lazy("Discard"),
+    harmful=True,
+    flag=DELETION,
     effect=gettext_lazy("They are deleted for good, with their arguments. This cannot be undone."),
-)  # fmt: skip
+)
 BURY: Final = Deed(
-    name="bury", verb="bury", title=gettext_lazy("Bury"),
-    effect=gettext_lazy("They are not tried again by themselves, and wait in the morgue until somebody retries or "
-                        "discards them."),
-)  # fmt: skip
+    name="bury",
+    verb="bury",
+    title=gettext_lazy("Bury"),
+    effect=gettext_lazy(
+        "They are not tried again by themselves, and wait in the morgue until somebody retries or discards them."
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -151,15 +164,19 @@ class DeedsMixin(ReadOnlyAdmin):
         named = kinds.most_common(_NAMED)
         selected = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
         context = {
-            "deed": deed, "form": form, "wanted": wanted, "count": CappedCount(wanted.total),
-            "kinds": [{"queue": queue, "task": task, "number": CappedCount(number)}
-                      for (queue, task), number in named],
+            "deed": deed,
+            "form": form,
+            "wanted": wanted,
+            "count": CappedCount(wanted.total),
+            "kinds": [{"queue": queue, "task": task, "number": CappedCount(number)} for (queue, task), number in named],
             "others": sum(kinds.values()) - sum(number for _kind, number in named),
             "partly": CappedCount(_COUNTED) if wanted.total > _COUNTED else "",
             "selected": selected[:1] if wanted.all_matching else selected,
-            "checkbox": helpers.ACTION_CHECKBOX_NAME, "until": wanted.until.isoformat(),
-            "back": request.get_full_path(), "threshold": CappedCount(conf().admin.bulk_threshold),
-        }  # fmt: skip
+            "checkbox": helpers.ACTION_CHECKBOX_NAME,
+            "until": wanted.until.isoformat(),
+            "back": request.get_full_path(),
+            "threshold": CappedCount(conf().admin.bulk_threshold),
+        }
         return self.render(request, "confirm.html", deed.title, context)
 
     # -- the deed ----------------------------------------------------------------------------------------------------
@@ -176,8 +193,14 @@ class DeedsMixin(ReadOnlyAdmin):
 
     def _order(self, request: HttpRequest, wanted: Wanted, deed: Deed, seconds: float) -> str:
         """Has it done by a worker; the address of the page that shows how far it is."""
-        action = repair.order(deed.verb, self.model, wanted.lookups or {}, user=request.user,
-                              delay=seconds if deed.delayed else None, total=wanted.total)  # fmt: skip
+        action = repair.order(
+            deed.verb,
+            self.model,
+            wanted.lookups or {},
+            user=request.user,
+            delay=seconds if deed.delayed else None,
+            total=wanted.total,
+        )
         self.note(request, [action], CHANGE, f"{deed.title}: {wanted.total}")
         self.message_user(request, _("A worker carries it out. This page tells how far it is."), messages.INFO)
         return reverse("admin:django_delayq_bulkaction_change", args=[action.pk], current_app=self.admin_site.name)
@@ -213,15 +236,23 @@ def _phrase(outcome: str, n: int) -> str:
         case "buried":
             return ngettext("%(n)d job was buried.", "%(n)d jobs were buried.", n) % {"n": n}
         case "live":
-            return ngettext("%(n)d stays, because another job of its id is live.",
-                            "%(n)d stay, because other jobs of their ids are live.", n) % {"n": n}  # fmt: skip
+            return ngettext(
+                "%(n)d stays, because another job of its id is live.",
+                "%(n)d stay, because other jobs of their ids are live.",
+                n,
+            ) % {"n": n}
         case "running":
-            return ngettext("%(n)d was left alone, because it is running now.",
-                            "%(n)d were left alone, because they are running now.", n) % {"n": n}  # fmt: skip
+            return ngettext(
+                "%(n)d was left alone, because it is running now.",
+                "%(n)d were left alone, because they are running now.",
+                n,
+            ) % {"n": n}
         case "gone":
-            return ngettext("%(n)d was not there any more: it was run, changed or removed meanwhile.",
-                            "%(n)d were not there any more: they were run, changed or removed meanwhile.",
-                            n) % {"n": n}  # fmt: skip
+            return ngettext(
+                "%(n)d was not there any more: it was run, changed or removed meanwhile.",
+                "%(n)d were not there any more: they were run, changed or removed meanwhile.",
+                n,
+            ) % {"n": n}
     return f"{outcome}: {n}"
 
 

@@ -31,8 +31,13 @@ class FailedJobAdmin(MirroredAdmin):
     keyset = "failed_at"
     ordering = ("-failed_at",)
     list_display = ("job", "queue", "trouble", "attempts", "when")
-    list_filter = (value_filter("queue", _("queue")), value_filter("task", _("task")),
-                   value_filter("error_class", _("error class")), AttemptFilter, AgeFilter.of("failed_at"))  # fmt: skip
+    list_filter = (
+        value_filter("queue", _("queue")),
+        value_filter("task", _("task")),
+        value_filter("error_class", _("error class")),
+        AttemptFilter,
+        AgeFilter.of("failed_at"),
+    )
     sortable_by = ("when",)
     actions = ("retry_now", "retry_in", "bury", "discard")
     deeds = (RETRY_NOW, RETRY_IN, BURY, DISCARD)

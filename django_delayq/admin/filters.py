@@ -97,8 +97,11 @@ class ValueFilter(_Filter):
         yield from super().choices(changelist)
         value = self.value()
         if value is not None and value not in {str(known) for known, _label in self.lookup_choices}:
-            yield {"selected": True, "query_string": changelist.get_query_string({str(self.parameter_name): value}),
-                   "display": value}  # fmt: skip
+            yield {
+                "selected": True,
+                "query_string": changelist.get_query_string({str(self.parameter_name): value}),
+                "display": value,
+            }
 
 
 def value_filter(name: str, title: Any) -> type[ValueFilter]:
@@ -121,8 +124,12 @@ class AgeFilter(_Filter):
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, Any]]:
         """Spans until now, and what is older than all of them."""
-        return [("hour", _("last hour")), ("day", _("last day")), ("week", _("last week")),
-                ("older", _("older than a week"))]  # fmt: skip
+        return [
+            ("hour", _("last hour")),
+            ("day", _("last day")),
+            ("week", _("last week")),
+            ("older", _("older than a week")),
+        ]
 
     def chosen(self) -> dict[str, Any]:
         """A moment, as text: it stays the same when the lookups are carried out later."""

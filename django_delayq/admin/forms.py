@@ -23,9 +23,10 @@ class DelayForm(forms.Form):
 
     delay = forms.IntegerField(label=_("Retry in"), min_value=0, initial=10)
     unit = forms.ChoiceField(
-        label=_("Unit"), initial="minutes",
+        label=_("Unit"),
+        initial="minutes",
         choices=[("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))],
-    )  # fmt: skip
+    )
 
     def clean(self) -> dict[str, Any]:
         """Both together are a span of at most ten years."""
@@ -118,14 +119,19 @@ class EditForm(DelayForm):
 class CallForm(EditForm):
     """Other arguments."""
 
-    def __init__(self, *args: Any, call: tuple[list[Any], dict[str, Any]], names: list[str], mask: Mask,
-                 **options: Any) -> None:  # fmt: skip
+    def __init__(
+        self, *args: Any, call: tuple[list[Any], dict[str, Any]], names: list[str], mask: Mask, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         positional, named = call
         self.fields["args"] = JSONText(
-            kind=list, stored=positional, mask=mask, names=names, label=_("Arguments"),
+            kind=list,
+            stored=positional,
+            mask=mask,
+            names=names,
+            label=_("Arguments"),
             help_text=_("A JSON list: %(names)s") % {"names": ", ".join(names) or "…"},
-        )  # fmt: skip
+        )
         self.fields["kwargs"] = JSONText(
             kind=dict, stored=named, mask=mask, label=_("Named arguments"), help_text=_("A JSON object.")
         )
@@ -138,9 +144,12 @@ class PayloadsForm(EditForm):
     def __init__(self, *args: Any, payloads: list[dict[str, Any]], mask: Mask, **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["payloads"] = JSONText(
-            kind=list, stored=payloads, mask=mask, label=_("Payloads"),
+            kind=list,
+            stored=payloads,
+            mask=mask,
+            label=_("Payloads"),
             help_text=_('A JSON list of objects {"score": …, "payload": …}; the lowest score is handled first.'),
-        )  # fmt: skip
+        )
         self.order_fields(self.field_order)
 
     def clean_payloads(self) -> list[dict[str, Any]]:

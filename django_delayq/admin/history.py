@@ -26,15 +26,27 @@ __all__ = ["HourlyStatAdmin"]
 
 #: hours on a page of the table
 LIMIT: Final = 50
-PERIODS: Final = {"today": gettext_lazy("today"), "24h": gettext_lazy("24 hours"), "7d": gettext_lazy("7 days"),
-                  "30d": gettext_lazy("30 days")}  # fmt: skip
+PERIODS: Final = {
+    "today": gettext_lazy("today"),
+    "24h": gettext_lazy("24 hours"),
+    "7d": gettext_lazy("7 days"),
+    "30d": gettext_lazy("30 days"),
+}
 #: head of the table of hours: (name, whether it is a number)
 COLUMNS: Final = (
-    (gettext_lazy("Hour"), False), (gettext_lazy("Queue"), False), (gettext_lazy("Task"), False),
-    (gettext_lazy("Runs"), True), (gettext_lazy("Succeeded"), True), (gettext_lazy("Failed"), True),
-    (gettext_lazy("Retries"), True), (gettext_lazy("Too late"), True), (gettext_lazy("Lateness p50"), True),
-    (gettext_lazy("p99"), True), (gettext_lazy("Length p50"), True), (gettext_lazy("p99"), True),
-)  # fmt: skip
+    (gettext_lazy("Hour"), False),
+    (gettext_lazy("Queue"), False),
+    (gettext_lazy("Task"), False),
+    (gettext_lazy("Runs"), True),
+    (gettext_lazy("Succeeded"), True),
+    (gettext_lazy("Failed"), True),
+    (gettext_lazy("Retries"), True),
+    (gettext_lazy("Too late"), True),
+    (gettext_lazy("Lateness p50"), True),
+    (gettext_lazy("p99"), True),
+    (gettext_lazy("Length p50"), True),
+    (gettext_lazy("p99"), True),
+)
 
 
 class HourlyStatAdmin(RedisPages):

@@ -93,26 +93,53 @@ def _throughput(found: Summary, marks: Sequence[Mark]) -> Chart:
         words = _("%(when)s: %(runs)s runs, %(bad)s of them failed")
         told.append(words % {"when": mark.full, "runs": grouped(tally["runs"]), "bad": grouped(tally.failures)})
     said = _("%(runs)s runs in all, %(bad)s of them failed.")
-    drawing = bars("dq-throughput", _("Throughput, runs per hour"),
-                   said % {"runs": grouped(found.total["runs"]), "bad": grouped(found.total.failures)},
-                   marks, values, told)  # fmt: skip
-    return Chart("dq-throughput", _("Throughput"), _("runs per hour"), drawing,
-                 (_("Time"), _("Runs"), _("Succeeded"), _("Failed")), rows,
-                 (("dq-b2", _("not failed")), ("dq-b1", _("failed"))))  # fmt: skip
+    drawing = bars(
+        "dq-throughput",
+        _("Throughput, runs per hour"),
+        said % {"runs": grouped(found.total["runs"]), "bad": grouped(found.total.failures)},
+        marks,
+        values,
+        told,
+    )
+    return Chart(
+        "dq-throughput",
+        _("Throughput"),
+        _("runs per hour"),
+        drawing,
+        (_("Time"), _("Runs"), _("Succeeded"), _("Failed")),
+        rows,
+        (("dq-b2", _("not failed")), ("dq-b1", _("failed"))),
+    )
 
 
 def _lateness(found: Summary, marks: Sequence[Mark]) -> Chart:
     both = [(tally.lateness_ms(50), tally.lateness_ms(99)) for tally in found.slots]
-    told = [f"{mark.full}: p50 {millis(p50)}, p99 {millis(p99)}"
-            for mark, (p50, p99) in zip(marks, both, strict=True)]  # fmt: skip
+    told = [f"{mark.full}: p50 {millis(p50)}, p99 {millis(p99)}" for mark, (p50, p99) in zip(marks, both, strict=True)]
     said = _("Over the whole period p50 is %(p50)s and p99 %(p99)s.") % {
-        "p50": millis(found.total.lateness_ms(50)), "p99": millis(found.total.lateness_ms(99))}  # fmt: skip
-    drawing = lines("dq-lateness", _("Lateness, p50 and p99"), said, marks,
-                    ([p50 for p50, _p99 in both], [p99 for _p50, p99 in both]), told)  # fmt: skip
-    rows = [(mark.full, millis(p50), millis(p99), grouped(tally["sla_missed"]))
-            for mark, (p50, p99), tally in zip(marks, both, found.slots, strict=True)]  # fmt: skip
-    return Chart("dq-lateness", _("Lateness"), _("start after due time, log scale"), drawing,
-                 (_("Time"), "p50", "p99", _("Too late")), rows, (("dq-l1", "p50"), ("dq-l2", "p99")))  # fmt: skip
+        "p50": millis(found.total.lateness_ms(50)),
+        "p99": millis(found.total.lateness_ms(99)),
+    }
+    drawing = lines(
+        "dq-lateness",
+        _("Lateness, p50 and p99"),
+        said,
+        marks,
+        ([p50 for p50, _p99 in both], [p99 for _p50, p99 in both]),
+        told,
+    )
+    rows = [
+        (mark.full, millis(p50), millis(p99), grouped(tally["sla_missed"]))
+        for mark, (p50, p99), tally in zip(marks, both, found.slots, strict=True)
+    ]
+    return Chart(
+        "dq-lateness",
+        _("Lateness"),
+        _("start after due time, log scale"),
+        drawing,
+        (_("Time"), "p50", "p99", _("Too late")),
+        rows,
+        (("dq-l1", "p50"), ("dq-l2", "p99")),
+    )
 
 
 def _heat(found: Summary, marks: Sequence[Mark]) -> Chart:
@@ -123,8 +150,7 @@ def _heat(found: Summary, marks: Sequence[Mark]) -> Chart:
     said = _("Most runs began this late: %(band)s.") % {"band": names[most]} if found.total["timed"] else ""
     drawing = heat("dq-heat", _("Map of lateness"), said, marks, list(zip(names, numbers, strict=True)))
     rows = [(mark.full, *(grouped(row[place]) for row in numbers)) for place, mark in enumerate(marks)]
-    return Chart("dq-heat", _("Map of lateness"), _("how many runs began how late"), drawing,
-                 (_("Time"), *names), rows)  # fmt: skip
+    return Chart("dq-heat", _("Map of lateness"), _("how many runs began how late"), drawing, (_("Time"), *names), rows)
 
 
 def _bands(counts: Sequence[int]) -> int:
@@ -160,15 +186,29 @@ def tiles(total: Tally) -> list[tuple[str, str, str]]:
 def rates(found: Summary, asked: Asked) -> list[dict[str, Any]]:
     """The tasks of which the largest part of the runs failed."""
     some = found.by_failure_rate(LEAST_RUNS)[:MOST_TASKS]
-    return [{**_named(name, asked), "share": share(tally.failure_rate or 0), "rate": percent(tally.failure_rate),
-             "runs": grouped(tally["runs"])} for name, tally in some]  # fmt: skip
+    return [
+        {
+            **_named(name, asked),
+            "share": share(tally.failure_rate or 0),
+            "rate": percent(tally.failure_rate),
+            "runs": grouped(tally["runs"]),
+        }
+        for name, tally in some
+    ]
 
 
 def failing(found: Summary, asked: Asked) -> list[dict[str, Any]]:
     """The tasks that failed most often, and how."""
     some = found.by_failures()[:MOST_TASKS]
-    return [{**_named(name, asked), "failures": grouped(tally.failures), "p99": millis(tally.duration_ms(99)),
-             "kinds": [grouped(tally[kind]) for kind in FAILURES]} for name, tally in some]  # fmt: skip
+    return [
+        {
+            **_named(name, asked),
+            "failures": grouped(tally.failures),
+            "p99": millis(tally.duration_ms(99)),
+            "kinds": [grouped(tally[kind]) for kind in FAILURES],
+        }
+        for name, tally in some
+    ]
 
 
 def _named(name: tuple[str, str], asked: Asked) -> dict[str, str]:
@@ -180,13 +220,21 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
     """The table of hours."""
     return [
         [
-            time_of(from_row(row.hour)), row.queue, row.task or _NOTHING, grouped(row.runs), grouped(row.succeeded),
-            grouped(sum(getattr(row, name) for name in FAILURES)), grouped(row.retries), grouped(row.sla_missed),
-            millis(row.lateness_p50_ms), millis(row.lateness_p99_ms), millis(row.duration_p50_ms),
+            time_of(from_row(row.hour)),
+            row.queue,
+            row.task or _NOTHING,
+            grouped(row.runs),
+            grouped(row.succeeded),
+            grouped(sum(getattr(row, name) for name in FAILURES)),
+            grouped(row.retries),
+            grouped(row.sla_missed),
+            millis(row.lateness_p50_ms),
+            millis(row.lateness_p99_ms),
+            millis(row.duration_p50_ms),
             millis(row.duration_p99_ms),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 # -- what comes ------------------------------------------------------------------------------------------------------
@@ -195,22 +243,46 @@ def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:
 def foretold(found: Forecast) -> dict[str, Any]:
     """The panel of the next day."""
     total = found.total
-    marks = [Mark(time_of(begin, "H:i"), f"{time_of(begin, 'H:i')}–{time_of(begin + HOUR, 'H:i')}")
-             for begin in found.begins]  # fmt: skip
+    marks = [
+        Mark(time_of(begin, "H:i"), f"{time_of(begin, 'H:i')}–{time_of(begin + HOUR, 'H:i')}") for begin in found.begins
+    ]
     behind = total.behind or [None] * len(total.hours)
-    rows = [(mark.full, grouped(count), _NOTHING if left is None else grouped(left))
-            for mark, count, left in zip(marks, total.hours, behind, strict=True)]  # fmt: skip
+    rows = [
+        (mark.full, grouped(count), _NOTHING if left is None else grouped(left))
+        for mark, count, left in zip(marks, total.hours, behind, strict=True)
+    ]
     said = _("%(due)s jobs are due now, %(soon)s fall due within 24 hours.") % {
-        "due": grouped(total.due), "soon": grouped(sum(total.hours))}  # fmt: skip
-    told = [_("%(when)s: %(jobs)s jobs") % {"when": mark.full, "jobs": grouped(count)}
-            for mark, count in zip(marks, total.hours, strict=True)]  # fmt: skip
-    drawing = bars("dq-forecast", _("Falls due in the next 24 hours, jobs per hour"), said, marks,
-                   [(0, count) for count in total.hours], told)  # fmt: skip
-    chart = Chart("dq-forecast", _("The next 24 hours"), _("jobs that fall due"), drawing,
-                  (_("Time"), _("Fall due"), _("Left at its end")), rows)  # fmt: skip
+        "due": grouped(total.due),
+        "soon": grouped(sum(total.hours)),
+    }
+    told = [
+        _("%(when)s: %(jobs)s jobs") % {"when": mark.full, "jobs": grouped(count)}
+        for mark, count in zip(marks, total.hours, strict=True)
+    ]
+    drawing = bars(
+        "dq-forecast",
+        _("Falls due in the next 24 hours, jobs per hour"),
+        said,
+        marks,
+        [(0, count) for count in total.hours],
+        told,
+    )
+    chart = Chart(
+        "dq-forecast",
+        _("The next 24 hours"),
+        _("jobs that fall due"),
+        drawing,
+        (_("Time"), _("Fall due"), _("Left at its end")),
+        rows,
+    )
     shown = [one for one in found.queues if one.due or any(one.hours)]
-    return {"chart": chart, "said": said, "drained": _drained(total), "queues": list(map(_queue, shown)),
-            "later": grouped(total.later)}  # fmt: skip
+    return {
+        "chart": chart,
+        "said": said,
+        "drained": _drained(total),
+        "queues": list(map(_queue, shown)),
+        "later": grouped(total.later),
+    }
 
 
 def _drained(total: QueueForecast) -> str:
@@ -223,8 +295,10 @@ def _drained(total: QueueForecast) -> str:
         return words % {"time": duration(max(1.0, total.drained_s))}
     if not total.behind:
         return _("When it will be done is not known: nothing ran in the last week that the history knows of.")
-    return _("When all of it will be done is not known: of a queue more falls due than was ever done in an hour of the "
-             "last week, or the history knows no run of it.")  # fmt: skip
+    return _(
+        "When all of it will be done is not known: of a queue more falls due than was ever done in an hour of the "
+        "last week, or the history knows no run of it."
+    )
 
 
 def _queue(one: QueueForecast) -> list[str | SafeString]:
@@ -234,6 +308,13 @@ def _queue(one: QueueForecast) -> list[str | SafeString]:
         drained = duration(one.drained_s) if one.drained_s else _("now")
     elif pace is not None:
         drained = _("not within 24 h")
-    return [one.queue, grouped(one.due), grouped(sum(one.hours)), grouped(one.later),
-            _NOTHING if pace is None else grouped(pace.per_hour), millis(None if pace is None else pace.mean_ms),
-            _NOTHING if one.work_s is None else duration(one.work_s), drained]  # fmt: skip
+    return [
+        one.queue,
+        grouped(one.due),
+        grouped(sum(one.hours)),
+        grouped(one.later),
+        _NOTHING if pace is None else grouped(pace.per_hour),
+        millis(None if pace is None else pace.mean_ms),
+        _NOTHING if one.work_s is None else duration(one.work_s),
+        drained,
+    ]

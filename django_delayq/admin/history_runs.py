@@ -92,23 +92,27 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[Any]:
         """With the part that tells how far it is."""
         name = f"{self.opts.app_label}_{self.opts.model_name}_progress"
-        return [path("<path:object_id>/progress/", self.admin_site.admin_view(self.progress_view), name=name),
-                *super().get_urls()]  # fmt: skip
+        return [
+            path("<path:object_id>/progress/", self.admin_site.admin_view(self.progress_view), name=name),
+            *super().get_urls(),
+        ]
 
     def listed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Without what only the page of a run shows."""
         return rows.defer("detail")
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any],
-                           search_term: str) -> tuple[QuerySet[Any], bool]:  # fmt: skip
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
         """An exact id."""
         term = search_term.strip()
         return (queryset.filter(run_id=term) if term else queryset), False
 
     # -- pages -------------------------------------------------------------------------------------------------------
 
-    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "",
-                    extra_context: dict[str, Any] | None = None) -> HttpResponse:  # fmt: skip
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         """The run, and how far it is."""
         run = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
@@ -127,11 +131,18 @@ class PipelineRunAdmin(ReadOnlyAdmin):
 
     def _progress_of(self, run: PipelineRun) -> dict[str, Any]:
         return {
-            "run": run, "ended": state_of(run) != _RUNNING, "status": self.status(run), "share": _share(run),
-            "number_done": shown.number(run.rows), "number_total": self.of_all(run), "took": self.took(run),
-            "error": shown.mask().text(run.error), "died": state_of(run) == DIED, "heard_of": self.heard_of(run),
+            "run": run,
+            "ended": state_of(run) != _RUNNING,
+            "status": self.status(run),
+            "share": _share(run),
+            "number_done": shown.number(run.rows),
+            "number_total": self.of_all(run),
+            "took": self.took(run),
+            "error": shown.mask().text(run.error),
+            "died": state_of(run) == DIED,
+            "heard_of": self.heard_of(run),
             "progress_url": self.address("progress", run.pk),
-        }  # fmt: skip
+        }
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
@@ -152,8 +163,12 @@ class PipelineRunAdmin(ReadOnlyAdmin):
         share = _share(row)
         if share is None or state_of(row) != _RUNNING:
             return shown.number(row.rows)
-        return format_html('<progress class="delayq-bar" max="100" value="{}"></progress> {} % · {}', share, share,
-                           shown.number(row.rows))  # fmt: skip
+        return format_html(
+            '<progress class="delayq-bar" max="100" value="{}"></progress> {} % · {}',
+            share,
+            share,
+            shown.number(row.rows),
+        )
 
     @admin.display(description=_("rows in all"))
     def of_all(self, row: PipelineRun) -> str:

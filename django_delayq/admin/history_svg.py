@@ -51,8 +51,9 @@ class Drawing:
     below: SafeString
 
 
-def bars(name: str, title: str, said: str, marks: Sequence[Mark], values: Sequence[Sequence[float]],
-         told: Sequence[str]) -> Drawing:  # fmt: skip
+def bars(
+    name: str, title: str, said: str, marks: Sequence[Mark], values: Sequence[Sequence[float]], told: Sequence[str]
+) -> Drawing:
     """Bars in which several numbers are piled up, the first at the bottom.
 
     Args:
@@ -71,16 +72,29 @@ def bars(name: str, title: str, said: str, marks: Sequence[Mark], values: Sequen
             height = HEIGHT * number / top
             upto += height
             if number:
-                shapes.append((series, f"{place * room:.2f}", f"{HEIGHT - upto:.2f}", f"{room * _FILLED:.2f}",
-                               f"{max(height, 0.8):.2f}"))  # fmt: skip
+                shapes.append(
+                    (
+                        series,
+                        f"{place * room:.2f}",
+                        f"{HEIGHT - upto:.2f}",
+                        f"{room * _FILLED:.2f}",
+                        f"{max(height, 0.8):.2f}",
+                    )
+                )
         drawn = format_html_join("", '<rect class="dq-b{}" x="{}" y="{}" width="{}" height="{}"/>', shapes)
         groups.append((words, _column(place, room), drawn))
     ticks = [(short(part * top), HEIGHT - HEIGHT * part) for part in (0.0, 0.5, 1.0)]
     return _drawing(name, title, said, groups, ticks, marks)
 
 
-def lines(name: str, title: str, said: str, marks: Sequence[Mark], series: Sequence[Sequence[float | None]],
-          told: Sequence[str]) -> Drawing:  # fmt: skip
+def lines(
+    name: str,
+    title: str,
+    said: str,
+    marks: Sequence[Mark],
+    series: Sequence[Sequence[float | None]],
+    told: Sequence[str],
+) -> Drawing:
     """Lines of lengths of time, ms, by logarithm. Where there is no value they have a gap."""
     top = max((value for one in series for value in one if value), default=0.0)
     power = min(_LARGEST_POWER, max(2, math.ceil(math.log10(max(1.0, top)))))
@@ -98,10 +112,18 @@ def heat(name: str, title: str, said: str, marks: Sequence[Mark], rows: Sequence
     most = max((number for _name, numbers in rows for number in numbers), default=0)
     room, height = WIDTH / max(1, len(marks)), ROW * len(rows)
     cells = [
-        (level(number, most), f"{place * room:.2f}", height - ROW * (row + 1), f"{room * 0.94:.2f}", ROW - 1,
-         f"{marks[place].full}, {label}: {number}")
-        for row, (label, numbers) in enumerate(rows) for place, number in enumerate(numbers) if number
-    ]  # fmt: skip
+        (
+            level(number, most),
+            f"{place * room:.2f}",
+            height - ROW * (row + 1),
+            f"{room * 0.94:.2f}",
+            ROW - 1,
+            f"{marks[place].full}, {label}: {number}",
+        )
+        for row, (label, numbers) in enumerate(rows)
+        for place, number in enumerate(numbers)
+        if number
+    ]
     drawn = format_html_join(
         "", '<rect class="dq-k{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>', cells
     )
@@ -140,17 +162,37 @@ def logarithmic(ms: float, power: int) -> float:
 # -- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _drawing(name: str, title: str, said: str, groups: Iterable[tuple[str, SafeString, object]],
-             ticks: Sequence[tuple[str, float]], marks: Sequence[Mark], more: object = "", *, height: int = HEIGHT,
-             grid: bool = True) -> Drawing:  # fmt: skip
-    across = format_html_join("", '<line class="dq-grid" x1="0" x2="1000" y1="{0}" y2="{0}"/>',
-                              ((f"{y:.2f}",) for _text, y in ticks) if grid else ())  # fmt: skip
+def _drawing(
+    name: str,
+    title: str,
+    said: str,
+    groups: Iterable[tuple[str, SafeString, object]],
+    ticks: Sequence[tuple[str, float]],
+    marks: Sequence[Mark],
+    more: object = "",
+    *,
+    height: int = HEIGHT,
+    grid: bool = True,
+) -> Drawing:
+    across = format_html_join(
+        "",
+        '<line class="dq-grid" x1="0" x2="1000" y1="{0}" y2="{0}"/>',
+        ((f"{y:.2f}",) for _text, y in ticks) if grid else (),
+    )
     piled = format_html_join("", '<g class="dq-piece"><title>{}</title>{}{}</g>', groups)
     plot = format_html(
         '<svg class="dq-drawn" role="img" aria-labelledby="{0}-t {0}-d" viewBox="0 0 {1} {2}" height="{2}" '
         'preserveAspectRatio="none" focusable="false"><title id="{0}-t">{3}</title><desc id="{0}-d">{4}</desc>'
-        "{5}{6}{7}</svg>", name, WIDTH, height, title, said, across, piled, more,
-    )  # fmt: skip
+        "{5}{6}{7}</svg>",
+        name,
+        WIDTH,
+        height,
+        title,
+        said,
+        across,
+        piled,
+        more,
+    )
     return Drawing(_left(ticks, height), plot, _below(marks))
 
 
@@ -161,8 +203,10 @@ def _left(ticks: Sequence[tuple[str, float]], height: int) -> SafeString:
     drawn = format_html_join("", '<text x="{}" y="{}" text-anchor="end">{}</text>', texts)
     return format_html(
         '<svg class="dq-written" aria-hidden="true" focusable="false" width="{}" height="{}">{}</svg>',
-        width, height, drawn,
-    )  # fmt: skip
+        width,
+        height,
+        drawn,
+    )
 
 
 def _below(marks: Sequence[Mark]) -> SafeString:
@@ -177,8 +221,9 @@ def _below(marks: Sequence[Mark]) -> SafeString:
 
 def _column(place: int, room: float) -> SafeString:
     """The whole of a piece: what is pointed at."""
-    return format_html('<rect class="dq-touch" x="{}" y="0" width="{}" height="{}"/>', f"{place * room:.2f}",
-                       f"{room:.2f}", HEIGHT)  # fmt: skip
+    return format_html(
+        '<rect class="dq-touch" x="{}" y="0" width="{}" height="{}"/>', f"{place * room:.2f}", f"{room:.2f}", HEIGHT
+    )
 
 
 def _path(values: Sequence[float | None], room: float, power: int) -> str:

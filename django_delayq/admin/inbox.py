@@ -36,8 +36,9 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     fieldsets: ClassVar = [(None, {"fields": ("key", "queue", "job_id", "task", "done")})]
     readonly_fields = ("key", "queue", "job_id", "task", "done")
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any],
-                           search_term: str) -> tuple[QuerySet[Any], bool]:  # fmt: skip
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
         """A key."""
         if not search_term.strip():
             return queryset, False

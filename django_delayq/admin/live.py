@@ -58,14 +58,20 @@ class RescheduleForm(forms.Form):
     delay = forms.FloatField(label=gettext_lazy("In"), min_value=0, required=False)
     unit = forms.ChoiceField(
         label=gettext_lazy("unit"),
-        choices=[("s", gettext_lazy("seconds")), ("min", gettext_lazy("minutes")), ("h", gettext_lazy("hours")),
-                 ("d", gettext_lazy("days"))],
-        initial="min", required=False,
-    )  # fmt: skip
+        choices=[
+            ("s", gettext_lazy("seconds")),
+            ("min", gettext_lazy("minutes")),
+            ("h", gettext_lazy("hours")),
+            ("d", gettext_lazy("days")),
+        ],
+        initial="min",
+        required=False,
+    )
     at = forms.DateTimeField(
-        label=gettext_lazy("Or at"), required=False,
+        label=gettext_lazy("Or at"),
+        required=False,
         widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
-    )  # fmt: skip
+    )
 
     def clean(self) -> dict[str, Any]:
         """Exactly one of both."""
@@ -122,19 +128,27 @@ class LiveJobAdmin(RedisPages):
             "queues": [one.queue for one in counts],
             "queue_url": self.url_of("queueentry", "change", wish.queue) if wish.queue else "",
             "tabs": [
-                (place, name, sum(count_at(one, place) for one in mine),
-                 self.link(wish, place=place, by="", reverse=None)) for place, name in PLACE_NAMES.items()
+                (
+                    place,
+                    name,
+                    sum(count_at(one, place) for one in mine),
+                    self.link(wish, place=place, by="", reverse=None),
+                )
+                for place, name in PLACE_NAMES.items()
             ],
             "orders": [
-                (ORDER_NAMES[by], by == chosen,
-                 self.link(wish, by=by, reverse=not wish.reverse if by == chosen else None))
+                (
+                    ORDER_NAMES[by],
+                    by == chosen,
+                    self.link(wish, by=by, reverse=not wish.reverse if by == chosen else None),
+                )
                 for by in PLACES[wish.place]
             ],
             "next_url": self.link(wish, cursor=listing.cursor) if listing.cursor else "",
             "first_url": self.link(wish) if wish.cursor else "",
             "patience": PATIENCE,
             "limits": [(limit, self.link(wish, limit=limit)) for limit in LIMITS],
-        }  # fmt: skip
+        }
         trail = [(wish.queue, "")] if wish.queue else []
         return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
 
@@ -145,8 +159,16 @@ class LiveJobAdmin(RedisPages):
 
     def link(self, wish: Wish, **other: Any) -> str:
         """The list with another wish; it begins at its first page unless a cursor is given."""
-        words = {"queue": wish.queue, "place": wish.place, "by": wish.by, "limit": wish.limit, "q": wish.text,
-                 "reverse": wish.reverse, "cursor": "", **other}  # fmt: skip
+        words = {
+            "queue": wish.queue,
+            "place": wish.place,
+            "by": wish.by,
+            "limit": wish.limit,
+            "q": wish.text,
+            "reverse": wish.reverse,
+            "cursor": "",
+            **other,
+        }
         if "place" in other:
             words["q"] = ""
         if words["reverse"] is not None:
@@ -238,8 +260,13 @@ class LiveJobAdmin(RedisPages):
             if outcome == "cancelled":
                 return _("It was waiting, and is gone.")
             if outcome == "stopping":
-                messages.warning(request, _("It is running: marked to stop. Its handler hears of it at the next "
-                                            "heartbeat, and if it fails it is not tried again."))  # fmt: skip
+                messages.warning(
+                    request,
+                    _(
+                        "It is running: marked to stop. Its handler hears of it at the next "
+                        "heartbeat, and if it fails it is not tried again."
+                    ),
+                )
                 return ""
             return self.told(request, outcome, "")
 
@@ -251,13 +278,17 @@ class LiveJobAdmin(RedisPages):
         if outcome == "on_commit":
             return _("It is told to Redis when the transaction of this request is committed.")
         if outcome == "outbox":
-            messages.warning(request, _("Redis does not answer now. It is noted in the outbox, and Redis is told "
-                                        "as soon as it answers."))  # fmt: skip
+            messages.warning(
+                request,
+                _("Redis does not answer now. It is noted in the outbox, and Redis is told as soon as it answers."),
+            )
             return ""
         if outcome:
             return done
-        messages.warning(request, _("Nothing was done: no job waits under this id now. It has begun, has ended or was "
-                                    "cancelled meanwhile."))  # fmt: skip
+        messages.warning(
+            request,
+            _("Nothing was done: no job waits under this id now. It has begun, has ended or was cancelled meanwhile."),
+        )
         return ""
 
     def ask(self, request: HttpRequest, template: str, title: str, queue: str, ident: str, **more: Any) -> HttpResponse:

@@ -49,9 +49,10 @@ class MirroredAdmin(EditMixin, DeedsMixin):
         """Nothing that may be long."""
         small = Case(When(Q(options_size__lte=_SMALL_OPTIONS), then=F("options")), output_field=BinaryField())
         found: QuerySet[Any] = rows.defer(*LONG_COLUMNS).annotate(
-            options_size=Length("options"), small_options=small,
+            options_size=Length("options"),
+            small_options=small,
             message_start=Substr("error_message", 1, _MESSAGE_START),
-        )  # fmt: skip
+        )
         return found
 
     # -- search ------------------------------------------------------------------------------------------------------
@@ -66,8 +67,9 @@ class MirroredAdmin(EditMixin, DeedsMixin):
             return {"job_id__gte": query, "job_id__lt": f"{query}\U0010ffff"}
         return {"job_id__startswith": query}
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any],
-                           search_term: str) -> tuple[QuerySet[Any], bool]:  # fmt: skip
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
         """See :meth:`search_lookups`."""
         return queryset.filter(**self.search_lookups(search_term)), False
 
@@ -92,8 +94,9 @@ class MirroredAdmin(EditMixin, DeedsMixin):
 
     # -- the page of one job -----------------------------------------------------------------------------------------
 
-    def change_view(self, request: HttpRequest, object_id: str, form_url: str = "",
-                    extra_context: dict[str, Any] | None = None) -> HttpResponse:  # fmt: skip
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         """The job, what Redis says of it, and the buttons of those who may press them."""
         row = self.get_object(request, unquote(object_id))
         extra = {**(extra_context or {}), **self.page_context()}
@@ -102,12 +105,17 @@ class MirroredAdmin(EditMixin, DeedsMixin):
             row.delayq_look = look
             request.delayq_row = row  # type: ignore[attr-defined]
             extra |= {
-                "look": look, "look_facts": look.facts.items(), "row": row, "buttons": self._buttons(request),
+                "look": look,
+                "look_facts": look.facts.items(),
+                "row": row,
+                "buttons": self._buttons(request),
                 "edit_url": self.address("edit", row.pk) if look.view is not None and self.may(request, "edit") else "",
-                "history_url": self.address("history", row.pk), "seen": shown.ago(row.seen_at),
-                "checkbox": ACTION_CHECKBOX_NAME, "title": row.job_id,
+                "history_url": self.address("history", row.pk),
+                "seen": shown.ago(row.seen_at),
+                "checkbox": ACTION_CHECKBOX_NAME,
+                "title": row.job_id,
                 "subtitle": f"{row.queue} · {row.task}",
-            }  # fmt: skip
+            }
         return super().change_view(request, object_id, form_url, extra)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:

@@ -41,9 +41,14 @@ class MorgueJobAdmin(MirroredAdmin):
     ordering = ("-buried_at",)
     many = _("jobs in the morgue")
     list_display = ("job", "queue", "trouble", "attempts", "when")
-    list_filter = (value_filter("queue", _("queue")), value_filter("task", _("task")),
-                   value_filter("reason", _("reason")), value_filter("error_class", _("error class")),
-                   AttemptFilter, AgeFilter.of("buried_at"))  # fmt: skip
+    list_filter = (
+        value_filter("queue", _("queue")),
+        value_filter("task", _("task")),
+        value_filter("reason", _("reason")),
+        value_filter("error_class", _("error class")),
+        AttemptFilter,
+        AgeFilter.of("buried_at"),
+    )
     sortable_by = ("when",)
     actions = ("retry_now", "retry_in", "discard")
     deeds = (RETRY_NOW, RETRY_IN, DISCARD)

@@ -59,8 +59,9 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         """Without the jobs themselves."""
         return rows.defer("record")
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any],
-                           search_term: str) -> tuple[QuerySet[Any], bool]:  # fmt: skip
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
         """An exact id (the index begins with the queue, so every queue is asked), or a key."""
         term = search_term.strip()
         if not term:

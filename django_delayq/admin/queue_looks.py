@@ -81,8 +81,9 @@ class QueueLook:
     def counters(self) -> list[tuple[str, str, int]]:
         """(word, name, number): what happened since the queue was made."""
         known = self.counts.counters
-        return [(word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names))
-                for word, names in GROUPS.items()]  # fmt: skip
+        return [
+            (word, str(COUNTER_NAMES[word]), sum(known.get(one, 0) for one in names)) for word, names in GROUPS.items()
+        ]
 
     @property
     def main_counters(self) -> list[tuple[str, str, int]]:
@@ -130,11 +131,17 @@ def workers_of(broker: Broker, now_ms: float, queue: str = "") -> list[WorkerLoo
         queues = info.get("queues") or ()
         if queue and isinstance(queues, (list, tuple)) and queues and queue not in queues:
             continue
-        looks.append(WorkerLook(
-            name=str(info["name"]), host=str(info.get("host", "")), running=info.get("running", "–"),
-            threads=info.get("threads", "–"), dispatcher=bool(info.get("dispatcher")),
-            quarantine=bool(info.get("quarantine")), stopping=bool(info.get("stopping")),
-            seen=moment(info["seen_ms"], now_ms),
-            lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
-        ))  # fmt: skip
+        looks.append(
+            WorkerLook(
+                name=str(info["name"]),
+                host=str(info.get("host", "")),
+                running=info.get("running", "–"),
+                threads=info.get("threads", "–"),
+                dispatcher=bool(info.get("dispatcher")),
+                quarantine=bool(info.get("quarantine")),
+                stopping=bool(info.get("stopping")),
+                seen=moment(info["seen_ms"], now_ms),
+                lost=now_ms - info["seen_ms"] > LOST_AFTER * 1000,
+            )
+        )
     return sorted(looks, key=lambda one: (one.lost, one.name))

@@ -38,8 +38,12 @@ MOST_SHARDS: Final = 64
 class PurgeForm(forms.Form):
     """The queue's name, typed, so that nobody empties the wrong one."""
 
-    typed = forms.CharField(label=gettext_lazy("Name of the queue"), required=True, strip=True,
-                            widget=forms.TextInput(attrs={"autocomplete": "off"}))  # fmt: skip
+    typed = forms.CharField(
+        label=gettext_lazy("Name of the queue"),
+        required=True,
+        strip=True,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
     morgue = forms.BooleanField(label=gettext_lazy("also throw away everything in its morgue"), required=False)
 
     def __init__(self, *args: Any, queue: str, **options: Any) -> None:
@@ -99,20 +103,29 @@ class QueueEntryAdmin(RedisPages):
         context = {
             "look": look,
             "now": moment(now_ms, now_ms),
-            "shards": [(*divmod(number, MAX_SHARDS), number, counts) for number, counts in
-                       zip(numbers, inspector.count_each_shard(queue, numbers), strict=True)],
+            "shards": [
+                (*divmod(number, MAX_SHARDS), number, counts)
+                for number, counts in zip(numbers, inspector.count_each_shard(queue, numbers), strict=True)
+            ],
             "shards_left_out": len(queue.numbers) - len(numbers),
             "workers": workers_of(broker, now_ms, queue.name),
-            "jobs": [(name, number, self.jobs_url(queue.name, place)) for name, number, place in (
-                (_("delayed"), look.counts.delayed, "waiting"), (_("ready"), look.counts.ready, "waiting"),
-                (_("reserved"), look.counts.reserved, "reserved"), (_("gated"), look.counts.gated, "gated"),
-                (_("failed"), look.counts.failed, "failed"), (_("in the morgue"), look.counts.morgue, "morgue"))],
+            "jobs": [
+                (name, number, self.jobs_url(queue.name, place))
+                for name, number, place in (
+                    (_("delayed"), look.counts.delayed, "waiting"),
+                    (_("ready"), look.counts.ready, "waiting"),
+                    (_("reserved"), look.counts.reserved, "reserved"),
+                    (_("gated"), look.counts.gated, "gated"),
+                    (_("failed"), look.counts.failed, "failed"),
+                    (_("in the morgue"), look.counts.morgue, "morgue"),
+                )
+            ],
             "directions": [("out", _("Pause workers")), ("in", _("Pause new jobs")), ("both", _("Pause both"))],
             "may_pause": self.may(request, "pause"),
             "may_run": self.may(request, "run"),
             "may_purge": self.may(request, "purge"),
             **{f"{verb}_url": self.url(verb, queue.name) for verb in ("pause", "resume", "run", "purge")},
-        }  # fmt: skip
+        }
         return self.render(request, "queue_detail", queue.name, context, trail=[(queue.name, "")])
 
     def jobs_url(self, queue: str, place: str) -> str:
@@ -185,16 +198,23 @@ class QueueEntryAdmin(RedisPages):
         else:
             said = ngettext("%d waiting job was cancelled.", "%d waiting jobs were cancelled.", cancelled) % cancelled
             if form.cleaned_data["morgue"]:
-                said += " " + ngettext("%d job was thrown out of the morgue.", "%d jobs were thrown out of the morgue.",
-                                       discarded) % discarded  # fmt: skip
+                said += (
+                    " "
+                    + ngettext(
+                        "%d job was thrown out of the morgue.", "%d jobs were thrown out of the morgue.", discarded
+                    )
+                    % discarded
+                )
             messages.success(request, said)
         return self.back(self.url("change", queue.name))
 
     def tell_unfinished(self, request: HttpRequest, sweep: Sweep) -> None:
         """It was too much for one request."""
         words = {"seen": sweep.seen, "total": sweep.total, "seconds": f"{sweep.seconds:g}"}
-        messages.warning(request, _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were dealt with. Press "
-                                    "again to go on.") % words)  # fmt: skip
+        messages.warning(
+            request,
+            _("Stopped after %(seconds)s s: %(seen)d of %(total)d jobs were dealt with. Press again to go on.") % words,
+        )
 
     def ask(self, request: HttpRequest, template: str, title: str, queue: Queue, **more: Any) -> HttpResponse:
         """A page that asks, with the numbers that are at stake."""

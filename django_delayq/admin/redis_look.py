@@ -75,8 +75,11 @@ def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) ->
 
 
 def _live(view: JobView, payloads: Sequence[Payload]) -> Look:
-    words = {"delayed": _("waits for its next attempt"), "ready": _("due, waits for a worker"),
-             "reserved": _("a worker has it now")}.get(view.state, view.state)  # fmt: skip
+    words = {
+        "delayed": _("waits for its next attempt"),
+        "ready": _("due, waits for a worker"),
+        "reserved": _("a worker has it now"),
+    }.get(view.state, view.state)
     look = Look(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
     if view.state == "reserved":
         look.facts[_("worker")] = view.job.worker or "–"

@@ -101,15 +101,26 @@ class RedisPages(Base):
     def url_of(self, model: str, name: str, *args: str) -> str:
         """An address of another model of this app; "" where the site does not have it."""
         try:
-            return reverse(f"admin:{self.opts.app_label}_{model}_{name}", args=[quote(one) for one in args],
-                           current_app=self.admin_site.name)  # fmt: skip
+            return reverse(
+                f"admin:{self.opts.app_label}_{model}_{name}",
+                args=[quote(one) for one in args],
+                current_app=self.admin_site.name,
+            )
         except NoReverseMatch:
             return ""
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def render(self, request: HttpRequest, template: str, title: str, context: Mapping[str, Any], *,
-               trail: Iterable[tuple[str, str]] = (), status: int = 200) -> HttpResponse:  # fmt: skip
+    def render(
+        self,
+        request: HttpRequest,
+        template: str,
+        title: str,
+        context: Mapping[str, Any],
+        *,
+        trail: Iterable[tuple[str, str]] = (),
+        status: int = 200,
+    ) -> HttpResponse:
         """A page in the look of the admin.
 
         Args:

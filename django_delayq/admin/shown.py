@@ -25,10 +25,31 @@ from ..core.task import registry
 from ..settings.conf import mask
 
 __all__ = [
-    "ago", "argument_names", "badge", "brief", "call_rows", "call_table", "error_line", "exact", "from_ms", "in_words",
-    "json_pre", "json_text", "loaded", "mapping_table", "mask", "number", "payload_table", "pre", "pretty",
-    "project_frame", "raw", "split_call", "traceback_html", "until",
-]  # fmt: skip
+    "ago",
+    "argument_names",
+    "badge",
+    "brief",
+    "call_rows",
+    "call_table",
+    "error_line",
+    "exact",
+    "from_ms",
+    "in_words",
+    "json_pre",
+    "json_text",
+    "loaded",
+    "mapping_table",
+    "mask",
+    "number",
+    "payload_table",
+    "pre",
+    "pretty",
+    "project_frame",
+    "raw",
+    "split_call",
+    "traceback_html",
+    "until",
+]
 
 #: a value that is shown is cut after so many characters
 LONGEST: Final = 20_000
@@ -109,8 +130,9 @@ def number(value: int) -> str:
 def pretty(value: Any) -> str:
     """A value (what JSON can hold) over several lines; cut when it is very long."""
     text = json.dumps(_readable(value), ensure_ascii=False, indent=2)
-    return text if len(text) <= LONGEST else text[:LONGEST] + "\n" + _("… cut; %(n)d characters in all") % {
-        "n": len(text)}  # fmt: skip
+    return (
+        text if len(text) <= LONGEST else text[:LONGEST] + "\n" + _("… cut; %(n)d characters in all") % {"n": len(text)}
+    )
 
 
 def brief(value: Any) -> str:
@@ -227,8 +249,9 @@ def payload_table(payloads: Iterable[Payload], total: int) -> SafeString | str:
 
 def mapping_table(values: Mapping[str, Any]) -> SafeString:
     """Names and values, one row for each."""
-    return _table((), [(name, value if isinstance(value, SafeString) else pre(pretty(value)))
-                       for name, value in values.items()])  # fmt: skip
+    return _table(
+        (), [(name, value if isinstance(value, SafeString) else pre(pretty(value))) for name, value in values.items()]
+    )
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[object, object]]) -> SafeString:
@@ -248,8 +271,12 @@ def error_line(kind: str, message: str, *, most: int = 90) -> SafeString | str:
     first = message.strip().split("\n", 1)[0]
     short = first if len(first) <= most else f"{first[: most - 1]}…"
     name = kind.rpartition(".")[2] or kind
-    return format_html('<span class="delayq-error" title="{}"><b>{}</b> {}</span>',
-                       f"{kind}: {message}" if kind else message, name, short)  # fmt: skip
+    return format_html(
+        '<span class="delayq-error" title="{}"><b>{}</b> {}</span>',
+        f"{kind}: {message}" if kind else message,
+        name,
+        short,
+    )
 
 
 def project_frame(line: str) -> bool | None:
@@ -271,5 +298,7 @@ def traceback_html(text: str) -> SafeString | str:
         elif not line.startswith("    "):
             kind = "said"
         spans.append((kind, line))
-    return format_html('<pre class="delayq-pre delayq-traceback">{}</pre>',
-                       format_html_join("\n", '<span class="delayq-{}">{}</span>', spans))  # fmt: skip
+    return format_html(
+        '<pre class="delayq-pre delayq-traceback">{}</pre>',
+        format_html_join("\n", '<span class="delayq-{}">{}</span>', spans),
+    )

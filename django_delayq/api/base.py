@@ -166,6 +166,8 @@ def authentication_classes() -> list[type[BaseAuthentication]]:
     if paths is None:
         # Tokens first: the first one decides whether a stranger is told 401 with its scheme, or 403.
         token = ("rest_framework.authentication.TokenAuthentication",)
-        paths = (*(token if apps.is_installed("rest_framework.authtoken") else ()),
-                 "rest_framework.authentication.SessionAuthentication")  # fmt: skip
+        paths = (
+            *(token if apps.is_installed("rest_framework.authtoken") else ()),
+            "rest_framework.authentication.SessionAuthentication",
+        )
     return [load(f"{SETTING}['API']['authentication']", path) for path in paths]

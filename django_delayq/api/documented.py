@@ -65,8 +65,13 @@ class Answer:
         """One such problem."""
         code = self.codes[0]
         status = CODES[code][0]
-        made: dict[str, Any] = {"type": f"urn:django-delayq:problem:{code}", "title": self.text, "status": status,
-                                "detail": self.detail, "code": code}  # fmt: skip
+        made: dict[str, Any] = {
+            "type": f"urn:django-delayq:problem:{code}",
+            "title": self.text,
+            "status": status,
+            "detail": self.detail,
+            "code": code,
+        }
         return made | ({"retry_after": 5} if self.headers and "Retry-After" in self.headers else {})
 
 
@@ -76,14 +81,17 @@ ANSWERS: Final[dict[str, Answer]] = {
         "Bad Request", ("invalid", "malformed", "too_deep"), "/delay: A valid number is required."
     ),
     "DelayqUnauthorized": Answer(
-        "Unauthorized", ("not_authenticated",), "Authentication credentials were not provided.",
+        "Unauthorized",
+        ("not_authenticated",),
+        "Authentication credentials were not provided.",
         {"WWW-Authenticate": {"description": "how to come in", "schema": {"type": "string"}}},
     ),
     "DelayqForbidden": Answer(
         "Forbidden", ("permission_denied",), "You do not have permission to perform this action."
     ),
     "DelayqNotFound": Answer(
-        "Not Found", ("queue_not_found", "job_not_found", "task_not_found", "not_found"),
+        "Not Found",
+        ("queue_not_found", "job_not_found", "task_not_found", "not_found"),
         "there is no queue 'mial'; GET v1/queues lists those that there are",
     ),
     "DelayqMethod": Answer("Method Not Allowed", ("method_not_allowed",), 'Method "PUT" not allowed.'),
@@ -91,12 +99,14 @@ ANSWERS: Final[dict[str, Answer]] = {
         "Not Acceptable", ("not_acceptable",), "Could not satisfy the request Accept header."
     ),
     "DelayqConflict": Answer(
-        "Conflict", ("conflict", "id_taken", "queue_not_empty", "set_in_settings", "idempotency_in_progress"),
+        "Conflict",
+        ("conflict", "id_taken", "queue_not_empty", "set_in_settings", "idempotency_in_progress"),
         "it cannot be done now",
     ),
     "DelayqLength": Answer("Length Required", ("length_required",), "send a Content-Length"),
     "DelayqTooLarge": Answer(
-        "Request Entity Too Large", ("too_large",),
+        "Request Entity Too Large",
+        ("too_large",),
         "the body has more than 4194304 bytes; send several smaller requests",
     ),
     "DelayqUnsupported": Answer(
@@ -106,14 +116,18 @@ ANSWERS: Final[dict[str, Answer]] = {
         "Unprocessable Entity", ("idempotency_mismatch",), "this Idempotency-Key belonged to another request"
     ),
     "DelayqTooMany": Answer(
-        "Too Many Requests", ("queue_full", "throttled"), "queue 'mail' is full; try again later",
+        "Too Many Requests",
+        ("queue_full", "throttled"),
+        "queue 'mail' is full; try again later",
         {"Retry-After": _RETRY_AFTER},
     ),
     "DelayqUnavailable": Answer(
-        "Service Unavailable", ("unavailable", "queue_paused"), UNAVAILABLE,
+        "Service Unavailable",
+        ("unavailable", "queue_paused"),
+        UNAVAILABLE,
         {"Retry-After": _RETRY_AFTER},
     ),
-}  # fmt: skip
+}
 
 IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
@@ -181,45 +195,81 @@ def _health(
     word: dict[str, Any] = {"type": "string", "enum": ["ok", "away"]}
     schema = {"type": "object", "properties": dict.fromkeys(example, word), "required": list(example)}
     answers = {
-        status: {"description": said, "content": {"application/json": {
-            "schema": schema, "examples": {"now": {"value": {**example, **({} if status == "200" else _AWAY)}}}}}}
+        status: {
+            "description": said,
+            "content": {
+                "application/json": {
+                    "schema": schema,
+                    "examples": {"now": {"value": {**example, **({} if status == "200" else _AWAY)}}},
+                }
+            },
+        }
         for status, said in states.items()
-    }  # fmt: skip
-    return {"get": {"operationId": name, "summary": summary, "description": text, "tags": ["health"], "security": [],
-                    "responses": answers}}  # fmt: skip
+    }
+    return {
+        "get": {
+            "operationId": name,
+            "summary": summary,
+            "description": text,
+            "tags": ["health"],
+            "security": [],
+            "responses": answers,
+        }
+    }
 
 
 #: operation of the metrics
 METRICS: Final = "metrics"
 _AWAY: Final = {"status": "away", "redis": "away"}
 HEALTH: Final[dict[str, Any]] = {
-    "/healthz": _health("healthz", "Does the process live?", "Nobody else is asked.", {"status": "ok"},
-                        {"200": "It does."}),
+    "/healthz": _health(
+        "healthz", "Does the process live?", "Nobody else is asked.", {"status": "ok"}, {"200": "It does."}
+    ),
     "/readyz": _health(
-        "readyz", "Can it work?", "Asks Redis, and the databases that have an outbox.",
-        {"status": "ok", "redis": "ok", "database": "ok"}, {"200": "It can.", "503": "It cannot now."}),
-}  # fmt: skip
+        "readyz",
+        "Can it work?",
+        "Asks Redis, and the databases that have an outbox.",
+        {"status": "ok", "redis": "ok", "database": "ok"},
+        {"200": "It can.", "503": "It cannot now."},
+    ),
+}
 
 _SCRAPED: Final = "# HELP delayq_up 1: Redis answered.\n# TYPE delayq_up gauge\ndelayq_up 1.0\n"
 _METRICS: Final[dict[str, Any]] = {
-    "/metrics": {"get": {
-        "operationId": METRICS,
-        "summary": "Everything that Prometheus asks for",
-        "description": "In the format of Prometheus, or in that of OpenMetrics for who accepts it. While Redis is away "
-        "`delayq_up` is 0, and nothing else is said. With `METRICS[\"public\"]` nobody is asked who it is.\n\n"
-        "Permission: `view`.",
-        "tags": ["figures"],
-        "x-permission": "view",
-        "responses": {
-            "200": {"description": "the metrics", "content": {
-                "text/plain": {"schema": {"type": "string"}, "examples": {"the beginning": {"value": _SCRAPED}}},
-                "application/openmetrics-text": {"schema": {"type": "string"}}}},
-            **{status: {"$ref": f"#/components/responses/{name}"} for status, name in (
-                ("400", "DelayqBadRequest"), ("401", "DelayqUnauthorized"), ("403", "DelayqForbidden"),
-                ("429", "DelayqTooMany"), ("503", "DelayqUnavailable"))},
-        },
-    }},
-}  # fmt: skip
+    "/metrics": {
+        "get": {
+            "operationId": METRICS,
+            "summary": "Everything that Prometheus asks for",
+            "description": "In the format of Prometheus, or of OpenMetrics if that is accepted. While Redis is away "
+            '`delayq_up` is 0, and nothing else is said. With `METRICS["public"]` nobody is asked who it is.\n\n'
+            "Permission: `view`.",
+            "tags": ["figures"],
+            "x-permission": "view",
+            "responses": {
+                "200": {
+                    "description": "the metrics",
+                    "content": {
+                        "text/plain": {
+                            "schema": {"type": "string"},
+                            "examples": {"the beginning": {"value": _SCRAPED}},
+                        },
+                        "application/openmetrics-text": {"schema": {"type": "string"}},
+                    },
+                },
+                **{
+                    status: {"$ref": f"#/components/responses/{name}"}
+                    for status, name in (
+                        ("400", "DelayqBadRequest"),
+                        ("401", "DelayqUnauthorized"),
+                        ("403", "DelayqForbidden"),
+                        ("429", "DelayqTooMany"),
+                        ("503", "DelayqUnavailable"),
+                    )
+                },
+            },
+        }
+    },
+}
 
 
 def plain_paths() -> dict[str, Any]:

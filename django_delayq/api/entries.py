@@ -290,8 +290,10 @@ def _body(text: object, encoded: object, limit: int) -> bytes:
         found = _decoded(encoded)
     if len(found) > limit:
         member = "/body" if text is not None else "/body_base64"
-        raise Wrong(member, f"the body has {len(found)} bytes, at most {limit} are stored; store the data elsewhere "
-                            f"and send its key")  # fmt: skip
+        raise Wrong(
+            member,
+            f"the body has {len(found)} bytes, at most {limit} are stored; store the data elsewhere and send its key",
+        )
     return found
 
 

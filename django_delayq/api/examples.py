@@ -7,28 +7,72 @@ from typing import Any, Final
 _DUE: Final = "2026-11-21T11:23:43.123Z"
 _COUNTS: Final = {"delayed": 1200, "ready": 3, "reserved": 2, "gated": 0, "failed": 4, "morgue": 1}
 _LIMITS: Final = {"max_length": 100_000, "morgue_max": None, "morgue_ttl": 604_800.0, "priorities": "strict"}
-_QUEUE: Final = {"name": "mail", "kind": "pull", "shards": 2, "epoch": 0, "draining": False, "paused": "",
-                 "configured": False, "limits": _LIMITS}  # fmt: skip
+_QUEUE: Final = {
+    "name": "mail",
+    "kind": "pull",
+    "shards": 2,
+    "epoch": 0,
+    "draining": False,
+    "paused": "",
+    "configured": False,
+    "limits": _LIMITS,
+}
 _PAUSED: Final = {**_QUEUE, "paused": "out"}
 _COUNTED: Final = {**_QUEUE, "counts": _COUNTS, "lag_seconds": 0.25, "counters": {"created": 5210, "acked": 4004}}
 _JOB: Final = {
-    "queue": "orders", "id": "order-5", "key": "6f1c0d3a" * 4, "task": "shop.cancel_order", "state": "delayed",
-    "due": _DUE, "priority": 4, "merged": False, "failures": 0, "reserves": 0, "crashes": 0, "releases": 0,
+    "queue": "orders",
+    "id": "order-5",
+    "key": "6f1c0d3a" * 4,
+    "task": "shop.cancel_order",
+    "state": "delayed",
+    "due": _DUE,
+    "priority": 4,
+    "merged": False,
+    "failures": 0,
+    "reserves": 0,
+    "crashes": 0,
+    "releases": 0,
     "quarantined": False,
-    "context": {}, "size": 3, "cut": False, "args": [5], "kwargs": {}, "gated_due": None, "worker": None,
-    "lease_ends": None, "buried": None, "reason": "", "outcome": "", "error": None,
-}  # fmt: skip
+    "context": {},
+    "size": 3,
+    "cut": False,
+    "args": [5],
+    "kwargs": {},
+    "gated_due": None,
+    "worker": None,
+    "lease_ends": None,
+    "buried": None,
+    "reason": "",
+    "outcome": "",
+    "error": None,
+}
 _GRAVE: Final = {
-    **_JOB, "state": "morgue", "failures": 3, "reserves": 3, "buried": _DUE, "reason": "exhausted",
-    "outcome": "exhausted", "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
-}  # fmt: skip
+    **_JOB,
+    "state": "morgue",
+    "failures": 3,
+    "reserves": 3,
+    "buried": _DUE,
+    "reason": "exhausted",
+    "outcome": "exhausted",
+    "error": {"class": "TimeoutError", "message": "no answer", "traceback": ""},
+}
 _WORKER: Final[dict[str, Any]] = {
-    "name": "web1-4711", "host": "web1", "pid": 4711, "queues": ["orders"], "threads": 8, "running": 1,
-    "dispatcher": True, "quarantine": False, "stopping": False, "started": _DUE, "rss_mib": 61, "seen": _DUE,
+    "name": "web1-4711",
+    "host": "web1",
+    "pid": 4711,
+    "queues": ["orders"],
+    "threads": 8,
+    "running": 1,
+    "dispatcher": True,
+    "quarantine": False,
+    "stopping": False,
+    "started": _DUE,
+    "rss_mib": 61,
+    "seen": _DUE,
     "seconds_ago": 1.2,
     "lost": False,
     "jobs": [{"slot": 0, "queue": "orders", "id": "order-5", "task": "shop.cancel_order", "started": _DUE, "ids": 1}],
-}  # fmt: skip
+}
 _BULK: Final = {"complete": True, "seen": 1203, "total": 1203}
 
 
@@ -37,8 +81,10 @@ def _told(word: str) -> dict[str, str]:
 
 
 def _results(*outcomes: str) -> dict[str, Any]:
-    return {"results": [{"id": f"order-{17 + place}", "outcome": outcome} for place, outcome in enumerate(outcomes)],
-            "counts": {outcome: outcomes.count(outcome) for outcome in outcomes}}  # fmt: skip
+    return {
+        "results": [{"id": f"order-{17 + place}", "outcome": outcome} for place, outcome in enumerate(outcomes)],
+        "counts": {outcome: outcomes.count(outcome) for outcome in outcomes},
+    }
 
 
 #: operation → example of the body
@@ -49,10 +95,16 @@ _ASKED: Final[dict[str, Any]] = {
 _ANSWERED: Final[dict[str, dict[str, Any]]] = {
     "list_queues": {"200": {"queues": [_COUNTED]}},
     "create_queue": {"200": _QUEUE, "201": _QUEUE},
-    "get_queue": {"200": {
-        **_COUNTED, "shards_left_out": 0,
-        "by_shard": [{"number": number, "epoch": 0, "counts": dict.fromkeys(_COUNTS, 0), "lag_seconds": 0.0}
-                     for number in (0, 1)]}},
+    "get_queue": {
+        "200": {
+            **_COUNTED,
+            "shards_left_out": 0,
+            "by_shard": [
+                {"number": number, "epoch": 0, "counts": dict.fromkeys(_COUNTS, 0), "lag_seconds": 0.0}
+                for number in (0, 1)
+            ],
+        }
+    },
     "limit_queue": {"200": _QUEUE},
     "pause_queue": {"200": _PAUSED},
     "resume_queue": {"200": _QUEUE},
@@ -76,10 +128,17 @@ _ANSWERED: Final[dict[str, dict[str, Any]]] = {
     "stop_worker": {"202": _told("stop")},
     "drain_worker": {"202": _told("drain")},
     "dump_worker": {"202": _told("dump")},
-    "get_status": {"200": {
-        "now": _DUE, "totals": _COUNTS, "queues": [{"name": "mail", **_COUNTS}], "workers": [], "recurring": [],
-        "redis": {"version": "7.4.1", "mode": "standalone"}}},
-}  # fmt: skip
+    "get_status": {
+        "200": {
+            "now": _DUE,
+            "totals": _COUNTS,
+            "queues": [{"name": "mail", **_COUNTS}],
+            "workers": [],
+            "recurring": [],
+            "redis": {"version": "7.4.1", "mode": "standalone"},
+        }
+    },
+}
 
 
 def add_examples(operation: dict[str, Any]) -> None:

@@ -153,5 +153,6 @@ RUNS: Final = [
     _parameter("kind", "of this kind only", enum=KINDS),
     _parameter("state", "in this state only", enum=STATES),
     _parameter("run_id", "the tries of this run only"),
-    CURSOR, LIMIT,
-]  # fmt: skip
+    CURSOR,
+    LIMIT,
+]

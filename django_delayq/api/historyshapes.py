@@ -13,8 +13,15 @@ from ..history.series import COUNTS
 from ..models.history import PipelineRun
 from .shapes import ObjectField, Shape
 
-__all__ = ["EXAMPLES", "KINDS", "STATES", "ForecastSerializer", "HoursPageSerializer", "RunsPageSerializer",
-           "SummarySerializer"]  # fmt: skip
+__all__ = [
+    "EXAMPLES",
+    "KINDS",
+    "STATES",
+    "ForecastSerializer",
+    "HoursPageSerializer",
+    "RunsPageSerializer",
+    "SummarySerializer",
+]
 
 STATES: Final = (*PipelineRun.State.values, DIED)
 KINDS: Final = tuple(PipelineRun.Kind.values)
@@ -58,10 +65,13 @@ class TallySerializer(Shape):
     vars().update({name: serializers.IntegerField() for name in COUNTS})
     failures = serializers.IntegerField(help_text="failed, timeout, crashed, lost and buried")
     failure_rate = serializers.FloatField(allow_null=True, help_text="the part of the runs, 0 to 1")
-    vars().update({
-        f"{kind}_{name}_ms": serializers.FloatField(allow_null=True)
-        for kind in ("lateness", "duration") for name in ("p50", "p95", "p99", "max")
-    })  # fmt: skip
+    vars().update(
+        {
+            f"{kind}_{name}_ms": serializers.FloatField(allow_null=True)
+            for kind in ("lateness", "duration")
+            for name in ("p50", "p95", "p99", "max")
+        }
+    )
 
 
 class SlotSerializer(TallySerializer):
@@ -163,26 +173,78 @@ class ForecastSerializer(Shape):
 
 _HOUR: Final = "2026-11-21T11:00:00.000Z"
 _COUNTS: Final[dict[str, Any]] = {
-    **dict.fromkeys(COUNTS, 0), "runs": 2, "succeeded": 2, "timed": 2, "lateness_sum_ms": 30, "duration_sum_ms": 100,
-}  # fmt: skip
+    **dict.fromkeys(COUNTS, 0),
+    "runs": 2,
+    "succeeded": 2,
+    "timed": 2,
+    "lateness_sum_ms": 30,
+    "duration_sum_ms": 100,
+}
 _LATE: Final = [0, 0, 0, 0, 1, 1, *[0] * (histograms.BUCKETS - 6)]
-_TALLY: Final = {**_COUNTS, "failures": 0, "failure_rate": 0.0,
-                 **{f"{kind}_{name}_ms": 20.0 for kind in ("lateness", "duration")
-                    for name in ("p50", "p95", "p99", "max")}}  # fmt: skip
-_AHEAD: Final = {"due": 30, "hours": [80, *[0] * 23], "later": 0, "runs_per_hour": 200, "mean_duration": 0.05,
-                 "work": 5.5, "behind": [0.0] * 24, "drained_in": 900.0}  # fmt: skip
+_TALLY: Final = {
+    **_COUNTS,
+    "failures": 0,
+    "failure_rate": 0.0,
+    **{f"{kind}_{name}_ms": 20.0 for kind in ("lateness", "duration") for name in ("p50", "p95", "p99", "max")},
+}
+_AHEAD: Final = {
+    "due": 30,
+    "hours": [80, *[0] * 23],
+    "later": 0,
+    "runs_per_hour": 200,
+    "mean_duration": 0.05,
+    "work": 5.5,
+    "behind": [0.0] * 24,
+    "drained_in": 900.0,
+}
 #: operation → an answer
 EXAMPLES: Final[dict[str, Any]] = {
-    "list_hours": {"cursor": None, "hours": [{
-        "hour": _HOUR, "queue": "orders", "task": "shop.cancel_order", **_COUNTS,
-        **dict.fromkeys(_PERCENTILES, 20), **dict.fromkeys(HISTOGRAMS, _LATE)}]},
+    "list_hours": {
+        "cursor": None,
+        "hours": [
+            {
+                "hour": _HOUR,
+                "queue": "orders",
+                "task": "shop.cancel_order",
+                **_COUNTS,
+                **dict.fromkeys(_PERCENTILES, 20),
+                **dict.fromkeys(HISTOGRAMS, _LATE),
+            }
+        ],
+    },
     "get_history": {
-        "from": _HOUR, "to": "2026-11-21T12:00:00.000Z", "step_hours": 1, "total": _TALLY, "tasks_left_out": 0,
+        "from": _HOUR,
+        "to": "2026-11-21T12:00:00.000Z",
+        "step_hours": 1,
+        "total": _TALLY,
+        "tasks_left_out": 0,
         "slots": [{"start": _HOUR, **_TALLY, "lateness_histogram": _LATE}],
-        "tasks": [{"queue": "orders", "task": "shop.cancel_order", **_TALLY}], "bounds_ms": [1, 2, 4]},
-    "list_runs": {"cursor": None, "runs": [{
-        "number": 7, "run_id": "sms-2026-11-21", "kind": "bulk", "state": "finished", "queue": "sms",
-        "task": "shop.send_sms", "started": _HOUR, "seen": _HOUR, "ended": _HOUR, "seconds": 7.5, "total": 1_000_000,
-        "rows": 1_000_000, "created": 999_000, "known": 1_000, "bad": 0, "detail": {}, "error": ""}]},
+        "tasks": [{"queue": "orders", "task": "shop.cancel_order", **_TALLY}],
+        "bounds_ms": [1, 2, 4],
+    },
+    "list_runs": {
+        "cursor": None,
+        "runs": [
+            {
+                "number": 7,
+                "run_id": "sms-2026-11-21",
+                "kind": "bulk",
+                "state": "finished",
+                "queue": "sms",
+                "task": "shop.send_sms",
+                "started": _HOUR,
+                "seen": _HOUR,
+                "ended": _HOUR,
+                "seconds": 7.5,
+                "total": 1_000_000,
+                "rows": 1_000_000,
+                "created": 999_000,
+                "known": 1_000,
+                "bad": 0,
+                "detail": {},
+                "error": "",
+            }
+        ],
+    },
     "get_forecast": {"now": _HOUR, "total": _AHEAD, "queues": [{"queue": "orders", **_AHEAD}]},
-}  # fmt: skip
+}

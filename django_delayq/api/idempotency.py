@@ -117,8 +117,11 @@ class Kept:
 
     def _meet(self, found: bytes, ttl: int) -> None:
         if found[1 : 1 + _DIGEST] != self._fingerprint:
-            raise Problem(422, "idempotency_mismatch",
-                          f"this {HEADER} was used for another request; take a new key for each request")  # fmt: skip
+            raise Problem(
+                422,
+                "idempotency_mismatch",
+                f"this {HEADER} was used for another request; take a new key for each request",
+            )
         if found[:1] == _RUNNING:
             raise _in_progress(max(1, ttl))
         raise Replayed(_unpack(found[1 + _DIGEST :]))
@@ -204,8 +207,11 @@ def begin(request: Request) -> Kept | None:
     raw: bytes = getattr(request, "delayq_raw", b"")
     path = request.get_full_path()
     words = (request.method.encode(), path.encode(), raw)
-    kept = Kept(f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
-                _digest(*words), _keep(request.headers.get(KEEP)))  # fmt: skip
+    kept = Kept(
+        f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
+        _digest(*words),
+        _keep(request.headers.get(KEEP)),
+    )
     kept.begin()
     return kept
 

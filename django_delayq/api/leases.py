@@ -163,8 +163,12 @@ _DELAY: Final = {"type": "number", "minimum": 0, "maximum": 315_360_000, "nullab
 
 def _schema(**more: Any) -> dict[str, Any]:
     """What such a list looks like in the OpenAPI document."""
-    entry = {"type": "object", "properties": {"id": _ID, "lease": _HELD, **more}, "required": ["id", "lease"],
-             "additionalProperties": False}  # fmt: skip
+    entry = {
+        "type": "object",
+        "properties": {"id": _ID, "lease": _HELD, **more},
+        "required": ["id", "lease"],
+        "additionalProperties": False,
+    }
     return {"type": "array", "items": entry, "minItems": 1, "maxItems": CHUNK}
 
 
@@ -177,47 +181,75 @@ _TEXT: Final = {"type": "string"}
 _ERROR: Final = {
     "oneOf": [
         _TEXT,
-        {"type": "object", "properties": {"class": _TEXT, "message": _TEXT, "traceback": _TEXT},
-         "additionalProperties": False},
+        {
+            "type": "object",
+            "properties": {"class": _TEXT, "message": _TEXT, "traceback": _TEXT},
+            "additionalProperties": False,
+        },
     ],
     "nullable": True,
     "description": "what happened: a text, or its parts",
-}  # fmt: skip
+}
 
 
-@extend_schema_field(_schema(
-    error=_ERROR, delay={**_DELAY, "description": "seconds until the next attempt, in place of the task's back-off"},
-))  # fmt: skip
+@extend_schema_field(
+    _schema(
+        error=_ERROR,
+        delay={**_DELAY, "description": "seconds until the next attempt, in place of the task's back-off"},
+    )
+)
 class FailField(HeldField):
     """Jobs whose attempts failed."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"error": read_error, "delay": _delay_ms}
 
 
-@extend_schema_field(_schema(
-    delay={**_DELAY, "description": "seconds until it is due again; without it, at its old place"},
-    priority={"type": "integer", "minimum": 0, "maximum": PRIORITIES - 1, "nullable": True,
-              "description": "from now on; 0 is the first"},
-))  # fmt: skip
+@extend_schema_field(
+    _schema(
+        delay={**_DELAY, "description": "seconds until it is due again; without it, at its old place"},
+        priority={
+            "type": "integer",
+            "minimum": 0,
+            "maximum": PRIORITIES - 1,
+            "nullable": True,
+            "description": "from now on; 0 is the first",
+        },
+    )
+)
 class ReleaseField(HeldField):
     """Jobs that are given back."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"delay": _delay_ms, "priority": _priority}
 
 
-@extend_schema_field(_schema(
-    reason={"type": "string", "maxLength": _REASON_CHARS, "nullable": True, "description": "for the one who finds it"},
-))  # fmt: skip
+@extend_schema_field(
+    _schema(
+        reason={
+            "type": "string",
+            "maxLength": _REASON_CHARS,
+            "nullable": True,
+            "description": "for the one who finds it",
+        },
+    )
+)
 class BuryField(HeldField):
     """Jobs that can never succeed."""
 
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"reason": _reason}
 
 
-@extend_schema_field(_schema(
-    ttr={"type": "number", "minimum": 1, "maximum": LONGEST_TTR, "default": TTR, "nullable": True,
-         "description": "seconds from now on"},
-))  # fmt: skip
+@extend_schema_field(
+    _schema(
+        ttr={
+            "type": "number",
+            "minimum": 1,
+            "maximum": LONGEST_TTR,
+            "default": TTR,
+            "nullable": True,
+            "description": "seconds from now on",
+        },
+    )
+)
 class TouchField(HeldField):
     """Jobs that are to be held longer."""
 

@@ -97,10 +97,17 @@ class Wish:
         if query["id"]:
             _refuse_beside_id(query)
         return cls(
-            place, by, query.get("state", ""), query["order"] == "desc", _cursor(query["cursor"]),
-            _limit(query["limit"]), _id(query["id"]) if query["id"] else "", query["task"],
-            _bound("min", query["min"], by), _bound("max", query["max"], by),
-        )  # fmt: skip
+            place,
+            by,
+            query.get("state", ""),
+            query["order"] == "desc",
+            _cursor(query["cursor"]),
+            _limit(query["limit"]),
+            _id(query["id"]) if query["id"] else "",
+            query["task"],
+            _bound("min", query["min"], by),
+            _bound("max", query["max"], by),
+        )
 
     def answer(self, queue: Queue) -> dict[str, Any]:
         """The page: ``jobs`` and ``cursor``."""
@@ -110,8 +117,17 @@ class Wish:
             cursor = ""
         else:
             low, high = self._range()
-            page = inspector.page(queue.name, self.place, self.by, cursor=self.cursor, limit=self.limit,
-                                  reverse=self.reverse, low=low, high=high, most_bytes=values.MOST_BYTES)  # fmt: skip
+            page = inspector.page(
+                queue.name,
+                self.place,
+                self.by,
+                cursor=self.cursor,
+                limit=self.limit,
+                reverse=self.reverse,
+                low=low,
+                high=high,
+                most_bytes=values.MOST_BYTES,
+            )
             found, cursor = page.jobs, page.cursor
         return {"jobs": [values.job(view) for view in found if self._is_meant(view)], "cursor": cursor or None}
 
@@ -125,8 +141,11 @@ class Wish:
     def _is_there(self, view: JobView) -> bool:
         waits = view.state in ("delayed", "ready")
         return view.state != "morgue" and {
-            "": True, "waiting": waits, "failed": waits and view.job.failures > 0, "gated": True,
-        }.get(self.state, view.state == self.state)  # fmt: skip
+            "": True,
+            "waiting": waits,
+            "failed": waits and view.job.failures > 0,
+            "gated": True,
+        }.get(self.state, view.state == self.state)
 
     def _is_meant(self, view: JobView) -> bool:
         """What the index does not know."""
@@ -230,19 +249,29 @@ _COMMON: Final = [
     _parameter("cursor", "that of the page before; the other parameters stay as they were"),
     _parameter("limit", "1 to 250, default 100", {"type": "integer", "minimum": 1, "maximum": _MOST}),
     _parameter("id", "this id only; it goes with neither min, max nor cursor"),
-    _parameter("task", "jobs of this task only. It is looked at page by page, so a page may have fewer jobs than "
-                       "`limit`, and even none; the cursor goes on all the same"),
+    _parameter(
+        "task",
+        "jobs of this task only. It is looked at page by page, so a page may have fewer jobs than "
+        "`limit`, and even none; the cursor goes on all the same",
+    ),
     _parameter("min", "from this moment (ISO 8601 with offset, or Unix seconds), number of failures or id on"),
     _parameter("max", "up to this one, it included"),
-]  # fmt: skip
+]
 #: the query of the lists, for the OpenAPI document
 JOBS_PARAMETERS: Final = [
-    _parameter("state", "default waiting, which is delayed and ready together. gated: jobs that run while new content "
-                        "waits behind them; a page may have fewer jobs than `limit`", enum=tuple(STATES)),
-    _parameter("by", "the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures "
-                     "(failed)", enum=BYS),
+    _parameter(
+        "state",
+        "default waiting, which is delayed and ready together. gated: jobs that run while new content "
+        "waits behind them; a page may have fewer jobs than `limit`",
+        enum=tuple(STATES),
+    ),
+    _parameter(
+        "by",
+        "the order: due (waiting, delayed, ready), deadline (reserved, gated), updated or failures (failed)",
+        enum=BYS,
+    ),
     *_COMMON,
-]  # fmt: skip
+]
 GRAVES_PARAMETERS: Final = [
     _parameter("cursor", "that of the page before"),
     _parameter("limit", "1 to 250, default 100", {"type": "integer", "minimum": 1, "maximum": _MOST}),

@@ -160,9 +160,9 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
     if not found:
         return result
     components = result.setdefault("components", {})
-    components.setdefault("responses", {}).update({
-        name: answer.component(_PROBLEM) for name, answer in ANSWERS.items()
-    })  # fmt: skip
+    components.setdefault("responses", {}).update(
+        {name: answer.component(_PROBLEM) for name, answer in ANSWERS.items()}
+    )
     components.setdefault("parameters", {}).update(_POST_PARAMETERS)
     for path, method, view, operation in found:
         _name_errors(path, method, operation)

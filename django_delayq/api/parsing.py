@@ -36,8 +36,9 @@ class LimitedJSONParser(BaseParser):
 
     media_type = "application/json"
 
-    def parse(self, stream: IO[bytes], media_type: str | None = None,
-              parser_context: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
+    def parse(
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
         """The value of the body.
 
         Raises:

@@ -69,8 +69,13 @@ def may_use(request: Request, action: str, queue: str) -> bool:
         return bool(answer)
     if inspect.iscoroutine(answer):
         answer.close()
-    logger.error("%s['API']['allow']: %s gave %s in place of an answer, so everything is refused; make it a plain "
-                 "function that returns True or False", SETTING, conf().api.allow, type(answer).__name__)  # fmt: skip
+    logger.error(
+        "%s['API']['allow']: %s gave %s in place of an answer, so everything is refused; make it a plain "
+        "function that returns True or False",
+        SETTING,
+        conf().api.allow,
+        type(answer).__name__,
+    )
     return False
 
 

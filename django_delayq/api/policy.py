@@ -68,10 +68,11 @@ def in_detail(queue: Queue, most: int) -> dict[str, Any]:
     shown = counts.shards[-most:]
     return {
         **with_counts(queue, counts),
-        "by_shard": [{"number": number % MAX_SHARDS, "epoch": number // MAX_SHARDS, **counted(one)}
-                     for number, one in shown],
+        "by_shard": [
+            {"number": number % MAX_SHARDS, "epoch": number // MAX_SHARDS, **counted(one)} for number, one in shown
+        ],
         "shards_left_out": len(counts.shards) - len(shown),
-    }  # fmt: skip
+    }
 
 
 # --- what is asked for
@@ -128,13 +129,21 @@ def _check_settings(name: str, asked: Mapping[str, Any]) -> None:
     for word, value in asked.items():
         known = getattr(entry, word)
         if value != known and not (word == "shards" and known is None):
-            raise Problem(409, "set_in_settings", f"DELAYQ['QUEUES'][{name!r}] of the project's settings says "
-                                                  f"{word}={known!r}; leave it out, or change it there")  # fmt: skip
+            raise Problem(
+                409,
+                "set_in_settings",
+                f"DELAYQ['QUEUES'][{name!r}] of the project's settings says "
+                f"{word}={known!r}; leave it out, or change it there",
+            )
 
 
 def _check_same(name: str, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     for word, value in asked.items():
         if there[word] != value:
             advice = {"kind": "take another name", "shards": f"POST v1/queues/{name}/reshard changes it"}
-            raise Problem(409, "conflict", f"queue {name!r} is there with {word}={there[word]!r}; "
-                                           f"{advice.get(word, f'PATCH v1/queues/{name} changes it')}")  # fmt: skip
+            raise Problem(
+                409,
+                "conflict",
+                f"queue {name!r} is there with {word}={there[word]!r}; "
+                f"{advice.get(word, f'PATCH v1/queues/{name} changes it')}",
+            )

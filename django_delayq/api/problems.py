@@ -63,8 +63,15 @@ class Problem(exceptions.APIException):
         retry_after: seconds.
     """
 
-    def __init__(self, status: int, code: str, detail: str, *, errors: Sequence[tuple[str, str]] = (),
-                 retry_after: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        errors: Sequence[tuple[str, str]] = (),
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(one_line(detail), code)
         self.status_code = status
         self.code = code

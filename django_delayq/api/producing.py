@@ -92,8 +92,10 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
         raise QueuePaused(f"queue {queue!r} is paused for new jobs; resume it, or try again later")
     if counts["full"] == len(outcomes):
         raise QueueFull(f"queue {queue!r} has no room; let the workers catch up, or raise its max_length")
-    results = [{"id": None if asked is None else asked.new.id, "outcome": outcome}
-               for asked, outcome in zip(read, outcomes, strict=True)]  # fmt: skip
+    results = [
+        {"id": None if asked is None else asked.new.id, "outcome": outcome}
+        for asked, outcome in zip(read, outcomes, strict=True)
+    ]
     return 202 if counts[OUTBOX] == len(outcomes) else 200, {"results": results, "counts": dict(counts)}
 
 

@@ -37,29 +37,37 @@ class LimitsForm(Body):
     """The limits of a queue. What is not given stays as it is; null = no limit."""
 
     max_length = serializers.IntegerField(
-        required=False, allow_null=True, min_value=1, max_value=_MOST,
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=_MOST,
         help_text="most live jobs, each shard taking its part of them; one more is refused (429 queue_full)",
-    )  # fmt: skip
+    )
     morgue_max = serializers.IntegerField(
-        required=False, allow_null=True, min_value=1, max_value=_MOST,
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=_MOST,
         help_text="most jobs that its morgue keeps; the oldest go first",
-    )  # fmt: skip
+    )
     morgue_ttl = serializers.FloatField(
         required=False, allow_null=True, min_value=1, max_value=1e9, help_text="seconds that its morgue keeps a job"
     )
     priorities = serializers.ChoiceField(
-        PRIORITIES, required=False,
+        PRIORITIES,
+        required=False,
         help_text="strict: a more urgent class always goes first; weighted: it goes first more often",
-    )  # fmt: skip
+    )
 
 
 class NewQueueForm(LimitsForm):
     """A queue that is to be made."""
 
     name = serializers.CharField(
-        max_length=64, trim_whitespace=False,
+        max_length=64,
+        trim_whitespace=False,
         help_text="1 to 64 letters, digits, '_', '.' or '-', beginning with a letter",
-    )  # fmt: skip
+    )
     kind = serializers.ChoiceField(
         KINDS, required=False, help_text="python: run by workers; pull: raw bytes for who reserves them"
     )

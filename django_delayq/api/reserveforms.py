@@ -21,15 +21,23 @@ NAME_CHARS: Final = 200
 NAME_BYTES: Final = 255
 
 
-@extend_schema_field({"type": "integer", "minimum": 1, "maximum": CHUNK, "default": 1,
-                      "description": "jobs that are taken at most"})  # fmt: skip
+@extend_schema_field(
+    {"type": "integer", "minimum": 1, "maximum": CHUNK, "default": 1, "description": "jobs that are taken at most"}
+)
 class _MaxField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> int:
         return _told(check_int, "max", data, 1, CHUNK)
 
 
-@extend_schema_field({"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 0,
-                      "description": "seconds to wait for the first job; under WSGI nothing waits"})  # fmt: skip
+@extend_schema_field(
+    {
+        "type": "number",
+        "minimum": 0,
+        "maximum": LONGEST_WAIT,
+        "default": 0,
+        "description": "seconds to wait for the first job; under WSGI nothing waits",
+    }
+)
 class _WaitField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> float:
         if isinstance(data, bool) or not isinstance(data, (int, float)) or not 0 <= data <= LONGEST_WAIT:
@@ -37,8 +45,15 @@ class _WaitField(serializers.Field[Any, Any, Any, Any]):
         return float(data)
 
 
-@extend_schema_field({"type": "number", "minimum": 1, "maximum": LONGEST_TTR, "default": TTR,
-                      "description": "seconds until the jobs are anybody's again, if not touched"})  # fmt: skip
+@extend_schema_field(
+    {
+        "type": "number",
+        "minimum": 1,
+        "maximum": LONGEST_TTR,
+        "default": TTR,
+        "description": "seconds until the jobs are anybody's again, if not touched",
+    }
+)
 class _TtrField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> int:
         return _told(read_ttr, data)
@@ -58,8 +73,15 @@ class _WorkerField(serializers.Field[Any, Any, Any, Any]):
         return "" if data == "" else _told(check_holder, data)
 
 
-@extend_schema_field({"type": "array", "items": {"type": "string", "maxLength": 64}, "minItems": 1,
-                      "maxItems": MOST_QUEUES, "description": "they are served in turn"})  # fmt: skip
+@extend_schema_field(
+    {
+        "type": "array",
+        "items": {"type": "string", "maxLength": 64},
+        "minItems": 1,
+        "maxItems": MOST_QUEUES,
+        "description": "they are served in turn",
+    }
+)
 class _QueuesField(serializers.Field[Any, Any, Any, Any]):
     def to_internal_value(self, data: Any) -> tuple[str, ...]:
         if not isinstance(data, list) or not 1 <= len(data) <= MOST_QUEUES:

@@ -40,6 +40,9 @@ class Visible:
             queues=tuple(queue for queue in snapshot.queues if sees(queue.name)),
             workers=tuple(map(self.worker, snapshot.workers)),
             recurring=tuple(one for one in snapshot.recurring if sees(one.queue)),
-            figures=replace(figures, lateness={name: one for name, one in figures.lateness.items() if sees(name)},
-                            run={key: one for key, one in figures.run.items() if sees(key[0])}),
-        )  # fmt: skip
+            figures=replace(
+                figures,
+                lateness={name: one for name, one in figures.lateness.items() if sees(name)},
+                run={key: one for key, one in figures.run.items() if sees(key[0])},
+            ),
+        )

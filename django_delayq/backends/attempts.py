@@ -47,8 +47,9 @@ def begin(task: FrameworkTask, job: Job) -> None:
     attempt.start(job)
 
 
-def finish(task: FrameworkTask, job: Job, state: str, *, error: BaseException | None = None,
-           retry_in: float = 0.0) -> None:  # fmt: skip
+def finish(
+    task: FrameworkTask, job: Job, state: str, *, error: BaseException | None = None, retry_in: float = 0.0
+) -> None:
     """It is over, or could not begin; what becomes of the job is decided."""
     attempt = _attempt.get()
     if attempt is None or attempt.job is not job:
@@ -66,8 +67,11 @@ class Attempt:
         self._stored = False
         self._overtaken = False
         self._began = ""
-        self._head = Head.of_job(job) if job is not None else Head(task=task.name, queue=task.options.queue, args=[],
-                                                                   kwargs={}, facts=None)  # fmt: skip
+        self._head = (
+            Head.of_job(job)
+            if job is not None
+            else Head(task=task.name, queue=task.options.queue, args=[], kwargs={}, facts=None)
+        )
         facts = self._head.facts
         self._backend, self._options = _home(facts.backend if facts is not None else task.task.backend)
         self.result: AnyResult = result_of(
@@ -109,8 +113,9 @@ class Attempt:
         record = Record(first=self._began, last=self._began, workers=(job.worker,))
         if self.recorded:
             try:
-                found = self._results().start(job.id, job, job.worker, self._ttl_ms(), head=self._head.pack(),
-                                              at=self._began, lost=LOST)  # fmt: skip
+                found = self._results().start(
+                    job.id, job, job.worker, self._ttl_ms(), head=self._head.pack(), at=self._began, lost=LOST
+                )
                 self._stored, self._overtaken = True, found is None
                 record = found or record
             except DelayQError as error:
@@ -129,8 +134,11 @@ class Attempt:
         line = error_line(error) if error is not None else b""
         record: Record | None = None
         if self.recorded:
-            record = _patiently(lambda: self._store_end(job, state, now.isoformat(), line, retry_in), job,
-                                run.deadline if run is not None else 0.0)  # fmt: skip
+            record = _patiently(
+                lambda: self._store_end(job, state, now.isoformat(), line, retry_in),
+                job,
+                run.deadline if run is not None else 0.0,
+            )
             if self._overtaken:
                 return
         change(self.result, status=TaskResultStatus(state), finished_at=now if state != READY else None)
@@ -146,8 +154,18 @@ class Attempt:
     def _store_end(self, job: Job, state: str, at: str, line: bytes, retry_in: float) -> Record | None:
         value = self._value if state == SUCCESSFUL else None
         for head in (b"" if self._stored else self._head.pack(), self._head.pack()):
-            record = self._results().end(job.id, job, job.worker, self._ttl_ms(retry_in), head=head, state=state,
-                                         began=self._began, at=at, value=value, error=line)  # fmt: skip
+            record = self._results().end(
+                job.id,
+                job,
+                job.worker,
+                self._ttl_ms(retry_in),
+                head=head,
+                state=state,
+                began=self._began,
+                at=at,
+                value=value,
+                error=line,
+            )
             self._overtaken = record is None
             if record is None or record.head:
                 break  # else it expired during the run, and has to be written as a whole

@@ -122,20 +122,26 @@ class DelayQBackend(BaseTaskBackend):
         after: Any = task.run_after
         run_after = now + after if isinstance(after, timedelta) else after
         facts = Facts(backend=self.alias, priority=task.priority, enqueued_at=now, run_after=run_after)
-        head = Head(task=registered.name, queue=task.queue_name, args=plain(list(args)), kwargs=plain(dict(kwargs)),
-                    facts=facts)  # fmt: skip
+        head = Head(
+            task=registered.name, queue=task.queue_name, args=plain(list(args)), kwargs=plain(dict(kwargs)), facts=facts
+        )
         durable = door.is_durable(registered, {}, task.queue_name)
         ident = new_result_id(task.queue_name, durable=durable)
-        handle = schedule_call(registered, tuple(head.args), head.kwargs, {
-            "id": ident,
-            "queue": task.queue_name,
-            "priority": priority_class(task.priority),
-            "on_conflict": "ignore",
-            "durable": durable,
-            "context": {CONTEXT: facts.dump()},
-            "using_db": settings.using_db,
-            **({"delay": after} if isinstance(after, timedelta) else {"at": after} if after is not None else {}),
-        })  # fmt: skip
+        handle = schedule_call(
+            registered,
+            tuple(head.args),
+            head.kwargs,
+            {
+                "id": ident,
+                "queue": task.queue_name,
+                "priority": priority_class(task.priority),
+                "on_conflict": "ignore",
+                "durable": durable,
+                "context": {CONTEXT: facts.dump()},
+                "using_db": settings.using_db,
+                **({"delay": after} if isinstance(after, timedelta) else {"at": after} if after is not None else {}),
+            },
+        )
         result = result_of(ident, head, Record(), status=READY)
 
         def announce() -> None:

@@ -29,8 +29,15 @@ logger: Final = logging.getLogger("django_delayq.tasks")
 _STATES: Final = {"job_succeeded": SUCCESSFUL, "job_failed": READY, "job_buried": FAILED}
 
 
-def heard(task: FrameworkTask, event: str, *, job: Job, error: BaseException | None = None,
-          retry_in: float | None = None, **_: Any) -> None:  # fmt: skip
+def heard(
+    task: FrameworkTask,
+    event: str,
+    *,
+    job: Job,
+    error: BaseException | None = None,
+    retry_in: float | None = None,
+    **_: Any,
+) -> None:
     """A worker tells of a run of this task; see ``worker.Hooks.notify``."""
     if event == "job_started":
         attempts.begin(task, job)

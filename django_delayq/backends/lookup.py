@@ -113,8 +113,14 @@ def _seen(ident: str, head: Head, known: Record | None, view: JobView | None) ->
         if record.state == FAILED:
             return result_of(ident, head, record, status=FAILED, finished_at=_ended(record))
         last = core_error(view.job)
-        return result_of(ident, head, record, status=FAILED, finished_at=_moment(view.buried_ms),
-                         errors=[last] if last is not None else [])  # fmt: skip
+        return result_of(
+            ident,
+            head,
+            record,
+            status=FAILED,
+            finished_at=_moment(view.buried_ms),
+            errors=[last] if last is not None else [],
+        )
     begun = known is None or record.token == view.job.token
     if view.state == "reserved" and begun:
         # Its end may be written already, and the job go in a moment.

@@ -38,8 +38,18 @@ class MemoryResults(Results):
         fields = self._fields.get(ident)
         return _record(fields) if fields is not None else None
 
-    def _call(self, ident: str, verb: str, job: Job | None, ttl_ms: int, fields: Mapping[str, str | bytes], *,
-              worker: str = "", error: bytes = b"", lost: LostErrors | None = None) -> Record | None:  # fmt: skip
+    def _call(
+        self,
+        ident: str,
+        verb: str,
+        job: Job | None,
+        ttl_ms: int,
+        fields: Mapping[str, str | bytes],
+        *,
+        worker: str = "",
+        error: bytes = b"",
+        lost: LostErrors | None = None,
+    ) -> Record | None:
         known = self._fields.get(ident)
         if job is None:
             if (known is None) is not (verb == "create") or (known or {}).get("ended") == "closed":
@@ -65,9 +75,19 @@ class MemoryResults(Results):
 
 def _empty() -> dict[str, object]:
     return {
-        "head": b"", "state": "", "token": 0, "failures": 0, "crashes": 0, "first": "", "last": "", "end": "",
-        "value": None, "workers": (), "errors": (), "ended": 0,
-    }  # fmt: skip
+        "head": b"",
+        "state": "",
+        "token": 0,
+        "failures": 0,
+        "crashes": 0,
+        "first": "",
+        "last": "",
+        "end": "",
+        "value": None,
+        "workers": (),
+        "errors": (),
+        "ended": 0,
+    }
 
 
 def _begun(known: dict[str, object], job: Job, worker: str, lost: LostErrors | None) -> bool:

@@ -217,8 +217,16 @@ def core_error(job: Job) -> TaskError | None:
     return TaskError(exception_class_path=path, traceback=f"{head}{trace}{name}: {message}\n")
 
 
-def result_of(ident: str, head: Head, record: Record, *, status: str, errors: Sequence[TaskError] = (),
-              finished_at: datetime | None = None, backend: str = "default") -> AnyResult:  # fmt: skip
+def result_of(
+    ident: str,
+    head: Head,
+    record: Record,
+    *,
+    status: str,
+    errors: Sequence[TaskError] = (),
+    finished_at: datetime | None = None,
+    backend: str = "default",
+) -> AnyResult:
     """A TaskResult.
 
     Arguments:
@@ -233,8 +241,9 @@ def result_of(ident: str, head: Head, record: Record, *, status: str, errors: Se
     if not isinstance(found, FrameworkTask):
         raise TaskResultDoesNotExist(f"{ident}: no Task named {head.task!r} is registered in this process")
     facts = head.facts or Facts(backend=backend, priority=found.task.priority, enqueued_at=None, run_after=None)
-    task = like(found.task, priority=facts.priority, backend=facts.backend, queue_name=head.queue,
-                run_after=facts.run_after)  # fmt: skip
+    task = like(
+        found.task, priority=facts.priority, backend=facts.backend, queue_name=head.queue, run_after=facts.run_after
+    )
     result: AnyResult = TaskResult(
         task=task,
         id=ident,

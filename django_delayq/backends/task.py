@@ -32,14 +32,26 @@ class DelayQTask(AnyTask):
     options: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __init__(
-        self, *, func: Callable[..., Any], priority: int = 0, backend: str = "default", queue_name: str = "default",
-        run_after: datetime | timedelta | None = None, takes_context: bool = False,
-        options: Mapping[str, Any] | None = None, **named: Any,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        func: Callable[..., Any],
+        priority: int = 0,
+        backend: str = "default",
+        queue_name: str = "default",
+        run_after: datetime | timedelta | None = None,
+        takes_context: bool = False,
+        options: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> None:
         values = {
-            "func": func, "priority": priority, "backend": backend, "queue_name": queue_name, "run_after": run_after,
-            "takes_context": takes_context, "options": {**(options or {}), **named},
-        }  # fmt: skip
+            "func": func,
+            "priority": priority,
+            "backend": backend,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "takes_context": takes_context,
+            "options": {**(options or {}), **named},
+        }
         for name, value in values.items():
             object.__setattr__(self, name, value)
         AnyTask.__post_init__(self)

@@ -45,9 +45,16 @@ class Base:
     """
 
     def __init__(
-        self, url: str, *, token: str = "", timeout: float = 30.0, retries: int = 2,
-        headers: Mapping[str, str] | None = None, worker: str = "", context: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        *,
+        token: str = "",
+        timeout: float = 30.0,
+        retries: int = 2,
+        headers: Mapping[str, str] | None = None,
+        worker: str = "",
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         sent = {
             "Accept": "application/json, application/problem+json",
             "User-Agent": "django_delayq",
@@ -55,8 +62,10 @@ class Base:
         }
         if token:
             if not _TOKEN.fullmatch(token):
-                raise ValueError("the token is none: it has a space, a line break or a sign beyond ASCII in it, perhaps"
-                                 " the end of the line of the file that it comes from")  # fmt: skip
+                raise ValueError(
+                    "the token is none: it has a space, a line break or a sign beyond ASCII in it, perhaps"
+                    " the end of the line of the file that it comes from"
+                )
             sent["Authorization"] = f"Token {token}"
         self._wire = Wire(url, headers=sent, timeout=timeout, retries=retries, context=context)
         self._named = worker

@@ -44,8 +44,9 @@ class Consuming(Base):
         end = time.monotonic() + seconds(wait)
         while True:
             left = end - time.monotonic()
-            jobs, pause = self._reserve(queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr),
-                                        worker or self._worker)  # fmt: skip
+            jobs, pause = self._reserve(
+                queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr), worker or self._worker
+            )
             left = end - time.monotonic()
             if jobs or left <= 0:
                 return jobs
@@ -105,9 +106,12 @@ class Consuming(Base):
         return self._each(verb, jobs, lambda _: told, read)
 
     def _each(
-        self, verb: str, jobs: Sequence[HeldJob], members: Callable[[HeldJob], Mapping[str, Any]],
+        self,
+        verb: str,
+        jobs: Sequence[HeldJob],
+        members: Callable[[HeldJob], Mapping[str, Any]],
         read: Callable[[HeldJob, Mapping[str, Any]], bool],
-    ) -> list[bool]:  # fmt: skip
+    ) -> list[bool]:
         answers: dict[int, bool] = {}
         by_queue: dict[str, list[tuple[int, HeldJob]]] = {}
         for place, job in enumerate(jobs):

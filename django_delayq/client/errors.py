@@ -18,8 +18,15 @@ class ApiError(Exception):
         done: of a call that sends several requests: the results of those before this one.
     """
 
-    def __init__(self, status: int, code: str, detail: str, *, errors: Sequence[tuple[str, str]] = (),
-                 retry_after: float | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        errors: Sequence[tuple[str, str]] = (),
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(f"{detail} [{status} {code}]" if status else f"{detail} [{code}]")
         self.status = status
         self.code = code
@@ -99,9 +106,19 @@ _BY_CODE: Final[dict[str, type[ApiError]]] = {
 }
 #: for codes that this version does not know, and for answers of somebody between us and the server
 _BY_STATUS: Final[dict[int, type[ApiError]]] = {
-    400: Invalid, 401: NotAuthenticated, 403: PermissionDenied, 404: NotFound, 409: Conflict, 413: Invalid,
-    415: Invalid, 422: Invalid, 429: Throttled, 502: Unavailable, 503: Unavailable, 504: Unavailable,
-}  # fmt: skip
+    400: Invalid,
+    401: NotAuthenticated,
+    403: PermissionDenied,
+    404: NotFound,
+    409: Conflict,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+    429: Throttled,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
 
 
 def error_of(status: int, problem: object, retry_after: float | None) -> ApiError:
@@ -111,8 +128,11 @@ def error_of(status: int, problem: object, retry_after: float | None) -> ApiErro
     detail = str(told.get("detail") or f"the server answered {status} without saying why")
     # Somebody between us and the server may have a form of his own for what is called like ours.
     listed = told.get("errors")
-    errors = [(str(one.get("pointer", "")), str(one.get("detail", "")))
-              for one in (listed if isinstance(listed, list) else ()) if isinstance(one, Mapping)]  # fmt: skip
+    errors = [
+        (str(one.get("pointer", "")), str(one.get("detail", "")))
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, Mapping)
+    ]
     wait = told.get("retry_after")
     if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
         retry_after = float(wait)

@@ -15,19 +15,20 @@ Moment = datetime | float | None
 class Looking(Base):
     """The history that the pipeline keeps. Answers are dicts, as the OpenAPI document has them."""
 
-    def hours(self, *, queue: str = "", task: str = "", since: Moment = None,
-              until: Moment = None) -> Iterator[dict[str, Any]]:  # fmt: skip
+    def hours(
+        self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
+    ) -> Iterator[dict[str, Any]]:
         """What became of the runs of each hour, queue and task, the latest first, page by page as asked for."""
         return self._rows("hours", _asked(queue, task, since, until))
 
-    def history(self, *, queue: str = "", task: str = "", since: Moment = None,
-                until: Moment = None) -> dict[str, Any]:  # fmt: skip
+    def history(self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None) -> dict[str, Any]:
         """The same added up: in all, over time, and by task; without ``since`` and ``until`` the last 24 hours."""
         found: dict[str, Any] = self._get("history", "summary", **_asked(queue, task, since, until))
         return found
 
-    def pipeline_runs(self, *, kind: str | None = None, state: str | None = None,
-                      run_id: str | None = None) -> Iterator[dict[str, Any]]:  # fmt: skip
+    def pipeline_runs(
+        self, *, kind: str | None = None, state: str | None = None, run_id: str | None = None
+    ) -> Iterator[dict[str, Any]]:
         """The runs of the pipeline, the latest first."""
         return self._rows("runs", said(kind=kind, state=state, run_id=run_id))
 

@@ -140,9 +140,15 @@ class Operating(Base):
         return self._whole(queue, "delete-failed", {})
 
     def kick(
-        self, queue: str, ids: Graves = None, *, all: bool = False, delay: Seconds | None = None,
-        per_second: float | None = None, replace: bool | None = None,
-    ) -> Bulk:  # fmt: skip
+        self,
+        queue: str,
+        ids: Graves = None,
+        *,
+        all: bool = False,
+        delay: Seconds | None = None,
+        per_second: float | None = None,
+        replace: bool | None = None,
+    ) -> Bulk:
         """Jobs of the morgue back into the queue: those of ``ids``, or all.
 
         Args:

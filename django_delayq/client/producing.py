@@ -51,10 +51,17 @@ class Producing(Base):
         return self._many(queue, map(_raw_of, jobs))
 
     def schedule(
-        self, queue: str, task: str, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-        payload: Any = None, score: float | str | None = None, durable: bool | None = None,
+        self,
+        queue: str,
+        task: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        payload: Any = None,
+        score: float | str | None = None,
+        durable: bool | None = None,
         **options: Unpack[Options],
-    ) -> Produced:  # fmt: skip
+    ) -> Produced:
         """Schedule a task that has ``@task(api=True)``.
 
         Args:
@@ -71,8 +78,13 @@ class Producing(Base):
         Raises:
             IdTaken, QueueFull, QueuePaused, Invalid: the server's answer; nothing was stored.
         """
-        call = said(args=list(args) or None, kwargs=None if kwargs is None else dict(kwargs), payload=payload,
-                    score=score, durable=durable)  # fmt: skip
+        call = said(
+            args=list(args) or None,
+            kwargs=None if kwargs is None else dict(kwargs),
+            payload=payload,
+            score=score,
+            durable=durable,
+        )
         job = {"task": task, **call, **said(**options)}
         try:
             return self._produced(queue, job)

@@ -45,8 +45,9 @@ class Wire:
         context: for https; None = the system's certificates.
     """
 
-    def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float, retries: int,
-                 context: ssl.SSLContext | None) -> None:  # fmt: skip
+    def __init__(
+        self, url: str, *, headers: Mapping[str, str], timeout: float, retries: int, context: ssl.SSLContext | None
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the address must be like https://shop.example/delayq/, got {url!r}")
@@ -62,8 +63,16 @@ class Wire:
         self._context = context
         self._mine = threading.local()
 
-    def ask(self, method: str, *path: str, body: Any = None, query: Mapping[str, Any] | None = None,
-            extra: float = 0.0, attempts: int | None = None, keyed: bool = True) -> Answer:  # fmt: skip
+    def ask(
+        self,
+        method: str,
+        *path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        extra: float = 0.0,
+        attempts: int | None = None,
+        keyed: bool = True,
+    ) -> Answer:
         """One request, with further attempts where they can help.
 
         Every attempt of a POST carries the same Idempotency-Key, so that it is carried out once.
@@ -108,8 +117,9 @@ class Wire:
         if line is not None:
             line.close()
 
-    def _answer(self, method: str, target: str, raw: bytes | None, headers: Mapping[str, str],
-                timeout: float) -> Answer:  # fmt: skip
+    def _answer(
+        self, method: str, target: str, raw: bytes | None, headers: Mapping[str, str], timeout: float
+    ) -> Answer:
         line = self._line()
         try:
             try:
@@ -190,8 +200,9 @@ class _Line:
         self.used = False
         self._connection = connection
 
-    def send(self, method: str, target: str, raw: bytes | None, headers: Mapping[str, str],
-             timeout: float) -> http.client.HTTPResponse:  # fmt: skip
+    def send(
+        self, method: str, target: str, raw: bytes | None, headers: Mapping[str, str], timeout: float
+    ) -> http.client.HTTPResponse:
         connection = self._connection
         if connection.sock is None:
             connection.connect()

@@ -43,9 +43,16 @@ class Broker:
         observe: told of every call of a script; see :meth:`observe`.
     """
 
-    def __init__(self, connection: Connection, *, prefix: str = "delayq", lease_ms: int = DEFAULT_LEASE_MS,
-                 event_cap: int = DEFAULT_EVENT_CAP, test_clock: bool = False,
-                 observe: Observer | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        prefix: str = "delayq",
+        lease_ms: int = DEFAULT_LEASE_MS,
+        event_cap: int = DEFAULT_EVENT_CAP,
+        test_clock: bool = False,
+        observe: Observer | None = None,
+    ) -> None:
         self.connection = connection
         self.prefix = prefix
         self.lease_ms = lease_ms
@@ -98,12 +105,20 @@ class Broker:
         return self._queues[name] if layout is not None and not layouts.is_deleted(layout) else None
 
     def _open(self, name: str, shards: int | None, kind: str) -> Queue:
-        layout = self.create(name, lambda stone: layouts.again(stone, shards or 1, kind) if stone
-                             else layouts.new_layout(shards or 1, kind))  # fmt: skip
+        layout = self.create(
+            name,
+            lambda stone: layouts.again(stone, shards or 1, kind) if stone else layouts.new_layout(shards or 1, kind),
+        )
         if shards is not None and layout["shards"] != shards:
-            log.warning("queue %r has %d shards in Redis, but %d are configured; Redis decides. To change it: "
-                        "manage.py delayq_reshard %s --shards %d", name, layout["shards"], shards, name,
-                        shards)  # fmt: skip
+            log.warning(
+                "queue %r has %d shards in Redis, but %d are configured; Redis decides. To change it: "
+                "manage.py delayq_reshard %s --shards %d",
+                name,
+                layout["shards"],
+                shards,
+                name,
+                shards,
+            )
         return self._queues[name]
 
     # -- the registry of queues --------------------------------------------------------------------------------------
@@ -174,8 +189,15 @@ class Broker:
     def shard(self, queue: str, number: int) -> Shard:
         """Keys and constants of a shard by its number (``keys.number_of``)."""
         epoch, place = divmod(number, MAX_SHARDS)
-        return make_shard(self.prefix, queue, epoch, place, lease_ms=self.lease_ms, event_cap=self.event_cap,
-                          cluster=self.connection.cluster)  # fmt: skip
+        return make_shard(
+            self.prefix,
+            queue,
+            epoch,
+            place,
+            lease_ms=self.lease_ms,
+            event_cap=self.event_cap,
+            cluster=self.connection.cluster,
+        )
 
     def queue_names(self) -> list[str]:
         """Every queue that this deployment knows, by name."""
@@ -265,8 +287,15 @@ class Broker:
         """Ends a pause and wakes the workers; ``direction`` and errors as for :meth:`pause`."""
         rules.resume(self, name, direction)
 
-    def limit(self, name: str, *, max_length: int | None = None, morgue_max: int | None = None,
-              morgue_ttl_ms: int | None = None, weighted: bool | None = None) -> None:  # fmt: skip
+    def limit(
+        self,
+        name: str,
+        *,
+        max_length: int | None = None,
+        morgue_max: int | None = None,
+        morgue_ttl_ms: int | None = None,
+        weighted: bool | None = None,
+    ) -> None:
         """Limits a queue. What is given and differs from what is in force is changed; None leaves it as it is.
 
         Args:
@@ -280,8 +309,9 @@ class Broker:
         Raises:
             InvalidJob: there is no such queue, or a limit is negative.
         """
-        rules.limit(self, name, max_length=max_length, morgue_max=morgue_max, morgue_ttl_ms=morgue_ttl_ms,
-                    weighted=weighted)  # fmt: skip
+        rules.limit(
+            self, name, max_length=max_length, morgue_max=morgue_max, morgue_ttl_ms=morgue_ttl_ms, weighted=weighted
+        )
 
     # -- workers -----------------------------------------------------------------------------------------------------
 

@@ -45,8 +45,14 @@ _AT_A_TIME: Final = 100
 # -- the morgue ------------------------------------------------------------------------------------------------------
 
 
-def kick_many(queue: Queue, wanted: Iterable[Wanted], *, delay_ms: int = 0, replace: bool = False,
-              progress: Progress | None = None) -> dict[str, int]:  # fmt: skip
+def kick_many(
+    queue: Queue,
+    wanted: Iterable[Wanted],
+    *,
+    delay_ms: int = 0,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, int]:
     """Brings jobs back from the morgue, as :meth:`Queue.kick` does with one.
 
     Args:
@@ -70,8 +76,14 @@ def kick_many(queue: Queue, wanted: Iterable[Wanted], *, delay_ms: int = 0, repl
     return _for_wanted(queue, wanted, act, lambda grave: _kick_over(queue, grave, pace, replace), progress)
 
 
-def kick_all(queue: Queue, *, delay_ms: int = 0, per_second: float | None = None, replace: bool = False,
-             progress: Progress | None = None) -> dict[str, int]:  # fmt: skip
+def kick_all(
+    queue: Queue,
+    *,
+    delay_ms: int = 0,
+    per_second: float | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, int]:
     """Brings all jobs of the morgue back, those that were buried first first.
 
     Args:
@@ -241,8 +253,9 @@ class _Pace:
         return int(self.ms if self.relative else max(0.0, self.ms - queue.broker.now_ms()))
 
 
-def _for_wanted(queue: Queue, wanted: Iterable[Wanted], act: Act, act_on_one: Callable[[bytes], str],
-                progress: Progress | None) -> dict[str, int]:  # fmt: skip
+def _for_wanted(
+    queue: Queue, wanted: Iterable[Wanted], act: Act, act_on_one: Callable[[bytes], str], progress: Progress | None
+) -> dict[str, int]:
     queue.broker.read_layout(queue.name)
     counts: Counter[str] = Counter()
     seen = 0
@@ -302,17 +315,22 @@ def _kick(queue: Queue, number: int, graves: Sequence[bytes], pace: _Pace, repla
     elsewhere = live_in_older(queue, number, [_split(grave)[0] for grave in graves])
     if elsewhere:
         quiet = iter(_kick(queue, number, [g for g in graves if _split(g)[0] not in elsewhere], pace, replace))
-        return [_kick_over(queue, grave, pace, replace) if _split(grave)[0] in elsewhere else next(quiet)
-                for grave in graves]  # fmt: skip
+        return [
+            _kick_over(queue, grave, pace, replace) if _split(grave)[0] in elsewhere else next(quiet)
+            for grave in graves
+        ]
     outcomes: list[str] = []
     while rest := graves[len(outcomes) :]:
         frame = b"".join(map(_entry, rest[:_AT_A_TIME]))
-        letters = queue.call("kick_many", number, frame, pace.ms, b"1" if pace.relative else b"0", pace.step,
-                             b"1" if replace else b"0").decode()  # fmt: skip
+        letters = queue.call(
+            "kick_many", number, frame, pace.ms, b"1" if pace.relative else b"0", pace.step, b"1" if replace else b"0"
+        ).decode()
         pace.ms += letters.count("k") * pace.step
         outcomes += [_KICKED[letter] for letter in letters]
-    return [outcome if outcome != "moved" else _kick_over(queue, grave, pace, replace)
-            for grave, outcome in zip(graves, outcomes, strict=True)]  # fmt: skip
+    return [
+        outcome if outcome != "moved" else _kick_over(queue, grave, pace, replace)
+        for grave, outcome in zip(graves, outcomes, strict=True)
+    ]
 
 
 def _kick_over(queue: Queue, grave: bytes, pace: _Pace, replace: bool) -> str:

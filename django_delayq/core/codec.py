@@ -36,8 +36,16 @@ from .errors import InvalidJob
 from .job import Undecodable
 
 __all__ = [
-    "MAX_BYTES", "MAX_DEPTH", "ValueType", "decode", "decode_args", "encode", "encode_args", "forget", "register",
-]  # fmt: skip
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "ValueType",
+    "decode",
+    "decode_args",
+    "encode",
+    "encode_args",
+    "forget",
+    "register",
+]
 
 MAX_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32

@@ -20,10 +20,28 @@ from .inputs import short
 MARK: Final = "$."
 _TAG: Final = re.compile(r"[a-z0-9_-]{1,40}")
 #: what has a stored form already
-BUILT_IN: Final = frozenset((
-    object, str, int, float, bool, type(None), list, tuple, dict, datetime, date, time, timedelta, Decimal, UUID, bytes,
-    bytearray, memoryview,
-))  # fmt: skip
+BUILT_IN: Final = frozenset(
+    (
+        object,
+        str,
+        int,
+        float,
+        bool,
+        type(None),
+        list,
+        tuple,
+        dict,
+        datetime,
+        date,
+        time,
+        timedelta,
+        Decimal,
+        UUID,
+        bytes,
+        bytearray,
+        memoryview,
+    )
+)
 #: tag as stored -> type
 types_by_tag: Final[dict[str, ValueType]] = {}
 #: class -> type

@@ -140,8 +140,9 @@ def followers(broker: Broker, queue: str) -> list[str]:
     return [consumer.name for consumer in consumers(broker) if consumer.follows(queue)]
 
 
-def advance(broker: Broker, queue: str, number: int, consumer: str, position: str, *,
-            others: Iterable[str] | None = None) -> str | None:  # fmt: skip
+def advance(
+    broker: Broker, queue: str, number: int, consumer: str, position: str, *, others: Iterable[str] | None = None
+) -> str | None:
     """Notes how far a consumer has read a shard, and trims the stream up to the slowest of all consumers.
 
     A cursor never goes back. On a shard that is retired, or whose stream was lost, nothing is noted.
@@ -163,8 +164,9 @@ def advance(broker: Broker, queue: str, number: int, consumer: str, position: st
     return cursor.decode() or None
 
 
-def advance_all(broker: Broker, consumer: str, positions: Mapping[str, Mapping[int, str]],
-                queues: Iterable[str] = ()) -> None:  # fmt: skip
+def advance_all(
+    broker: Broker, consumer: str, positions: Mapping[str, Mapping[int, str]], queues: Iterable[str] = ()
+) -> None:
     """:func:`follow`, then :func:`advance` in each shard.
 
     Args:
@@ -212,15 +214,21 @@ def lag(broker: Broker, consumer: str) -> list[Lag]:
     """How far a consumer is behind, in every shard that it follows and that ever had events; no event is read."""
     check_consumer(consumer)
     followed = next((one for one in consumers(broker) if one.name == consumer), None)
-    places = [(queue.name, number) for queue in broker.queues() if followed is None or followed.follows(queue.name)
-              for number in queue.numbers]  # fmt: skip
+    places = [
+        (queue.name, number)
+        for queue in broker.queues()
+        if followed is None or followed.follows(queue.name)
+        for number in queue.numbers
+    ]
     at: dict[Place, str] = {}
     for chunk in chunks(places):
         with clear_errors(), broker.client.pipeline(transaction=False) as pipe:
             for queue, number in chunk:
                 pipe.hget(broker.shard(queue, number).names["meta"], f"cursor:{consumer}")
-            at.update((place, cursor.decode() if cursor else BEGINNING)
-                      for place, cursor in zip(chunk, pipe.execute(), strict=True))  # fmt: skip
+            at.update(
+                (place, cursor.decode() if cursor else BEGINNING)
+                for place, cursor in zip(chunk, pipe.execute(), strict=True)
+            )
     return [_lag(place, at[place], stream) for place, stream in streams(broker, places).items() if stream.there]
 
 

@@ -51,8 +51,12 @@ def _call(broker: Broker, request: bytes, adding: int, words: Sequence[bytes | i
     left_out = broker.scripts.call(CARRIER, figures_keys(broker.prefix), request, MOST_FIELDS, adding, *words)
     if left_out and time.monotonic() - _reminded_at >= _REMIND:
         _reminded_at = time.monotonic()
-        logger.warning("%d figures are left out: there are more than %d of queues and tasks already; queues that are "
-                       "deleted make room", left_out, MOST_FIELDS)  # fmt: skip
+        logger.warning(
+            "%d figures are left out: there are more than %d of queues and tasks already; queues that are "
+            "deleted make room",
+            left_out,
+            MOST_FIELDS,
+        )
 
 
 def drop(broker: Broker, queue: str) -> None:

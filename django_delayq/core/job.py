@@ -291,12 +291,23 @@ def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settle
     return Settlement(job, "ack", started_ms, run_ms, event=event)
 
 
-def fail(job: Job, started_ms: int, run_ms: int, *, delay_ms: int, outcome: str = "failed", error_class: str = "",
-         error: bytes = b"", guard: str = "token", quarantine: bool = False,
-         own_crash: bool = False) -> Settlement:  # fmt: skip
+def fail(
+    job: Job,
+    started_ms: int,
+    run_ms: int,
+    *,
+    delay_ms: int,
+    outcome: str = "failed",
+    error_class: str = "",
+    error: bytes = b"",
+    guard: str = "token",
+    quarantine: bool = False,
+    own_crash: bool = False,
+) -> Settlement:
     """A counted attempt failed (outcome failed, timeout or crashed); it is due again after ``delay_ms``."""
-    return Settlement(job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine,
-                      own_crash, guard=guard)  # fmt: skip
+    return Settlement(
+        job, "fail", started_ms, run_ms, delay_ms, outcome, "", error_class, error, quarantine, own_crash, guard=guard
+    )
 
 
 def release(
@@ -339,8 +350,17 @@ def release(
     )
 
 
-def bury(job: Job, started_ms: int, run_ms: int, *, reason: str, outcome: str = "buried", error_class: str = "",
-         error: bytes = b"", guard: str = "token") -> Settlement:  # fmt: skip
+def bury(
+    job: Job,
+    started_ms: int,
+    run_ms: int,
+    *,
+    reason: str,
+    outcome: str = "buried",
+    error_class: str = "",
+    error: bytes = b"",
+    guard: str = "token",
+) -> Settlement:
     """Put the job into the morgue, where it waits for a person. ``reason``: exhausted, poison, buried, ..."""
     return Settlement(job, "bury", started_ms, run_ms, None, outcome, reason, error_class, error, guard=guard)
 

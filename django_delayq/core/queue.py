@@ -24,9 +24,21 @@ from .requests import new_request, request_for
 from .sending.chunks import CHUNK, MOVED, ChunkSender
 from .shards import Batch, Shards
 
-_OUTCOMES: Final = {"c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists",
-                    "t": "taken", "f": "full", "p": "paused", "v": "moved", "d": "fired", "k": "known",
-                    "l": "late"}  # fmt: skip
+_OUTCOMES: Final = {
+    "c": "created",
+    "m": "merged",
+    "r": "replaced",
+    "i": "ignored",
+    "g": "gated",
+    "e": "exists",
+    "t": "taken",
+    "f": "full",
+    "p": "paused",
+    "v": "moved",
+    "d": "fired",
+    "k": "known",
+    "l": "late",
+}
 T = TypeVar("T")
 MOVED_REPLY: Final = MOVED.encode()
 
@@ -87,16 +99,22 @@ class Queue(Shards):
     def refusal(self, outcome: str, new: NewJob) -> DelayQError:
         """The error of a job that :meth:`schedule_many` said taken, exists, full or paused of."""
         if outcome == "taken":
-            return IdTaken(f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
-                           f"give {new.task!r} ids of its own")  # fmt: skip
+            return IdTaken(
+                f"id {new.id!r} in queue {self.name!r} belongs to a live job of another task; "
+                f"give {new.task!r} ids of its own"
+            )
         if outcome == "exists":
-            return IdTaken(f"a job with id {new.id!r} already lives in queue {self.name!r}; "
-                           "use on_conflict='replace' or 'ignore', or cancel it first")  # fmt: skip
+            return IdTaken(
+                f"a job with id {new.id!r} already lives in queue {self.name!r}; "
+                "use on_conflict='replace' or 'ignore', or cancel it first"
+            )
         if outcome == "paused":
             return QueuePaused(f"queue {self.name!r} is paused for new jobs; resume it, or try again later")
         if new.payload is not None:
-            return QueueFull(f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
-                             f"({new.max_payloads}); let the workers catch up, or raise the limit")  # fmt: skip
+            return QueueFull(
+                f"queue {self.name!r} has reached its max_length, or id {new.id!r} its max_payloads "
+                f"({new.max_payloads}); let the workers catch up, or raise the limit"
+            )
         return QueueFull(f"queue {self.name!r} has reached its max_length; let the workers catch up, or raise it")
 
     def schedule_tick(self, new: NewJob, tick_ms: int) -> str:
@@ -113,8 +131,10 @@ class Queue(Shards):
     def last_tick(self, ident: str) -> int | None:
         """The last tick of an id that was put in by :meth:`schedule_tick`, Unix ms."""
         with clear_errors():
-            said = [self.broker.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
-                    for number in self.homes(ident)]  # fmt: skip
+            said = [
+                self.broker.client.hget(self.shard(number).names["meta"], f"tick:{ident}")
+                for number in self.homes(ident)
+            ]
         return max((int(tick) for tick in said if tick is not None), default=None)
 
     def first_sight(self, ident: str, schedule: str) -> int:
@@ -223,8 +243,9 @@ class Queue(Shards):
         self.broker.read_layout(self.name)
         return self.epochs != before
 
-    def visit(self, ident: str, ask: Callable[[int], T | None], *, create: bool = False,
-               fresh: bool = False) -> T | None:  # fmt: skip
+    def visit(
+        self, ident: str, ask: Callable[[int], T | None], *, create: bool = False, fresh: bool = False
+    ) -> T | None:
         """Ask the shards in which an id may live, the oldest first, until one has it (:mod:`.operations.resharding`).
 
         Args:
@@ -249,8 +270,9 @@ class Queue(Shards):
             if not self.broker.epochs.meet(self, homes[-1] // MAX_SHARDS, patience, create=create):
                 return None
 
-    def reserve_id(self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False,
-                   early: bool = False) -> Batch:  # fmt: skip
+    def reserve_id(
+        self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False, early: bool = False
+    ) -> Batch:
         """Takes one waiting job by its id; an empty batch when none is due under it.
 
         Args:
@@ -260,8 +282,16 @@ class Queue(Shards):
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
 
         def ask(number: int) -> Batch | None:
-            frame = self.call("reserve", number, worker.encode(), 1, ttr, b"1" if started else b"0", ident.encode(),
-                               b"1" if early else b"0")  # fmt: skip
+            frame = self.call(
+                "reserve",
+                number,
+                worker.encode(),
+                1,
+                ttr,
+                b"1" if started else b"0",
+                ident.encode(),
+                b"1" if early else b"0",
+            )
             return None if frame == MOVED_REPLY else self._batch(frame, number, worker)
 
         return self.visit(ident, ask) or Batch()

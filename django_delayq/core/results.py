@@ -86,8 +86,9 @@ class Results:
         """A record for a job that waits; nothing if there is one."""
         self._call(ident, "create", None, ttl_ms, {"head": head, "state": READY})
 
-    def start(self, ident: str, job: Job, worker: str, ttl_ms: int, *, head: bytes, at: str,
-              lost: LostErrors) -> Record | None:  # fmt: skip
+    def start(
+        self, ident: str, job: Job, worker: str, ttl_ms: int, *, head: bytes, at: str, lost: LostErrors
+    ) -> Record | None:
         """A run begins.
 
         Arguments:
@@ -99,8 +100,20 @@ class Results:
         fields: dict[str, str | bytes] = {"head": head, "state": RUNNING, "first": at, "last": at}
         return self._call(ident, "start", job, ttl_ms, fields, worker=worker, lost=lost)
 
-    def end(self, ident: str, job: Job, worker: str, ttl_ms: int, *, head: bytes, state: str, began: str, at: str,
-            value: bytes | None = None, error: bytes = b"") -> Record | None:  # fmt: skip
+    def end(
+        self,
+        ident: str,
+        job: Job,
+        worker: str,
+        ttl_ms: int,
+        *,
+        head: bytes,
+        state: str,
+        began: str,
+        at: str,
+        value: bytes | None = None,
+        error: bytes = b"",
+    ) -> Record | None:
         """A run ended. May be called again, also when nothing was written at its start.
 
         Arguments:
@@ -124,8 +137,18 @@ class Results:
         """The job is gone without a run that could tell; nothing if there is no record."""
         self._call(ident, "close", None, ttl_ms, {"state": FAILED, "end": at}, error=error)
 
-    def _call(self, ident: str, verb: str, job: Job | None, ttl_ms: int, fields: Mapping[str, str | bytes], *,
-              worker: str = "", error: bytes = b"", lost: LostErrors | None = None) -> Record | None:  # fmt: skip
+    def _call(
+        self,
+        ident: str,
+        verb: str,
+        job: Job | None,
+        ttl_ms: int,
+        fields: Mapping[str, str | bytes],
+        *,
+        worker: str = "",
+        error: bytes = b"",
+        lost: LostErrors | None = None,
+    ) -> Record | None:
         lost = lost or LostErrors()
         said = [word for pair in fields.items() for word in pair]
         counters = (job.token, job.failures, job.crashes) if job is not None else (0, 0, 0)

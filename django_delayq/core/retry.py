@@ -143,8 +143,10 @@ def safe_delay(policy: Policy, n: int) -> float:
         return float(clamp(answer))
     logger.error(
         "the back-off %r gave a %s for retry %d, which is no number of seconds; the default back-off is used",
-        policy, type(answer).__name__, n,
-    )  # fmt: skip
+        policy,
+        type(answer).__name__,
+        n,
+    )
     return clamp(default_backoff(n))
 
 

@@ -40,8 +40,15 @@ def resume(broker: Broker, name: str, direction: str = "both") -> None:
     _order(broker, name, lambda layout: _with(layout, "paused", int(layout.get("paused", 0)) & ~flags))
 
 
-def limit(broker: Broker, name: str, *, max_length: int | None = None, morgue_max: int | None = None,
-          morgue_ttl_ms: int | None = None, weighted: bool | None = None) -> None:  # fmt: skip
+def limit(
+    broker: Broker,
+    name: str,
+    *,
+    max_length: int | None = None,
+    morgue_max: int | None = None,
+    morgue_ttl_ms: int | None = None,
+    weighted: bool | None = None,
+) -> None:
     """See :meth:`Broker.limit`."""
     wanted = {"max_length": max_length, "morgue_max": morgue_max, "morgue_ttl_ms": morgue_ttl_ms}
     for word, value in wanted.items():
@@ -64,9 +71,10 @@ def orders_of(layout: Layout) -> dict[str, Any]:
     limits = layout.get("limits") or {}
     return {
         "paused": next((word for word, flags in DIRECTIONS.items() if flags == paused), ""),
-        "limits": {word: limits[word] for word in ("max_length", "morgue_max", "morgue_ttl_ms", "weighted")
-                   if limits.get(word)},
-    }  # fmt: skip
+        "limits": {
+            word: limits[word] for word in ("max_length", "morgue_max", "morgue_ttl_ms", "weighted") if limits.get(word)
+        },
+    }
 
 
 def are_kept(queue: Shards, number: int, known: bytes) -> bool:
@@ -91,8 +99,14 @@ def restore(queue: Shards) -> None:
         for number in queue.numbers:
             flags, max_length, morgue_max, morgue_ttl_ms = _wanted(queue, number)
             put = flags | (CLOSING if is_old(queue, number) else 0)
-            queue.rule(number, clear=ORDERED & ~flags, put=put, max_length=max_length, morgue_max=morgue_max,
-                       morgue_ttl_ms=morgue_ttl_ms)  # fmt: skip
+            queue.rule(
+                number,
+                clear=ORDERED & ~flags,
+                put=put,
+                max_length=max_length,
+                morgue_max=morgue_max,
+                morgue_ttl_ms=morgue_ttl_ms,
+            )
         # Somebody may have ordered something else meanwhile, or published new shards.
         before = stored
         stored, layout = queue.broker.read_layout(queue.name)

@@ -98,8 +98,10 @@ class Shards:
         epochs = layouts.epochs_of(layout)
         numbers = tuple(number_of(epoch, place) for epoch, shards in epochs for place in range(shards))
         # What somebody still holds a number of stays known.
-        self._shards = {**self._shards, **{number: self.broker.shard(self.name, number) for number in numbers
-                                           if number not in self._shards}}  # fmt: skip
+        self._shards = {
+            **self._shards,
+            **{number: self.broker.shard(self.name, number) for number in numbers if number not in self._shards},
+        }
         self.layout = layout
         self.kind: str = layout["kind"]
         #: numbers of all shards that may hold something, those of older epochs first; none of a deleted queue
@@ -114,8 +116,17 @@ class Shards:
 
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
-    def reserve(self, number: int, limit: int, *, worker: str, request: bytes | None = None, ttr_ms: int | None = None,
-                started: bool = False, which: Which = "all") -> Batch:  # fmt: skip
+    def reserve(
+        self,
+        number: int,
+        limit: int,
+        *,
+        worker: str,
+        request: bytes | None = None,
+        ttr_ms: int | None = None,
+        started: bool = False,
+        which: Which = "all",
+    ) -> Batch:
         """Takes up to ``limit`` (1 … 250) due jobs of a shard under one lease.
 
         Args:
@@ -127,12 +138,30 @@ class Shards:
             which: also the jobs that wait for quarantine (all), only the others, or only those.
         """
         ttr = b"" if ttr_ms is None else b"%d" % ttr_ms
-        frame = self.call("reserve", number, worker.encode(), min(limit, CHUNK), ttr, b"1" if started else b"0", b"",
-                           b"0", *_SERVED[which], request=request)  # fmt: skip
+        frame = self.call(
+            "reserve",
+            number,
+            worker.encode(),
+            min(limit, CHUNK),
+            ttr,
+            b"1" if started else b"0",
+            b"",
+            b"0",
+            *_SERVED[which],
+            request=request,
+        )
         return self._batch(frame, number, worker)
 
-    def settle_reserve(self, number: int, settlements: Sequence[Settlement], limit: int, *, worker: str,
-                       request: bytes | None = None, which: Which = "all") -> tuple[list[bool], Batch]:  # fmt: skip
+    def settle_reserve(
+        self,
+        number: int,
+        settlements: Sequence[Settlement],
+        limit: int,
+        *,
+        worker: str,
+        request: bytes | None = None,
+        which: Which = "all",
+    ) -> tuple[list[bool], Batch]:
         """Settles finished jobs of a shard and reserves its next ones, in one move when all are acks.
 
         Returns:
@@ -142,8 +171,9 @@ class Shards:
         rest = [s for s in settlements if s.verb != "ack"] + [s for s in settlements if s.verb == "ack"][CHUNK:]
         counted = dict(zip(map(id, rest), self.settle(rest), strict=True)) if rest else {}
         frame = b"".join(map(pack_settlement, acks))
-        answers, batch = self.call("ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which],
-                                   request=request)  # fmt: skip
+        answers, batch = self.call(
+            "ack_reserve", number, worker.encode(), frame, min(limit, CHUNK), *_SERVED[which], request=request
+        )
         counted.update((id(s), answer == 49) for s, answer in zip(acks, answers, strict=True))
         return [counted[id(s)] for s in settlements], self._batch(batch, number, worker)
 
@@ -173,8 +203,9 @@ class Shards:
                     counted[place] = answer == 49
         return counted
 
-    def touch(self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *,
-              ttr_ms: int | None = None) -> list[str]:  # fmt: skip
+    def touch(
+        self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
+    ) -> list[str]:
         """Extends the leases of held jobs to one full lease from now.
 
         Args:
@@ -204,11 +235,20 @@ class Shards:
         jobs, broken, now_us, next_due, quarantined = unpack_batch(frame, self.name, number, worker)
         if broken:
             self.broker.on_unreadable(broken)
-            self.settle([
-                bury(item.job, 0, 0, reason="undecodable", outcome="undecodable", error_class="Undecodable",
-                     error=item.error.encode())
-                for item in broken
-            ])  # fmt: skip
+            self.settle(
+                [
+                    bury(
+                        item.job,
+                        0,
+                        0,
+                        reason="undecodable",
+                        outcome="undecodable",
+                        error_class="Undecodable",
+                        error=item.error.encode(),
+                    )
+                    for item in broken
+                ]
+            )
         late = [job for job in jobs if job.options_json and job.has_expired(now_us / 1000)]
         if late:
             self.settle([expire(job) for job in late])
@@ -220,8 +260,16 @@ class Shards:
 
     # -- rules and leases --------------------------------------------------------------------------------------------
 
-    def rule(self, number: int, *, clear: int = 0, put: int = 0, max_length: int | None = None,
-             morgue_max: int | None = None, morgue_ttl_ms: int | None = None) -> int:  # fmt: skip
+    def rule(
+        self,
+        number: int,
+        *,
+        clear: int = 0,
+        put: int = 0,
+        max_length: int | None = None,
+        morgue_max: int | None = None,
+        morgue_ttl_ms: int | None = None,
+    ) -> int:
         """Orders how a shard behaves from now on (``lua/rule.lua``); None leaves a limit as it is, 0 takes it away.
 
         Returns:
@@ -244,9 +292,19 @@ class Shards:
         settled, begun, failed, failed_us, morgue, morgue_us = _LOADS.unpack_from(frame, at)
         if not rules.are_kept(self, number, frame[at + _LOADS.size :]):
             rules.restore(self)
-        return Tick(now_us / 1000, None if due < 0 else due // 1000, None if deadline < 0 else deadline,
-                    bool(expired), bool(held_back), born, run_id.decode(), settled, begun,
-                    (failed, int(failed_us)), (morgue, int(morgue_us)))  # fmt: skip
+        return Tick(
+            now_us / 1000,
+            None if due < 0 else due // 1000,
+            None if deadline < 0 else deadline,
+            bool(expired),
+            bool(held_back),
+            born,
+            run_id.decode(),
+            settled,
+            begun,
+            (failed, int(failed_us)),
+            (morgue, int(morgue_us)),
+        )
 
     def settled(self, number: int, forget: Sequence[Mark] = (), limit: int = MOST_MARKS) -> list[Mark]:
         """Marks of a shard (:mod:`.settled`).
@@ -277,8 +335,9 @@ class Shards:
         """
         return self._leases(number, offset, min(limit, CHUNK), only_expired=True)
 
-    def take_over(self, job: Job, worker: str, *, only_expired: bool = False,
-                  request: bytes | None = None) -> Job | None:  # fmt: skip
+    def take_over(
+        self, job: Job, worker: str, *, only_expired: bool = False, request: bytes | None = None
+    ) -> Job | None:
         """Hold a job whose run began in the place of its holder, under a new token, for one lease from now.
 
         Args:
@@ -290,13 +349,15 @@ class Shards:
         Returns:
             The job under the new token; None if it is settled, or held under another token, or not over.
         """
-        frame = self.call("take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode(),
-                           request=request)  # fmt: skip
+        frame = self.call(
+            "take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode(), request=request
+        )
         jobs, broken, *_ = unpack_batch(frame, self.name, job.shard, job.worker)
         return next(iter([*jobs, *(one.job for one in broken)]), None)
 
-    def begun(self, number: int, worker: str = "", *, before_ms: float | None = None,
-              except_workers: Iterable[str] = ()) -> list[Job]:  # fmt: skip
+    def begun(
+        self, number: int, worker: str = "", *, before_ms: float | None = None, except_workers: Iterable[str] = ()
+    ) -> list[Job]:
         """Jobs of a shard that were acked before their runs began, and whose end is not stored yet.
 
         Args:

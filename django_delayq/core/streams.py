@@ -78,8 +78,9 @@ def latest(*positions: str) -> str:
     return max(positions, key=parts)
 
 
-def entries(broker: Broker, queue: str, number: int, first: str = "-", until: str = "+",
-            limit: int = 500) -> list[Entry]:  # fmt: skip
+def entries(
+    broker: Broker, queue: str, number: int, first: str = "-", until: str = "+", limit: int = 500
+) -> list[Entry]:
     """Entries of one shard as Redis tells them, oldest first; nothing is decoded.
 
     Args:
@@ -156,8 +157,14 @@ def _stream(info: Any, meta: Any) -> Stream:
     if isinstance(info, Exception):
         return Stream(last=end.decode() if end else BEGINNING, ended=ended)
     first = info["first-entry"]
-    return Stream(True, int(info["length"]), first[0].decode() if first else None, info["last-generated-id"].decode(),
-                  info.get("entries-added"), ended)  # fmt: skip
+    return Stream(
+        True,
+        int(info["length"]),
+        first[0].decode() if first else None,
+        info["last-generated-id"].decode(),
+        info.get("entries-added"),
+        ended,
+    )
 
 
 def _is_missing(error: Exception) -> bool:

@@ -25,10 +25,29 @@ from .records.keys import MAX_SHARDS
 
 # Whoever speaks of tasks finds here what belongs to them, the checks of names and options included.
 __all__ = [
-    "ACKS", "CONFLICTS", "DEFAULT_MAX_PAYLOADS", "DUE_POLICIES", "MAX_BATCH", "MAX_SHARDS", "MISSED", "OPTION_NAMES",
-    "PAYLOAD_POLICIES", "SCORE_POLICIES", "Registry", "Task", "TaskOptions", "check_choice", "check_id", "check_int",
-    "check_queue_name", "check_seconds", "check_task_name", "registry", "short", "suggest",
-]  # fmt: skip
+    "ACKS",
+    "CONFLICTS",
+    "DEFAULT_MAX_PAYLOADS",
+    "DUE_POLICIES",
+    "MAX_BATCH",
+    "MAX_SHARDS",
+    "MISSED",
+    "OPTION_NAMES",
+    "PAYLOAD_POLICIES",
+    "SCORE_POLICIES",
+    "Registry",
+    "Task",
+    "TaskOptions",
+    "check_choice",
+    "check_id",
+    "check_int",
+    "check_queue_name",
+    "check_seconds",
+    "check_task_name",
+    "registry",
+    "short",
+    "suggest",
+]
 
 _MANY: Final = 1 << 30
 

@@ -24,8 +24,24 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 #: upper bounds, ms; what is above the last one lies in one bucket more
 BUCKETS_MS: Final = (
-    1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000,
-)  # fmt: skip
+    1,
+    2,
+    5,
+    10,
+    25,
+    50,
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    30_000,
+    60_000,
+    300_000,
+    1_800_000,
+)
 #: fields that the hash has at most; what is new beyond them is left out
 MOST_FIELDS: Final = 50_000
 
@@ -115,8 +131,13 @@ class Figures:
         counts = dict(self.counts)
         for name, count in other.counts.items():
             counts[name] = counts.get(name, 0) + count
-        return Figures(_united(self.lateness, other.lateness), _united(self.run, other.run),
-                       _united(self.script, other.script), counts, {**self.levels, **other.levels})  # fmt: skip
+        return Figures(
+            _united(self.lateness, other.lateness),
+            _united(self.run, other.run),
+            _united(self.script, other.script),
+            counts,
+            {**self.levels, **other.levels},
+        )
 
     def without(self, queue: str) -> Figures:
         """The same, but for what speaks of a queue."""
@@ -225,8 +246,9 @@ def from_fields(stored: Mapping[bytes, bytes]) -> Figures:
         {name.decode(): histogram_of(cells) for name, cells in grown[b"l"].items()},
         {_unpair(name): histogram_of(cells) for name, cells in grown[b"r"].items()},
         {name.decode(): histogram_of(cells) for name, cells in grown[b"s"].items()},
-        counts, levels,
-    )  # fmt: skip
+        counts,
+        levels,
+    )
 
 
 _PLACES: Final = {bound: place for place, bound in enumerate((*_BOUNDS, b"sum"))}

@@ -47,8 +47,9 @@ def lines(rows: QuerySet[HourlyStat]) -> Iterator[str]:
 def response(request: HttpRequest, rows: QuerySet[HourlyStat]) -> StreamingHttpResponse:
     """The file as an answer, under WSGI and under ASGI; it is sent as it is read."""
     text = lines(rows)
-    found = StreamingHttpResponse(_in_threads(text) if isinstance(request, ASGIRequest) else text,
-                                  content_type="text/csv; charset=utf-8")  # fmt: skip
+    found = StreamingHttpResponse(
+        _in_threads(text) if isinstance(request, ASGIRequest) else text, content_type="text/csv; charset=utf-8"
+    )
     found["Content-Disposition"] = 'attachment; filename="history.csv"'
     found["X-Content-Type-Options"] = "nosniff"
     return found

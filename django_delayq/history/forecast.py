@@ -163,9 +163,15 @@ def _together(found: Sequence[QueueForecast]) -> QueueForecast:
     known = [one.pace for one in found if one.pace is not None]
     work = [one.work_s for one in found if one.work_s is not None]
     return QueueForecast(
-        "", sum(one.due for one in found), hours, sum(one.later for one in found), _pace_of_all(known), behind,
-        None if None in times else max(filter(None, times), default=0.0), sum(work) if work else None,
-    )  # fmt: skip
+        "",
+        sum(one.due for one in found),
+        hours,
+        sum(one.later for one in found),
+        _pace_of_all(known),
+        behind,
+        None if None in times else max(filter(None, times), default=0.0),
+        sum(work) if work else None,
+    )
 
 
 def _pace_of_all(known: Sequence[Pace]) -> Pace | None:

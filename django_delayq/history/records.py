@@ -63,9 +63,16 @@ class Record:
         self._over = threading.Event()
         self._stopped = False
 
-    def progress(self, *, rows: int | None = None, created: int | None = None, known: int | None = None,
-                 bad: int | None = None, total: int | None = None,
-                 detail: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+    def progress(
+        self,
+        *,
+        rows: int | None = None,
+        created: int | None = None,
+        known: int | None = None,
+        bad: int | None = None,
+        total: int | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
         """How far it is: counts since its beginning. They are written once a second at most, and at the end.
 
         Args:
@@ -143,9 +150,17 @@ class Record:
 
 
 @contextmanager
-def record(kind: str, run_id: str, *, queue: str = "", task: str = "", total: int | None = None,
-           detail: Mapping[str, Any] | None = None, using: str | None = None,
-           clock: Callable[[], float] = time.monotonic) -> Iterator[Record]:  # fmt: skip
+def record(
+    kind: str,
+    run_id: str,
+    *,
+    queue: str = "",
+    task: str = "",
+    total: int | None = None,
+    detail: Mapping[str, Any] | None = None,
+    using: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Record]:
     """A row that says how a run goes: ``finished`` when the block ends, ``failed`` when it raises, ``stopped`` when it
     is interrupted or :meth:`Record.stop` was called.
 
@@ -164,9 +179,15 @@ def record(kind: str, run_id: str, *, queue: str = "", task: str = "", total: in
     """
     now = timezone.now()
     row = PipelineRun(
-        kind=PipelineRun.Kind(kind), run_id=run_id, queue=queue, task=task, total=total, detail=dict(detail or {}),
-        started_at=now, seen_at=now,
-    )  # fmt: skip
+        kind=PipelineRun.Kind(kind),
+        run_id=run_id,
+        queue=queue,
+        task=task,
+        total=total,
+        detail=dict(detail or {}),
+        started_at=now,
+        seen_at=now,
+    )
     made = Record(row, using or router.db_for_write(PipelineRun), clock)
     beat = made.begin()
     try:

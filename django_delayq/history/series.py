@@ -25,15 +25,36 @@ from .periods import Period, Wish
 
 __all__ = ["COLUMNS", "COUNTS", "FAILURES", "Summary", "Tally", "added", "summary"]
 
-COUNTS: Final = ("runs", "succeeded", "failed", "timeout", "crashed", "lost", "released", "cancelled", "expired",
-                 "buried", "retries", "sla_missed", "timed", "lateness_sum_ms", "duration_sum_ms")  # fmt: skip
+COUNTS: Final = (
+    "runs",
+    "succeeded",
+    "failed",
+    "timeout",
+    "crashed",
+    "lost",
+    "released",
+    "cancelled",
+    "expired",
+    "buried",
+    "retries",
+    "sla_missed",
+    "timed",
+    "lateness_sum_ms",
+    "duration_sum_ms",
+)
 #: outcomes that nobody wants
 FAILURES: Final = ("failed", "timeout", "crashed", "lost", "buried")
 _KEY: Final = ("hour", "queue", "task")
 _HISTOGRAMS: Final = ("lateness_histogram", "duration_histogram")
 _LONGEST: Final = ("lateness_max_ms", "duration_max_ms")
-_EXACT: Final = ("lateness_p50_ms", "lateness_p95_ms", "lateness_p99_ms",
-                 "duration_p50_ms", "duration_p95_ms", "duration_p99_ms")  # fmt: skip
+_EXACT: Final = (
+    "lateness_p50_ms",
+    "lateness_p95_ms",
+    "lateness_p99_ms",
+    "duration_p50_ms",
+    "duration_p95_ms",
+    "duration_p99_ms",
+)
 #: what is read of a row, in this order
 COLUMNS: Final = (*_KEY, *COUNTS, *_HISTOGRAMS, *_LONGEST, *_EXACT)
 _FIRST, _BEHIND = len(_KEY), len(_KEY) + len(COUNTS)

@@ -136,10 +136,11 @@ def tasks(broker: Broker) -> Iterator[Finding]:
                     unknown.setdefault(view.job.task, queue.name)
     for name, queue_name in sorted(unknown.items()):
         yield Finding(
-            "WARN", "tasks",
+            "WARN",
+            "tasks",
             f"queue {queue_name} has jobs for {printable(name)!r}, which no installed app registers: was it renamed? "
             f"Then give the new one aliases=({printable(name)!r},)",
-        )  # fmt: skip
+        )
     if not unknown:
         yield Finding("OK", "tasks", f"{len(registry)} tasks registered, none unknown in the queues")
 

@@ -93,8 +93,12 @@ def _samples(snapshot: Snapshot) -> Iterator[_Sample]:
     yield from _of_figures(snapshot.figures)
     kept = snapshot.outbox
     if kept is not None:
-        for state, rows in (("waiting", kept["waiting"]), ("sent", kept["sent"]), ("buried", kept["buried"]),
-                            ("refused", kept["refused"])):  # fmt: skip
+        for state, rows in (
+            ("waiting", kept["waiting"]),
+            ("sent", kept["sent"]),
+            ("buried", kept["buried"]),
+            ("refused", kept["refused"]),
+        ):
             yield names.OUTBOX, (state,), rows
         yield names.OUTBOX_AGE, (), kept["oldest_waiting_seconds"] or 0.0
 
@@ -126,8 +130,9 @@ def _of_workers(snapshot: Snapshot) -> Iterator[_Sample]:
     yield names.WORKER_THREADS, (), sum(worker.threads for worker in live)
     yield names.WORKER_BUSY, (), sum(worker.running for worker in live)
     yield names.WORKER_MEMORY, (), sum(worker.rss_mib or 0 for worker in live) * 1024 * 1024
-    serving = Counter(name for worker in live if worker.threads > 0 and not worker.quarantine
-                      for name in set(worker.queues))  # fmt: skip
+    serving = Counter(
+        name for worker in live if worker.threads > 0 and not worker.quarantine for name in set(worker.queues)
+    )
     began = _oldest_runs(live)
     for queue in snapshot.queues:
         if queue.kind == "python":

@@ -50,8 +50,26 @@ NAME: Final = "django_delayq"
 SYSTEM: Final = "delayq"
 _Attributes = dict[str, Any]
 #: seconds; the buckets that the conventions name, and what jobs need above them
-_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0,
-                  1800.0)  # fmt: skip
+_BOUNDS: Final = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    30.0,
+    60.0,
+    300.0,
+    1800.0,
+)
 
 
 # -- the schedule call -----------------------------------------------------------------------------------------------
@@ -68,10 +86,11 @@ def schedule(next: Chain) -> Chain:
         "messaging.client.sent.messages", "{message}", "Number of messages producer attempted to send to the broker."
     )
     took = meter.create_histogram(
-        "messaging.client.operation.duration", "s",
+        "messaging.client.operation.duration",
+        "s",
         "Duration of messaging operation initiated by a producer or consumer client.",
         explicit_bucket_boundaries_advisory=_BOUNDS,
-    )  # fmt: skip
+    )
 
     def call(scheduling: Scheduling) -> Any:
         measured = _attributes(_queue_of(scheduling), scheduling.task.name, "schedule", "send")
@@ -171,13 +190,17 @@ def _around(next: Call, *, linked: bool) -> Call:
         "messaging.client.consumed.messages", "{message}", "Number of messages that were delivered to the application."
     )
     took = meter.create_histogram(
-        "messaging.process.duration", "s", "Duration of processing operation.",
+        "messaging.process.duration",
+        "s",
+        "Duration of processing operation.",
         explicit_bucket_boundaries_advisory=_BOUNDS,
-    )  # fmt: skip
+    )
     late = meter.create_histogram(
-        "delayq.start_lateness", "s", "From the due time to the start of each attempt.",
+        "delayq.start_lateness",
+        "s",
+        "From the due time to the start of each attempt.",
         explicit_bucket_boundaries_advisory=_BOUNDS,
-    )  # fmt: skip
+    )
 
     def call(run: Run) -> Any:
         jobs = [part.job for part in run.live] or [run.job]
@@ -215,8 +238,14 @@ def _origin(jobs: Sequence[Job], *, linked: bool) -> tuple[Context, Sequence[Lin
 
 
 @contextmanager
-def _span_around(tracer: trace.Tracer, name: str, parent: Context | None, kind: SpanKind, attributes: _Attributes,
-                 links: Sequence[Link]) -> Iterator[Span]:  # fmt: skip
+def _span_around(
+    tracer: trace.Tracer,
+    name: str,
+    parent: Context | None,
+    kind: SpanKind,
+    attributes: _Attributes,
+    links: Sequence[Link],
+) -> Iterator[Span]:
     """A span in ``parent`` (None = the present context) for the length of a block."""
     span: Span = trace.INVALID_SPAN
     with _unharmed():

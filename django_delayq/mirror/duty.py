@@ -49,8 +49,7 @@ class Mirror:
     #: most turns do not ask Redis
     silent = True
 
-    def __init__(self, settings: Conf, broker: Broker, changes: Changes,
-                 queues: Callable[[], Sequence[Queue]]) -> None:  # fmt: skip
+    def __init__(self, settings: Conf, broker: Broker, changes: Changes, queues: Callable[[], Sequence[Queue]]) -> None:
         self._settings = settings.mirror
         self._broker = broker
         self._changes = changes
@@ -89,8 +88,12 @@ class Mirror:
 
     def _meet(self) -> None:
         """Know the shards that there are now; what became of the others is looked at in a full look, which is now."""
-        served = {(queue.name, number, place.name): (queue, number, place)
-                  for queue in self._queues() for number in queue.numbers for place in (FAILED, MORGUE)}  # fmt: skip
+        served = {
+            (queue.name, number, place.name): (queue, number, place)
+            for queue in self._queues()
+            for number in queue.numbers
+            for place in (FAILED, MORGUE)
+        }
         left = self._shadows.keys() - served.keys()
         for name in left:
             del self._shadows[name]
@@ -131,8 +134,9 @@ class Mirror:
         self._bury_the_dead(counted)
 
     def _bury_the_dead(self, counted: dict[Name, int]) -> None:
-        cursors = {name for place in (FAILED, MORGUE)
-                   for name in cursors_of(place).values_list("queue", "shard", "place")}  # fmt: skip
+        cursors = {
+            name for place in (FAILED, MORGUE) for name in cursors_of(place).values_list("queue", "shard", "place")
+        }
         strange = {*counted, *cursors} - self._shadows.keys()
         for queue in sorted({name[0] for name in strange}):
             live = self._broker.known_queue(queue)

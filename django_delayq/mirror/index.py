@@ -60,8 +60,9 @@ class Index:
         with clear_errors():
             for desc in (False, True):
                 begin, end = (high, low) if desc else (low, high)
-                found += self._client.zrange(self._key, begin, end, desc=desc, byscore=True, withscores=True,
-                                             offset=0, num=1)  # fmt: skip
+                found += self._client.zrange(
+                    self._key, begin, end, desc=desc, byscore=True, withscores=True, offset=0, num=1
+                )
         return [Entry(member, score_of(score)) for member, score in found]
 
     def newest(self, rank: int) -> int | None:
@@ -99,8 +100,13 @@ class Index:
             found = list(self.queue.broker.inspector.views(self.queue, self.number, self.place.name, members))
         except _DAMAGED as error:
             if len(members) == 1:
-                logger.warning("a record in the %s index of %s, shard %d, cannot be read: %s", self.place.name,
-                               self.queue.name, self.number, error)  # fmt: skip
+                logger.warning(
+                    "a record in the %s index of %s, shard %d, cannot be read: %s",
+                    self.place.name,
+                    self.queue.name,
+                    self.number,
+                    error,
+                )
                 yield f"its record cannot be read: {type(error).__name__}: {error}", entries[members[0]]
                 return
             for member in members:

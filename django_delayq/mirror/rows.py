@@ -131,9 +131,14 @@ def broken_row(place: Place, queue: str, shard: int, entry: Entry, why: str) -> 
     """The row of what cannot be read: nothing but its name is known, and what is wrong."""
     ident, key = entry.name
     fields: dict[str, Any] = {
-        "key": key, "priority": 0, "failures": 0, "crashes": 0, "due_at": moment(0), "error_class": "Undecodable",
+        "key": key,
+        "priority": 0,
+        "failures": 0,
+        "crashes": 0,
+        "due_at": moment(0),
+        "error_class": "Undecodable",
         "error_message": text(why),
-    }  # fmt: skip
+    }
     return _made(place, queue, shard, ident, entry.score, fields)
 
 
@@ -148,8 +153,12 @@ def store(place: Place, rows: Iterable[Row], using: str) -> None:
     ordered = sorted(rows, key=lambda row: (row.job_id, row.key))
     if ordered:
         manager: Any = place.model._default_manager.using(using)
-        manager.bulk_create(ordered, update_conflicts=True, unique_fields=unique_fields(place.unique, using),
-                            update_fields=_changing(place))  # fmt: skip
+        manager.bulk_create(
+            ordered,
+            update_conflicts=True,
+            unique_fields=unique_fields(place.unique, using),
+            update_fields=_changing(place),
+        )
 
 
 def unique_fields(names: Sequence[str], using: str) -> list[str] | None:

@@ -140,10 +140,15 @@ class Shadow:
         return (b"%d" % low, b"") if low > 0 else (b"", b"")
 
     def _set_cursor(self, member: bytes, score: bytes) -> None:
-        cursor = MirrorCursor(queue=self.queue.name, shard=self.number, place=self.place.name, score=score.decode(),
-                              member=member)  # fmt: skip
-        cursors_of(self.place).bulk_create([cursor], update_conflicts=True, update_fields=["score", "member"],
-                            unique_fields=unique_fields(("queue", "shard", "place"), self.using))  # fmt: skip
+        cursor = MirrorCursor(
+            queue=self.queue.name, shard=self.number, place=self.place.name, score=score.decode(), member=member
+        )
+        cursors_of(self.place).bulk_create(
+            [cursor],
+            update_conflicts=True,
+            update_fields=["score", "member"],
+            unique_fields=unique_fields(("queue", "shard", "place"), self.using),
+        )
 
     def forget_cursor(self) -> None:
         """Copying begins anew the next time."""

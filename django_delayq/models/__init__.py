@@ -26,7 +26,7 @@ __all__ = [
     "OutboxJob",
     "PipelineRun",
     "QueueEntry",
-]  # fmt: skip
+]
 
 
 class JobName(models.Model):

@@ -89,9 +89,12 @@ class Outbox:
     def candidates(self, limit: int) -> list[int]:
         """Up to ``limit`` rows that wait and are not behind a claimed one of the same job, the oldest first."""
         stuck = self.rows.filter(
-            queue=OuterRef("queue"), job_id=OuterRef("job_id"), id__lt=OuterRef("id"), state__in=OutboxJob.WAITING,
+            queue=OuterRef("queue"),
+            job_id=OuterRef("job_id"),
+            id__lt=OuterRef("id"),
+            state__in=OutboxJob.WAITING,
             claimed_until__gt=Now(),
-        )  # fmt: skip
+        )
         wanted = self.rows.filter(free(), ~Exists(stuck))
         # One query for each state: each can walk along the index, and reads no more than it returns.
         found: list[int] = []

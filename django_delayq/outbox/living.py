@@ -49,8 +49,11 @@ class Living:
 
     def _living(self, queue: str, ident: str, rows: Sequence[Named]) -> list[int]:
         """The same for the rows of one id."""
-        buried = {key for grave in self._broker.inspector.graves(queue, ident)
-                  for key in (grave.job.key, *(payload.key for payload in grave.payloads))}  # fmt: skip
+        buried = {
+            key
+            for grave in self._broker.inspector.graves(queue, ident)
+            for key in (grave.job.key, *(payload.key for payload in grave.payloads))
+        }
         rows = [row for row in rows if row.key not in buried]
         keys = self._keys(queue, ident) if rows else set()  # of many payloads this takes long
         return [row.pk for row in rows if row.key in keys]

@@ -66,8 +66,14 @@ class Reconciler:
         wake: called when there is something to send again.
     """
 
-    def __init__(self, settings: Conf, outbox: Outbox, broker: DjangoBroker, changes: Changes,
-                 wake: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        settings: Conf,
+        outbox: Outbox,
+        broker: DjangoBroker,
+        changes: Changes,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings = settings.outbox
         self._outbox = outbox
         self._broker = broker
@@ -181,6 +187,9 @@ class Reconciler:
             state=State.UNSENT
         )
         if count:
-            logger.warning("Redis has lost %d durable jobs (%s is one); they are sent again", count,
-                           f"{missing[0].queue}/{missing[0].job_id}")  # fmt: skip
+            logger.warning(
+                "Redis has lost %d durable jobs (%s is one); they are sent again",
+                count,
+                f"{missing[0].queue}/{missing[0].job_id}",
+            )
         return count

@@ -152,11 +152,22 @@ class Relay:
             emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue, error=DelayQError(verdict.error))
         elif verdict.outcome in GONE:
             not_sent[verdict.outcome] += 1
-            logger.error("%s of queue %s was not scheduled: %s", row.job_id, row.queue, GONE[verdict.outcome],
-                         extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue})  # fmt: skip
+            logger.error(
+                "%s of queue %s was not scheduled: %s",
+                row.job_id,
+                row.queue,
+                GONE[verdict.outcome],
+                extra={"verb": "schedule", "job_id": row.job_id, "queue": row.queue},
+            )
             if verdict.outcome != "ignored":
-                emit(job_not_sent, task, verb="schedule", id=row.job_id, queue=row.queue,
-                     error=IdTaken(f"id {row.job_id!r}: {GONE[verdict.outcome]}"))  # fmt: skip
+                emit(
+                    job_not_sent,
+                    task,
+                    verb="schedule",
+                    id=row.job_id,
+                    queue=row.queue,
+                    error=IdTaken(f"id {row.job_id!r}: {GONE[verdict.outcome]}"),
+                )
         elif verdict.outcome in ("cancelled", "stopping"):
             emit(job_cancelled, task, id=row.job_id, queue=row.queue, outcome=verdict.outcome)
         elif verdict.word == "sent" and verdict.outcome not in ("", "known") and row.sent_at is None:

@@ -38,10 +38,11 @@ class Retention:
     def run(self) -> float:
         """Forgets all that is old enough, in batches."""
         refused = (
-            table(self._alias).filter(state=OutboxJob.State.REFUSED)
+            table(self._alias)
+            .filter(state=OutboxJob.State.REFUSED)
             .annotate(refused_at=Coalesce("claimed_until", "created_at"))
             .filter(refused_at__lt=ahead(-self._settings.outbox.keep_days * _DAY))
-        )  # fmt: skip
+        )
         entries = InboxEntry.objects.using(self._alias).filter(
             created_at__lt=ahead(-self._settings.inbox.keep_days * _DAY)
         )

@@ -157,9 +157,12 @@ def move(target: Target, verb: str, when: DueTime, tell: Callable[[DjangoBroker]
 
 
 def _tell(
-    target: Target, verb: str, tell: Callable[[DjangoBroker], A], heard: Callable[[A], R],
+    target: Target,
+    verb: str,
+    tell: Callable[[DjangoBroker], A],
+    heard: Callable[[A], R],
     note: Callable[[A | None], None],
-) -> R | OnCommit | Left:  # fmt: skip
+) -> R | OnCommit | Left:
     """Tells Redis, now or after the commit, and notes in the rows that it was told.
 
     Arguments:

@@ -89,10 +89,19 @@ class BulkOptions:
     def of_format(self, run_id: str, source: Mapping[str, str]) -> dict[str, str]:
         """The options of the format ``delayq``."""
         said: dict[str, Any] = {
-            "nullDue": "fail", **self.more, **self.door(), "queue": self.queue, "task": self.task, "runId": run_id,
-            "chunk": self.chunk, "source": json.dumps(dict(source)), "close": "false", "rateLimit": self.rate,
-            "quarantine": self.quarantine, "onError": "quarantine" if self.quarantine else None,
-        }  # fmt: skip
+            "nullDue": "fail",
+            **self.more,
+            **self.door(),
+            "queue": self.queue,
+            "task": self.task,
+            "runId": run_id,
+            "chunk": self.chunk,
+            "source": json.dumps(dict(source)),
+            "close": "false",
+            "rateLimit": self.rate,
+            "quarantine": self.quarantine,
+            "onError": "quarantine" if self.quarantine else None,
+        }
         return {name: str(value) for name, value in said.items() if value is not None}
 
 
@@ -140,8 +149,9 @@ class Prepared:
     parts: Mapping[str, str] | None = None
 
 
-def bulk(spark: SparkSession, source: Source, options: BulkOptions, *, total: int | None = None,
-         watch: Watch | None = None) -> BulkResult:  # fmt: skip
+def bulk(
+    spark: SparkSession, source: Source, options: BulkOptions, *, total: int | None = None, watch: Watch | None = None
+) -> BulkResult:
     """Writes a job for each row.
 
     The same call with the same ``run_id`` goes on where it broke off: what is in is skipped, also when its jobs have
@@ -174,8 +184,9 @@ def bulk(spark: SparkSession, source: Source, options: BulkOptions, *, total: in
         run = runs.close_run(broker, prepared.run) if options.close else prepared.run
         counts = runs.progress(broker, run)
     bad = _bad(options, run_id)
-    return BulkResult(run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began,
-                      prepared.run.closed, before)  # fmt: skip
+    return BulkResult(
+        run_id, sum(counts.values()) + bad, dict(counts), bad, time.monotonic() - began, prepared.run.closed, before
+    )
 
 
 def _bad(options: BulkOptions, run_id: str) -> int:
@@ -202,8 +213,9 @@ class _Plan:
         return {"columns": self.made(0).schema.simpleString(), **self.wanted.told(), **self.told}
 
 
-def _plan(spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str, *,
-          sum_up: bool = False) -> _Plan:  # fmt: skip
+def _plan(
+    spark: SparkSession, broker: Broker, source: Source, options: BulkOptions, run_id: str, *, sum_up: bool = False
+) -> _Plan:
     from .write_options import WriteOptions, check_schema
     from .writer import check_redis
 
@@ -222,14 +234,32 @@ def _plan(spark: SparkSession, broker: Broker, source: Source, options: BulkOpti
     else:
         told = {"parts": str(options.parts or before.get("parts") or least_parts(spark))}
         told |= source.fingerprint() if isinstance(source, Table) else {}
-    told["words"] = json.dumps([options.id, options.due, options.args, options.kwargs, options.payload, options.score,
-                                options.context, options.priority])  # fmt: skip
+    told["words"] = json.dumps(
+        [
+            options.id,
+            options.due,
+            options.args,
+            options.kwargs,
+            options.payload,
+            options.score,
+            options.context,
+            options.priority,
+        ]
+    )
 
     def made(opened_ms: int) -> DataFrame:
         return jobs(
-            frame, ident=options.id, due=options.due, opened_ms=opened_ms, args=options.args, kwargs=options.kwargs,
-            payload=options.payload, score=options.score, context=options.context, priority=options.priority,
-        )  # fmt: skip
+            frame,
+            ident=options.id,
+            due=options.due,
+            opened_ms=opened_ms,
+            args=options.args,
+            kwargs=options.kwargs,
+            payload=options.payload,
+            score=options.score,
+            context=options.context,
+            priority=options.priority,
+        )
 
     wanted = WriteOptions.parse(options.of_format(run_id, told))
     check_schema(made(0).schema, wanted)
@@ -277,8 +307,14 @@ def rehearse(spark: SparkSession, source: Source, options: BulkOptions, *, storm
     with open_broker(options.door()) as broker, _clear_errors():
         plan = _plan(spark, broker, source, options, options.run_id or "dry-run")
         with in_parts(spark, plan.parts) if plan.parts else nullcontext():
-            return dry_run(plan.made(round(broker.now_ms())), broker, options.queue, plan.wanted, "dry-run",
-                           storm_above=storm_above or STORM)  # fmt: skip
+            return dry_run(
+                plan.made(round(broker.now_ms())),
+                broker,
+                options.queue,
+                plan.wanted,
+                "dry-run",
+                storm_above=storm_above or STORM,
+            )
 
 
 def _write(prepared: Prepared, options: BulkOptions, run_id: str) -> None:

@@ -83,9 +83,13 @@ class Packer:
             shapes: Shape | list[Shape] = self._shape(names, conflicts, priorities, bool(texts))  # type: ignore[arg-type]
         else:
             said = zip(each(names, ids), each(conflicts, ids), each(priorities, ids), each(texts, ids), strict=True)
-            shapes = _one_or_each([self._shape(name, conflict, priority, bool(text))
-                                   for row, (name, conflict, priority, text) in enumerate(said)
-                                   if row not in bad])  # fmt: skip
+            shapes = _one_or_each(
+                [
+                    self._shape(name, conflict, priority, bool(text))
+                    for row, (name, conflict, priority, text) in enumerate(said)
+                    if row not in bad
+                ]
+            )
         return Packed(shapes, rows.pick([row for row in range(len(rows)) if row not in bad]) if bad else rows, bad)
 
     # -- what is said of the jobs ------------------------------------------------------------------------------------
@@ -94,8 +98,13 @@ class Packer:
         known = self._shapes.get((task, conflict, priority, has_options))
         if known is None:
             like = NewJob("", task, priority=priority, options=b"{}" if has_options else b"", key=bytes(16))
-            known = Shape.of(task, on_conflict=conflict, due_policy=self._options.due_policy or "replace",
-                             flags=pack_body(like)[0], keyed=False)  # fmt: skip
+            known = Shape.of(
+                task,
+                on_conflict=conflict,
+                due_policy=self._options.due_policy or "replace",
+                flags=pack_body(like)[0],
+                keyed=False,
+            )
             self._shapes[task, conflict, priority, has_options] = known
         return known
 
@@ -192,8 +201,9 @@ class Packer:
             bad.setdefault(row, f"context may hold plain JSON values only: {error}")
             return b""
         if len(encoded) > _MOST_OPTIONS:
-            bad.setdefault(row, f"context and the other options of the job take {len(encoded)} bytes, at most "
-                                f"{_MOST_OPTIONS} fit")  # fmt: skip
+            bad.setdefault(
+                row, f"context and the other options of the job take {len(encoded)} bytes, at most {_MOST_OPTIONS} fit"
+            )
             return b""
         return encoded
 
@@ -214,11 +224,21 @@ class Packer:
         if found and len(max(found, key=len)) > limit:
             for row, data in enumerate(found):
                 if len(data) > limit:
-                    bad.setdefault(row, f"{what} {len(data)} bytes, at most {limit} are stored; store the data "
-                                        "elsewhere and pass its key")  # fmt: skip
+                    bad.setdefault(
+                        row,
+                        f"{what} {len(data)} bytes, at most {limit} are stored; store the data "
+                        "elsewhere and pass its key",
+                    )
 
-    def _merged(self, columns: dict[str, pa.Array], ids: list[bytes], dues: list[int], texts: bytes | list[bytes],
-                says: tuple[Any, Any, Any], bad: Bad) -> Packed:  # fmt: skip
+    def _merged(
+        self,
+        columns: dict[str, pa.Array],
+        ids: list[bytes],
+        dues: list[int],
+        texts: bytes | list[bytes],
+        says: tuple[Any, Any, Any],
+        bad: Bad,
+    ) -> Packed:
         """Jobs with a payload, one by one: their records have more parts than this is worth taking apart for."""
         payloads = self._payloads(columns["payload"], bad)
         scores = cells.score_texts(columns["score"], bad) if "score" in columns else [""] * len(ids)
@@ -231,11 +251,21 @@ class Packer:
                 continue
             conflict = conflicts[row]
             new = NewJob(
-                ident.decode(), names[row], b"", dues[row], None, priorities[row], text, b"", conflict,
+                ident.decode(),
+                names[row],
+                b"",
+                dues[row],
+                None,
+                priorities[row],
+                text,
+                b"",
+                conflict,
                 options.due_policy or ("keep" if conflict == "merge" else "replace"),
-                payload=Payload(payloads[row], scores[row], b""), score_policy=options.score_policy,
-                payloads=options.payloads, max_payloads=1 if options.payloads != "all" else options.max_payloads,
-            )  # fmt: skip
+                payload=Payload(payloads[row], scores[row], b""),
+                score_policy=options.score_policy,
+                payloads=options.payloads,
+                max_payloads=1 if options.payloads != "all" else options.max_payloads,
+            )
             shape, entry = entry_of(with_keys(self._run_id, new))
             shapes.append(same.setdefault(shape, shape))  # one object, so that writers need not compare it
             entries.append(entry)

@@ -87,9 +87,13 @@ class DeltaFormTable:
         first = next(batches)
         try:
             self._delta.write_deltalake(
-                self._uri, pa.RecordBatchReader.from_batches(first.schema, chain([first], batches)), mode="overwrite",
-                predicate=_is_day(day), partition_by=["day"], schema_mode="merge",
-            )  # fmt: skip
+                self._uri,
+                pa.RecordBatchReader.from_batches(first.schema, chain([first], batches)),
+                mode="overwrite",
+                predicate=_is_day(day),
+                partition_by=["day"],
+                schema_mode="merge",
+            )
         except Exception:
             if failed:  # deltalake would say it in words of its own, and being stopped is no failure
                 raise failed[0] from None

@@ -69,11 +69,15 @@ class DryRun:
         """What the jobs may do to Redis or to the workers, in words."""
         found = []
         if self.free is not None and self.memory > self.free:
-            found.append(f"the jobs take about {_mb(self.memory)}, and Redis has {_mb(self.free)} left: give it more "
-                         "memory, or write them in parts")  # fmt: skip
+            found.append(
+                f"the jobs take about {_mb(self.memory)}, and Redis has {_mb(self.free)} left: give it more "
+                "memory, or write them in parts"
+            )
         if self.busiest[1] > self.storm_above:
-            found.append(f"{self.busiest[1]:,} jobs fall due within one minute, more than {self.storm_above:,}: can "
-                         "the workers do that? Spread their due times")  # fmt: skip
+            found.append(
+                f"{self.busiest[1]:,} jobs fall due within one minute, more than {self.storm_above:,}: can "
+                "the workers do that? Spread their due times"
+            )
         return found
 
     @property
@@ -95,8 +99,9 @@ def _mb(size: float) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions, run_id: str, *,
-            storm_above: int = STORM) -> DryRun:  # fmt: skip
+def dry_run(
+    frame: DataFrame, broker: Broker, queue: str, options: WriteOptions, run_id: str, *, storm_above: int = STORM
+) -> DryRun:
     """Looks at all rows, and closer at the first of them.
 
     Args:
@@ -117,8 +122,10 @@ def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions,
     by_minute = _counted(frame.groupBy(minute.alias("of")).agg(rows, now))
     by_place = _counted(frame.groupBy(place.alias("of")).agg(rows))
     minutes = {row["of"]: row["rows"] for row in by_minute if row["of"] is not None}
-    shards = {**dict.fromkeys(range(layout["shards"]), 0),
-              **{row["of"]: row["rows"] for row in by_place if row["of"] is not None}}  # fmt: skip
+    shards = {
+        **dict.fromkeys(range(layout["shards"]), 0),
+        **{row["of"]: row["rows"] for row in by_place if row["of"] is not None},
+    }
     width, dues = _buckets(minutes)
     busiest = max(minutes.items(), key=lambda pair: (pair[1], -pair[0]), default=(now_ms // _MINUTE_MS, 0))
     size, bad = _sample(frame, options, layout["kind"], run_id, now_ms)
@@ -127,10 +134,16 @@ def dry_run(frame: DataFrame, broker: Broker, queue: str, options: WriteOptions,
         without_id=sum(row["rows"] for row in by_place if row["of"] is None),
         without_due=sum(row["rows"] for row in by_minute if row["of"] is None),
         due_now=sum(row["now"] for row in by_minute),
-        shards=shards, dues=dues, width_min=width, busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
-        bytes_per_job=size, free=_free(broker, queue, layout["epoch"], shards, options.max_memory),
-        first=frame.limit(_SHOWN).toArrow().to_pylist(), bad=bad, storm_above=storm_above,
-    )  # fmt: skip
+        shards=shards,
+        dues=dues,
+        width_min=width,
+        busiest=(busiest[0] * _MINUTE_MS, busiest[1]),
+        bytes_per_job=size,
+        free=_free(broker, queue, layout["epoch"], shards, options.max_memory),
+        first=frame.limit(_SHOWN).toArrow().to_pylist(),
+        bad=bad,
+        storm_above=storm_above,
+    )
 
 
 def _counted(frame: DataFrame) -> list[dict[str, Any]]:
@@ -162,8 +175,9 @@ def _buckets(minutes: Mapping[int, int]) -> tuple[int, list[tuple[int, int]]]:
     return width, [(start * _MINUTE_MS, count) for start, count in sorted(found.items())]
 
 
-def _sample(frame: DataFrame, options: WriteOptions, kind: str, run_id: str,
-            now_ms: int) -> tuple[float, list[tuple[str, str]]]:  # fmt: skip
+def _sample(
+    frame: DataFrame, options: WriteOptions, kind: str, run_id: str, now_ms: int
+) -> tuple[float, list[tuple[str, str]]]:
     """Bytes of a job in Redis, and the rows that are none."""
     packer = Packer(options, Run(run_id, options.queue or "", ((0, 1),), now_ms), kind)
     sizes: list[int] = []
@@ -172,8 +186,10 @@ def _sample(frame: DataFrame, options: WriteOptions, kind: str, run_id: str,
         packed = packer.pack(batch)
         ids = batch.column("id")
         bad += [(repr(ids[row].as_py())[:80], reason) for row, reason in sorted(packed.bad.items())]
-        sizes += [2 * len(ident) + len(body) + (len(extra) or KEY_BYTES) + PER_JOB
-                  for ident, _, body, extra in packed.rows.entries()]  # fmt: skip
+        sizes += [
+            2 * len(ident) + len(body) + (len(extra) or KEY_BYTES) + PER_JOB
+            for ident, _, body, extra in packed.rows.entries()
+        ]
     return (sum(sizes) / len(sizes) if sizes else 0.0), bad
 
 

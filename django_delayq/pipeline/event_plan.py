@@ -119,8 +119,12 @@ def parse_start(text: str) -> str | Positions:
 
 def known_places(broker: Broker, queues: Sequence[str]) -> list[Place]:
     """Every shard, of all epochs, of these queues; of every queue, if none is named."""
-    return [(queue.name, number) for queue in broker.queues() if not queues or queue.name in queues
-            for number in queue.numbers]  # fmt: skip
+    return [
+        (queue.name, number)
+        for queue in broker.queues()
+        if not queues or queue.name in queues
+        for number in queue.numbers
+    ]
 
 
 def starting(scene: Mapping[Place, Stream], start: str | Positions) -> Positions:
@@ -137,8 +141,10 @@ def find_losses(broker: Broker, positions: Mapping[Place, str], scene: Mapping[P
     """Where somebody who has read up to these positions has missed something."""
     doubtful = {place: position for place, position in positions.items() if _needs_stone(position, scene[place])}
     there = have(broker, doubtful)
-    found = ((place, position, _why_lost(position, scene[place], has_stone=place not in doubtful or place in there))
-             for place, position in sorted(positions.items()))  # fmt: skip
+    found = (
+        (place, position, _why_lost(position, scene[place], has_stone=place not in doubtful or place in there))
+        for place, position in sorted(positions.items())
+    )
     return [Loss(*place, position, why) for place, position, why in found if why]
 
 
@@ -167,8 +173,12 @@ def _why_lost(position: str, stream: Stream, *, has_stone: bool) -> str:
 # -- how far ---------------------------------------------------------------------------------------------------------
 
 
-def ends(positions: Mapping[Place, str], scene: Mapping[Place, Stream], known: Iterable[Place],
-         target: Mapping[Place, str] | None) -> Positions:  # fmt: skip
+def ends(
+    positions: Mapping[Place, str],
+    scene: Mapping[Place, Stream],
+    known: Iterable[Place],
+    target: Mapping[Place, str] | None,
+) -> Positions:
     """Up to where there is something to read: what is gone leaves, what is new joins.
 
     Args:
@@ -187,8 +197,13 @@ def ends(positions: Mapping[Place, str], scene: Mapping[Place, Stream], known: I
     return found
 
 
-def limit_to(most: int, positions: Mapping[Place, str], wanted: Mapping[Place, str], scene: Mapping[Place, Stream],
-             walk: Callable[[Place, str, int], str]) -> Positions:  # fmt: skip
+def limit_to(
+    most: int,
+    positions: Mapping[Place, str],
+    wanted: Mapping[Place, str],
+    scene: Mapping[Place, Stream],
+    walk: Callable[[Place, str, int], str],
+) -> Positions:
     """The same ends, but drawn back so far that there are at most so many events in all.
 
     Those who have little get all of it, the others equal shares; if there are more shards than events, those come first

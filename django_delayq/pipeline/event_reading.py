@@ -29,16 +29,26 @@ from .schemas import EVENTS
 log = logging.getLogger(__name__)
 
 OPTIONS: Final = (
-    "queue", "follow", "startingOffset", "maxRowsPerTrigger", "fetch", "trim", "consumer", "failOnDataLoss",
-)  # fmt: skip
+    "queue",
+    "follow",
+    "startingOffset",
+    "maxRowsPerTrigger",
+    "fetch",
+    "trim",
+    "consumer",
+    "failOnDataLoss",
+)
 #: rows of one Arrow batch, at least
 BATCH: Final = 10_000
 #: entries that are made to columns at once; so many stay in the processor's cache
 PIECE: Final = 2_000
 _ARROW: Final = {
-    "string": pa.string(), "integer": pa.int32(), "long": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
     "map": pa.map_(pa.string(), pa.string()),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

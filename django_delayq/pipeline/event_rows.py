@@ -23,10 +23,19 @@ _EXTRA: Final = pa.map_(_TEXT, _TEXT)
 _LATEST_MS: Final = 253_402_300_799_999
 #: columns whose fields have another name in the stream, or are told in another form
 _FIELDS: Final = {
-    "outcome": b"outcome", "id": b"id", "task": b"task", "key": b"key", "due": b"due", "started": b"started",
-    "duration_ms": b"ms", "attempt": b"attempt", "worker": b"worker", "error_class": b"error", "jobs": b"jobs",
+    "outcome": b"outcome",
+    "id": b"id",
+    "task": b"task",
+    "key": b"key",
+    "due": b"due",
+    "started": b"started",
+    "duration_ms": b"ms",
+    "attempt": b"attempt",
+    "worker": b"worker",
+    "error_class": b"error",
+    "jobs": b"jobs",
     "created": b"created",
-}  # fmt: skip
+}
 _KNOWN: Final = frozenset(_FIELDS.values())
 
 
@@ -50,10 +59,15 @@ def to_batch(entries: Sequence[Entry], queue: str, number: int, schema: pa.Schem
     for place, body in enumerate(bodies):
         groups.setdefault(tuple(body[::2]), []).append(place)
     tables = [
-        _Rows(queue, number, [ids[place] for place in places], list(fields),
-              list(chain.from_iterable(bodies[place] for place in places))).batch(schema)
+        _Rows(
+            queue,
+            number,
+            [ids[place] for place in places],
+            list(fields),
+            list(chain.from_iterable(bodies[place] for place in places)),
+        ).batch(schema)
         for fields, places in groups.items()
-    ]  # fmt: skip
+    ]
     order = pc.array_sort_indices(pa.array(chain.from_iterable(groups.values()), _INT64))
     columns = [pa.concat_arrays([table.column(at) for table in tables]) for at in range(len(schema))]
     return pa.RecordBatch.from_arrays([column.take(order) for column in columns], schema=schema)

@@ -163,8 +163,11 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
             EventsLost: something is gone of a shard that is read from its beginning, where no tombstone can tell it.
         """
         begun, until = plan.to_positions(start), plan.to_positions(end)
-        new = {place: BEGINNING for place, position in until.items()
-               if position != BEGINNING == begun.get(place, BEGINNING)}  # fmt: skip
+        new = {
+            place: BEGINNING
+            for place, position in until.items()
+            if position != BEGINNING == begun.get(place, BEGINNING)
+        }
         self._check(new, streams(self._broker, new))  # once more: the plan may be one of before a restart
         tasks = plan.intervals(self._broker, begun, until)
         return [EventsPartition(task) for task in tasks]
@@ -173,8 +176,9 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         """Spark will not ask for anything before these offsets again."""
         if not self.chosen.trim:
             return
-        fresh = {place: position for place, position in plan.to_positions(end).items()
-                 if self._noted.get(place) != position}  # fmt: skip
+        fresh = {
+            place: position for place, position in plan.to_positions(end).items() if self._noted.get(place) != position
+        }
         try:
             note_read(self._broker, self.chosen, fresh)
         except QueueUnavailable as error:

@@ -62,8 +62,10 @@ def id_column(frame: DataFrame, template: str) -> Column:
         if name is None:
             continue
         if form or conversion:
-            raise Misconfigured(f"the id {short(template)}: only names of columns go between braces, like {{pk}}; make "
-                                "a column of the form that is wanted")  # fmt: skip
+            raise Misconfigured(
+                f"the id {short(template)}: only names of columns go between braces, like {{pk}}; make "
+                "a column of the form that is wanted"
+            )
         one = column(frame, name, f"the id {short(template)}")
         kind = kinds[column_of(frame, name) or name]
         if kind not in _SURE and not kind.startswith("decimal"):
@@ -74,8 +76,9 @@ def id_column(frame: DataFrame, template: str) -> Column:
         found.append(one.cast("string"))
         names += 1
     if not names:
-        raise Misconfigured(f"the id {short(template)} names no column, so all rows would be one job; write it like "
-                            "sms:{pk}")  # fmt: skip
+        raise Misconfigured(
+            f"the id {short(template)} names no column, so all rows would be one job; write it like sms:{{pk}}"
+        )
     return F.concat(*found)
 
 
@@ -122,8 +125,10 @@ def due_column(frame: DataFrame, due: str | None, opened_ms: int) -> Column | No
         return F.col(quoted(due)).cast("long").alias("due_ms")
     if kind == "string":
         return F.expr(f"try_cast({quoted(due)} AS timestamp)").alias("due")
-    raise Misconfigured(f"--due {due} is {kind}; it has to be a timestamp, Unix milliseconds or ISO 8601 texts: a date "
-                        "has no hour, and a time without a zone is no moment")  # fmt: skip
+    raise Misconfigured(
+        f"--due {due} is {kind}; it has to be a timestamp, Unix milliseconds or ISO 8601 texts: a date "
+        "has no hour, and a time without a zone is no moment"
+    )
 
 
 def _moment(frame: DataFrame, due: str, opened_ms: int) -> int:
@@ -155,9 +160,19 @@ def seconds(text: str) -> float:
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def jobs(frame: DataFrame, *, ident: str, due: str | None, opened_ms: int, args: Sequence[str] = (),
-         kwargs: Sequence[str] = (), payload: str | None = None, score: str | None = None,
-         context: Sequence[str] = (), priority: str | None = None) -> DataFrame:  # fmt: skip
+def jobs(
+    frame: DataFrame,
+    *,
+    ident: str,
+    due: str | None,
+    opened_ms: int,
+    args: Sequence[str] = (),
+    kwargs: Sequence[str] = (),
+    payload: str | None = None,
+    score: str | None = None,
+    context: Sequence[str] = (),
+    priority: str | None = None,
+) -> DataFrame:
     """The rows of an input as jobs: the columns that the format ``delayq`` takes.
 
     Raises:

@@ -97,8 +97,9 @@ class History:
         step: called with the name of each step that is done.
     """
 
-    def __init__(self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None,
-                 step: Step = no_step) -> None:  # fmt: skip
+    def __init__(
+        self, spark: SparkSession | None, options: HistoryOptions, *, source: Source | None = None, step: Step = no_step
+    ) -> None:
         self.options = options
         self._lake = Lake(options.root, spark, step)
         self._spark = spark
@@ -136,8 +137,14 @@ class History:
                 self._publish({day: wanted[day] for day in part}, on_hours, stopping, told)
         return self._summary(landed, told, began, stopping.is_set())
 
-    def stream(self, interval_s: float, on_hours: OnHours = _nobody, stop: Callable[[], bool] = _never, *,
-               on_summary: Callable[[Summary], object] = lambda summary: None) -> int:  # fmt: skip
+    def stream(
+        self,
+        interval_s: float,
+        on_hours: OnHours = _nobody,
+        stop: Callable[[], bool] = _never,
+        *,
+        on_summary: Callable[[Summary], object] = lambda summary: None,
+    ) -> int:
         """Runs again and again until ``stop`` says yes, and ends within a second of that.
 
         Another process that is at work on the history is waited for, however long it takes.
@@ -158,8 +165,15 @@ class History:
                 time.sleep(min(_POLL_S, left))
         return runs
 
-    def backfill(self, first: date, last: date, on_hours: OnHours = _nobody, *, stop: Callable[[], bool] = _never,
-                 on_days: OnDays = nobody) -> Summary:  # fmt: skip
+    def backfill(
+        self,
+        first: date,
+        last: date,
+        on_hours: OnHours = _nobody,
+        *,
+        stop: Callable[[], bool] = _never,
+        on_days: OnDays = nobody,
+    ) -> Summary:
         """Computes attempts and figures anew from the events that were landed, of the days from ``first`` to ``last``.
 
         Days of which no events are kept any more stay as they are.
@@ -210,8 +224,14 @@ class History:
                 table.tidy()
             return tuple(old)
 
-    def purge(self, events_days: float | None = None, attempts_days: float | None = None,
-              hours_days: float | None = None, *, on_days: OnDays = nobody) -> Purge:  # fmt: skip
+    def purge(
+        self,
+        events_days: float | None = None,
+        attempts_days: float | None = None,
+        hours_days: float | None = None,
+        *,
+        on_days: OnDays = nobody,
+    ) -> Purge:
         """Deletes the days that ended so long ago; None = as the options say.
 
         Args:
@@ -223,11 +243,14 @@ class History:
         kept = self.options
         with self._alone():
             return purging.purge(
-                self._lake, self._tables, datetime.now(UTC),
+                self._lake,
+                self._tables,
+                datetime.now(UTC),
                 events_days=kept.keep_events_days if events_days is None else events_days,
                 attempts_days=kept.keep_attempts_days if attempts_days is None else attempts_days,
-                hours_days=kept.keep_hours_days if hours_days is None else hours_days, on_days=on_days,
-            )  # fmt: skip
+                hours_days=kept.keep_hours_days if hours_days is None else hours_days,
+                on_days=on_days,
+            )
 
     def status(self, door: Callable[[], AbstractContextManager[Broker]] | None = None) -> Status:
         """What is kept, what is pending, how far the streams are read.
@@ -268,13 +291,22 @@ class History:
         before = self._lake.closed_before()
         closed = [day for day in days if day < before]
         if closed:
-            log.warning("events came of days that are closed, because events of them were deleted by age; their "
-                        "figures stay as they are: %s", ", ".join(map(str, closed)))  # fmt: skip
+            log.warning(
+                "events came of days that are closed, because events of them were deleted by age; their "
+                "figures stay as they are: %s",
+                ", ".join(map(str, closed)),
+            )
             self._lake.settle(closed)
         return [day for day in days if day >= before]
 
-    def _publish(self, wanted: Wanted, on_hours: OnHours, stopping: threading.Event, told: list[date],
-                 counted: Landed | None = None) -> None:  # fmt: skip
+    def _publish(
+        self,
+        wanted: Wanted,
+        on_hours: OnHours,
+        stopping: threading.Event,
+        told: list[date],
+        counted: Landed | None = None,
+    ) -> None:
         if stopping.is_set():
             return
         self._computing.compute(wanted, counted)
@@ -287,8 +319,16 @@ class History:
 
     def _summary(self, landed: Landed, told: Sequence[date], began: float, stopped: bool) -> Summary:
         offsets = read_offsets(self._lake, self.options.consumer)
-        return Summary(landed.rows, landed.bad, landed.batches, tuple(told), offsets, time.monotonic() - began,
-                       landed.broken, stopped)  # fmt: skip
+        return Summary(
+            landed.rows,
+            landed.bad,
+            landed.batches,
+            tuple(told),
+            offsets,
+            time.monotonic() - began,
+            landed.broken,
+            stopped,
+        )
 
     # --- alone, and to be stopped
 

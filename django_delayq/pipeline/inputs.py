@@ -51,8 +51,9 @@ class Files:
         if not self.paths:
             raise Misconfigured("which files? Give a path at least")
         if self.format not in FORMATS:
-            raise Misconfigured(f"files are read as {', '.join(FORMATS)}, not as {short(self.format)}."
-                                f"{suggest(self.format, FORMATS)}")  # fmt: skip
+            raise Misconfigured(
+                f"files are read as {', '.join(FORMATS)}, not as {short(self.format)}.{suggest(self.format, FORMATS)}"
+            )
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows.
@@ -148,8 +149,9 @@ def format_of(paths: Sequence[str]) -> str:
         found.setdefault(_ENDINGS.get(name.rpartition(".")[2], "parquet"), path)
     if len(found) > 1:
         shown = without_user(", ".join(found.values()))
-        raise Misconfigured(f"files of one run have one format, and {shown} look like several: say --format, or write "
-                            "a run of each")  # fmt: skip
+        raise Misconfigured(
+            f"files of one run have one format, and {shown} look like several: say --format, or write a run of each"
+        )
     return next(iter(found), "parquet")
 
 

@@ -118,8 +118,10 @@ def _states(given: str | None) -> tuple[str, ...]:
     words = PLACES if given.strip() == EVERY else [word.lower() for word in _words(given)]
     for word in words:
         if word not in PLACES:
-            raise Misconfigured(f"states has {short(word)}, which is none.{suggest(word, PLACES)} "
-                                f"Use some of {', '.join(PLACES)}, or * for all")  # fmt: skip
+            raise Misconfigured(
+                f"states has {short(word)}, which is none.{suggest(word, PLACES)} "
+                f"Use some of {', '.join(PLACES)}, or * for all"
+            )
     if not words:
         raise Misconfigured(f"the option states is empty; use some of {', '.join(PLACES)}, or * for all")
     return tuple(place for place in PLACES if place in words)
@@ -149,8 +151,9 @@ def _moment(name: str, given: str | None) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Misconfigured(f"{name} is {short(given)}; give a moment in ISO 8601 like 2026-11-21T08:00:00+00:00, or "
-                            "Unix milliseconds") from None  # fmt: skip
+        raise Misconfigured(
+            f"{name} is {short(given)}; give a moment in ISO 8601 like 2026-11-21T08:00:00+00:00, or Unix milliseconds"
+        ) from None
     if moment.utcoffset() is None:
         raise Misconfigured(f"{name} is {short(given)}, which has no time zone; end it with one, like +01:00 or Z")
     return -((_EPOCH - moment) // _MILLISECOND)

@@ -42,7 +42,7 @@ JOBS: Final = _columns(
     ("error_class", StringType(), False),  # of the last error
     ("error", StringType(), False),  # its message
     ("payloads", IntegerType(), False),  # of a merged job: how many; of a gated one those that the run does not have
-)  # fmt: skip
+)
 #: what a row has of the place where it lies
 OF_PART: Final = frozenset({"queue", "shard", "state"})
 _FARTHEST: Final = 2.0**53
@@ -58,11 +58,14 @@ def check_schema(schema: StructType) -> StructType:
     for field in schema.fields:
         kind = known.get(field.name.lower())
         if kind is None:
-            raise Misconfigured(f"a job has no column {field.name!r}.{suggest(field.name, known)} "
-                                f"There are: {', '.join(known)}")  # fmt: skip
+            raise Misconfigured(
+                f"a job has no column {field.name!r}.{suggest(field.name, known)} There are: {', '.join(known)}"
+            )
         if kind != field.dataType:
-            raise Misconfigured(f"the column {field.name!r} of a job is {kind.simpleString()}, not "
-                                f"{field.dataType.simpleString()}; read it so and cast it then")  # fmt: skip
+            raise Misconfigured(
+                f"the column {field.name!r} of a job is {kind.simpleString()}, not "
+                f"{field.dataType.simpleString()}; read it so and cast it then"
+            )
     return schema
 
 

@@ -74,8 +74,16 @@ class Landing:
         lossy: a batch may have less in it than when it was read before.
     """
 
-    def __init__(self, lake: Lake, consumer: str, source: Source, expectations: Sequence[quality.Expectation],
-                 landed: Landed, *, lossy: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        lake: Lake,
+        consumer: str,
+        source: Source,
+        expectations: Sequence[quality.Expectation],
+        landed: Landed,
+        *,
+        lossy: bool = False,
+    ) -> None:
         self._lake = lake
         self._source = source
         self._expectations = expectations
@@ -156,9 +164,11 @@ class Landing:
         name = f"{self._query()}{beside}-{number}"
         # What has no time lies in a day of which no hour is known.
         self._lake.put(
-            EVENTS_TABLE, fresh, fresh.days,
+            EVENTS_TABLE,
+            fresh,
+            fresh.days,
             lambda day: batch_name(name, None if day == NO_DAY else hours.get(day)),
-        )  # fmt: skip
+        )
         self._lake.step("batch landed")
         self._landed.add(counted, self._expectations)
         for day, some in hours.items():
@@ -203,5 +213,7 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
         log.warning(
             "consumer %s was read up to %s (%s) by a checkpoint that is gone; figures of today are computed from what "
             "is still there, so they may be less than they were; see to it that the root is a volume that survives",
-            options.consumer, position, when.isoformat(timespec="seconds"),
-        )  # fmt: skip
+            options.consumer,
+            position,
+            when.isoformat(timespec="seconds"),
+        )

@@ -27,8 +27,16 @@ def horizon(now: datetime, keep_days: float) -> date:
     return (now - timedelta(days=keep_days)).date()
 
 
-def purge(lake: Lake, tables: Mapping[str, Table], now: datetime, *, events_days: float | None,
-          attempts_days: float | None, hours_days: float | None, on_days: OnDays = nobody) -> Purge:  # fmt: skip
+def purge(
+    lake: Lake,
+    tables: Mapping[str, Table],
+    now: datetime,
+    *,
+    events_days: float | None,
+    attempts_days: float | None,
+    hours_days: float | None,
+    on_days: OnDays = nobody,
+) -> Purge:
     """Deletes the days that ended so long ago; the quarantine goes with the events.
 
     A day of which events have gone is closed first: an event of it that comes later would else make its figures those

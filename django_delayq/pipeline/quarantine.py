@@ -37,8 +37,10 @@ def file_system(folder: str) -> tuple[Any, str]:
             return fs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
         return fs.LocalFileSystem(), os.path.abspath(folder)
     except (pa.ArrowException, OSError) as error:
-        raise PipelineError(f"nothing can be put aside in {folder[:200]!r}: {error}. Give a folder that every machine "
-                            "of the cluster can write to") from error  # fmt: skip
+        raise PipelineError(
+            f"nothing can be put aside in {folder[:200]!r}: {error}. Give a folder that every machine "
+            "of the cluster can write to"
+        ) from error
 
 
 def stem(run_id: str) -> str:

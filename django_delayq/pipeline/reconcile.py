@@ -156,10 +156,13 @@ class Reconciliation:
         # that is the business of the outbox's own reconciler. What is dead there nobody sends any more.
         state = F.when(F.col("state").isin(*DEAD), "morgue").otherwise("outbox").alias("state")
         outbox = [
-            fixed(self._read(OUTBOX, ["job_id", "state"], [{"queue": queue}], alias).select(
-                F.col("job_id").alias("id"), state))
+            fixed(
+                self._read(OUTBOX, ["job_id", "state"], [{"queue": queue}], alias).select(
+                    F.col("job_id").alias("id"), state
+                )
+            )
             for alias in options.outbox
-        ]  # fmt: skip
+        ]
         jobs = fixed(self._snapshot(("id", "state"), EVERY_STATE).select("id", "state"))
         for other in outbox:
             jobs = jobs.unionByName(other)
@@ -312,8 +315,13 @@ class Reconciliation:
         self, model: str, columns: Sequence[str], filters: Sequence[Mapping[str, Any]], using: str | None
     ) -> DataFrame:
         partitions = self._options.partitions or self._spark.sparkContext.defaultParallelism
-        told = {"model": model, "columns": ",".join(columns), "filter": json.dumps([*filters]),
-                "partitions": str(partitions), **({"using": using} if using else {})}  # fmt: skip
+        told = {
+            "model": model,
+            "columns": ",".join(columns),
+            "filter": json.dumps([*filters]),
+            "partitions": str(partitions),
+            **({"using": using} if using else {}),
+        }
         return self._spark.read.format("delayq.model").options(**told).load()
 
     def _count(self, seen: Observation) -> int:

@@ -61,8 +61,10 @@ def config_of(options: Mapping[str, str]) -> RedisConfig:
                 "set it on the driver and on every executor (spark.executorEnv.…)"
             )
     if not given:
-        raise Misconfigured(f"where is Redis? Give the option redis, like {_EXAMPLE}, or redisEnv, the name of an "
-                            "environment variable that holds it")  # fmt: skip
+        raise Misconfigured(
+            f"where is Redis? Give the option redis, like {_EXAMPLE}, or redisEnv, the name of an "
+            "environment variable that holds it"
+        )
     return RedisConfig.parse(_value_of(given.strip()))
 
 
@@ -73,8 +75,10 @@ def _value_of(given: str) -> object:
         return json.loads(given)
     except ValueError:
         # Not repeated, and not kept as the cause: it may hold a password.
-        raise Misconfigured("the option redis begins like JSON but is none; give a URL, or an object such as "
-                            '{"URL": "redis://localhost:6379/0"}') from None  # fmt: skip
+        raise Misconfigured(
+            "the option redis begins like JSON but is none; give a URL, or an object such as "
+            '{"URL": "redis://localhost:6379/0"}'
+        ) from None
 
 
 @contextmanager

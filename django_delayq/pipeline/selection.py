@@ -105,8 +105,9 @@ def select(
         PipelineError: the condition cannot be; the text says why.
     """
     if not where.strip():
-        raise PipelineError("which jobs? Give a condition of SQL, like \"task = 'shop.remind' and failures > 3\"; "
-                            "\"true\" means all")  # fmt: skip
+        raise PipelineError(
+            'which jobs? Give a condition of SQL, like "task = \'shop.remind\' and failures > 3"; "true" means all'
+        )
     columns = {*NAMING, "task", "due", "failures", *columns_in(where), *columns_in(besides)}
     with clear_errors():
         jobs = snapshot(spark, access, columns, queues=queues, states=states)
@@ -127,8 +128,9 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        raise PipelineError(f"the condition cannot be used: {_sentence(error)}. A job has the columns "
-                            f"{', '.join(JOBS.fieldNames())}") from None  # fmt: skip
+        raise PipelineError(
+            f"the condition cannot be used: {_sentence(error)}. A job has the columns {', '.join(JOBS.fieldNames())}"
+        ) from None
 
 
 def _sentence(error: PySparkException) -> str:

@@ -52,16 +52,18 @@ class Status:
         return None if self.lag is None else sum(each.entries for each in self.lag)
 
 
-def status_of(lake: Lake, tables: Mapping[str, Table], consumer: str,
-              door: Callable[[], AbstractContextManager[Broker]] | None) -> Status:  # fmt: skip
+def status_of(
+    lake: Lake, tables: Mapping[str, Table], consumer: str, door: Callable[[], AbstractContextManager[Broker]] | None
+) -> Status:
     """Looks at the folders, the notes and, through ``door``, at the streams. Reads no table."""
     days = {*lake.days(EVENTS_TABLE)}.union(*(table.days() for table in tables.values()))
     lag = None
     if door is not None:
         with door() as broker:
             lag = tuple(events.lag(broker, consumer))
-    return Status(tuple(_day(lake, tables, day) for day in sorted(days)), tuple(lake.pending()),
-                  read_offsets(lake, consumer), lag)  # fmt: skip
+    return Status(
+        tuple(_day(lake, tables, day) for day in sorted(days)), tuple(lake.pending()), read_offsets(lake, consumer), lag
+    )
 
 
 def _day(lake: Lake, tables: Mapping[str, Table], day: date) -> Day:

@@ -226,12 +226,15 @@ class Table:
         model = _model(options.model)
         alias = options.using or router.db_for_read(model)
         if alias not in connections:
-            raise Misconfigured(f"there is no database {short(alias)}.{suggest(alias, connections)} "
-                                f"Known are: {', '.join(connections)}")  # fmt: skip
+            raise Misconfigured(
+                f"there is no database {short(alias)}.{suggest(alias, connections)} Known are: {', '.join(connections)}"
+            )
         connection = connections[alias]
         if connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]
-            raise Misconfigured(f"the database {alias!r} is SQLite in memory, which no other process can see; Spark's "
-                                "workers need one in a file, or a server")  # fmt: skip
+            raise Misconfigured(
+                f"the database {alias!r} is SQLite in memory, which no other process can see; Spark's "
+                "workers need one in a file, or a server"
+            )
         wanted = names if names is not None else options.columns
         table = cls(model, alias, options, columns_of(model, connection, wanted))
         table.rows()

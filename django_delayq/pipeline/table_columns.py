@@ -28,13 +28,31 @@ from .errors import PipelineError
 
 #: what Django calls a field's kind -> ours
 KINDS: Final[Mapping[str, str]] = {
-    **dict.fromkeys((
-        "AutoField", "BigAutoField", "SmallAutoField", "IntegerField", "BigIntegerField", "SmallIntegerField",
-        "PositiveIntegerField", "PositiveBigIntegerField", "PositiveSmallIntegerField",
-    ), "integer"),
-    **dict.fromkeys((
-        "CharField", "TextField", "SlugField", "FileField", "FilePathField", "GenericIPAddressField",
-    ), "text"),
+    **dict.fromkeys(
+        (
+            "AutoField",
+            "BigAutoField",
+            "SmallAutoField",
+            "IntegerField",
+            "BigIntegerField",
+            "SmallIntegerField",
+            "PositiveIntegerField",
+            "PositiveBigIntegerField",
+            "PositiveSmallIntegerField",
+        ),
+        "integer",
+    ),
+    **dict.fromkeys(
+        (
+            "CharField",
+            "TextField",
+            "SlugField",
+            "FileField",
+            "FilePathField",
+            "GenericIPAddressField",
+        ),
+        "text",
+    ),
     "BooleanField": "boolean",
     "DateTimeField": "moment",
     "DateField": "date",
@@ -45,14 +63,22 @@ KINDS: Final[Mapping[str, str]] = {
     "JSONField": "json",  # a text
     "TimeField": "time",  # a text, ISO 8601
     "DurationField": "duration",  # microseconds
-}  # fmt: skip
+}
 #: kinds that PostgreSQL writes in CSV just as they are wanted, whatever the locale
 COPIED: Final = frozenset({"integer", "text", "boolean", "moment", "date", "decimal", "double", "uuid"})
 _TYPES: Final[Mapping[str, DataType]] = {
-    "integer": LongType(), "text": StringType(), "boolean": BooleanType(), "moment": TimestampType(),
-    "date": DateType(), "double": DoubleType(), "binary": BinaryType(), "uuid": StringType(), "json": StringType(),
-    "time": StringType(), "duration": LongType(),
-}  # fmt: skip
+    "integer": LongType(),
+    "text": StringType(),
+    "boolean": BooleanType(),
+    "moment": TimestampType(),
+    "date": DateType(),
+    "double": DoubleType(),
+    "binary": BinaryType(),
+    "uuid": StringType(),
+    "json": StringType(),
+    "time": StringType(),
+    "duration": LongType(),
+}
 _MOST_DIGITS: Final = 38
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -122,8 +148,13 @@ def array_of(column: Column, values: Sequence[Any], kind: pa.DataType, zone: tzi
 
 _WRONG: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 _PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "text": str, "uuid": str, "integer": int, "boolean": bool, "double": float, "binary": bytes,
-}  # fmt: skip
+    "text": str,
+    "uuid": str,
+    "integer": int,
+    "boolean": bool,
+    "double": float,
+    "binary": bytes,
+}
 
 
 def _array_of_odd(

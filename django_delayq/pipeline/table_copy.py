@@ -50,8 +50,14 @@ def _read(block: list[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=len(data)),
         csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         # A null is nothing at all, an empty text a pair of quotes.
-        csv.ConvertOptions(column_types=schema, null_values=[""], strings_can_be_null=True,
-                           quoted_strings_can_be_null=False, true_values=["t"], false_values=["f"]),
-    )  # fmt: skip
+        csv.ConvertOptions(
+            column_types=schema,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        ),
+    )
     for batch in table.to_batches():
         yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -137,35 +137,47 @@ def _counts(prepared: DataFrame) -> DataFrame:
     by_bucket = (
         prepared.select("*", *buckets)
         .groupBy(*_GROUP, *(f"{measure}_bucket" for measure in _MEASURES))
-        .agg(*(what.alias(name) for name, what in counts.items()),
-             *(F.max(measure).alias(f"{measure}_max_ms") for measure in _MEASURES))
-    )  # fmt: skip
+        .agg(
+            *(what.alias(name) for name, what in counts.items()),
+            *(F.max(measure).alias(f"{measure}_max_ms") for measure in _MEASURES),
+        )
+    )
     parts = F.struct(*(f"{measure}_bucket" for measure in _MEASURES), "timed")
     return (
         by_bucket.groupBy(*_GROUP)
-        .agg(*(F.sum(name).alias(name) for name in counts), *(F.max(name).alias(name) for name in longest),
-             F.collect_list(parts).alias("parts"))
+        .agg(
+            *(F.sum(name).alias(name) for name in counts),
+            *(F.max(name).alias(name) for name in longest),
+            F.collect_list(parts).alias("parts"),
+        )
         .select("*", *(_histogram(measure).alias(f"{measure}_histogram") for measure in _MEASURES))
-    )  # fmt: skip
+    )
 
 
 def _histogram(measure: str) -> Column:
     in_bucket = f"filter(parts, part -> part.{measure}_bucket = bucket)"
-    return F.expr(f"transform(sequence(0, {BUCKETS - 1}), bucket -> "
-                  f"aggregate({in_bucket}, 0L, (total, part) -> total + part.timed))")  # fmt: skip
+    return F.expr(
+        f"transform(sequence(0, {BUCKETS - 1}), bucket -> "
+        f"aggregate({in_bucket}, 0L, (total, part) -> total + part.timed))"
+    )
 
 
 def _percentiles(prepared: DataFrame) -> DataFrame:
     shares = ", ".join(f"{share}D" for share in _PERCENTILES.values())
     ranked = prepared.groupBy(*_GROUP).agg(
-        *(F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {measure})").alias(measure)
-          for measure in _MEASURES)
-    )  # fmt: skip
+        *(
+            F.expr(f"percentile_disc(array({shares})) WITHIN GROUP (ORDER BY {measure})").alias(measure)
+            for measure in _MEASURES
+        )
+    )
     return ranked.select(
         *_GROUP,
-        *(F.col(measure)[at].alias(f"{measure}_{name}_ms") for measure in _MEASURES
-          for at, name in enumerate(_PERCENTILES)),
-    )  # fmt: skip
+        *(
+            F.col(measure)[at].alias(f"{measure}_{name}_ms")
+            for measure in _MEASURES
+            for at, name in enumerate(_PERCENTILES)
+        ),
+    )
 
 
 def _timed(measure: str) -> Column:

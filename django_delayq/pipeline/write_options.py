@@ -50,16 +50,53 @@ from .redis_door import check_names
 
 #: beside those of :mod:`.redis_door`
 NAMES: Final = (
-    "queue", "task", "kind", "shards", "onConflict", "duePolicy", "scorePolicy", "payloads", "maxPayloads", "priority",
-    "maxAttempts", "expires", "timeout", "context", "encoded", "allowFar", "maxArgsBytes", "runId", "source", "close",
-    "chunk", "rateLimit", "maxMemory", "patience", "onError", "quarantine", "nullDue",
-)  # fmt: skip
+    "queue",
+    "task",
+    "kind",
+    "shards",
+    "onConflict",
+    "duePolicy",
+    "scorePolicy",
+    "payloads",
+    "maxPayloads",
+    "priority",
+    "maxAttempts",
+    "expires",
+    "timeout",
+    "context",
+    "encoded",
+    "allowFar",
+    "maxArgsBytes",
+    "runId",
+    "source",
+    "close",
+    "chunk",
+    "rateLimit",
+    "maxMemory",
+    "patience",
+    "onError",
+    "quarantine",
+    "nullDue",
+)
 #: what Spark hands over with those of a stream
 _OF_SPARK: Final = "checkpointLocation"
 COLUMNS: Final = (
-    "id", "due", "due_ms", "args", "kwargs", "payload", "score", "priority", "context", "on_conflict", "task", "queue",
-    "max_attempts", "expires", "timeout",
-)  # fmt: skip
+    "id",
+    "due",
+    "due_ms",
+    "args",
+    "kwargs",
+    "payload",
+    "score",
+    "priority",
+    "context",
+    "on_conflict",
+    "task",
+    "queue",
+    "max_attempts",
+    "expires",
+    "timeout",
+)
 KINDS: Final = ("python", "pull")
 #: what the bytes of a pull queue are stored under
 RAW: Final = "raw"
@@ -68,9 +105,18 @@ QUARANTINE: Final = "quarantine"
 NOW: Final = "now"
 #: what has no say in the bytes of a chunk, so that it may be another one when a run is resumed
 _NO_PART: Final = (
-    "run_id", "close", "rate_limit", "max_memory", "patience", "on_error", "quarantine", "shards", "source", "chunk",
+    "run_id",
+    "close",
+    "rate_limit",
+    "max_memory",
+    "patience",
+    "on_error",
+    "quarantine",
+    "shards",
+    "source",
+    "chunk",
     "queue",
-)  # fmt: skip
+)
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 _NUMBERS: Final = (*_INTEGERS, FloatType, DoubleType, DecimalType)
 _TRUTH: Final = {"true": True, "false": False}
@@ -182,17 +228,21 @@ def check_schema(schema: StructType, options: WriteOptions) -> StructType:
     """
     for name in schema.fieldNames():
         if name.lower() not in COLUMNS:
-            raise PipelineError(f"jobs have no column {short(name)}.{suggest(name, COLUMNS)} Known are: "
-                                f"{', '.join(COLUMNS)}. Put what the task needs into args or kwargs, and leave the "
-                                "others out with select()")  # fmt: skip
+            raise PipelineError(
+                f"jobs have no column {short(name)}.{suggest(name, COLUMNS)} Known are: "
+                f"{', '.join(COLUMNS)}. Put what the task needs into args or kwargs, and leave the "
+                "others out with select()"
+            )
     schema = StructType([StructField(one.name.lower(), one.dataType, one.nullable) for one in schema.fields])
     names = schema.fieldNames()
     for name in names:
         if names.count(name) > 1:
             raise PipelineError(f"there are several columns {name}; leave all but one out")
     if "id" not in names:
-        raise PipelineError("there is no column id: without one a second try would write all jobs again; make one of "
-                            "what a row is known by, like concat('order-', pk)")  # fmt: skip
+        raise PipelineError(
+            "there is no column id: without one a second try would write all jobs again; make one of "
+            "what a row is known by, like concat('order-', pk)"
+        )
     if "due" in names and "due_ms" in names:
         raise PipelineError("due and due_ms are two ways to say when a job is due; keep one of them")
     if options.queue is None and "queue" not in names:
@@ -208,8 +258,9 @@ def check_schema(schema: StructType, options: WriteOptions) -> StructType:
 def _check_content(names: set[str], options: WriteOptions) -> None:
     for name in ("args", "kwargs"):
         if name in names and "payload" in names:
-            raise PipelineError(f"a job has {name}, or it has a payload (merged tasks, and queues of kind pull); keep "
-                                "one of them")  # fmt: skip
+            raise PipelineError(
+                f"a job has {name}, or it has a payload (merged tasks, and queues of kind pull); keep one of them"
+            )
         if name in names and options.kind == "pull":
             raise PipelineError(f"a queue of kind pull holds raw bytes: give them as payload, not {name}")
     if "score" in names and "payload" not in names:

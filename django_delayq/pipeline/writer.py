@@ -93,9 +93,11 @@ class JobsStreamWriter(DataSourceStreamArrowWriter):
         batch = context and context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             # All batches would be one run, which is over after the first of them.
-            raise PipelineError("this Spark does not tell its tasks the query and batch that they work for, by which "
-                                "a stream's batches are known again; write in foreachBatch(), each batch under a runId "
-                                "of its own")  # fmt: skip
+            raise PipelineError(
+                "this Spark does not tell its tasks the query and batch that they work for, by which "
+                "a stream's batches are known again; write in foreachBatch(), each batch under a runId "
+                "of its own"
+            )
         return write_part(self._options, self._wanted, self._source, f"{query}:{batch}", iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -153,8 +155,10 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> tuple[WriteOptions, dict[str, str]]:
     if overwrite:
-        raise PipelineError('a queue is not overwritten, its jobs are worked off; write with .mode("append"). What is '
-                            "no longer wanted is cancelled: manage.py delayq_pipeline jobs cancel")  # fmt: skip
+        raise PipelineError(
+            'a queue is not overwritten, its jobs are worked off; write with .mode("append"). What is '
+            "no longer wanted is cancelled: manage.py delayq_pipeline jobs cancel"
+        )
     wanted = WriteOptions.parse(options)
     columns = check_schema(schema, wanted).simpleString()
     return wanted, {"columns": columns, **wanted.told(), **dict(wanted.source)}
@@ -180,9 +184,11 @@ def check_redis(broker: Broker, wanted: WriteOptions) -> None:
     for node in memory_of(broker).values():
         policy = node.get("maxmemory_policy", _POLICY)
         if policy != _POLICY:
-            raise PipelineError(f"Redis has the maxmemory-policy {policy!r}, which may throw jobs away when it is "
-                                f"full: redis-cli CONFIG SET maxmemory-policy {_POLICY}, and the same in its "
-                                "redis.conf")  # fmt: skip
+            raise PipelineError(
+                f"Redis has the maxmemory-policy {policy!r}, which may throw jobs away when it is "
+                f"full: redis-cli CONFIG SET maxmemory-policy {_POLICY}, and the same in its "
+                "redis.conf"
+            )
     if wanted.queue:
         _, layout = broker.read_layout(wanted.queue)
         kind = layout.get("kind", "python") if layout and not layout.get("deleted") else wanted.kind or "python"
@@ -208,8 +214,13 @@ def fail_if_refused(messages: Sequence[WriterCommitMessage | None], how: str) ->
             raise PipelineError(f"{message.refused}. {how}")
 
 
-def write_part(options: Mapping[str, str], wanted: WriteOptions, source: Mapping[str, str], run_id: str,
-               iterator: Iterator[pa.RecordBatch]) -> Sent:  # fmt: skip
+def write_part(
+    options: Mapping[str, str],
+    wanted: WriteOptions,
+    source: Mapping[str, str],
+    run_id: str,
+    iterator: Iterator[pa.RecordBatch],
+) -> Sent:
     """Writes the rows of one task.
 
     Raises:

@@ -296,8 +296,9 @@ def give_back(jobs: Iterable[HeldJob]) -> None:
         try:
             queue.settle(settlements)
         except DelayQError as error:
-            logger.warning("%d jobs of %s were not given back; their leases will end: %s", len(settlements),
-                           queue.name, error)  # fmt: skip
+            logger.warning(
+                "%d jobs of %s were not given back; their leases will end: %s", len(settlements), queue.name, error
+            )
 
 
 def _moment(ms: float) -> datetime:

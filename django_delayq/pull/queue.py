@@ -117,8 +117,9 @@ class Queue:
 
     # -- put ---------------------------------------------------------------------------------------------------------
 
-    def put(self, body: bytes | bytearray | memoryview | str, *, using_db: str | None = None,
-            **options: Any) -> JobHandle:  # fmt: skip
+    def put(
+        self, body: bytes | bytearray | memoryview | str, *, using_db: str | None = None, **options: Any
+    ) -> JobHandle:
         """Store raw bytes in a queue of kind "pull"; :attr:`HeldJob.body` gives back the same. Text becomes UTF-8.
 
         Inside ``transaction.atomic()`` it is sent after the commit, as :func:`django_delayq.schedule` is.
@@ -201,20 +202,31 @@ def _bytes_of(body: object) -> bytes:
         raise TypeError(f"the body must be bytes or str, not {type(body).__name__}; encode it, or use schedule()")
     raw, limit = bytes(body), conf().max_args_bytes
     if len(raw) > limit:
-        raise InvalidJob(f"the body has {len(raw)} bytes, at most {limit} are stored; store the data elsewhere and put "
-                         f"its key, or raise {SETTING}['MAX_ARGS_BYTES']")  # fmt: skip
+        raise InvalidJob(
+            f"the body has {len(raw)} bytes, at most {limit} are stored; store the data elsewhere and put "
+            f"its key, or raise {SETTING}['MAX_ARGS_BYTES']"
+        )
     return raw
 
 
 def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
     for name in options:
         if name not in JOB_OPTIONS:
-            raise TypeError(f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} "
-                            f"Known options: {', '.join(JOB_OPTIONS)}")  # fmt: skip
+            raise TypeError(
+                f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} Known options: {', '.join(JOB_OPTIONS)}"
+            )
     rare, given = Rare(_RAW_TASK), options.get("id")
     due_ms, delay_ms = due(options.get("delay"), options.get("at"))
-    new = NewJob(new_id() if given is None else check_id(given), RAW, body, due_ms, delay_ms, options=rare.bytes,
-                 key=new_key(), fresh=given is None)  # fmt: skip
+    new = NewJob(
+        new_id() if given is None else check_id(given),
+        RAW,
+        body,
+        due_ms,
+        delay_ms,
+        options=rare.bytes,
+        key=new_key(),
+        fresh=given is None,
+    )
     rare.apply(new, options)
     return new
 

@@ -51,8 +51,14 @@ class _Edit:
     news: list[NewJob]
 
 
-def retry_edited(row: Row, *, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
-                 payloads: Scored | None = None, delay: timedelta | float | None = None) -> str:  # fmt: skip
+def retry_edited(
+    row: Row,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    payloads: Scored | None = None,
+    delay: timedelta | float | None = None,
+) -> str:
     """Tries a job again with other arguments; its context, options and priority stay, its failures are forgotten.
 
     Args:
@@ -101,12 +107,19 @@ def _look(group: Group, row: Row) -> JobView | None:
 # -- what is put in --------------------------------------------------------------------------------------------------
 
 
-def _news(queue: Queue, view: JobView, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,
-          payloads: Scored | None, delay_ms: int) -> list[NewJob]:  # fmt: skip
+def _news(
+    queue: Queue,
+    view: JobView,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    payloads: Scored | None,
+    delay_ms: int,
+) -> list[NewJob]:
     job, task = view.job, registry.get(view.job.task)
     if not job.task or queue.kind == "pull":
-        raise InvalidJob(f"{job.id}: nobody here knows how its arguments are written; put a new job in, and discard "
-                         f"this one")  # fmt: skip
+        raise InvalidJob(
+            f"{job.id}: nobody here knows how its arguments are written; put a new job in, and discard this one"
+        )
     if job.merged != (payloads is not None) or (job.merged and (args is not None or kwargs is not None)):
         wanted = "merged job: give payloads" if job.merged else "plain job: give args, kwargs"
         raise TypeError(f"{job.id} is a {wanted}")
@@ -131,10 +144,17 @@ def _plain(common: NewJob, job: Job, task: Task | None, args: tuple[Any, ...], k
 def _merged(common: NewJob, view: JobView, task: Task | None, value: Any, score: Any) -> NewJob:
     data = codec.encode(value, limit=conf().max_args_bytes)
     durable = any(is_durable(payload.key) for payload in view.payloads)
-    made = NewJob(common.id, common.task, delay_ms=common.delay_ms, priority=common.priority, options=common.options,
-                  key=new_key(), on_conflict="merge", due_policy="earliest",
-                  payload=Payload(data, "" if score is None else score_text(score),
-                                  new_key(durable=durable)))  # fmt: skip
+    made = NewJob(
+        common.id,
+        common.task,
+        delay_ms=common.delay_ms,
+        priority=common.priority,
+        options=common.options,
+        key=new_key(),
+        on_conflict="merge",
+        due_policy="earliest",
+        payload=Payload(data, "" if score is None else score_text(score), new_key(durable=durable)),
+    )
     if task is not None and task.options.merge:
         made.score_policy, made.payloads = task.options.score_policy, task.options.payloads
         made.max_payloads = task.options.max_payloads or 1
@@ -194,8 +214,9 @@ def _replace(edit: _Edit) -> str:
 def _put(edit: _Edit) -> None:
     """Puts the new generation in, durably if the old one was."""
     queue, news = edit.queue, edit.news
-    alias = _alias_of(edit) if any(is_durable(new.key if new.payload is None else new.payload.key)
-                                   for new in news) else ""  # fmt: skip
+    alias = (
+        _alias_of(edit) if any(is_durable(new.key if new.payload is None else new.payload.key) for new in news) else ""
+    )
     if alias:
         with transaction.atomic(using=alias):
             # What Redis may refuse pushes nobody out: the old generation's row goes with its mark.

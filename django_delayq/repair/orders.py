@@ -49,8 +49,15 @@ _VERBS: Final[dict[str, Callable[[Sequence[Row], Mapping[str, Any]], Counter[str
 }
 
 
-def order(action: str, model: Model, filters: Mapping[str, Any], *, user: Any = None,
-          delay: timedelta | float | None = None, total: int | None = None) -> BulkAction:  # fmt: skip
+def order(
+    action: str,
+    model: Model,
+    filters: Mapping[str, Any],
+    *,
+    user: Any = None,
+    delay: timedelta | float | None = None,
+    total: int | None = None,
+) -> BulkAction:
     """Orders something for all jobs that match now. A worker begins with it after the commit.
 
     Args:
@@ -65,8 +72,10 @@ def order(action: str, model: Model, filters: Mapping[str, Any], *, user: Any = 
         InvalidJob: an unknown action or filter, or a delay that cannot be meant.
     """
     if action not in _VERBS or (action == "bury" and model.__name__ != "FailedJob"):
-        raise InvalidJob(f"{action!r} is nothing that can be ordered for {model.__name__}; use retry, discard, or bury "
-                         f"for failed jobs")  # fmt: skip
+        raise InvalidJob(
+            f"{action!r} is nothing that can be ordered for {model.__name__}; use retry, discard, or bury "
+            f"for failed jobs"
+        )
     delay_ms = delay_ms_of_action(delay)
     rows = matching(model, filters)
     last = rows.order_by().aggregate(last=Max("pk"))["last"] or 0
@@ -74,10 +83,14 @@ def order(action: str, model: Model, filters: Mapping[str, Any], *, user: Any = 
     using = router.db_for_write(BulkAction)
     with transaction.atomic(using=using):
         made = BulkAction._default_manager.using(using).create(
-            action=action, target=place_of(model).model.__name__, filters=storable(filters), options=options,
-            total=rows.count() if total is None else total, ordered_by="" if user is None else str(user)[:NAME_LENGTH],
+            action=action,
+            target=place_of(model).model.__name__,
+            filters=storable(filters),
+            options=options,
+            total=rows.count() if total is None else total,
+            ordered_by="" if user is None else str(user)[:NAME_LENGTH],
             ordered_by_pk="" if user is None else str(user.pk),
-        )  # fmt: skip
+        )
         schedule(carry_out, str(made.pk), id=f"order-{made.pk}", using_db=using, durable=_is_durable(using))
     return made
 
@@ -104,8 +117,20 @@ def _given_up(job: CurrentJob, error: BaseException) -> None:
     _orders().filter(pk=job.args[0], state__in=_WAITING).update(state=State.FAILED, ended_at=Now(), error=_words(error))
 
 
-@task(name=TASK, queue=QUEUE, max_attempts=10, retry_in=10, crash_limit=10, timeout=None, max_lease=None,
-      on_exhausted=_given_up, retry_for=None, give_up_on=(), ack="late", expires=None)  # fmt: skip
+@task(
+    name=TASK,
+    queue=QUEUE,
+    max_attempts=10,
+    retry_in=10,
+    crash_limit=10,
+    timeout=None,
+    max_lease=None,
+    on_exhausted=_given_up,
+    retry_for=None,
+    give_up_on=(),
+    ack="late",
+    expires=None,
+)
 def carry_out(pk: str) -> dict[str, int]:
     """Works through an order from where it stands. Returns how many jobs came to what."""
     ordered = _orders().filter(pk=pk).first()

@@ -58,9 +58,7 @@ def duties(
         outbox = Outbox(alias)
         relay = Relay(settings, outbox, broker)
         reconciler = Reconciler(settings, outbox, broker, changes.branch("lost"), relay.wake)
-        named: dict[str, Duty] = {
-            "relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)
-        }  # fmt: skip
+        named: dict[str, Duty] = {"relay": relay, "reconciler": reconciler, "retention": Retention(settings, alias)}
         suffix = "" if alias == DEFAULT_DB_ALIAS else f"-{alias}"
         made |= {f"{name}{suffix}": WithDatabase(name, duty, [alias]) for name, duty in named.items()}
     for alias in sorted(set(filter(_is_usable, remembering())) - set(_databases(settings))):
@@ -144,12 +142,16 @@ class WithDatabase:
             if missing not in _told:
                 _told.add(missing)
                 # Who uses none of it may leave the tables out.
-                logger.log(logging.WARNING if declared(conf()) else logging.INFO, "durable jobs, mirrors and their "
-                           "like rest: there is no table %s; run manage.py migrate", missing)  # fmt: skip
+                logger.log(
+                    logging.WARNING if declared(conf()) else logging.INFO,
+                    "durable jobs, mirrors and their like rest: there is no table %s; run manage.py migrate",
+                    missing,
+                )
             return UNMIGRATED
         if not self._pause.failures:
-            logger.error("%s cannot work with the database, and goes on trying: %s: %s", self._name,
-                         type(error).__name__, error)  # fmt: skip
+            logger.error(
+                "%s cannot work with the database, and goes on trying: %s: %s", self._name, type(error).__name__, error
+            )
         return self._pause.next()
 
     def _missing_tables(self) -> str:

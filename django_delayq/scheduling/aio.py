@@ -25,9 +25,13 @@ __all__ = ["acancel", "aget_job", "areschedule", "arun_now", "aschedule", "asche
 
 
 async def aschedule(
-    task: Task | str, /, *arguments: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
+    task: Task | str,
+    /,
+    *arguments: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     **named: Any,
-) -> JobHandle:  # fmt: skip
+) -> JobHandle:
     """See :func:`django_delayq.schedule`."""
     return await sync_to_async(verbs.schedule)(task, *arguments, args=args, kwargs=kwargs, **named)
 
@@ -38,18 +42,29 @@ async def aschedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /,
 
 
 async def acancel(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
-    queue: str | None = None, using_db: str | None = None,
-) -> Literal["cancelled", "stopping", False] | OnCommit | Left:  # fmt: skip
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    task: Task | str | None = None,
+    queue: str | None = None,
+    using_db: str | None = None,
+) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
     """See :func:`django_delayq.cancel`."""
     return await sync_to_async(verbs.cancel)(target, id, task=task, queue=queue, using_db=using_db)
 
 
 async def areschedule(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, delay: Delay | None = None,
-    at: datetime | float | None = None, task: Task | str | None = None, queue: str | None = None,
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    delay: Delay | None = None,
+    at: datetime | float | None = None,
+    task: Task | str | None = None,
+    queue: str | None = None,
     using_db: str | None = None,
-) -> bool | OnCommit | Left:  # fmt: skip
+) -> bool | OnCommit | Left:
     """See :func:`django_delayq.reschedule`."""
     return await sync_to_async(verbs.reschedule)(
         target, id, delay=delay, at=at, task=task, queue=queue, using_db=using_db
@@ -57,16 +72,25 @@ async def areschedule(
 
 
 async def arun_now(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
-    queue: str | None = None, using_db: str | None = None,
-) -> bool | OnCommit | Left:  # fmt: skip
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    task: Task | str | None = None,
+    queue: str | None = None,
+    using_db: str | None = None,
+) -> bool | OnCommit | Left:
     """See :func:`django_delayq.run_now`."""
     return await sync_to_async(verbs.run_now)(target, id, task=task, queue=queue, using_db=using_db)
 
 
 async def aget_job(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    task: Task | str | None = None,
     queue: str | None = None,
-) -> JobView | None:  # fmt: skip
+) -> JobView | None:
     """See :func:`django_delayq.get_job`."""
     return await sync_to_async(verbs.get_job)(target, id, task=task, queue=queue)

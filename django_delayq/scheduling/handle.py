@@ -52,9 +52,16 @@ class JobHandle:
     __slots__ = ("_due_ms", "durable", "error", "generation", "id", "outcome", "queue", "task", "using_db")
 
     def __init__(
-        self, id: str, queue: str, outcome: str, due_ms: int, task: Task | None = None, *, durable: bool = False,
+        self,
+        id: str,
+        queue: str,
+        outcome: str,
+        due_ms: int,
+        task: Task | None = None,
+        *,
+        durable: bool = False,
         using_db: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.id = id
         self.queue = queue
         self.task = task

@@ -39,9 +39,15 @@ class Scheduling:
     __slots__ = ("args", "end", "kwargs", "many", "options", "task")
 
     def __init__(
-        self, task: Task, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any], *, many: bool,
+        self,
+        task: Task,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        options: dict[str, Any],
+        *,
+        many: bool,
         end: Callable[[Scheduling], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.task = task
         self.args = args
         self.kwargs = kwargs

@@ -22,9 +22,18 @@ from ..settings.conf import conf
 
 #: options of one job
 JOB_OPTIONS: Final = (
-    "delay", "at", "id", "priority", "on_conflict", "due_policy", "reset_retries", "max_attempts", "retry_in",
-    "expires", "context",
-)  # fmt: skip
+    "delay",
+    "at",
+    "id",
+    "priority",
+    "on_conflict",
+    "due_policy",
+    "reset_retries",
+    "max_attempts",
+    "retry_in",
+    "expires",
+    "context",
+)
 #: of merged tasks only
 MERGED_OPTIONS: Final = ("payload", "score")
 #: options of a schedule call
@@ -81,8 +90,10 @@ def queue_of(task: Task, options: Mapping[str, Any]) -> str:
         return task.options.queue
     name = check_queue_name(given)
     if conf().queue(name).kind == "pull":
-        raise InvalidJob(f"queue {name!r} is of kind pull, so no worker would run the job; use Queue({name!r}).put(…), "
-                         f"or another queue")  # fmt: skip
+        raise InvalidJob(
+            f"queue {name!r} is of kind pull, so no worker would run the job; use Queue({name!r}).put(…), "
+            f"or another queue"
+        )
     return name
 
 

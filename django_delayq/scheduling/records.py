@@ -131,9 +131,12 @@ class NewJobs:
         )
 
     def _pass(
-        self, around: Chain, entry: Mapping[str, Any], common: Mapping[str, Any],
+        self,
+        around: Chain,
+        entry: Mapping[str, Any],
+        common: Mapping[str, Any],
         handle_of: Callable[[NewJob, str], object],
-    ) -> NewJob | None:  # fmt: skip
+    ) -> NewJob | None:
         """The record of an entry behind the schedule middlewares; None, if they do not pass it on."""
         args, kwargs, options = self._read_entry(entry, common)
         made: list[NewJob] = []

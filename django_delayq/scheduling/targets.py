@@ -32,9 +32,12 @@ def find_task(task: Task | str) -> Task:
 
 
 def find_job(
-    target: JobHandle | Task | str | None, id: str | int | None, task: Task | str | None, queue: str | None,
+    target: JobHandle | Task | str | None,
+    id: str | int | None,
+    task: Task | str | None,
+    queue: str | None,
     using_db: str | None = None,
-) -> Target:  # fmt: skip
+) -> Target:
     """The job that is meant by the arguments of :func:`django_delayq.cancel`.
 
     Raises:

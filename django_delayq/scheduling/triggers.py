@@ -32,9 +32,15 @@ class Trigger:
     """
 
     def __init__(
-        self, signal: Signal, sender: Any, task: Task | str, act: Callable[[Task, Any, dict[str, Any]], None],
-        when: When | None, raw: bool, dispatch_uid: str | None,
-    ) -> None:  # fmt: skip
+        self,
+        signal: Signal,
+        sender: Any,
+        task: Task | str,
+        act: Callable[[Task, Any, dict[str, Any]], None],
+        when: When | None,
+        raw: bool,
+        dispatch_uid: str | None,
+    ) -> None:
         if not isinstance(signal, Signal):
             raise Misconfigured(f"expected a signal like django.db.models.signals.post_save, got {short(signal)}")
         if not isinstance(task, str):
@@ -70,9 +76,15 @@ class Trigger:
 
 
 def schedule_on(
-    signal: Signal, *, sender: Any = None, task: Task | str, when: When | None = None, raw: bool = False,
-    dispatch_uid: str | None = None, **options: Any,
-) -> Trigger:  # fmt: skip
+    signal: Signal,
+    *,
+    sender: Any = None,
+    task: Task | str,
+    when: When | None = None,
+    raw: bool = False,
+    dispatch_uid: str | None = None,
+    **options: Any,
+) -> Trigger:
     """Schedule ``task`` whenever ``signal`` is sent::
 
         schedule_on(post_save, sender=Order, task=cancel_order, delay=timedelta(minutes=30),
@@ -115,9 +127,16 @@ def schedule_on(
 
 
 def cancel_on(
-    signal: Signal, *, sender: Any = None, task: Task | str, id: Any, when: When | None = None,
-    queue: str | None = None, raw: bool = False, dispatch_uid: str | None = None,
-) -> Trigger:  # fmt: skip
+    signal: Signal,
+    *,
+    sender: Any = None,
+    task: Task | str,
+    id: Any,
+    when: When | None = None,
+    queue: str | None = None,
+    raw: bool = False,
+    dispatch_uid: str | None = None,
+) -> Trigger:
     """Cancel a job of ``task`` whenever ``signal`` is sent::
 
         cancel_on(post_delete, sender=Order, task=cancel_order, id=lambda order: f"order-{order.pk}")

@@ -55,9 +55,13 @@ _warned_of_event_loop = False
 
 
 def schedule(
-    task: Task | str, /, *arguments: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
+    task: Task | str,
+    /,
+    *arguments: Any,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     **named: Any,
-) -> JobHandle:  # fmt: skip
+) -> JobHandle:
     """Store a run of ``task`` for later: ``schedule(cancel_order, order.pk, delay=timedelta(minutes=30))``.
 
     Positional and keyword arguments go to the function, except these options. A merged task takes no arguments but a
@@ -183,9 +187,14 @@ def _collected(job: NewJob, queue: str) -> JobHandle:
 
 
 def cancel(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
-    queue: str | None = None, using_db: str | None = None,
-) -> Literal["cancelled", "stopping", False] | OnCommit | Left:  # fmt: skip
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    task: Task | str | None = None,
+    queue: str | None = None,
+    using_db: str | None = None,
+) -> Literal["cancelled", "stopping", False] | OnCommit | Left:
     """Take a job back.
 
     The job is named by its handle, by task and id (``cancel(cancel_order, id="order-5")``), or by id and queue
@@ -206,10 +215,16 @@ def cancel(
 
 
 def reschedule(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, delay: Delay | None = None,
-    at: datetime | float | None = None, task: Task | str | None = None, queue: str | None = None,
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    delay: Delay | None = None,
+    at: datetime | float | None = None,
+    task: Task | str | None = None,
+    queue: str | None = None,
     using_db: str | None = None,
-) -> bool | OnCommit | Left:  # fmt: skip
+) -> bool | OnCommit | Left:
     """Give a waiting job a new due time. The job is named as for :func:`cancel`.
 
     Returns:
@@ -235,9 +250,14 @@ def reschedule(
 
 
 def run_now(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
-    queue: str | None = None, using_db: str | None = None,
-) -> bool | OnCommit | Left:  # fmt: skip
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    task: Task | str | None = None,
+    queue: str | None = None,
+    using_db: str | None = None,
+) -> bool | OnCommit | Left:
     """Make a waiting job due at once. The job is named as for :func:`cancel`.
 
     Returns:
@@ -255,9 +275,13 @@ def run_now(
 
 
 def get_job(
-    target: JobHandle | Task | str | None = None, /, id: str | int | None = None, *, task: Task | str | None = None,
+    target: JobHandle | Task | str | None = None,
+    /,
+    id: str | int | None = None,
+    *,
+    task: Task | str | None = None,
     queue: str | None = None,
-) -> JobView | None:  # fmt: skip
+) -> JobView | None:
     """Return what Redis knows of a job now: the live one of this id, else the one buried last, else None.
 
     The job is named as for :func:`cancel`; a handle names its own job only, live or buried, and the state is "gated"

@@ -45,10 +45,11 @@ def compare(before: Snapshot, after: Snapshot) -> Change:
     runs = {name: one.since(before.figures.run.get(name)) for name, one in after.figures.run.items()}
     ran = by_queue(runs)
     queues = {
-        queue.name: _rates(then.get(queue.name), queue, seconds, lateness.get(queue.name, NOTHING),
-                           ran.get(queue.name, NOTHING))
+        queue.name: _rates(
+            then.get(queue.name), queue, seconds, lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING)
+        )
         for queue in after.queues
-    }  # fmt: skip
+    }
     total = Rates(
         scheduled=round(sum(one.scheduled for one in queues.values()), 3),
         done=round(sum(one.done for one in queues.values()), 3),
@@ -72,12 +73,14 @@ def by_queue(runs: Mapping[tuple[str, str], Histogram]) -> dict[str, Histogram]:
     return found
 
 
-def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram,
-           run: Histogram) -> Rates:  # fmt: skip
+def _rates(then: QueueStatus | None, now: QueueStatus, seconds: float, lateness: Histogram, run: Histogram) -> Rates:
     def rate(was: int, is_: int) -> float:
         return round(max(0, is_ - was) / seconds, 3) if seconds else 0.0
 
     return Rates(
-        rate(then.scheduled if then else 0, now.scheduled), rate(then.done if then else 0, now.done),
-        rate(then.failing if then else 0, now.failing), lateness, run,
-    )  # fmt: skip
+        rate(then.scheduled if then else 0, now.scheduled),
+        rate(then.done if then else 0, now.done),
+        rate(then.failing if then else 0, now.failing),
+        lateness,
+        run,
+    )

@@ -26,10 +26,14 @@ def report(snapshot: Snapshot) -> list[str]:
     rules = [rules_of(queue) for queue in snapshot.queues]
     last = ("done", "rules") if any(rules) else ("done",)
     rows = [
-        (queue.name, *(getattr(queue.counts, place) for place in PLACES), duration(queue.lag_seconds),
-         *(queue.counts.counters.get("acked", 0), rules[place])[: len(last)])
+        (
+            queue.name,
+            *(getattr(queue.counts, place) for place in PLACES),
+            duration(queue.lag_seconds),
+            *(queue.counts.counters.get("acked", 0), rules[place])[: len(last)],
+        )
         for place, queue in enumerate(snapshot.queues)
-    ]  # fmt: skip
+    ]
     lines += table(("queue", *PLACES, "lag", *last), rows) if rows else [NO_QUEUE]
     if snapshot.outbox is not None and any(snapshot.outbox.values()):
         lines += ["", outbox_line(snapshot.outbox)]
@@ -45,10 +49,14 @@ def server_line(snapshot: Snapshot) -> str:
     nodes = f" on {redis.nodes} nodes" if redis.nodes > 1 else ""
     aof = "AOF" if redis.aof else "no AOF"
     troubles = [
-        text for text, true in (
-            ("LOADING", redis.loading), ("AOF WRITES FAIL", not redis.aof_ok), ("SNAPSHOTS FAIL", not redis.rdb_ok),
-        ) if true
-    ]  # fmt: skip
+        text
+        for text, true in (
+            ("LOADING", redis.loading),
+            ("AOF WRITES FAIL", not redis.aof_ok),
+            ("SNAPSHOTS FAIL", not redis.rdb_ok),
+        )
+        if true
+    ]
     return ", ".join((f"Redis {redis.version}{nodes}", f"{used} used", aof, *troubles))
 
 
@@ -63,14 +71,17 @@ def outbox_line(kept: Stock) -> str:
     """Durable jobs in the database, in one line."""
     age = kept["oldest_waiting_seconds"]
     since = "" if age is None else f" (for {duration(age)})"
-    return (f"outbox: {kept['waiting']} waiting{since}, {kept['sent']} sent, {kept['buried']} buried, "
-            f"{kept['refused']} refused")  # fmt: skip
+    return (
+        f"outbox: {kept['waiting']} waiting{since}, {kept['sent']} sent, {kept['buried']} buried, "
+        f"{kept['refused']} refused"
+    )
 
 
 def quarantine_line(snapshot: Snapshot) -> str:
     """Return which jobs wait for quarantine and why, in one line; empty if none do."""
-    waiting = [f"{queue.counts.quarantine} of {printable(queue.name)}" for queue in snapshot.queues
-               if queue.counts.quarantine]  # fmt: skip
+    waiting = [
+        f"{queue.counts.quarantine} of {printable(queue.name)}" for queue in snapshot.queues if queue.counts.quarantine
+    ]
     if not waiting:
         return ""
     return f"quarantine: {', '.join(waiting)} wait to run alone in a process, because theirs died under them"
@@ -86,11 +97,15 @@ def _workers(workers: Sequence[WorkerStatus]) -> list[str]:
         return getattr(worker, name) if name in worker.said else "-"
 
     rows = [
-        (f"{printable(worker.name)}{' (quarantine)' if worker.quarantine else ''}",
-         printable(", ".join(worker.queues)), number(worker, "running"),
-         number(worker, "threads"), seen(worker))
+        (
+            f"{printable(worker.name)}{' (quarantine)' if worker.quarantine else ''}",
+            printable(", ".join(worker.queues)),
+            number(worker, "running"),
+            number(worker, "threads"),
+            seen(worker),
+        )
         for worker in workers
-    ]  # fmt: skip
+    ]
     return table(("worker", "queues", "running", "threads", "seen"), rows, left=2)
 
 

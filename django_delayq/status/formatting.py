@@ -12,8 +12,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
-        parts = (cell.ljust(width) if place < left else cell.rjust(width)
-                 for place, (cell, width) in enumerate(zip(row, widths, strict=True)))  # fmt: skip
+        parts = (
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         return "  ".join(parts).rstrip()
 
     return [line(row) for row in cells]

@@ -25,10 +25,14 @@ def recurring_of(broker: Broker, queues: Sequence[Queue], now_ms: float) -> tupl
     last = dict(zip((work.id for work in asked), ticks, strict=True))
     found = [
         RecurringStatus(
-            task=work.task.name, queue=work.task.options.queue, schedule=work.recurrence.text,
-            timezone=work.recurrence.zone, missed=work.task.options.missed, last_tick_ms=last.get(work.id),
+            task=work.task.name,
+            queue=work.task.options.queue,
+            schedule=work.recurrence.text,
+            timezone=work.recurrence.zone,
+            missed=work.task.options.missed,
+            last_tick_ms=last.get(work.id),
             next_tick_ms=work.recurrence.following(now_ms),
         )
         for work in works
-    ]  # fmt: skip
+    ]
     return tuple(sorted(found, key=lambda one: one.task))

@@ -82,10 +82,17 @@ def totals(snapshot: Snapshot, change: Change) -> list[str]:
     """All queues together, in pieces."""
     all_, rates = snapshot.totals, change.total
     return [
-        f"lag {duration(all_.lag_seconds)}", f"busy {all_.busy}/{all_.threads}", f"delayed {all_.delayed}",
-        f"ready {all_.ready}", f"failed {all_.failed}", f"morgue {all_.morgue}", f"done {rates.done:.1f}/s",
-        f"failing {rates.failing:.1f}/s", f"late p50 {late(rates.lateness, 0.5)}", f"p99 {late(rates.lateness, 0.99)}",
-    ]  # fmt: skip
+        f"lag {duration(all_.lag_seconds)}",
+        f"busy {all_.busy}/{all_.threads}",
+        f"delayed {all_.delayed}",
+        f"ready {all_.ready}",
+        f"failed {all_.failed}",
+        f"morgue {all_.morgue}",
+        f"done {rates.done:.1f}/s",
+        f"failing {rates.failing:.1f}/s",
+        f"late p50 {late(rates.lateness, 0.5)}",
+        f"p99 {late(rates.lateness, 0.99)}",
+    ]
 
 
 def late(histogram: Histogram, q: float) -> str:
@@ -102,9 +109,20 @@ def queues(snapshot: Snapshot, change: Change, trail: Trail, width: int) -> list
     Pauses and limits are told below it where they have no column: a queue that stands still must say why.
     """
     head: tuple[str, ...] = (
-        "queue", "delayed", "ready", "reserved", "gated", "failed", "morgue", "lag", "done/s", "failing/s", "p50 late",
-        "p99 late", "rules",
-    )  # fmt: skip
+        "queue",
+        "delayed",
+        "ready",
+        "reserved",
+        "gated",
+        "failed",
+        "morgue",
+        "lag",
+        "done/s",
+        "failing/s",
+        "p50 late",
+        "p99 late",
+        "rules",
+    )
     rows = [_row(queue, change.queues.get(queue.name, Rates())) for queue in snapshot.queues]
     drop: tuple[str, ...] = _DROPPED
     rules = [f"{row[0]}: {row[-1]}" for row in rows if row[-1]]
@@ -125,9 +143,15 @@ def _row(queue: QueueStatus, rates: Rates) -> tuple[str, ...]:
     counts = queue.counts
     numbers = (counts.delayed, counts.ready, counts.reserved, counts.gated, counts.failed, counts.morgue)
     return (
-        printable(queue.name), *map(str, numbers), duration(queue.lag_seconds), f"{rates.done:.1f}",
-        f"{rates.failing:.1f}", late(rates.lateness, 0.5), late(rates.lateness, 0.99), rules_of(queue),
-    )  # fmt: skip
+        printable(queue.name),
+        *map(str, numbers),
+        duration(queue.lag_seconds),
+        f"{rates.done:.1f}",
+        f"{rates.failing:.1f}",
+        late(rates.lateness, 0.5),
+        late(rates.lateness, 0.99),
+        rules_of(queue),
+    )
 
 
 def backlog_line(backlog: Sequence[int], width: int) -> str:
@@ -149,14 +173,20 @@ def workers(snapshot: Snapshot) -> list[str]:
 
 
 def _worker(worker: WorkerStatus) -> list[str]:
-    marks: Mapping[str, bool] = {"dispatcher": worker.dispatcher, "quarantine": worker.quarantine,
-                                 "stopping": worker.stopping}  # fmt: skip
+    marks: Mapping[str, bool] = {
+        "dispatcher": worker.dispatcher,
+        "quarantine": worker.quarantine,
+        "stopping": worker.stopping,
+    }
     queues = printable(", ".join(worker.queues))
     return [
-        printable(worker.name), *([queues] if queues else []), f"busy {worker.running}/{worker.threads}",
-        *([] if worker.rss_mib is None else [f"{worker.rss_mib} MiB"]), *(word for word, true in marks.items() if true),
+        printable(worker.name),
+        *([queues] if queues else []),
+        f"busy {worker.running}/{worker.threads}",
+        *([] if worker.rss_mib is None else [f"{worker.rss_mib} MiB"]),
+        *(word for word, true in marks.items() if true),
         seen(worker),
-    ]  # fmt: skip
+    ]
 
 
 def _job(job: RunningJob, now_ms: float) -> str:

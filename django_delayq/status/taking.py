@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 _LARGEST: Final = 2**53
 
 
-def take(broker: Broker, *, horizon: Sequence[int] = (), by_shard: bool = False, recurring: bool = False,
-         outbox: bool = True) -> Snapshot:  # fmt: skip
+def take(
+    broker: Broker, *, horizon: Sequence[int] = (), by_shard: bool = False, recurring: bool = False, outbox: bool = True
+) -> Snapshot:
     """The status of a deployment.
 
     One round trip each for the registry, the workers, the figures, ``INFO``, all shards of all queues (on a cluster:
@@ -53,9 +54,15 @@ def queue_status(queue: Queue, counts: Counts) -> QueueStatus:
     """One queue with what the registry says of it."""
     orders = orders_of(queue.layout)
     return QueueStatus(
-        name=queue.name, kind=queue.kind, counts=counts, shards=queue.shards, epoch=int(queue.layout["epoch"]),
-        draining=len(queue.epochs) > 1, paused=orders["paused"], limits=orders["limits"],
-    )  # fmt: skip
+        name=queue.name,
+        kind=queue.kind,
+        counts=counts,
+        shards=queue.shards,
+        epoch=int(queue.layout["epoch"]),
+        draining=len(queue.epochs) > 1,
+        paused=orders["paused"],
+        limits=orders["limits"],
+    )
 
 
 def worker_status(said: Mapping[str, Any], now_ms: float) -> WorkerStatus:
@@ -84,9 +91,13 @@ def _jobs(said: object) -> Iterable[RunningJob]:
     for one in said if isinstance(said, list) else ():
         if isinstance(one, dict):
             yield RunningJob(
-                _whole(one.get("slot")) or 0, str(one.get("queue", "")), str(one.get("id", "")),
-                str(one.get("task", "")), _whole(one.get("started_ms")) or 0, _whole(one.get("ids")) or 1,
-            )  # fmt: skip
+                _whole(one.get("slot")) or 0,
+                str(one.get("queue", "")),
+                str(one.get("id", "")),
+                str(one.get("task", "")),
+                _whole(one.get("started_ms")) or 0,
+                _whole(one.get("ids")) or 1,
+            )
 
 
 def _whole(value: object) -> int | None:

@@ -31,12 +31,14 @@ def as_json(snapshot: Snapshot, change: Change | None = None) -> dict[str, Any]:
     told: dict[str, Any] = {
         "now": iso(snapshot.now_ms),
         "totals": totals,
-        "queues": [_queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING))
-                   for queue in snapshot.queues],
+        "queues": [
+            _queue(queue, snapshot.figures.lateness.get(queue.name, NOTHING), ran.get(queue.name, NOTHING))
+            for queue in snapshot.queues
+        ],
         "workers": [_worker(worker) for worker in snapshot.workers],
         "recurring": [_recurring(one) for one in snapshot.recurring],
         "redis": _redis(snapshot.redis),
-    }  # fmt: skip
+    }
     if snapshot.outbox is not None:
         told["outbox"] = snapshot.outbox
     if change is not None:
@@ -72,24 +74,36 @@ def _queue(queue: QueueStatus, lateness: Histogram, run: Histogram) -> dict[str,
     if len(counts.backlog) > 2:
         told["backlog"] = list(counts.backlog)
     if counts.shards:
-        told["by_shard"] = [{"shard": number, **{place: getattr(one, place) for place in _PLACES},
-                             "lag_seconds": round(one.lag_seconds, 3)} for number, one in counts.shards]  # fmt: skip
+        told["by_shard"] = [
+            {
+                "shard": number,
+                **{place: getattr(one, place) for place in _PLACES},
+                "lag_seconds": round(one.lag_seconds, 3),
+            }
+            for number, one in counts.shards
+        ]
     return told
 
 
 def lengths(histogram: Histogram) -> dict[str, Any]:
     """Number, mean and quantiles of some lengths of time, ms; None where there is none."""
     count = histogram.count
-    found = {"mean_ms": histogram.sum_ms / count if count else None, "p50_ms": histogram.quantile(0.5),
-             "p99_ms": histogram.quantile(0.99)}  # fmt: skip
+    found = {
+        "mean_ms": histogram.sum_ms / count if count else None,
+        "p50_ms": histogram.quantile(0.5),
+        "p99_ms": histogram.quantile(0.99),
+    }
     return {"count": count, **{name: None if value is None else round(value, 1) for name, value in found.items()}}
 
 
 def _rates(rates: Rates) -> dict[str, Any]:
     return {
-        "scheduled": round(rates.scheduled, 1), "done": round(rates.done, 1), "failing": round(rates.failing, 1),
-        "lateness": lengths(rates.lateness), "run": lengths(rates.run),
-    }  # fmt: skip
+        "scheduled": round(rates.scheduled, 1),
+        "done": round(rates.done, 1),
+        "failing": round(rates.failing, 1),
+        "lateness": lengths(rates.lateness),
+        "run": lengths(rates.run),
+    }
 
 
 def _worker(worker: WorkerStatus) -> dict[str, Any]:

@@ -30,10 +30,19 @@ class _Wish:
 class Expectation:
     """What a job should be like. Each keyword that is not None is one wish."""
 
-    def __init__(self, what: str, *, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
-                 id: str | int | None = None, queue: str | None = None, delay: timedelta | float | None = None,
-                 at: datetime | float | None = None, within: timedelta | float | None = None,
-                 **more: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        what: str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | int | None = None,
+        queue: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | float | None = None,
+        within: timedelta | float | None = None,
+        **more: Any,
+    ) -> None:
         self.what = what
         self._within = TOLERANCE if within is None else timedelta(milliseconds=ms_of_delta(within))
         self._wishes: list[_Wish] = []
@@ -52,23 +61,29 @@ class Expectation:
             self._wish_near("at", datetime_of(ms_of_moment(at)), lambda job: job.due)
         for name, value in more.items():
             if name not in _MORE:
-                raise TypeError(f"a scheduled job is not asserted by {name}=; use one of args, kwargs, id, queue, "
-                                f"delay, at, within, {', '.join(_MORE)}")  # fmt: skip
+                raise TypeError(
+                    f"a scheduled job is not asserted by {name}=; use one of args, kwargs, id, queue, "
+                    f"delay, at, within, {', '.join(_MORE)}"
+                )
             if name == "state":
                 check_state(value)
             self._wish_value(name, value, _stored if name == "payloads" else None)
 
     def _wish_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
-        self._wishes.append(_Wish(name, wanted, lambda job: _equal(getattr(job, name), wanted, stored),
-                                  lambda job: getattr(job, name)))  # fmt: skip
+        self._wishes.append(
+            _Wish(name, wanted, lambda job: _equal(getattr(job, name), wanted, stored), lambda job: getattr(job, name))
+        )
 
     def _wish_near(self, name: str, wanted: Any, has: Callable[[ScheduledJob], Any]) -> None:
         self._wishes.append(_Wish(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
 
     def misses(self, job: ScheduledJob) -> list[str]:
         """What a job has otherwise."""
-        return [f"{wish.name} is {_text(wish.has(job))}, not {_text(wish.wanted)}" for wish in self._wishes
-                if not wish.is_met(job)]  # fmt: skip
+        return [
+            f"{wish.name} is {_text(wish.has(job))}, not {_text(wish.wanted)}"
+            for wish in self._wishes
+            if not wish.is_met(job)
+        ]
 
     def __str__(self) -> str:
         wishes = ", ".join(f"{wish.name}={_text(wish.wanted)}" for wish in self._wishes)
@@ -78,8 +93,9 @@ class Expectation:
 _MORE: Final = ("payloads", "context", "priority", "state", "failures")
 
 
-def check_scheduled(expected: Expectation, of_task: Sequence[ScheduledJob], others: Sequence[ScheduledJob],
-                    count: int | None, hint: str) -> list[ScheduledJob]:  # fmt: skip
+def check_scheduled(
+    expected: Expectation, of_task: Sequence[ScheduledJob], others: Sequence[ScheduledJob], count: int | None, hint: str
+) -> list[ScheduledJob]:
     """The jobs that are as expected; ``hint`` ends the message.
 
     Raises:

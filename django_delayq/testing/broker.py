@@ -34,8 +34,10 @@ class NoConnection:
     @property
     def client(self) -> NoReturn:
         """There is none."""
-        raise DelayQError("the in-memory broker of django_delayq.testing has no Redis client; what sends commands of "
-                          "its own is tested against a real Redis")  # fmt: skip
+        raise DelayQError(
+            "the in-memory broker of django_delayq.testing has no Redis client; what sends commands of "
+            "its own is tested against a real Redis"
+        )
 
     def close(self) -> None:
         """Nothing to close."""
@@ -188,8 +190,10 @@ class MemoryBroker(DjangoBroker):
 
     def reshard(self, name: str, shards: int) -> Layout:
         """Not in memory."""
-        raise InvalidJob("the in-memory broker of django_delayq.testing does not change numbers of shards; "
-                         "test this against a real Redis")  # fmt: skip
+        raise InvalidJob(
+            "the in-memory broker of django_delayq.testing does not change numbers of shards; "
+            "test this against a real Redis"
+        )
 
     # -- workers, figures and server ---------------------------------------------------------------------------------
 

@@ -43,18 +43,29 @@ clock: Final = _ActiveClock()
 
 
 @_of(Fake.scheduled_jobs)
-def scheduled_jobs(task: Task | str | None = None, queue: str | None = None, id: str | int | None = None, *,
-                   state: str | None = None) -> list[ScheduledJob]:  # fmt: skip
+def scheduled_jobs(
+    task: Task | str | None = None, queue: str | None = None, id: str | int | None = None, *, state: str | None = None
+) -> list[ScheduledJob]:
     return active().scheduled_jobs(task, queue, id, state=state)
 
 
 @_of(Fake.assert_scheduled)
-def assert_scheduled(task: Task | str, *, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None,
-                     id: str | int | None = None, queue: str | None = None, delay: timedelta | float | None = None,
-                     at: datetime | float | None = None, within: timedelta | float | None = None,
-                     count: int | None = None, **more: Any) -> ScheduledJob | None:  # fmt: skip
-    return active().assert_scheduled(task, args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at,
-                                     within=within, count=count, **more)  # fmt: skip
+def assert_scheduled(
+    task: Task | str,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    id: str | int | None = None,
+    queue: str | None = None,
+    delay: timedelta | float | None = None,
+    at: datetime | float | None = None,
+    within: timedelta | float | None = None,
+    count: int | None = None,
+    **more: Any,
+) -> ScheduledJob | None:
+    return active().assert_scheduled(
+        task, args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at, within=within, count=count, **more
+    )
 
 
 @_of(Fake.refute_scheduled)

@@ -65,8 +65,14 @@ class Fake:
 
     # -- look --------------------------------------------------------------------------------------------------------
 
-    def scheduled_jobs(self, task: Task | str | None = None, queue: str | None = None, id: str | int | None = None,
-                       *, state: str | None = None) -> list[ScheduledJob]:  # fmt: skip
+    def scheduled_jobs(
+        self,
+        task: Task | str | None = None,
+        queue: str | None = None,
+        id: str | int | None = None,
+        *,
+        state: str | None = None,
+    ) -> list[ScheduledJob]:
         """The jobs that wait or run, by their due times; with ``state="morgue"`` those in the morgue.
 
         Args:
@@ -77,11 +83,20 @@ class Fake:
         """
         return jobs_of(self.broker, task, queue, id, state)
 
-    def assert_scheduled(self, task: Task | str, *, args: Sequence[Any] | None = None,
-                         kwargs: Mapping[str, Any] | None = None, id: str | int | None = None,
-                         queue: str | None = None, delay: timedelta | float | None = None,
-                         at: datetime | float | None = None, within: timedelta | float | None = None,
-                         count: int | None = None, **more: Any) -> ScheduledJob | None:  # fmt: skip
+    def assert_scheduled(
+        self,
+        task: Task | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | int | None = None,
+        queue: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | float | None = None,
+        within: timedelta | float | None = None,
+        count: int | None = None,
+        **more: Any,
+    ) -> ScheduledJob | None:
         """Fail unless a job is scheduled that is like this; what is None may be anything.
 
         Args:
@@ -97,8 +112,9 @@ class Fake:
         Returns:
             The job that is due first; None with ``count=0``.
         """
-        expected = Expectation(_name(task), args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at,
-                               within=within, **more)  # fmt: skip
+        expected = Expectation(
+            _name(task), args=args, kwargs=kwargs, id=id, queue=queue, delay=delay, at=at, within=within, **more
+        )
         hint = hint_of_commit([late for late in late_verbs() if late not in self._earlier])
         found = check_scheduled(expected, self._of(task, more), self.scheduled_jobs(), count, hint)
         return found[0] if found else None
@@ -133,8 +149,9 @@ class Fake:
         """
         return self._runner.run_due(self._until_ms(until), max_jobs=max_jobs, raise_errors=raise_errors)
 
-    async def arun_due(self, until: Until = None, *, max_jobs: int | None = None,
-                       raise_errors: bool = True) -> RunReport:  # fmt: skip
+    async def arun_due(
+        self, until: Until = None, *, max_jobs: int | None = None, raise_errors: bool = True
+    ) -> RunReport:
         """:meth:`run_due` for coroutines, in the thread of their database code."""
         return await sync_to_async(self.run_due)(until, max_jobs=max_jobs, raise_errors=raise_errors)
 
@@ -149,8 +166,10 @@ class Fake:
             return
         depth = getattr(self._depth, "n", 0)
         if depth >= DEPTH:
-            raise RuntimeError(f"immediate(): {DEPTH} jobs run inside one another; does a task schedule itself? "
-                               "Use fake_queue() and run_due()")  # fmt: skip
+            raise RuntimeError(
+                f"immediate(): {DEPTH} jobs run inside one another; does a task schedule itself? "
+                "Use fake_queue() and run_due()"
+            )
         self._depth.n = depth + 1
         try:
             for ident in idents:
@@ -216,8 +235,9 @@ def active() -> Fake:
         RuntimeError: there is none.
     """
     if not _active:
-        raise RuntimeError("no in-memory queue is active: use `with fake_queue():`, DelayQTestCase or the pytest "
-                           "fixture delayq_fake")  # fmt: skip
+        raise RuntimeError(
+            "no in-memory queue is active: use `with fake_queue():`, DelayQTestCase or the pytest fixture delayq_fake"
+        )
     return _active[-1]
 
 
@@ -243,8 +263,9 @@ class fake_queue:
         _active.append(fake)
         return fake
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         fake, before, known = self._stack.pop()
         _active.remove(fake)
         connections.stand_in(before)
@@ -291,8 +312,9 @@ class immediate(fake_queue):
         fake.broker.on_scheduled = fake.run_at_once
         return fake
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         fake, before, own = self._blocks.pop()
         fake.broker.on_scheduled = before
         books.settle(fake.broker)

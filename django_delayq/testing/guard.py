@@ -25,8 +25,12 @@ class Guard:
 
     def enter(self) -> None:
         """Before the handler."""
-        self._seen.append({connection.alias: (len(connection.atomic_blocks), len(connection.run_on_commit))
-                           for connection in connections.all(initialized_only=True)})  # fmt: skip
+        self._seen.append(
+            {
+                connection.alias: (len(connection.atomic_blocks), len(connection.run_on_commit))
+                for connection in connections.all(initialized_only=True)
+            }
+        )
 
     def leave(self) -> None:
         """After the handler, whatever it did.

@@ -26,8 +26,9 @@ def entries(shard: Shard, name: str) -> list[Entry]:
         found = [(live.failures, ident.encode()) for ident, live in shard.lives.items() if live.failures]
     else:
         by_id = name == "morgue_id"
-        found = [(0 if by_id else grave.buried, ident.encode() + b"\0" + key)
-                 for (ident, key), grave in shard.graves.items()]  # fmt: skip
+        found = [
+            (0 if by_id else grave.buried, ident.encode() + b"\0" + key) for (ident, key), grave in shard.graves.items()
+        ]
     return sorted(found)
 
 

@@ -39,8 +39,9 @@ class MemoryInspector(Inspector):
         with self._broker.reached():
             return [stats(self._broker.store(queue.name, number), *offsets) for queue, number, offsets in calls]
 
-    def _entries(self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool,
-                 wanted: Range) -> list[Entry]:  # fmt: skip
+    def _entries(
+        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, wanted: Range
+    ) -> list[Entry]:
         text, member = (after.text, after.member) if after else ("", b"")
         found: list[Entry] = []
         with self._broker.reached():
@@ -48,23 +49,29 @@ class MemoryInspector(Inspector):
                 shard = self._broker.store(queue.name, number)
                 for name in names:
                     some = indexes.page(shard, name, backwards=reverse, limit=None, score=text, member=member)
-                    found += [Entry(score, key, number, indexes.text_of(name, score)) for score, key in some
-                              if wanted.holds(indexes.value_of(name, score, key))]  # fmt: skip
+                    found += [
+                        Entry(score, key, number, indexes.text_of(name, score))
+                        for score, key in some
+                        if wanted.holds(indexes.value_of(name, score, key))
+                    ]
         return (heapq.nlargest if reverse else heapq.nsmallest)(limit, found)
 
-    def _first_replies(self, queue: Queue, place: str, members: dict[int, list[bytes]],
-                       most: int | None) -> dict[int, bytes]:  # fmt: skip
+    def _first_replies(
+        self, queue: Queue, place: str, members: dict[int, list[bytes]], most: int | None
+    ) -> dict[int, bytes]:
         return {}
 
-    def _live(self, queue: Queue, number: int, idents: Sequence[str], most: int | None,
-              reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
+    def _live(
+        self, queue: Queue, number: int, idents: Sequence[str], most: int | None, reply: bytes | None = None
+    ) -> Iterator[JobView]:
         with self._broker.reached():
             shard = self._broker.store(queue.name, number)
             found = [cut(view(shard, ident, shard.lives[ident]), most) for ident in idents if ident in shard.lives]
         yield from found
 
-    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes], most: int | None,
-                reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
+    def _buried(
+        self, queue: Queue, number: int, graves: Sequence[bytes], most: int | None, reply: bytes | None = None
+    ) -> Iterator[JobView]:
         with self._broker.reached():
             shard = self._broker.store(queue.name, number)
             names = [(name[:-17].decode(), name[-16:]) for name in graves]
@@ -101,11 +108,21 @@ def stats(shard: Shard, *offsets: int) -> list[Any]:
     head = shard.head(range(PRIORITIES))
     deadline = min((live.lease.deadline_ms for live in lives if live.lease), default=-1)
     answer: list[Any] = [
-        shard.now_ms, ready, len(waiting) - ready, len(lives) - len(waiting), sum(1 for live in lives if live.gate),
-        sum(1 for live in lives if live.failures), len(shard.graves), -1 if head is None else head // 1000, deadline,
-        shard.hold_ms, len(shard.settled), len(shard.waiting(PRIORITIES)), len(shard.begun),
+        shard.now_ms,
+        ready,
+        len(waiting) - ready,
+        len(lives) - len(waiting),
+        sum(1 for live in lives if live.gate),
+        sum(1 for live in lives if live.failures),
+        len(shard.graves),
+        -1 if head is None else head // 1000,
+        deadline,
+        shard.hold_ms,
+        len(shard.settled),
+        len(shard.waiting(PRIORITIES)),
+        len(shard.begun),
         [sum(1 for due in waiting if due <= shard.now_ms + offset) for offset in offsets],
-    ]  # fmt: skip
+    ]
     for name, number in shard.counters.items():
         answer += [name.encode(), number]
     return answer
@@ -118,10 +135,27 @@ def view(shard: Shard, ident: str, live: Live) -> JobView:
     gated = None
     if live.gate:
         c = live.gate.content
-        gated = Job(shard.queue, shard.number, ident, c.task, c.key, c.args, c.options, c.priority, live.gate.due.ms,
-                    merged=c.merged)  # fmt: skip
-    return JobView(job, seen, job.due_ms, gated.due_ms if gated else None, len(live.waiting) + len(live.running),
-                   job.deadline_ms or None, gated=gated)  # fmt: skip
+        gated = Job(
+            shard.queue,
+            shard.number,
+            ident,
+            c.task,
+            c.key,
+            c.args,
+            c.options,
+            c.priority,
+            live.gate.due.ms,
+            merged=c.merged,
+        )
+    return JobView(
+        job,
+        seen,
+        job.due_ms,
+        gated.due_ms if gated else None,
+        len(live.waiting) + len(live.running),
+        job.deadline_ms or None,
+        gated=gated,
+    )
 
 
 def cut(view: JobView, most: int | None) -> JobView:
@@ -143,9 +177,33 @@ def cut(view: JobView, most: int | None) -> JobView:
 def buried(shard: Shard, ident: str, grave: Grave) -> JobView:
     """A record of the morgue."""
     c = grave.content
-    job = Job(shard.queue, shard.number, ident, c.task, c.key, c.args, c.options, c.priority, grave.due_ms,
-              failures=grave.failures, reserves=grave.reserves, crashes=grave.crashes, error=grave.error,
-              merged=c.merged)  # fmt: skip
+    job = Job(
+        shard.queue,
+        shard.number,
+        ident,
+        c.task,
+        c.key,
+        c.args,
+        c.options,
+        c.priority,
+        grave.due_ms,
+        failures=grave.failures,
+        reserves=grave.reserves,
+        crashes=grave.crashes,
+        error=grave.error,
+        merged=c.merged,
+    )
     payloads = tuple(item.payload for item in grave.items)
-    return JobView(job, "morgue", grave.due_ms, None, len(payloads), None, ms_of(grave.buried), grave.outcome,
-                   grave.reason, grave.error_class, payloads)  # fmt: skip
+    return JobView(
+        job,
+        "morgue",
+        grave.due_ms,
+        None,
+        len(payloads),
+        None,
+        ms_of(grave.buried),
+        grave.outcome,
+        grave.reason,
+        grave.error_class,
+        payloads,
+    )

@@ -62,8 +62,9 @@ class ScheduledJob:
         return f"{self.task}({', '.join(given)}) id={self.id} queue={self.queue} delay={self.delay} {self.state}{more}"
 
 
-def jobs_of(broker: MemoryBroker, task: Task | str | None, queue: str | None, id: str | int | None,
-            state: str | None) -> list[ScheduledJob]:  # fmt: skip
+def jobs_of(
+    broker: MemoryBroker, task: Task | str | None, queue: str | None, id: str | int | None, state: str | None
+) -> list[ScheduledJob]:
     """The jobs that are meant, by their due times; without ``state`` all but those in the morgue.
 
     Raises:
@@ -74,10 +75,13 @@ def jobs_of(broker: MemoryBroker, task: Task | str | None, queue: str | None, id
     with broker.turn:
         found = [entry for shard in broker.stores() for entry in _entries(shard, graves=state == "morgue")]
     return [
-        job for _, job in sorted(found, key=lambda entry: entry[0])
-        if (names is None or job.task in names) and queue in (None, job.queue)
-        and (id is None or job.id == str(id)) and state in (None, job.state)
-    ]  # fmt: skip
+        job
+        for _, job in sorted(found, key=lambda entry: entry[0])
+        if (names is None or job.task in names)
+        and queue in (None, job.queue)
+        and (id is None or job.id == str(id))
+        and state in (None, job.state)
+    ]
 
 
 def check_state(state: object) -> None:
@@ -116,25 +120,56 @@ def _live(shard: Shard, ident: str, live: Live) -> ScheduledJob:
 
 def _buried(shard: Shard, ident: str, grave: Grave) -> ScheduledJob:
     due = Due(grave.buried, ms_of(grave.buried))
-    return _job(shard, ident, grave.content, due, list(grave.items), "morgue", grave.failures, grave.error,
-                grave.reason)  # fmt: skip
+    return _job(
+        shard, ident, grave.content, due, list(grave.items), "morgue", grave.failures, grave.error, grave.reason
+    )
 
 
-def _job(shard: Shard, ident: str, content: Content, due: Due, items: list[Item], state: str, failures: int = 0,
-         error: bytes = b"", reason: str = "") -> ScheduledJob:  # fmt: skip
+def _job(
+    shard: Shard,
+    ident: str,
+    content: Content,
+    due: Due,
+    items: list[Item],
+    state: str,
+    failures: int = 0,
+    error: bytes = b"",
+    reason: str = "",
+) -> ScheduledJob:
     from ..core.operations.views import JobView
 
-    job = Job(shard.queue, shard.number, ident, content.task, content.key, content.args, content.options,
-              content.priority, due.ms, error=error)  # fmt: skip
+    job = Job(
+        shard.queue,
+        shard.number,
+        ident,
+        content.task,
+        content.key,
+        content.args,
+        content.options,
+        content.priority,
+        due.ms,
+        error=error,
+    )
     try:
         args, kwargs = decode_args(content.args) if not content.merged else ([], {})
     except Undecodable:
         args, kwargs = [content.args], {}  # the raw bytes of a pull queue
     return ScheduledJob(
-        content.task, args, kwargs, [decode(item.payload.data) for item in items], ident, shard.queue,
-        datetime_of(due.ms), timedelta(milliseconds=due.ms - due.asked_ms), content.priority, dict(job.context), state,
-        failures, JobView(job, state, due.ms).error, reason,
-    )  # fmt: skip
+        content.task,
+        args,
+        kwargs,
+        [decode(item.payload.data) for item in items],
+        ident,
+        shard.queue,
+        datetime_of(due.ms),
+        timedelta(milliseconds=due.ms - due.asked_ms),
+        content.priority,
+        dict(job.context),
+        state,
+        failures,
+        JobView(job, state, due.ms).error,
+        reason,
+    )
 
 
 # -- verbs that wait -------------------------------------------------------------------------------------------------
@@ -156,5 +191,7 @@ def hint_of_commit(waiting: Sequence[Late]) -> str:
     names = ", ".join(f"{what.verb} {what.task.name if what.task else ''} {what.id}".strip() for what in verbs[:5])
     more = " …" if len(verbs) > 5 else ""
     count = "1 job waits" if len(verbs) == 1 else f"{len(verbs)} jobs wait"
-    return (f"{count} for the commit ({names}{more}); wrap the call in captureOnCommitCallbacks(execute=True), or in "
-            "pytest-django's django_capture_on_commit_callbacks(execute=True)")  # fmt: skip
+    return (
+        f"{count} for the commit ({names}{more}); wrap the call in captureOnCommitCallbacks(execute=True), or in "
+        "pytest-django's django_capture_on_commit_callbacks(execute=True)"
+    )

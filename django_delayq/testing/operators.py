@@ -143,8 +143,22 @@ def _kill(shard: Shard, ident: str, live: Live) -> None:
         piece = items[start : start + TAKE_MOST]
         if start:
             content = replace(content, key=piece[0].payload.key)
-        shard.dig(ident, Grave(content, live.due.ms, shard.place(shard.now_ms), live.failures, live.reserves,
-                               live.crashes, "killed", "killed", "", live.error, piece))  # fmt: skip
+        shard.dig(
+            ident,
+            Grave(
+                content,
+                live.due.ms,
+                shard.place(shard.now_ms),
+                live.failures,
+                live.reserves,
+                live.crashes,
+                "killed",
+                "killed",
+                "",
+                live.error,
+                piece,
+            ),
+        )
 
 
 def run_all_now(shard: Shard, class_: int) -> int:

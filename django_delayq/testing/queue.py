@@ -67,8 +67,9 @@ class MemoryQueue(core.Queue):
         with self.broker.reached():
             if new.due_ms is not None:
                 self.broker.clock.catch_up()
-            outcome = intake.schedule(self.store(self.shard_of(new.id)), new, tick_ms=int(tick) if tick else None,
-                                      not_after_ms=not_after_ms)  # fmt: skip
+            outcome = intake.schedule(
+                self.store(self.shard_of(new.id)), new, tick_ms=int(tick) if tick else None, not_after_ms=not_after_ms
+            )
             self.broker.wake(self.name, self.shard_of(new.id))
             return outcome
 
@@ -95,16 +96,26 @@ class MemoryQueue(core.Queue):
 
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
-    def reserve(self, number: int, limit: int, *, worker: str, request: bytes | None = None, ttr_ms: int | None = None,
-                started: bool = False, which: Which = "all") -> Batch:  # fmt: skip
+    def reserve(
+        self,
+        number: int,
+        limit: int,
+        *,
+        worker: str,
+        request: bytes | None = None,
+        ttr_ms: int | None = None,
+        started: bool = False,
+        which: Which = "all",
+    ) -> Batch:
         """See :meth:`Shards.reserve`."""
         with self.broker.reached():
             shard = self.store(number)
             jobs = shard.reserve(min(limit, CHUNK), worker, ttr_ms, started=started, which=which)
             return self._handed(shard, worker, jobs, which)
 
-    def reserve_id(self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False,
-                   early: bool = False) -> Batch:  # fmt: skip
+    def reserve_id(
+        self, ident: str, *, worker: str, ttr_ms: int | None = None, started: bool = False, early: bool = False
+    ) -> Batch:
         """See :meth:`Queue.reserve_id`."""
         with self.broker.reached():
             shard = self.store(self.shard_of(ident))
@@ -120,11 +131,25 @@ class MemoryQueue(core.Queue):
         due = None if paused else shard.next_due_ms(which)
         quarantined = shard.next_due_ms("quarantined") if others and not paused else None
         gone = {job.id for job in late}
-        return Batch([job for job in jobs if job.id not in gone], [], None if due is None else max(0.0, due - now_ms),
-                     now_ms, len(late), None if quarantined is None else quarantined - now_ms)  # fmt: skip
+        return Batch(
+            [job for job in jobs if job.id not in gone],
+            [],
+            None if due is None else max(0.0, due - now_ms),
+            now_ms,
+            len(late),
+            None if quarantined is None else quarantined - now_ms,
+        )
 
-    def settle_reserve(self, number: int, settlements: Sequence[Settlement], limit: int, *, worker: str,
-                       request: bytes | None = None, which: Which = "all") -> tuple[list[bool], Batch]:  # fmt: skip
+    def settle_reserve(
+        self,
+        number: int,
+        settlements: Sequence[Settlement],
+        limit: int,
+        *,
+        worker: str,
+        request: bytes | None = None,
+        which: Which = "all",
+    ) -> tuple[list[bool], Batch]:
         """See :meth:`Shards.settle_reserve`."""
         return self.settle(settlements), self.reserve(number, limit, worker=worker, which=which)
 
@@ -133,12 +158,15 @@ class MemoryQueue(core.Queue):
         with self.broker.reached():
             return [settling.settle(self.store(one.job.shard), one) for one in settlements]
 
-    def touch(self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *,
-              ttr_ms: int | None = None) -> list[str]:  # fmt: skip
+    def touch(
+        self, jobs: Sequence[Job], started: Container[tuple[str, int]] = (), *, ttr_ms: int | None = None
+    ) -> list[str]:
         """See :meth:`Shards.touch`."""
         with self.broker.reached():
-            return [settling.touch(self.store(job.shard), job, started=(job.id, job.token) in started, ttr_ms=ttr_ms)
-                    for job in jobs]  # fmt: skip
+            return [
+                settling.touch(self.store(job.shard), job, started=(job.id, job.token) in started, ttr_ms=ttr_ms)
+                for job in jobs
+            ]
 
     def leases(self, number: int) -> list[Job]:
         """See :meth:`Shards.leases`."""
@@ -161,13 +189,28 @@ class MemoryQueue(core.Queue):
             failed = [live.failed_at // 1000 for live in shard.lives.values() if live.failures]
             morgue = [grave.buried // 1000 for grave in shard.graves.values()]
             due = None if shard.rules.flags & PAUSED_OUT else shard.next_due_ms("others")
-            return Tick(shard.now_us / 1000, due, deadline,
-                        deadline is not None and deadline <= shard.now_ms, shard.hold_ms > shard.now_ms,
-                        born=shard.born, settled=len(shard.settled), failed=(len(failed), max(failed, default=0)),
-                        morgue=(len(morgue), max(morgue, default=0)))  # fmt: skip
+            return Tick(
+                shard.now_us / 1000,
+                due,
+                deadline,
+                deadline is not None and deadline <= shard.now_ms,
+                shard.hold_ms > shard.now_ms,
+                born=shard.born,
+                settled=len(shard.settled),
+                failed=(len(failed), max(failed, default=0)),
+                morgue=(len(morgue), max(morgue, default=0)),
+            )
 
-    def rule(self, number: int, *, clear: int = 0, put: int = 0, max_length: int | None = None,
-             morgue_max: int | None = None, morgue_ttl_ms: int | None = None) -> int:  # fmt: skip
+    def rule(
+        self,
+        number: int,
+        *,
+        clear: int = 0,
+        put: int = 0,
+        max_length: int | None = None,
+        morgue_max: int | None = None,
+        morgue_ttl_ms: int | None = None,
+    ) -> int:
         """See :meth:`Shards.rule`."""
         with self.broker.reached():
             shard = self.store(number)
@@ -242,7 +285,9 @@ class MemoryQueue(core.Queue):
         """The scripts that whoever works on many jobs at once calls by their names."""
         act: Callable[..., Any] | None = CALLS.get(script)
         if act is None:
-            raise InvalidJob(f"the in-memory broker of django_delayq.testing has no script {script!r}; "
-                             "test this against a real Redis")  # fmt: skip
+            raise InvalidJob(
+                f"the in-memory broker of django_delayq.testing has no script {script!r}; "
+                "test this against a real Redis"
+            )
         with self.broker.reached():
             return act(self.store(number), *args)

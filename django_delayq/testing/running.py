@@ -178,8 +178,11 @@ class Runner:
 
     def _served(self) -> list[Shard]:
         kinds = {queue.name: queue.kind for queue in self._broker.queues()}
-        return [shard for shard in self._broker.stores()
-                if kinds.get(shard.queue) == "python" and not shard.rules.flags & PAUSED_OUT]  # fmt: skip
+        return [
+            shard
+            for shard in self._broker.stores()
+            if kinds.get(shard.queue) == "python" and not shard.rules.flags & PAUSED_OUT
+        ]
 
     def _next(self, now_ms: int) -> Shard | None:
         """The shard with the job whose turn it is: the most urgent class, then the earliest."""
@@ -214,8 +217,11 @@ class Runner:
 
     def _run_first(self, shard: Shard, report: RunReport, raise_errors: bool, room: int | None) -> None:
         queue = self._queue(shard)
-        peeked = next(shard.lives[first[1]] for class_ in range(CLASSES) if (first := shard.first(class_))
-                      and ms_of(first[0]) <= shard.now_ms)  # fmt: skip
+        peeked = next(
+            shard.lives[first[1]]
+            for class_ in range(CLASSES)
+            if (first := shard.first(class_)) and ms_of(first[0]) <= shard.now_ms
+        )
         job = shard.job("", peeked)
         limit = self._batcher.size_of(job)
         batch = queue.reserve(shard.number, limit if room is None else min(limit, room), worker=HOLDER)
@@ -228,8 +234,7 @@ class Runner:
         batch = queue.reserve_id(ident, worker=HOLDER, early=True)
         self._run(queue, queue.shard_of(ident), batch.jobs, RunReport(), True)
 
-    def _run(self, queue: MemoryQueue, number: int, jobs: Sequence[Job], report: RunReport,
-             raise_errors: bool) -> None:  # fmt: skip
+    def _run(self, queue: MemoryQueue, number: int, jobs: Sequence[Job], report: RunReport, raise_errors: bool) -> None:
         now, clock = time.monotonic(), self._broker.clock
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
@@ -255,16 +260,29 @@ class Runner:
             job = part.job
             outcome = settlement.outcome if good else "lost"
             again = settlement.delay_ms if settlement.verb in ("fail", "release") and good else None
-            report.runs.append(Ran(
-                job.task, job.id, job.queue, job.failures + 1, outcome, datetime_of(job.due_ms),
-                self._broker.clock.now, part.error, None if again is None else timedelta(milliseconds=again),
-            ))  # fmt: skip
+            report.runs.append(
+                Ran(
+                    job.task,
+                    job.id,
+                    job.queue,
+                    job.failures + 1,
+                    outcome,
+                    datetime_of(job.due_ms),
+                    self._broker.clock.now,
+                    part.error,
+                    None if again is None else timedelta(milliseconds=again),
+                )
+            )
 
     @staticmethod
     def _give_back(queue: MemoryQueue, runs: Sequence[Run]) -> None:
         for run in runs:
-            queue.settle([decision.give_back(part.job, decision.policy_of(registry.get(part.job.task), part.job))
-                          for part in run.parts])  # fmt: skip
+            queue.settle(
+                [
+                    decision.give_back(part.job, decision.policy_of(registry.get(part.job.task), part.job))
+                    for part in run.parts
+                ]
+            )
 
     def _queue(self, shard: Shard) -> MemoryQueue:
         queue: MemoryQueue = self._broker.queue(shard.queue)  # type: ignore[assignment]
@@ -310,5 +328,7 @@ def refuse_event_loop() -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("jobs are not run inside of a coroutine: use `await arun_due()`; around schedule() with "
-                       "immediate() use aschedule()")  # fmt: skip
+    raise RuntimeError(
+        "jobs are not run inside of a coroutine: use `await arun_due()`; around schedule() with "
+        "immediate() use aschedule()"
+    )

@@ -124,8 +124,22 @@ def _bury(shard: Shard, s: Settlement, live: Live) -> None:
         items = items[:1]
         content = replace(content, key=items[0].payload.key)
         del live.running[items[0].payload.data]
-    shard.dig(s.job.id, Grave(content, live.due.ms, shard.place(shard.now_ms), live.failures, live.reserves,
-                              live.crashes, s.outcome, s.reason, s.error_class, s.error, items))  # fmt: skip
+    shard.dig(
+        s.job.id,
+        Grave(
+            content,
+            live.due.ms,
+            shard.place(shard.now_ms),
+            live.failures,
+            live.reserves,
+            live.crashes,
+            s.outcome,
+            s.reason,
+            s.error_class,
+            s.error,
+            items,
+        ),
+    )
     if oldest and (live.running or (live.left and live.waiting)):
         _unite(s, live)
         _put_rest(shard, s.job.id, live)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 #: the classes of the jobs that a reserve hands out
 SERVED: Final[dict[Which, Sequence[int]]] = {
-    "all": range(CLASSES), "others": range(PRIORITIES), "quarantined": (PRIORITIES,),
-}  # fmt: skip
+    "all": range(CLASSES),
+    "others": range(PRIORITIES),
+    "quarantined": (PRIORITIES,),
+}
 
 GraveName = tuple[str, bytes]
 
@@ -104,8 +106,7 @@ class Shard:
         while heap:
             place, ident = heap[0]
             live = self.lives.get(ident)
-            if (live is not None and live.lease is None and live.due.place == place
-                    and live.waits_in == class_):  # fmt: skip
+            if live is not None and live.lease is None and live.due.place == place and live.waits_in == class_:
                 return heap[0]
             heapq.heappop(heap)  # what was pushed before something changed
         return None
@@ -122,13 +123,17 @@ class Shard:
 
     def waiting(self, class_: int | None = None) -> list[tuple[int, str]]:
         """Places and ids of waiting jobs, in order; of one class, or of all."""
-        return sorted((live.due.place, ident) for ident, live in self.lives.items()
-                      if live.lease is None and class_ in (None, live.waits_in))  # fmt: skip
+        return sorted(
+            (live.due.place, ident)
+            for ident, live in self.lives.items()
+            if live.lease is None and class_ in (None, live.waits_in)
+        )
 
     # -- reserve -----------------------------------------------------------------------------------------------------
 
-    def reserve(self, limit: int, worker: str, ttr_ms: int | None = None, *, started: bool = False,
-                which: Which = "all") -> list[Job]:  # fmt: skip
+    def reserve(
+        self, limit: int, worker: str, ttr_ms: int | None = None, *, started: bool = False, which: Which = "all"
+    ) -> list[Job]:
         """The due jobs that are handed out now, the most urgent class first."""
         if self.rules.flags & PAUSED_OUT or limit <= 0 or (self.next_due_ms(which) or PER_MS**3) > self.now_ms:
             return []
@@ -143,8 +148,9 @@ class Shard:
         self.count("reserved", len(jobs))
         return jobs
 
-    def reserve_one(self, ident: str, worker: str, ttr_ms: int | None = None, *, started: bool = False,
-                    early: bool = False) -> list[Job]:  # fmt: skip
+    def reserve_one(
+        self, ident: str, worker: str, ttr_ms: int | None = None, *, started: bool = False, early: bool = False
+    ) -> list[Job]:
         """The job of an id, if it waits here and is due (or wanted early)."""
         live = self.lives.get(ident)
         if live is None or live.lease is not None or self.rules.flags & PAUSED_OUT:
@@ -169,8 +175,9 @@ class Shard:
                     break
         return order
 
-    def _hand_out(self, ident: str, token: int, worker: str, ttr_ms: int | None, started: bool,
-                  room: int) -> tuple[Job, int]:  # fmt: skip
+    def _hand_out(
+        self, ident: str, token: int, worker: str, ttr_ms: int | None, started: bool, room: int
+    ) -> tuple[Job, int]:
         live, size = self.lives[ident], 0
         self.held.add(ident)
         live.lease = Lease(token, worker, self.now_ms + (self.lease_ms if ttr_ms is None else ttr_ms))
@@ -191,10 +198,30 @@ class Shard:
     def job(self, ident: str, live: Live) -> Job:
         """A live job as its holder sees it, but for its payloads."""
         c, lease = live.content, live.lease
-        job = Job(self.queue, self.number, ident, c.task, c.key, c.args, c.options, c.priority, live.due.ms,
-                  lease.token if lease else 0, live.failures, live.reserves, live.crashes, live.flags,
-                  ms_of(live.failed_at), lease.deadline_ms if lease else 0, lease.worker if lease else "",
-                  live.error, (), c.merged, live.own_crashes, live.quarantined)  # fmt: skip
+        job = Job(
+            self.queue,
+            self.number,
+            ident,
+            c.task,
+            c.key,
+            c.args,
+            c.options,
+            c.priority,
+            live.due.ms,
+            lease.token if lease else 0,
+            live.failures,
+            live.reserves,
+            live.crashes,
+            live.flags,
+            ms_of(live.failed_at),
+            lease.deadline_ms if lease else 0,
+            lease.worker if lease else "",
+            live.error,
+            (),
+            c.merged,
+            live.own_crashes,
+            live.quarantined,
+        )
         if live.postponed is not None:
             job.postponed_for, job.postponed_at_ms = live.postponed.reason, live.postponed.since_ms
         return job

@@ -114,8 +114,17 @@ class Board:
         job, shared, start = run.job, self._map, self._starts[run.slot]
         queue, job_id = job.queue.encode(), job.id.encode()
         shared[start] = IDLE
-        _RECORD.pack_into(shared, start + 1, len(queue), len(job_id), len(parts) - 1 if parts else 0, job.shard,
-                          job.token, run.started, NEVER)  # fmt: skip
+        _RECORD.pack_into(
+            shared,
+            start + 1,
+            len(queue),
+            len(job_id),
+            len(parts) - 1 if parts else 0,
+            job.shard,
+            job.token,
+            run.started,
+            NEVER,
+        )
         if parts:
             digests = b"".join([digest_of(part.job.id) for part in parts[1:]])
             shared[start + _OTHERS_AT : start + _OTHERS_AT + len(digests)] = digests

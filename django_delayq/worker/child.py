@@ -46,8 +46,14 @@ class Birth:
 
     def environment(self) -> dict[str, str]:
         """The supervisor's environment with this in it."""
-        told = {"name": self.name, "index": self.index, "board": self.board_fd, "slots": self.slots,
-                "parent": self.parent, "quarantine": self.quarantine}  # fmt: skip
+        told = {
+            "name": self.name,
+            "index": self.index,
+            "board": self.board_fd,
+            "slots": self.slots,
+            "parent": self.parent,
+            "quarantine": self.quarantine,
+        }
         return {**os.environ, VARIABLE: json.dumps(told)}
 
 

@@ -60,10 +60,22 @@ class Consumer:
         board: where the supervisor of those is told that jobs wait for it, and calls one that is idle.
     """
 
-    def __init__(self, config: WorkerConfig, name: str, horizon: Horizon, slots: Slots, weather: Weather,
-                 waker: WakeThread | None, lease: float, registry: Registry, changes: Changes | None = None,
-                 fitness: Fitness | None = None, tally: Tally | None = None, which: Which = "all",
-                 board: Board | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        config: WorkerConfig,
+        name: str,
+        horizon: Horizon,
+        slots: Slots,
+        weather: Weather,
+        waker: WakeThread | None,
+        lease: float,
+        registry: Registry,
+        changes: Changes | None = None,
+        fitness: Fitness | None = None,
+        tally: Tally | None = None,
+        which: Which = "all",
+        board: Board | None = None,
+    ) -> None:
         #: the loop is over
         self.finished = threading.Event()
         #: ``max_jobs`` were taken
@@ -223,8 +235,9 @@ class Consumer:
 
         def call() -> tuple[list[bool], Batch]:
             if acks:
-                return queue.settle_reserve(shard, settlements_of(acks), limit, worker=worker, request=request,
-                                            which=which)  # fmt: skip
+                return queue.settle_reserve(
+                    shard, settlements_of(acks), limit, worker=worker, request=request, which=which
+                )
             return [], queue.reserve(shard, limit, worker=worker, request=request, which=which)
 
         answer = self._settler.patiently(call, acks)

@@ -93,9 +93,17 @@ def _overrides(job: Job) -> dict[str, Any]:
 # --- the handler raised
 
 
-def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_ms: int, *, timed_out: bool = False,
-           record: Callable[[BaseException], bytes] = error_record,
-           retry_delay: Callable[[BaseException, int], float | None] | None = None) -> Settlement:  # fmt: skip
+def raised(
+    job: Job,
+    policy: Policy,
+    error: BaseException,
+    started_ms: int,
+    run_ms: int,
+    *,
+    timed_out: bool = False,
+    record: Callable[[BaseException], bytes] = error_record,
+    retry_delay: Callable[[BaseException, int], float | None] | None = None,
+) -> Settlement:
     """The handler raised ``error``: one of the verdicts, or a failure.
 
     Args:
@@ -108,21 +116,44 @@ def raised(job: Job, policy: Policy, error: BaseException, started_ms: int, run_
         if error.delay is not None and (delay := asked_delay(job, error.delay)) is None:
             delay = _UNUSABLE_DELAY  # at its old place it would run without a pause
         # The run came to its own end, as one that failed does: it is no suspect any more.
-        return give_back(job, policy, delay_ms=None if delay is None else _ms(delay), reason=_reason(error),
-                         quarantine=False, priority=asked_priority(job, error.priority), began=True)  # fmt: skip
+        return give_back(
+            job,
+            policy,
+            delay_ms=None if delay is None else _ms(delay),
+            reason=_reason(error),
+            quarantine=False,
+            priority=asked_priority(job, error.priority),
+            began=True,
+        )
     if isinstance(error, Bury):
-        return bury(job, started_ms, run_ms, reason=_reason(error) or "buried", error_class=class_of(error),
-                    error=record(error))  # fmt: skip
+        return bury(
+            job, started_ms, run_ms, reason=_reason(error) or "buried", error_class=class_of(error), error=record(error)
+        )
     own_delay = asked_delay(job, error.delay) if isinstance(error, Retry) and error.delay is not None else None
     kind = JobTimeout if timed_out else type(error)
     rule = policy.retry_in if isinstance(error, Retry) else _rule(policy, kind)
     if isinstance(rule, str):
-        return bury(job, started_ms, run_ms, reason=f"{rule}: {name_of(kind)}"[:_REASON_CHARS],
-                    error_class=class_of(error), error=record(error))  # fmt: skip
+        return bury(
+            job,
+            started_ms,
+            run_ms,
+            reason=f"{rule}: {name_of(kind)}"[:_REASON_CHARS],
+            error_class=class_of(error),
+            error=record(error),
+        )
     if own_delay is None and retry_delay is not None and rule is policy.retry_in:
         own_delay = retry_delay(error, job.failures)
-    return _failed(job, policy, started_ms, run_ms, "timeout" if issubclass(kind, JobTimeout) else "failed",
-                   class_of(error), record(error), own_delay, rule)  # fmt: skip
+    return _failed(
+        job,
+        policy,
+        started_ms,
+        run_ms,
+        "timeout" if issubclass(kind, JobTimeout) else "failed",
+        class_of(error),
+        record(error),
+        own_delay,
+        rule,
+    )
 
 
 def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:
@@ -154,14 +185,22 @@ def _exception(value: object) -> BaseException:
     return Exception(value if isinstance(value, str) else repr(value)[:_REASON_CHARS])
 
 
-def recorded(job: Job, error: BaseException | None, started_ms: int, run_ms: int, *, timed_out: bool = False,
-             record: Callable[[BaseException], bytes] = error_record) -> Settlement:  # fmt: skip
+def recorded(
+    job: Job,
+    error: BaseException | None,
+    started_ms: int,
+    run_ms: int,
+    *,
+    timed_out: bool = False,
+    record: Callable[[BaseException], bytes] = error_record,
+) -> Settlement:
     """The end of a run whose job was acked before: it is told, and changes nothing any more."""
     if error is None:
         return Settlement(job, "record", started_ms, run_ms)
     outcome = "timeout" if timed_out or isinstance(error, JobTimeout) else "failed"
-    return Settlement(job, "record", started_ms, run_ms, None, outcome, "acked before it began", class_of(error),
-                      record(error))  # fmt: skip
+    return Settlement(
+        job, "record", started_ms, run_ms, None, outcome, "acked before it began", class_of(error), record(error)
+    )
 
 
 def _rule(policy: Policy, kind: type[BaseException]) -> Backoff | str:
@@ -176,12 +215,22 @@ def _rule(policy: Policy, kind: type[BaseException]) -> Backoff | str:
     return "not retried" if policy.only_these else policy.retry_in
 
 
-def _failed(job: Job, policy: Policy, started_ms: int, run_ms: int, outcome: str, error_class: str, error: bytes,
-            own_delay: float | None, backoff: Backoff) -> Settlement:  # fmt: skip
+def _failed(
+    job: Job,
+    policy: Policy,
+    started_ms: int,
+    run_ms: int,
+    outcome: str,
+    error_class: str,
+    error: bytes,
+    own_delay: float | None,
+    backoff: Backoff,
+) -> Settlement:
     if job.failures + 1 >= policy.max_attempts:
         # Of a merged job only the oldest payload has to go: the others may do better without it.
-        settlement = bury(job, started_ms, run_ms, reason="exhausted", outcome="exhausted", error_class=error_class,
-                          error=error)  # fmt: skip
+        settlement = bury(
+            job, started_ms, run_ms, reason="exhausted", outcome="exhausted", error_class=error_class, error=error
+        )
         settlement.oldest = job.merged
         return _merged(settlement, policy)
     delay = safe_delay(backoff, job.failures) if own_delay is None else own_delay
@@ -206,13 +255,13 @@ def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlemen
     record = record_of("JobTimeout", f"the run did not end although its limit of {policy.timeout} s had passed")
     rule = _rule(policy, JobTimeout)
     if isinstance(rule, str):
-        return bury(job, started_ms, run_ms, reason=f"{rule}: {name_of(JobTimeout)}", error_class="JobTimeout",
-                    error=record)  # fmt: skip
+        return bury(
+            job, started_ms, run_ms, reason=f"{rule}: {name_of(JobTimeout)}", error_class="JobTimeout", error=record
+        )
     return _failed(job, policy, started_ms, run_ms, "timeout", "JobTimeout", record, None, rule)
 
 
-def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0,
-            run_ms: int = 0) -> Settlement:  # fmt: skip
+def crashed(job: Job, policy: Policy, why: str, *, beside: int = 0, started_ms: int = 0, run_ms: int = 0) -> Settlement:
     """Settle a job whose process died under it, but not the host: its next run is in quarantine.
 
     Args:
@@ -245,27 +294,63 @@ def lost(job: Job, policy: Policy) -> Settlement:
 
 def _poison(job: Job, why: str, started_ms: int = 0, run_ms: int = 0, *, guard: str = "token") -> Settlement:
     # All payloads of a merged job: nobody knows which of them it was.
-    return bury(job, started_ms, run_ms, reason="poison", outcome="poison", error_class="Crashed",
-                error=record_of("Crashed", why), guard=guard)  # fmt: skip
+    return bury(
+        job,
+        started_ms,
+        run_ms,
+        reason="poison",
+        outcome="poison",
+        error_class="Crashed",
+        error=record_of("Crashed", why),
+        guard=guard,
+    )
 
 
-def _crashed_again(job: Job, policy: Policy, why: str, started_ms: int = 0, run_ms: int = 0, *, quarantine: bool,
-                   own_crash: bool = False, guard: str = "token") -> Settlement:  # fmt: skip
+def _crashed_again(
+    job: Job,
+    policy: Policy,
+    why: str,
+    started_ms: int = 0,
+    run_ms: int = 0,
+    *,
+    quarantine: bool,
+    own_crash: bool = False,
+    guard: str = "token",
+) -> Settlement:
     """The first crash is tried again at once, later ones after 10 s · 2^n."""
     # The exponent is bounded before the power, because a stored counter may be anything.
     delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
     return _merged(
-        fail(job, started_ms, run_ms, delay_ms=_ms(delay), outcome="crashed", error_class="Crashed",
-             error=record_of("Crashed", why), guard=guard, quarantine=quarantine, own_crash=own_crash), policy,
-    )  # fmt: skip
+        fail(
+            job,
+            started_ms,
+            run_ms,
+            delay_ms=_ms(delay),
+            outcome="crashed",
+            error_class="Crashed",
+            error=record_of("Crashed", why),
+            guard=guard,
+            quarantine=quarantine,
+            own_crash=own_crash,
+        ),
+        policy,
+    )
 
 
 # --- the run did not begin
 
 
-def give_back(job: Job, policy: Policy, *, delay_ms: int | None = None, reason: str = "",
-              quarantine: bool | None = None, event: bool = False,
-              priority: int | None = None, began: bool = False) -> Settlement:  # fmt: skip
+def give_back(
+    job: Job,
+    policy: Policy,
+    *,
+    delay_ms: int | None = None,
+    reason: str = "",
+    quarantine: bool | None = None,
+    event: bool = False,
+    priority: int | None = None,
+    began: bool = False,
+) -> Settlement:
     """Give the job back without counting an attempt. ``began``: its run did, so that it is postponed no more."""
     return _merged(
         release(
@@ -298,16 +383,26 @@ def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, ji
         return postpone(job, policy, _UNKNOWN_HERE, min(15.0, max(1.0 + jitter, waited / 4)))
     waited = postponed_seconds(job, _UNKNOWN, now_ms)
     if waited >= _UNKNOWN_PATIENCE:
-        return bury(job, 0, 0, reason=_UNKNOWN, error_class="UnknownTask",
-                    error=record_of("UnknownTask", f"no worker knew the task {job.task!r} for 24 hours; "
-                                    f"register it, or give the new name aliases=({job.task!r},)"))  # fmt: skip
+        return bury(
+            job,
+            0,
+            0,
+            reason=_UNKNOWN,
+            error_class="UnknownTask",
+            error=record_of(
+                "UnknownTask",
+                f"no worker knew the task {job.task!r} for 24 hours; "
+                f"register it, or give the new name aliases=({job.task!r},)",
+            ),
+        )
     return postpone(job, policy, _UNKNOWN, min(300.0, max(2.0, waited)))
 
 
 def undecodable(job: Job, error: BaseException) -> Settlement:
     """The stored arguments are not ours; no later attempt could read them."""
-    return bury(job, 0, 0, reason="undecodable", outcome="undecodable", error_class=class_of(error),
-                error=error_record(error))  # fmt: skip
+    return bury(
+        job, 0, 0, reason="undecodable", outcome="undecodable", error_class=class_of(error), error=error_record(error)
+    )
 
 
 def not_prepared(job: Job, policy: Policy, error: BaseException, now_ms: float) -> Settlement:

@@ -74,9 +74,18 @@ class Patrol:
     ``reaper`` expired leases are left to others.
     """
 
-    def __init__(self, queues: Callable[[], Sequence[Queue]], lease: float, heartbeat: float, weather: Weather,
-                 horizon: Overdue | None = None, *, reaper: LeaseReaper | None = None, pace: float = LOOK,
-                 changes: Changes | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        queues: Callable[[], Sequence[Queue]],
+        lease: float,
+        heartbeat: float,
+        weather: Weather,
+        horizon: Overdue | None = None,
+        *,
+        reaper: LeaseReaper | None = None,
+        pace: float = LOOK,
+        changes: Changes | None = None,
+    ) -> None:
         self._queues = queues
         self._reaper = reaper
         self._lease = lease

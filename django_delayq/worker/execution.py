@@ -105,8 +105,9 @@ class Execution:
                 part.settlement = decision.recorded(part.job, run.error, part.started_ms, part.run_ms)
                 self._teller.ended(part, part.settlement, run.error)
             else:
-                part.settlement = decision.give_back(part.job, self._policy_of(part), delay_ms=5000,
-                                                     reason="the execution itself failed")  # fmt: skip
+                part.settlement = decision.give_back(
+                    part.job, self._policy_of(part), delay_ms=5000, reason="the execution itself failed"
+                )
 
     def _pipeline(self, run: Run) -> None:
         if not (self._resolved(run) and self._decoded(run) and self._prepared(run)):
@@ -223,9 +224,16 @@ class Execution:
             self._succeeded(run)
             return
         policy = self._policy_of(run)
-        run.settlement = decision.raised(job, policy, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
-                                         record=record or self._record,
-                                         retry_delay=self._hooks.retry_delay)  # fmt: skip
+        run.settlement = decision.raised(
+            job,
+            policy,
+            error,
+            run.started_ms,
+            run.run_ms,
+            timed_out=_timed_out(run),
+            record=record or self._record,
+            retry_delay=self._hooks.retry_delay,
+        )
         self._teller.failed(run, run.settlement, error)
 
     def _recorded(self, run: Run, record: Recorder | None = None) -> None:
@@ -233,8 +241,9 @@ class Execution:
         job, error = run.job, run.error
         if error is not None and isinstance(error, PartialFailure):
             error = run.error = decision.failures_of(error, [job.id]).get(job.id)
-        run.settlement = decision.recorded(job, error, run.started_ms, run.run_ms, timed_out=_timed_out(run),
-                                           record=record or self._record)  # fmt: skip
+        run.settlement = decision.recorded(
+            job, error, run.started_ms, run.run_ms, timed_out=_timed_out(run), record=record or self._record
+        )
         if error is None:
             self._succeeded(run)
         else:

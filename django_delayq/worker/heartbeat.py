@@ -31,9 +31,17 @@ class Heartbeat:
         words: does what somebody told this worker.
     """
 
-    def __init__(self, broker: Broker, name: str, rest: float, describe: Callable[[], dict[str, Any]],
-                 consumer: Consumer | None, slots: Slots | None, announced: Callable[[], None],
-                 words: Words) -> None:  # fmt: skip
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        rest: float,
+        describe: Callable[[], dict[str, Any]],
+        consumer: Consumer | None,
+        slots: Slots | None,
+        announced: Callable[[], None],
+        words: Words,
+    ) -> None:
         self._broker = broker
         self._name = name
         self._rest = rest
@@ -99,7 +107,8 @@ class Heartbeat:
         if limit is None or run.ended or not run.started or now - run.started < limit:
             return False
         if not run.should_stop:
-            logger.warning("%s: lease of task %s is renewed no more, max_lease of %s s passed", run.job.id,
-                           run.job.task, limit)  # fmt: skip
+            logger.warning(
+                "%s: lease of task %s is renewed no more, max_lease of %s s passed", run.job.id, run.job.task, limit
+            )
             run.should_stop = True
         return True

@@ -159,8 +159,9 @@ class Horizon:
         return source is None or source.due_at + patience <= now
 
 
-def build_sources(queues: Sequence[Queue], config: WorkerConfig, name: str,
-                  known: Mapping[tuple[str, int], Source] | None = None) -> list[Source]:  # fmt: skip
+def build_sources(
+    queues: Sequence[Queue], config: WorkerConfig, name: str, known: Mapping[tuple[str, int], Source] | None = None
+) -> list[Source]:
     """Every shard of the queues, in this process's own order; ``known`` ones stay the same objects."""
     known = known or {}
     paces = {source.queue.name: source.pace for source in known.values()}

@@ -70,8 +70,9 @@ class Notifier:
             retry_in = (settlement.delay_ms or 0) / 1000 if settlement.verb == "fail" else None
             self.notify(event, run, error=error, outcome=settlement.outcome, retry_in=retry_in)
 
-    def ended_elsewhere(self, queue: Queue, task: Task | None, settlement: Settlement,
-                        error: BaseException | None = None) -> None:  # fmt: skip
+    def ended_elsewhere(
+        self, queue: Queue, task: Task | None, settlement: Settlement, error: BaseException | None = None
+    ) -> None:
         """Notify of the end of a job that no slot of this process ran. ``current_job()`` is that job meanwhile.
 
         Args:
@@ -110,14 +111,32 @@ class Notifier:
         job = run.job
         kind = settlement.error_class or "-"
         if settlement.verb == "bury":
-            logger.error("%s: task %s went to the morgue (%s) after attempt %d: %s",
-                         job.id, job.task, settlement.reason, job.failures + 1, kind)  # fmt: skip
+            logger.error(
+                "%s: task %s went to the morgue (%s) after attempt %d: %s",
+                job.id,
+                job.task,
+                settlement.reason,
+                job.failures + 1,
+                kind,
+            )
         elif settlement.verb == "fail":
-            logger.warning("%s: attempt %d of task %s %s (%s); again in %.1f s", job.id, job.failures + 1, job.task,
-                           settlement.outcome, kind, (settlement.delay_ms or 0) / 1000)  # fmt: skip
+            logger.warning(
+                "%s: attempt %d of task %s %s (%s); again in %.1f s",
+                job.id,
+                job.failures + 1,
+                job.task,
+                settlement.outcome,
+                kind,
+                (settlement.delay_ms or 0) / 1000,
+            )
         elif settlement.verb == "record":
-            logger.error("%s: task %s %s (%s); it was acked before it began, so it is not tried again", job.id,
-                         job.task, settlement.outcome, kind)  # fmt: skip
+            logger.error(
+                "%s: task %s %s (%s); it was acked before it began, so it is not tried again",
+                job.id,
+                job.task,
+                settlement.outcome,
+                kind,
+            )
         else:
             logger.info("%s: task %s gave the job back", job.id, job.task)
         if logger.isEnabledFor(logging.DEBUG) and not isinstance(error, DelayQError):

@@ -96,8 +96,9 @@ class Orphans:
         """
         settlement = end.settlement
         if settlement.verb != "record" and not end.taken_at:  # a record is held by nobody
-            job = end.queue.take_over(settlement.job, self._name, only_expired=settlement.guard == "expired",
-                                      request=end.seed)  # fmt: skip
+            job = end.queue.take_over(
+                settlement.job, self._name, only_expired=settlement.guard == "expired", request=end.seed
+            )
             if job is None:
                 return False
             end.taken_at = time.monotonic()
@@ -144,5 +145,15 @@ class Orphans:
 def crashed_early(job: Job, why: str, now_ms: float) -> Settlement:
     """Return the end of a run that its process took along; the job was acked before, so it never begins again."""
     record = record_of("Crashed", why)
-    return Settlement(job, "record", job.deadline_ms, max(0, int(now_ms) - job.deadline_ms), None, "crashed", why[:200],
-                      "Crashed", record, guard="expired")  # fmt: skip
+    return Settlement(
+        job,
+        "record",
+        job.deadline_ms,
+        max(0, int(now_ms) - job.deadline_ms),
+        None,
+        "crashed",
+        why[:200],
+        "Crashed",
+        record,
+        guard="expired",
+    )

@@ -87,16 +87,25 @@ class LeaseReaper:
             return True
         if job.task not in self._unknown:
             self._unknown.add(job.task)
-            logger.warning("%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that "
-                           "knows it", job.id, job.task)  # fmt: skip
+            logger.warning(
+                "%s: its holder is gone, but the task %s is not registered here; left to a dispatcher that knows it",
+                job.id,
+                job.task,
+            )
         return False
 
     def _decide(self, queue: Queue, job: Job, now_ms: float) -> Settlement | None:
         if self._is_ours(queue, job):
             return decision.lost(job, decision.policy_of(self._orphans.registry.get(job.task), job))
         if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS:
-            return release(job, reason="lease ran out and no dispatcher knew the task", unclear=True, guard="expired",
-                           event=True, began=bool(job.flags & STARTED))  # fmt: skip
+            return release(
+                job,
+                reason="lease ran out and no dispatcher knew the task",
+                unclear=True,
+                guard="expired",
+                event=True,
+                began=bool(job.flags & STARTED),
+            )
         return None
 
     def _settle(self, queue: Queue, settlements: list[Settlement]) -> bool:

@@ -106,8 +106,9 @@ class Clockwork:
         Misconfigured: a task cannot recur as its options say.
     """
 
-    def __init__(self, broker: Broker, registry: Registry, zone: str = "UTC", *,
-                 clock: Callable[[], float] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, broker: Broker, registry: Registry, zone: str = "UTC", *, clock: Callable[[], float] | None = None
+    ) -> None:
         self._broker = broker
         self._server_clock = ServerClock(broker)
         self._clock = clock or self._server_clock
@@ -166,16 +167,28 @@ class Clockwork:
         """Whether the tick needs no more care, by whomever it was fired."""
         # "earliest": a run that waits keeps its place in the line, or a queue that lags would never come to it.
         new = NewJob(
-            work.id, work.task.name, due_ms=tick, delay_ms=None, priority=work.task.options.priority,
-            options=_options_of(work.task, tick), on_conflict="replace", due_policy="earliest",
-        )  # fmt: skip
+            work.id,
+            work.task.name,
+            due_ms=tick,
+            delay_ms=None,
+            priority=work.task.options.priority,
+            options=_options_of(work.task, tick),
+            on_conflict="replace",
+            due_policy="earliest",
+        )
         outcome = queue.schedule_tick(new, tick)
         if outcome in ("paused", "full", "moved"):
             logger.info("%s: queue %s is %s; the tick of %s waits", work.task.name, queue.name, outcome, _text_of(tick))
             return False
         if outcome == "taken":
-            logger.error("%s: a job of another task lives under the id %r in queue %s, so the tick of %s is lost; "
-                         "cancel that job", work.task.name, work.id, queue.name, _text_of(tick))  # fmt: skip
+            logger.error(
+                "%s: a job of another task lives under the id %r in queue %s, so the tick of %s is lost; "
+                "cancel that job",
+                work.task.name,
+                work.id,
+                queue.name,
+                _text_of(tick),
+            )
         return True
 
 

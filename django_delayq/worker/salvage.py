@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def verdicts(jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool,
-             died_at: float) -> list[Settlement]:  # fmt: skip
+def verdicts(
+    jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool, died_at: float
+) -> list[Settlement]:
     """How each job of a dead child goes on.
 
     Args:
@@ -82,8 +83,17 @@ class Salvage:
         expect: called with the seconds until a job is due that waits for quarantine now.
     """
 
-    def __init__(self, worker: str, marks: Sequence[Mark], orphans: Orphans, why: str, *, planned: bool,
-                 died_at: float, expect: Callable[[float], None] = lambda seconds: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        worker: str,
+        marks: Sequence[Mark],
+        orphans: Orphans,
+        why: str,
+        *,
+        planned: bool,
+        died_at: float,
+        expect: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self._worker = worker
         self._marks = marks
         self._orphans = orphans
@@ -121,8 +131,14 @@ class Salvage:
 
     def _settle_quiet(self, queue: Queue) -> None:
         if queue.name not in self._quiet:
-            settlements = verdicts(list(queue.held_by(self._worker)), self._marks, self._orphans.registry, self._why,
-                                   planned=self._planned, died_at=self._died_at)  # fmt: skip
+            settlements = verdicts(
+                list(queue.held_by(self._worker)),
+                self._marks,
+                self._orphans.registry,
+                self._why,
+                planned=self._planned,
+                died_at=self._died_at,
+            )
             quiet = self._quiet[queue.name] = []
             for one in settlements:
                 if self._orphans.is_heard(one):
@@ -138,7 +154,8 @@ class Salvage:
         queue.broker.tally.ended(queue.name, settlements)
         for settlement, counted in zip(settlements, ends, strict=True):
             if counted and settlement.verb != "release":
-                logger.warning("%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome,
-                               self._why)  # fmt: skip
+                logger.warning(
+                    "%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome, self._why
+                )
             if counted and settlement.quarantine:
                 self._expect((settlement.delay_ms or 0) / 1000)

@@ -29,8 +29,9 @@ class Scope:
         changed: called with the queues whose jobs this process runs, whenever these or their shards are others.
     """
 
-    def __init__(self, broker: Broker, config: WorkerConfig,
-                 changed: Callable[[Sequence[Queue]], None] = lambda _: None) -> None:  # fmt: skip
+    def __init__(
+        self, broker: Broker, config: WorkerConfig, changed: Callable[[Sequence[Queue]], None] = lambda _: None
+    ) -> None:
         #: every queue of the process, also those that are pulled from elsewhere
         self.queues: list[Queue] = []
         self._broker = broker
@@ -86,8 +87,10 @@ class Scope:
             if now:
                 self._refresh()
                 if name not in {queue.name for queue in self.worked}:
-                    raise InvalidJob(f"queue {name!r} is of kind 'pull', which workers leave to others; use "
-                                     f"django_delayq.Queue({name!r}).reserve()")  # fmt: skip
+                    raise InvalidJob(
+                        f"queue {name!r} is of kind 'pull', which workers leave to others; use "
+                        f"django_delayq.Queue({name!r}).reserve()"
+                    )
 
     def ignore(self, name: str, *, now: bool) -> None:
         """Reserve no more from this queue; its leases are still looked after. Raises as :meth:`watch` does."""

@@ -32,8 +32,14 @@ class Settler:
         ended: told of the settlements of one queue when they are stored, whether each of them counted or not.
     """
 
-    def __init__(self, horizon: Horizon, weather: Weather, lease: float, changes: Changes | None = None,
-                 ended: Ended = lambda queue, settlements: None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        horizon: Horizon,
+        weather: Weather,
+        lease: float,
+        changes: Changes | None = None,
+        ended: Ended = lambda queue, settlements: None,
+    ) -> None:
         #: every run in this process's hands, until it is settled; the heartbeat reads it too
         self.held: set[Run] = set()
         #: runs that left for good
@@ -110,8 +116,11 @@ class Settler:
         if not all(counted):
             for run, good in zip(runs, counted, strict=True):
                 if not good and not run.lost:
-                    logger.warning("%s: the end of a run (%s) came too late, the lease was lost or the answer was",
-                                   run.job.id, _outcome(run))  # fmt: skip
+                    logger.warning(
+                        "%s: the end of a run (%s) came too late, the lease was lost or the answer was",
+                        run.job.id,
+                        _outcome(run),
+                    )
 
     def _tell(self, run: Run) -> None:
         """What outside Redis is to be put right because of this end."""
@@ -153,8 +162,12 @@ class Settler:
                 self.settle([run])
             return
         for run in runs:
-            logger.error("%s: the end of a run (%s) could not be stored; %s", run.job.id, _outcome(run),
-                         "it was acked before" if run.acked else "its lease will run out")  # fmt: skip
+            logger.error(
+                "%s: the end of a run (%s) could not be stored; %s",
+                run.job.id,
+                _outcome(run),
+                "it was acked before" if run.acked else "its lease will run out",
+            )
         self.held.difference_update(runs)
         now = time.monotonic()
         self.left = {place: since for place, since in self.left.items() if now - since < _REMEMBERED * self._lease}

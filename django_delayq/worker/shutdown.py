@@ -53,8 +53,9 @@ class Signals:
             faulthandler.enable()  # a crash, and the SIGABRT of a supervisor that sees no life, leave stacks behind
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         signal.set_wakeup_fd(self._previous_fd)

@@ -63,8 +63,16 @@ class Slots:
         for slot, run in enumerate(self.running[:MOST_SHOWN]):
             if run is not None:
                 began = run.started or time.monotonic()  # it was taken, and begins right now
-                found.append({"slot": slot, "queue": run.job.queue, "id": run.job.id, "task": run.job.task,
-                              "started_ms": int(began * 1000 + run.offset_ms), "ids": len(run.parts)})  # fmt: skip
+                found.append(
+                    {
+                        "slot": slot,
+                        "queue": run.job.queue,
+                        "id": run.job.id,
+                        "task": run.job.task,
+                        "started_ms": int(began * 1000 + run.offset_ms),
+                        "ids": len(run.parts),
+                    }
+                )
         return found
 
     def put(self, runs: list[Run], wake: int) -> None:

@@ -45,19 +45,27 @@ class Strays:
             found = self._settler.patiently(lambda source=source: self._release(source), [])  # type: ignore[misc]
             if found:
                 self._horizon.expect(source, time.monotonic())
-                logger.warning("%d jobs of %s were reserved for this process without its knowledge; given back",
-                               found, source.queue.name)  # fmt: skip
+                logger.warning(
+                    "%d jobs of %s were reserved for this process without its knowledge; given back",
+                    found,
+                    source.queue.name,
+                )
 
     def _release(self, source: Source) -> int:
         known = {(run.job.queue, run.job.id, run.job.token) for run in self._settler.held} | set(self._settler.left)
         strays = [
-            job for job in source.queue.leases(source.shard)
+            job
+            for job in source.queue.leases(source.shard)
             if job.worker == self._name and (job.queue, job.id, job.token) not in known
-        ]  # fmt: skip
+        ]
         if not strays:
             return 0
         reason = "reserved, but the reply was lost"
-        return sum(source.queue.settle([
-            decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason)
-            for job in strays
-        ]))  # fmt: skip
+        return sum(
+            source.queue.settle(
+                [
+                    decision.give_back(job, decision.policy_of(self._registry.get(job.task), job), reason=reason)
+                    for job in strays
+                ]
+            )
+        )

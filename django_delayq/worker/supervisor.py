@@ -52,9 +52,16 @@ class Supervisor:
         hooks: who listens to the ends of jobs whose process died.
     """
 
-    def __init__(self, command: Sequence[str], config: WorkerConfig, broker: Callable[[], Broker],
-                 registry: Registry, *, reload_on: frozenset[int] = frozenset(),
-                 hooks: Hooks | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        command: Sequence[str],
+        config: WorkerConfig,
+        broker: Callable[[], Broker],
+        registry: Registry,
+        *,
+        reload_on: frozenset[int] = frozenset(),
+        hooks: Hooks | None = None,
+    ) -> None:
         self._command = list(command)
         self._config = config
         self._broker = broker
@@ -75,8 +82,13 @@ class Supervisor:
     def run(self) -> int:
         """Work until told to stop. Main thread only. Returns the exit code: 0 also after a forced end."""
         with Signals(also=frozenset({signal.SIGCHLD}) | self._reload_on) as signals:
-            logger.info("supervisor %s started: pid %d, %d processes, queues %s", self._base, os.getpid(),
-                        self._config.processes, ",".join(self._config.queues))  # fmt: skip
+            logger.info(
+                "supervisor %s started: pid %d, %d processes, queues %s",
+                self._base,
+                os.getpid(),
+                self._config.processes,
+                ",".join(self._config.queues),
+            )
             self._signals = signals
             try:
                 while True:
@@ -200,8 +212,9 @@ class Supervisor:
         board = Board.create(slots)
         birth = Birth(f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine)
         process = subprocess.Popen(self._command, env=birth.environment(), pass_fds=(board.fd,))
-        logger.info("child %s started%s: pid %d", birth.name, " for quarantine" if place.quarantine else "",
-                    process.pid)  # fmt: skip
+        logger.info(
+            "child %s started%s: pid %d", birth.name, " for quarantine" if place.quarantine else "", process.pid
+        )
         return Child(place.index, birth.name, process, board, time.monotonic())
 
     # --- watch
@@ -227,8 +240,9 @@ class Supervisor:
         if child.killed:
             child.process.kill()
             return
-        logger.error("child %s (pid %d) showed no life for %.0f s and is killed", child.name, child.process.pid,
-                     seconds)  # fmt: skip
+        logger.error(
+            "child %s (pid %d) showed no life for %.0f s and is killed", child.name, child.process.pid, seconds
+        )
         child.killed, child.blame = f"it showed no life for {seconds:.0f} s", True
         child.process.send_signal(signal.SIGABRT)
 

@@ -30,8 +30,9 @@ class WakeThread:
         strangers: called when a token names a shard that the horizon does not know; it should know it afterwards.
     """
 
-    def __init__(self, broker: Broker, horizon: Horizon, weather: Weather,
-                 strangers: Callable[[], None] = lambda: None) -> None:  # fmt: skip
+    def __init__(
+        self, broker: Broker, horizon: Horizon, weather: Weather, strangers: Callable[[], None] = lambda: None
+    ) -> None:
         #: set by the fetch loop while it has free slots and nothing due
         self.hungry = threading.Event()
         self._broker = broker

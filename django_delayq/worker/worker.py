@@ -63,11 +63,21 @@ class Worker:
         patience: seconds that a run gets to react to its time limit.
     """
 
-    def __init__(self, broker: Broker, registry: Registry, config: WorkerConfig, hooks: Hooks | None = None, *,
-                 middlewares: Sequence[Middleware] = (), duties: dict[str, Duty] | None = None,
-                 always: dict[str, Duty] | None = None, changes: Changes | None = None,
-                 birth: Birth | None = None, board: Board | None = None,
-                 patience: float = PATIENCE) -> None:  # fmt: skip
+    def __init__(
+        self,
+        broker: Broker,
+        registry: Registry,
+        config: WorkerConfig,
+        hooks: Hooks | None = None,
+        *,
+        middlewares: Sequence[Middleware] = (),
+        duties: dict[str, Duty] | None = None,
+        always: dict[str, Duty] | None = None,
+        changes: Changes | None = None,
+        birth: Birth | None = None,
+        board: Board | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         self._which = served_by(birth)
         if self._which == "quarantined":
             config = replace(config, threads=1, prefetch_ms=0.0, dispatcher=False)
@@ -163,18 +173,32 @@ class Worker:
             self._build_consumer(horizon)
         else:
             self._warden = Warden([], self._board, self._overran, self._beat)
-        heartbeat = Heartbeat(self._broker, self.name, self.config.heartbeat, self.describe, self.consumer, self._slots,
-                              self._look_around, Words(self._broker, self.name, self._end_as_told))  # fmt: skip
+        heartbeat = Heartbeat(
+            self._broker,
+            self.name,
+            self.config.heartbeat,
+            self.describe,
+            self.consumer,
+            self._slots,
+            self._look_around,
+            Words(self._broker, self.name, self._end_as_told),
+        )
         self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
-        duties = {**(self._dispatcher_duties() if self.config.dispatcher else {}),
-                  "figures": Reporter(self._broker.tally), **self._always}  # fmt: skip
+        duties = {
+            **(self._dispatcher_duties() if self.config.dispatcher else {}),
+            "figures": Reporter(self._broker.tally),
+            **self._always,
+        }
         self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
         self._start_parts()
         logger.info(
-            "worker %s started: pid %d, queues %s, %s%s", self.name, os.getpid(), ",".join(self._scope.names),
+            "worker %s started: pid %d, queues %s, %s%s",
+            self.name,
+            os.getpid(),
+            ",".join(self._scope.names),
             f"{self.config.threads} threads" if self.config.consumer else "no consumer",
             ", dispatcher" if self.config.dispatcher else "",
-        )  # fmt: skip
+        )
 
     def _open(self) -> Horizon | None:
         """None: told to end before Redis could be asked, so that nothing may begin any more."""
@@ -253,22 +277,44 @@ class Worker:
         if self._which != "quarantined":  # the tokens are for those who serve all others
             self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
         lease = self._broker.lease_ms / 1000
-        self.consumer = Consumer(config, self.name, horizon, self._slots, self.weather, self._waker, lease,
-                                 self._registry, self._changes, execution.fitness, self._broker.tally, self._which,
-                                 self._board)  # fmt: skip
+        self.consumer = Consumer(
+            config,
+            self.name,
+            horizon,
+            self._slots,
+            self.weather,
+            self._waker,
+            lease,
+            self._registry,
+            self._changes,
+            execution.fitness,
+            self._broker.tally,
+            self._which,
+            self._board,
+        )
 
     def _dispatcher_duties(self) -> dict[str, Duty]:
         lease = self._broker.lease_ms / 1000
         horizon = self._horizon if self.config.consumer else None
         scope = self._scope
         reaper = LeaseReaper(Orphans(self._registry, self._hooks, self.name))
-        patrol = Patrol(lambda: scope.queues, lease, self.config.heartbeat, self.weather, horizon,
-                        reaper=reaper, changes=self._changes)  # fmt: skip
+        patrol = Patrol(
+            lambda: scope.queues,
+            lease,
+            self.config.heartbeat,
+            self.weather,
+            horizon,
+            reaper=reaper,
+            changes=self._changes,
+        )
         caretaker = Caretaker(self._broker, lambda: scope.queues)
         duties: dict[str, Duty] = {
-            "patrol": patrol, "reaper": reaper, "registrar": Registrar(self._broker, self.name),
-            "caretaker": caretaker, **self._extra,
-        }  # fmt: skip
+            "patrol": patrol,
+            "reaper": reaper,
+            "registrar": Registrar(self._broker, self.name),
+            "caretaker": caretaker,
+            **self._extra,
+        }
         clockwork = Clockwork(self._broker, self._registry, self.config.timezone)
         if clockwork.works:
             duties["clockwork"] = clockwork
@@ -421,8 +467,11 @@ class Worker:
     # --- the warden's calls
 
     def _overran(self, run: Run) -> None:
-        logger.error("%s: task %s ignores its time limit; this process finishes its other jobs and ends", run.job.id,
-                     run.job.task)  # fmt: skip
+        logger.error(
+            "%s: task %s ignores its time limit; this process finishes its other jobs and ends",
+            run.job.id,
+            run.job.task,
+        )
         self._exit_code = EXIT_STUCK
         if self.consumer is not None:
             self.consumer.overran(run)

@@ -14,6 +14,16 @@ PRODUCTS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 CUSTOMERS: tuple[str, ...] = (
-    "Ada Lindqvist", "Bruno Keller", "Chiara Fonti", "Dmitri Volkov", "Elif Aydın", "Farid Haddad",
-    "Grace Okafor", "Hanna Novák", "Ivan Petrov", "June Tanaka", "Kofi Mensah", "Lena Vogt",
-)  # fmt: skip
+    "Ada Lindqvist",
+    "Bruno Keller",
+    "Chiara Fonti",
+    "Dmitri Volkov",
+    "Elif Aydın",
+    "Farid Haddad",
+    "Grace Okafor",
+    "Hanna Novák",
+    "Ivan Petrov",
+    "June Tanaka",
+    "Kofi Mensah",
+    "Lena Vogt",
+)

@@ -62,14 +62,21 @@ class Picture:
         return format_html(
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}"><style>{2}</style>'
             '<rect width="{0}" height="{1}" fill="#fff"/><text class="title" x="12" y="24">{3}</text>{4}{5}</svg>',
-            WIDTH, tall, mark_safe(style), self.title, self._colours(), placed,  # noqa: S308 - our own constant
-        )  # fmt: skip
+            WIDTH,
+            tall,
+            mark_safe(style),  # noqa: S308
+            self.title,
+            self._colours(),
+            placed,
+        )
 
     def _colours(self) -> SafeString:
         room = 110
         start = WIDTH - 12 - room * len(self.legend)
-        some = [(start + room * place, colour, start + room * place + 16, name)
-                for place, (colour, name) in enumerate(self.legend)]  # fmt: skip
+        some = [
+            (start + room * place, colour, start + room * place + 16, name)
+            for place, (colour, name) in enumerate(self.legend)
+        ]
         shape = '<path class="{1}" d="M{0} 20h12" stroke-width="6"/><text x="{2}" y="24">{3}</text>'
         block = '<rect class="{1}" x="{0}" y="14" width="12" height="10"/><text x="{2}" y="24">{3}</text>'
         return format_html_join("", block if self.legend and "dq-b" in self.legend[0][0] else shape, some)
@@ -77,33 +84,46 @@ class Picture:
 
 def by_the_hour(found: Summary) -> list[Picture]:
     """The charts of the admin's page."""
-    return [Picture(chart.name.replace("dq-", "hours-"), f"{chart.title} ({chart.note})", chart.legend, chart.drawing)
-            for chart in charts(found)]  # fmt: skip
+    return [
+        Picture(chart.name.replace("dq-", "hours-"), f"{chart.title} ({chart.note})", chart.legend, chart.drawing)
+        for chart in charts(found)
+    ]
 
 
 def by_the_second(found: Pieces, task: str) -> list[Picture]:
     """Throughput, lateness and its map, of one task, as finely as its runs allow."""
     marks = [Mark(f"{begin:%H:%M:%S}", f"{begin:%H:%M:%S}") for begin in found.begins]
     every = f"{found.seconds} s"
-    told = [f"{mark.full}: {good + bad} runs, {bad} failed"
-            for mark, good, bad in zip(marks, found.good, found.bad, strict=True)]  # fmt: skip
+    told = [
+        f"{mark.full}: {good + bad} runs, {bad} failed"
+        for mark, good, bad in zip(marks, found.good, found.bad, strict=True)
+    ]
     pace = [(bad / found.seconds, good / found.seconds) for good, bad in zip(found.good, found.bad, strict=True)]
     said = f"{sum(found.good)} runs succeeded, {sum(found.bad)} failed."
     runs = bars("s-runs", "Throughput", said, marks, pace, told)
-    late = [f"{mark.full}: p50 {p50} ms, p99 {p99} ms"
-            for mark, p50, p99 in zip(marks, found.p50, found.p99, strict=True)]  # fmt: skip
+    late = [
+        f"{mark.full}: p50 {p50} ms, p99 {p99} ms" for mark, p50, p99 in zip(marks, found.p50, found.p99, strict=True)
+    ]
     lateness = lines("s-late", "Lateness, p50 and p99", "How late runs began.", marks, (found.p50, found.p99), late)
     names = [_band(place) for place in range(found.highest + 1)]
     counts = [[slot[place] for slot in found.lateness] for place in range(found.highest + 1)]
     rows = list(zip(names, counts, strict=True))
     drawn = heat("s-map", "Map of lateness", "How many runs began how late.", marks, rows)
     return [
-        Picture("seconds-throughput", f"{task}: runs per second (each bar {every})",
-                (("dq-b2", "not failed"), ("dq-b1", "failed")), runs),
-        Picture("seconds-lateness", f"{task}: start after due time, log scale (each point {every})",
-                (("dq-l1", "p50"), ("dq-l2", "p99")), lateness),
+        Picture(
+            "seconds-throughput",
+            f"{task}: runs per second (each bar {every})",
+            (("dq-b2", "not failed"), ("dq-b1", "failed")),
+            runs,
+        ),
+        Picture(
+            "seconds-lateness",
+            f"{task}: start after due time, log scale (each point {every})",
+            (("dq-l1", "p50"), ("dq-l2", "p99")),
+            lateness,
+        ),
         Picture("seconds-map", f"{task}: how many runs began how late", (), drawn),
-    ]  # fmt: skip
+    ]
 
 
 def write(folder: Path, title: str, table: str, pictures: Sequence[Picture]) -> list[Path]:
@@ -120,10 +140,12 @@ def write(folder: Path, title: str, table: str, pictures: Sequence[Picture]) -> 
             '<!doctype html><html lang="en"><meta charset="utf-8"><title>{0}</title>'
             "<style>body{{font-family:system-ui,sans-serif;max-width:1020px;margin:24px auto}}figure{{margin:0 0 8px}}"
             "pre{{overflow:auto}}figure>svg{{max-width:100%;height:auto}}</style><h1>{0}</h1><pre>{1}</pre>{2}</html>",
-            title, table, drawn,
+            title,
+            table,
+            drawn,
         ),
         encoding="utf-8",
-    )  # fmt: skip
+    )
     return [page, *files]
 
 

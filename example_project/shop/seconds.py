@@ -98,5 +98,6 @@ def _divide(attempts: Any) -> Pieces:
 def _percentiles(np: Any, place: Any, late: Any, slots: int, percent: int) -> list[float | None]:
     order = np.lexsort((late, place))
     late, edges = late[order], np.searchsorted(place[order], range(slots + 1))
-    return [float(late[low + (high - low - 1) * percent // 100]) if high > low else None
-            for low, high in pairwise(edges)]  # fmt: skip
+    return [
+        float(late[low + (high - low - 1) * percent // 100]) if high > low else None for low, high in pairwise(edges)
+    ]

@@ -164,8 +164,14 @@ for number in range(20):
 commands = sorted({client["cmd"] for client in broker().client.client_list()})
 print(threading.active_count(), *commands)
 """
-    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **mill.env()}, capture_output=True,
-                          text=True, timeout=60, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **mill.env()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     threads, *commands = done.stdout.split()
     assert threads == "1"
@@ -252,8 +258,7 @@ def test_t30_max_attempts_is_the_exact_number_of_starts(running: Mill, attempts:
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_t30_the_last_permitted_attempt_may_succeed(running: Mill, failures: int) -> None:
-    ident = running.put("stumble", failures, id=f"recover-{failures}",
-                        options=b'{"max_attempts":%d}' % (failures + 1))  # fmt: skip
+    ident = running.put("stumble", failures, id=f"recover-{failures}", options=b'{"max_attempts":%d}' % (failures + 1))
     running.wait_ended([ident])
     running.wait_empty()
     assert len(running.starts(ident)) == failures + 1

@@ -34,8 +34,13 @@ def demo(spawn: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..., An
         port = port or free_port()
         command = [sys.executable, DEMO, "--port", port, "--folder", tmp_path / "demo", *options]
         pythonpath = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        process = spawn(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path,
-                        env={"PYTHONPATH": pythonpath, **env})  # fmt: skip
+        process = spawn(
+            *command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+            env={"PYTHONPATH": pythonpath, **env},
+        )
         process.port, process.folder = port, tmp_path / "demo"
         return process
 

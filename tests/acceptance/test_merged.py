@@ -192,8 +192,15 @@ def fault_of(runs: list[dict[str, Any]], killed: dict[int, float], sent: int) ->
 
 def run_of(pid: int, at: float, *scores: int, end: float | None = None, failed: bool = False) -> dict[str, Any]:
     payloads = [{"n": score} for score in scores]
-    return {"pid": pid, "token": at, "at": at, "end": end, "failed": failed or end is None, "scores": list(scores),
-            "payloads": payloads}  # fmt: skip
+    return {
+        "pid": pid,
+        "token": at,
+        "at": at,
+        "end": end,
+        "failed": failed or end is None,
+        "scores": list(scores),
+        "payloads": payloads,
+    }
 
 
 @pytest.mark.parametrize(
@@ -267,9 +274,7 @@ def test_a_hundred_queued_updates_of_an_order_cost_one_run(mill: Mill) -> None:
         assert mill.add("pour", "order-5", number, number, queue="pour") == "gated"
     gate.touch()
     mill.wait_empty("pour")
-    assert [line["scores"] for line in mill.starts("order-5")] == [
-        list(range(100)), [100], list(range(101, 201))
-    ]  # fmt: skip
+    assert [line["scores"] for line in mill.starts("order-5")] == [list(range(100)), [100], list(range(101, 201))]
     assert mill.counts("pour").counters["acked"] == 3
 
 
@@ -281,8 +286,10 @@ def test_exhausted_attempts_bury_the_oldest_payload_and_the_others_go_on(mill: M
     mill.wait_ended(["x"])
     mill.wait_empty("sift")
     assert [(line["attempt"], line["scores"]) for line in mill.starts("x")] == [
-        (1, [1, 2, 3, 4]), (2, [1, 2, 3, 4]), (1, [2, 3, 4])
-    ]  # fmt: skip
+        (1, [1, 2, 3, 4]),
+        (2, [1, 2, 3, 4]),
+        (1, [2, 3, 4]),
+    ]
     (grave,) = mill.broker.inspector.graves("sift", "x")
     assert ([payload.score for payload in grave.payloads], grave.reason) == (["1"], "exhausted")
 

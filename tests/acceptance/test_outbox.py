@@ -40,8 +40,12 @@ class Farm:
     def migrate(self) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
-            env={**os.environ, **self.mill.env()}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            env={**os.environ, **self.mill.env()},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
     @contextmanager
@@ -52,8 +56,10 @@ class Farm:
         with said.open("w") as log:
             process = processes.spawn(
                 [sys.executable, "-m", "tests.acceptance.mill.feeder", str(enough)],
-                env=self.mill.env(), stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                env=self.mill.env(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         try:
             yield
             enough.touch()

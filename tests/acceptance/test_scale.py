@@ -83,8 +83,9 @@ def fill(broker: Broker, waiting: int, dead: int) -> None:
     )
 
 
-def walk(broker: Broker, place: str, by: str, *, meanwhile: Callable[[int], None] = lambda page: None,
-         reverse: bool = False) -> list[JobView]:  # fmt: skip
+def walk(
+    broker: Broker, place: str, by: str, *, meanwhile: Callable[[int], None] = lambda page: None, reverse: bool = False
+) -> list[JobView]:
     """All pages of a place, one after another."""
     found: list[JobView] = []
     cursor = ""

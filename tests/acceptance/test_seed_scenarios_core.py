@@ -150,10 +150,19 @@ def test_t08_fifty_producers_schedule_one_id_a_thousand_times(broker: Broker, me
     assert found == {b"%d/%d" % (number, turn) for number in range(50) for turn in range(20)}
 
 
-@pytest.mark.parametrize("bytes_", [
-    b"", b"\xff" * 5, b"\xff" * 100, b"\xe4\x01\x00" + b"k" * 30, b"\x24\xff\xff" + b"k" * 30,
-    b"\x34\x01\x00" + b"k" * 16 + b"\xff\xff", b"\x2c\x01\x00" + b"k" * 16,
-], ids=["empty", "short", "noise", "newer version", "unnamed task", "cut off", "merged without payloads"])  # fmt: skip
+@pytest.mark.parametrize(
+    "bytes_",
+    [
+        b"",
+        b"\xff" * 5,
+        b"\xff" * 100,
+        b"\xe4\x01\x00" + b"k" * 30,
+        b"\x24\xff\xff" + b"k" * 30,
+        b"\x34\x01\x00" + b"k" * 16 + b"\xff\xff",
+        b"\x2c\x01\x00" + b"k" * 16,
+    ],
+    ids=["empty", "short", "noise", "newer version", "unnamed task", "cut off", "merged without payloads"],
+)
 def test_t14_one_undecodable_body_among_a_thousand(stage: Stage, bytes_: bytes) -> None:
     stage.queue.schedule_many(NewJob(f"j{number}", "work") for number in range(1000))
     stage.broker.client.hset(stage.key("body"), "j500", bytes_)
@@ -244,11 +253,20 @@ def test_t23_the_same_from_two_threads_many_times(broker: Broker) -> None:
             assert (view.due_ms > quick.now_ms() + 3_000_000) == holder.result()[0]
 
 
-@pytest.mark.parametrize(("at", "policy", "due"), [
-    (500, "replace", 500), (1000, "replace", 1000), (2000, "replace", 2000), (500, "keep", 1000),
-    (2000, "keep", 1000), (500, "earliest", 500), (2000, "earliest", 1000), (500, "latest", 1000),
-    (2000, "latest", 2000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("at", "policy", "due"),
+    [
+        (500, "replace", 500),
+        (1000, "replace", 1000),
+        (2000, "replace", 2000),
+        (500, "keep", 1000),
+        (2000, "keep", 1000),
+        (500, "earliest", 500),
+        (2000, "earliest", 1000),
+        (500, "latest", 1000),
+        (2000, "latest", 2000),
+    ],
+)
 def test_t24_an_id_scheduled_again_has_the_new_content_whatever_becomes_of_its_time(
     stage: Stage, at: int, policy: str, due: int
 ) -> None:
@@ -274,9 +292,11 @@ def test_t30_a_job_is_started_exactly_as_often_as_it_may_be(stage: Stage, max_at
     assert (view.state, view.outcome, view.job.failures) == ("morgue", "exhausted", max_attempts)
 
 
-@pytest.mark.parametrize("data", [
-    b"", bytes(range(256)), bytes(range(256)) * 4096, b"\0", b"\r\n$5\r\n", "Grüße 💥".encode(), b"\xff\xfe"
-], ids=["empty", "every byte", "1 MiB", "zero", "protocol", "text", "not text"])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [b"", bytes(range(256)), bytes(range(256)) * 4096, b"\0", b"\r\n$5\r\n", "Grüße 💥".encode(), b"\xff\xfe"],
+    ids=["empty", "every byte", "1 MiB", "zero", "protocol", "text", "not text"],
+)
 def test_t38_bytes_come_back_as_they_were(stage: Stage, data: bytes) -> None:
     stage.put("plain", args=data)
     stage.add("merged", data)
@@ -361,11 +381,21 @@ class Trap:
         return Trap.sprung.append, ("code of the payload ran",)
 
 
-@pytest.mark.parametrize("payload", [
-    pickle.dumps(Trap()), b"\x04\x08o:\x0bObject\x00", b'{"@type":"com.sun.rowset.JdbcRowSetImpl"}',
-    b"!!python/object/apply:os.system",
-    b'{"$py":"os.system"}', b"__import__('os')", b"[" * 5000, b'{"$dec":"1e999999999"}', b"NaN",
-], ids=["pickle", "Marshal", "fastjson", "yaml", "tag", "eval", "deep", "huge number", "NaN"])  # fmt: skip
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pickle.dumps(Trap()),
+        b"\x04\x08o:\x0bObject\x00",
+        b'{"@type":"com.sun.rowset.JdbcRowSetImpl"}',
+        b"!!python/object/apply:os.system",
+        b'{"$py":"os.system"}',
+        b"__import__('os')",
+        b"[" * 5000,
+        b'{"$dec":"1e999999999"}',
+        b"NaN",
+    ],
+    ids=["pickle", "Marshal", "fastjson", "yaml", "tag", "eval", "deep", "huge number", "NaN"],
+)
 def test_t55_hostile_bytes_run_nothing(stage: Stage, payload: bytes) -> None:
     stage.put("x", args=payload)
     job = stage.take_one()
@@ -376,10 +406,18 @@ def test_t55_hostile_bytes_run_nothing(stage: Stage, payload: bytes) -> None:
     stage.done(job)
 
 
-@pytest.mark.parametrize("given", [
-    {"delay": 1_800_000 * 1000}, {"at": 1_700_000_000_000}, {"delay": math.inf}, {"delay": math.nan}, {"delay": -1},
-    {"delay": 1e300}, {"at": 10**30},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"delay": 1_800_000 * 1000},
+        {"at": 1_700_000_000_000},
+        {"delay": math.inf},
+        {"delay": math.nan},
+        {"delay": -1},
+        {"delay": 1e300},
+        {"at": 10**30},
+    ],
+)
 def test_t56_milliseconds_where_seconds_are_expected_are_refused(given: dict[str, float]) -> None:
     with pytest.raises(InvalidJob):
         due_of(**given)  # type: ignore[arg-type]

@@ -146,8 +146,10 @@ class Mill:
         with output.open("w") as file:
             process = processes.spawn(
                 [sys.executable, "-m", "django", command, *map(str, options)],
-                env=self.env(**env), stdout=file, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                env=self.env(**env),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
         node = Node(self, process, output)
         self.nodes.append(node)
         return node

@@ -24,13 +24,30 @@ def say(broker: Broker, name: str, jobs: list[Job], *, threads: int = 8, **more:
     """A worker's announcement: it runs these."""
     now_ms = int(broker.now_ms())
     running = [
-        {"slot": slot, "queue": job.queue, "id": job.id, "task": job.task, "started_ms": now_ms - 1_700 * (slot + 1),
-         "ids": 1}
+        {
+            "slot": slot,
+            "queue": job.queue,
+            "id": job.id,
+            "task": job.task,
+            "started_ms": now_ms - 1_700 * (slot + 1),
+            "ids": 1,
+        }
         for slot, job in enumerate(jobs)
-    ]  # fmt: skip
-    broker.announce(name, {"host": name.partition("@")[2].partition(":")[0], "pid": int(name.rpartition(":")[2]),
-                           "queues": ["orders", "crm", "mail"], "threads": threads, "running": len(jobs),
-                           "rss_mib": 84, "started": now_ms - 3_600_000, "jobs": running, **more})  # fmt: skip
+    ]
+    broker.announce(
+        name,
+        {
+            "host": name.partition("@")[2].partition(":")[0],
+            "pid": int(name.rpartition(":")[2]),
+            "queues": ["orders", "crm", "mail"],
+            "threads": threads,
+            "running": len(jobs),
+            "rss_mib": 84,
+            "started": now_ms - 3_600_000,
+            "jobs": running,
+            **more,
+        },
+    )
 
 
 def lively(broker: Broker) -> dict[str, Yard]:
@@ -56,8 +73,10 @@ def lively(broker: Broker) -> dict[str, Yard]:
     mail.failed(held[4], delay_ms=20_000, message="connection refused")
     mail.failed(held[5], delay_ms=60_000, message="connection refused")
     say(broker, mail.worker, held[:2], threads=4, stopping=True)
-    broker.announce("dispatcher@app-1:2100", {"host": "app-1", "pid": 2100, "queues": [], "threads": 0, "running": 0,
-                                              "dispatcher": True, "rss_mib": 51})  # fmt: skip
+    broker.announce(
+        "dispatcher@app-1:2100",
+        {"host": "app-1", "pid": 2100, "queues": [], "threads": 0, "running": 0, "dispatcher": True, "rss_mib": 51},
+    )
     now_ms = int(broker.now_ms())
     for number in range(5):
         crm.put(f"late-{number}", number, due_ms=now_ms - 95_000 - number, delay_ms=None)

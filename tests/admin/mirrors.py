@@ -30,8 +30,15 @@ TRACEBACK = (
 )
 
 
-def failed_jobs(broker: Broker, number: int, *, queue: str = "orders", task: str = "shop.cancel_order",
-                mark: str = "job", **error: str) -> list[FailedJob]:  # fmt: skip
+def failed_jobs(
+    broker: Broker,
+    number: int,
+    *,
+    queue: str = "orders",
+    task: str = "shop.cancel_order",
+    mark: str = "job",
+    **error: str,
+) -> list[FailedJob]:
     """``number`` jobs that failed in Redis, and their rows: job-0, job-1, …"""
     yard = Yard(broker, queue)
     for place in range(number):
@@ -42,8 +49,15 @@ def failed_jobs(broker: Broker, number: int, *, queue: str = "orders", task: str
     return list(FailedJob.objects.filter(queue=queue).order_by("pk"))
 
 
-def buried_jobs(broker: Broker, number: int, *, queue: str = "orders", task: str = "shop.cancel_order",
-                mark: str = "dead", **error: str) -> list[MorgueJob]:  # fmt: skip
+def buried_jobs(
+    broker: Broker,
+    number: int,
+    *,
+    queue: str = "orders",
+    task: str = "shop.cancel_order",
+    mark: str = "dead",
+    **error: str,
+) -> list[MorgueJob]:
     """The same in the morgue: dead-0, dead-1, …"""
     yard = Yard(broker, queue)
     for place in range(number):
@@ -58,19 +72,34 @@ def failed_row(ident: str = "a", *, ago: timedelta = timedelta(0), **fields: Any
     """A row without a job."""
     now = timezone.now()
     given = {
-        "queue": "orders", "job_id": ident, "task": "shop.cancel_order", "key": uuid.uuid4(), "shard": 0, "priority": 4,
-        "failures": 3, "crashes": 0, "due_at": now + timedelta(minutes=5), "failed_at": now - ago,
-        "error_class": "shop.gateway.GatewayDown", "error_message": "gateway answered 503\nsecond line",
-        "error_traceback": TRACEBACK, "args": encode_args((5,), {}), "updated_us": 1, **fields,
-    }  # fmt: skip
+        "queue": "orders",
+        "job_id": ident,
+        "task": "shop.cancel_order",
+        "key": uuid.uuid4(),
+        "shard": 0,
+        "priority": 4,
+        "failures": 3,
+        "crashes": 0,
+        "due_at": now + timedelta(minutes=5),
+        "failed_at": now - ago,
+        "error_class": "shop.gateway.GatewayDown",
+        "error_message": "gateway answered 503\nsecond line",
+        "error_traceback": TRACEBACK,
+        "args": encode_args((5,), {}),
+        "updated_us": 1,
+        **fields,
+    }
     return FailedJob(**given)
 
 
 def morgue_row(ident: str = "a", *, ago: timedelta = timedelta(0), **fields: Any) -> MorgueJob:
     """The same for the morgue."""
     row = failed_row(ident)
-    given = {field.name: getattr(row, field.name) for field in FailedJob._meta.concrete_fields
-             if field.name not in ("id", "failed_at")}  # fmt: skip
+    given = {
+        field.name: getattr(row, field.name)
+        for field in FailedJob._meta.concrete_fields
+        if field.name not in ("id", "failed_at")
+    }
     return MorgueJob(
         **{**given, "buried_at": timezone.now() - ago, "reason": "exhausted", "outcome": "failed", **fields}
     )
@@ -84,9 +113,14 @@ def many_rows(number: int, make: Callable[..., Any] = failed_row) -> None:
 
     def rows() -> Iterator[Any]:
         for place in range(number):
-            yield make(f"n-{place}", queue=f"q{place % 7}", task=f"shop.task_{place % 40}", failures=place % 30 + 1,
-                       error_class=f"shop.Error{place % 25}",
-                       **{moment: end - timedelta(seconds=number - place)})  # fmt: skip
+            yield make(
+                f"n-{place}",
+                queue=f"q{place % 7}",
+                task=f"shop.task_{place % 40}",
+                failures=place % 30 + 1,
+                error_class=f"shop.Error{place % 25}",
+                **{moment: end - timedelta(seconds=number - place)},
+            )
 
     model.objects.bulk_create(rows(), batch_size=5_000)
 
@@ -100,8 +134,13 @@ def ids(answer: Any) -> list[str]:
 
 def press(client: Client, address: str, action: str, *rows: Any, across: bool = False, **more: Any) -> Any:
     """Choose an action for rows of a list, and get the page that asks."""
-    data = {"action": action, "select_across": "1" if across else "0", "index": "0",
-            ACTION_CHECKBOX_NAME: [row.pk for row in rows], **more}  # fmt: skip
+    data = {
+        "action": action,
+        "select_across": "1" if across else "0",
+        "index": "0",
+        ACTION_CHECKBOX_NAME: [row.pk for row in rows],
+        **more,
+    }
     return client.post(address, data)
 
 
@@ -109,9 +148,13 @@ def confirm(client: Client, asked: Any, address: str = "", **more: Any) -> Any:
     """Say yes to the page that asks, with everything that its form has."""
     context = asked.context
     data = {
-        ACTION_CHECKBOX_NAME: context["selected"], "select_across": "1" if context["wanted"].all_matching else "0",
-        "action": context["deed"].name, "until": context["until"], "confirmed": "yes", **more,
-    }  # fmt: skip
+        ACTION_CHECKBOX_NAME: context["selected"],
+        "select_across": "1" if context["wanted"].all_matching else "0",
+        "action": context["deed"].name,
+        "until": context["until"],
+        "confirmed": "yes",
+        **more,
+    }
     return client.post(address or context["back"], data, follow=True)
 
 

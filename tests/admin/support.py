@@ -26,17 +26,24 @@ class Yard:
     def put(self, ident: str, *args: Any, task: str = "shop.cancel_order", **options: Any) -> str:
         context = options.pop("context", None)
         stored = json.dumps({"context": context}).encode() if context is not None else b""
-        return self.queue.schedule(NewJob(ident, task, options.pop("raw", encode_args(args, {})), options=stored,
-                                          **options))  # fmt: skip
+        return self.queue.schedule(
+            NewJob(ident, task, options.pop("raw", encode_args(args, {})), options=stored, **options)
+        )
 
     def add(self, ident: str, payload: Any, score: str = "1", *, task: str = "shop.sync", **options: Any) -> str:
         data = options.pop("raw", None) or encode(payload)
-        return self.queue.schedule(NewJob(ident, task, on_conflict="merge", due_policy="keep",
-                                          payload=Payload(data, score, new_key()), **options))  # fmt: skip
+        return self.queue.schedule(
+            NewJob(
+                ident, task, on_conflict="merge", due_policy="keep", payload=Payload(data, score, new_key()), **options
+            )
+        )
 
     def take(self, *, started: bool = True) -> list[Job]:
-        return [job for number in self.queue.numbers
-                for job in self.queue.reserve(number, 100, worker=self.worker, started=started).jobs]  # fmt: skip
+        return [
+            job
+            for number in self.queue.numbers
+            for job in self.queue.reserve(number, 100, worker=self.worker, started=started).jobs
+        ]
 
     def take_one(self) -> Job:
         (job,) = self.take()
@@ -44,18 +51,32 @@ class Yard:
 
     def failed(self, job: Job, *, delay_ms: int = 60_000, **error: str) -> None:
         given = {"class": "LookupError", "message": "no", "traceback": TRACEBACK, **error}
-        assert self.queue.settle([fail(job, 1, 2, delay_ms=delay_ms, error_class=given["class"][:200],
-                                       error=json.dumps(given).encode())]) == [True]  # fmt: skip
+        assert self.queue.settle(
+            [fail(job, 1, 2, delay_ms=delay_ms, error_class=given["class"][:200], error=json.dumps(given).encode())]
+        ) == [True]
 
     def crashed(self, job: Job, *, delay_ms: int = 0) -> None:
         error = json.dumps({"class": "Crashed", "message": "died of signal 9; 2 other jobs ran in the same process"})
-        assert self.queue.settle([fail(job, 1, 2, delay_ms=delay_ms, outcome="crashed", error_class="Crashed",
-                                       error=error.encode(), quarantine=True)]) == [True]  # fmt: skip
+        assert self.queue.settle(
+            [
+                fail(
+                    job,
+                    1,
+                    2,
+                    delay_ms=delay_ms,
+                    outcome="crashed",
+                    error_class="Crashed",
+                    error=error.encode(),
+                    quarantine=True,
+                )
+            ]
+        ) == [True]
 
     def buried(self, job: Job, *, reason: str = "exhausted", **error: str) -> JobView:
         given = {"class": "LookupError", "message": "no", "traceback": TRACEBACK, **error}
-        assert self.queue.settle([bury(job, 1, 2, reason=reason, error_class=given["class"][:200],
-                                       error=json.dumps(given).encode())]) == [True]  # fmt: skip
+        assert self.queue.settle(
+            [bury(job, 1, 2, reason=reason, error_class=given["class"][:200], error=json.dumps(given).encode())]
+        ) == [True]
         (grave,) = [view for view in self.queue.broker.inspector.graves(job.queue, job.id) if view.job.key == job.key]
         return grave
 

@@ -69,8 +69,10 @@ def test_retry_in_makes_them_due_after_the_delay(delayq: Broker, boss: Client) -
     assert abs(view.due_ms - delayq.now_ms() - 3 * 3_600_000) < 60_000
 
 
-@pytest.mark.parametrize(("delay", "unit"), [("", "hours"), ("-1", "hours"), ("x", "hours"), ("5", "years"),
-                                             ("4000", "days"), ("9" * 400, "days")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("delay", "unit"),
+    [("", "hours"), ("-1", "hours"), ("x", "hours"), ("5", "years"), ("4000", "days"), ("9" * 400, "days")],
+)
 def test_a_delay_that_cannot_be_meant_is_asked_for_again(delayq: Broker, boss: Client, delay: str, unit: str) -> None:
     (row,) = failed_jobs(delayq, 1)
     answer = confirm(boss, press(boss, FAILED, "retry_in", row), delay=delay, unit=unit)
@@ -107,8 +109,12 @@ def test_what_became_of_each_job_is_told(delayq: Broker, boss: Client) -> None:
     yard.take_one()
     answer = confirm(boss, press(boss, FAILED, "discard", *rows))
     assert messages_of(answer) == [
-        ("warning", "1 job was discarded. 1 was left alone, because it is running now. "
-                    "1 was not there any more: it was run, changed or removed meanwhile.")]  # fmt: skip
+        (
+            "warning",
+            "1 job was discarded. 1 was left alone, because it is running now. "
+            "1 was not there any more: it was run, changed or removed meanwhile.",
+        )
+    ]
     assert states(delayq) == {"job-1": "reserved"}
 
 
@@ -186,8 +192,10 @@ def test_who_did_what_is_in_the_log(delayq: Broker, boss: Client, settings: Any)
     confirm(boss, press(boss, FAILED, "discard", rows[1]))
     few(settings, bulk_threshold=0)
     confirm(boss, press(boss, FAILED, "bury", rows[0], across=True))
-    log = [(entry.content_type.model, entry.object_repr, entry.action_flag, entry.get_change_message())
-           for entry in LogEntry.objects.order_by("id")]  # fmt: skip
+    log = [
+        (entry.content_type.model, entry.object_repr, entry.action_flag, entry.get_change_message())
+        for entry in LogEntry.objects.order_by("id")
+    ]
     assert log == [
         ("failedjob", "orders/job-0", CHANGE, "Retry now: retried 1"),
         ("failedjob", "orders/job-1", DELETION, "Discard: discarded 1"),
@@ -224,8 +232,11 @@ def test_no_selection_and_a_damaged_one_do_nothing(delayq: Broker, boss: Client)
 def test_a_changed_moment_in_the_form_means_no_more_than_now(delayq: Broker, boss: Client, until: str) -> None:
     (row,) = failed_jobs(delayq, 1)
     failed_row("future", ago=timedelta(days=-9)).save()
-    answer = boss.post(FAILED, {"action": "bury", "_selected_action": [row.pk], "select_across": "1", "until": until,
-                                "confirmed": "yes"}, follow=True)  # fmt: skip
+    answer = boss.post(
+        FAILED,
+        {"action": "bury", "_selected_action": [row.pk], "select_across": "1", "until": until, "confirmed": "yes"},
+        follow=True,
+    )
     assert messages_of(answer) == [("success", "1 job was buried.")]
 
 

@@ -108,8 +108,10 @@ def test_the_numbers_are_the_inspectors_and_follow_it(operator: Browser, delayq:
         yards["crm"].put(f"more-{more}", delay_ms=4_000_000)
     operator.until(is_told, what="the new numbers")
     counts = delayq.inspector.counts("crm")
-    operator.until(lambda: [number(cell) for cell in row(operator, "crm")[1:7]] ==
-                   [getattr(counts, place) for place in PLACES], what="the row")  # fmt: skip
+    operator.until(
+        lambda: [number(cell) for cell in row(operator, "crm")[1:7]] == [getattr(counts, place) for place in PLACES],
+        what="the row",
+    )
 
 
 def test_the_charts_move(operator: Browser, delayq: Broker) -> None:
@@ -136,12 +138,16 @@ def test_the_charts_move(operator: Browser, delayq: Broker) -> None:
     late = {cells[1] for cells in points("dq-lateness")} - {"–"}
     assert late and all(25 < int(text.removesuffix(" ms")) <= 50 for text in late), late
     assert total(operator, "p99").endswith(" ms")
-    operator.until(lambda: "M" in operator.run("return document.querySelector('[data-spark] path').getAttribute('d')"),
-                   what="a sparkline")  # fmt: skip
+    operator.until(
+        lambda: "M" in operator.run("return document.querySelector('[data-spark] path').getAttribute('d')"),
+        what="a sparkline",
+    )
     assert operator.run("return document.querySelectorAll('#dq-backlog .dq-bar').length") == 60
     operator.click("in the next day", stays=True)
-    operator.until(lambda: operator.run("return document.querySelectorAll('#dq-backlog .dq-bar').length") == 24,
-                   what="the hours of a day")  # fmt: skip
+    operator.until(
+        lambda: operator.run("return document.querySelectorAll('#dq-backlog .dq-bar').length") == 24,
+        what="the hours of a day",
+    )
     assert "span=day" in operator.path
 
 
@@ -181,10 +187,11 @@ def test_what_stands_at_an_axis_is_all_in_sight(operator: Browser, delayq: Broke
     operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
     operator.run(HUGE)
     operator.click("in the next day", stays=True)
-    operator.until(lambda: "5 M" in operator.run(TICKS, "dq-backlog"), timeout=20,
-                   what="a huge backlog")  # fmt: skip
-    operator.until(lambda: operator.run(TICKS, "dq-lateness")[:4] == ["10 ms", "1 s", "100 s", "10\u202f000 s"],
-                   what="a huge lateness")  # fmt: skip
+    operator.until(lambda: "5 M" in operator.run(TICKS, "dq-backlog"), timeout=20, what="a huge backlog")
+    operator.until(
+        lambda: operator.run(TICKS, "dq-lateness")[:4] == ["10 ms", "1 s", "100 s", "10\u202f000 s"],
+        what="a huge lateness",
+    )
     assert {text[-2:] for text in operator.run(TICKS, "dq-throughput")[1:3]} <= {" M", " G"}
     assert operator.run(TICKS, "dq-backlog")[:3] == ["0", "2.5 M", "5 M"]
     assert operator.run(CUT) == []
@@ -223,8 +230,11 @@ def test_redis_goes_and_comes_back(operator: Browser, delayq: Broker, settings: 
     here = settings.DELAYQ
     connections.close_broker()
     settings.DELAYQ = {**here, "REDIS": "redis://127.0.0.1:1/0"}
-    operator.until(lambda: operator.text("#dq-state").startswith("Redis does not answer; asked again in"),
-                   timeout=20, what="the word of it")  # fmt: skip
+    operator.until(
+        lambda: operator.text("#dq-state").startswith("Redis does not answer; asked again in"),
+        timeout=20,
+        what="the word of it",
+    )
     assert "Redis cannot be reached just now." in operator.text("#dq-trouble")
     assert total(operator, "failed") == "1", "the last that was heard stays"
     operator.open(PAGE)
@@ -241,8 +251,9 @@ def test_a_session_that_ended_is_told_and_nothing_is_followed(operator: Browser,
     operator.open(PAGE)
     operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
     operator._cdp("Network.clearBrowserCookies")
-    operator.until(lambda: operator.text("#dq-state") == "you are signed out; reload the page to sign in",
-                   what="the word of it")  # fmt: skip
+    operator.until(
+        lambda: operator.text("#dq-state") == "you are signed out; reload the page to sign in", what="the word of it"
+    )
     assert operator.path == PAGE
     assert total(operator, "failed") == "1", "the last that was heard stays"
     assert not [one for one in operator.run(LOADED) if "/login/" in one]
@@ -310,8 +321,10 @@ def test_queues_are_found_and_sorted_as_somebody_types(operator: Browser, delayq
     operator.open(PAGE)
     operator.until(lambda: operator.text("#dq-state") == "live", what="the heartbeat")
     operator.click("[data-sort='name']", stays=True)
-    operator.until(lambda: [cells[0].split()[0] for cells in operator.rows("#dq-queues")] ==
-                   ["crm", "mail", "orders", "uploads"], what="the order of the names")  # fmt: skip
+    operator.until(
+        lambda: [cells[0].split()[0] for cells in operator.rows("#dq-queues")] == ["crm", "mail", "orders", "uploads"],
+        what="the order of the names",
+    )
     operator.click("[data-sort='name']", stays=True)
     operator.until(lambda: operator.rows("#dq-queues")[0][0] == "uploads", what="the other order")
     operator.fill("q", "ORD")

@@ -123,12 +123,25 @@ def test_without_redis_the_past_is_there(operator: Browser, delayq: Broker, sett
 
 
 def test_a_run_that_goes_on_is_followed_and_its_end_is_told(operator: Browser, delayq: Broker) -> None:
-    run = PipelineRun.objects.create(run_id="sms-2026-11-21", kind="bulk", queue="sms", total=1000, rows=250,
-                                     created=240, known=10, detail={"path": "/data/sms.csv"})  # fmt: skip
-    failed = PipelineRun.objects.create(run_id="h-1", kind="history", state="failed", error="EventsLost: a gap",
-                                        ended_at=timezone.now())  # fmt: skip
-    PipelineRun.objects.create(run_id="h-0", kind="history", seen_at=timezone.now() - timedelta(hours=1),
-                               started_at=timezone.now() - timedelta(hours=2))  # fmt: skip
+    run = PipelineRun.objects.create(
+        run_id="sms-2026-11-21",
+        kind="bulk",
+        queue="sms",
+        total=1000,
+        rows=250,
+        created=240,
+        known=10,
+        detail={"path": "/data/sms.csv"},
+    )
+    failed = PipelineRun.objects.create(
+        run_id="h-1", kind="history", state="failed", error="EventsLost: a gap", ended_at=timezone.now()
+    )
+    PipelineRun.objects.create(
+        run_id="h-0",
+        kind="history",
+        seen_at=timezone.now() - timedelta(hours=1),
+        started_at=timezone.now() - timedelta(hours=2),
+    )
     operator.open(RUNS)
     assert [row[1] for row in operator.rows()] == ["failed", "running", "died"]
     operator.screenshot("history-runs")

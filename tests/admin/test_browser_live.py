@@ -28,8 +28,13 @@ def lively(broker: Broker) -> Yard:
     """A morning's work, for pictures."""
     yard = every_place(broker)
     for number in range(14):
-        yard.put(f"order-{1000 + number}", 1000 + number, task=TASKS[number % 4], delay_ms=45_000 * (number + 1) ** 2,
-                 context={"trace": f"4bf92f{number}"})  # fmt: skip
+        yard.put(
+            f"order-{1000 + number}",
+            1000 + number,
+            task=TASKS[number % 4],
+            delay_ms=45_000 * (number + 1) ** 2,
+            context={"trace": f"4bf92f{number}"},
+        )
     now_ms = int(broker.now_ms())
     for number in range(3):
         yard.put(f"order-{990 + number}", 990 + number, due_ms=now_ms - 90_000 * number, delay_ms=None)
@@ -41,16 +46,27 @@ def lively(broker: Broker) -> Yard:
         mail.put(f"mail-{number}", f"customer-{number}@example.com", task="shop.send_newsletter")
     jobs = mail.take(started=True)
     for number, job in enumerate(jobs[:3]):
-        mail.failed(job, delay_ms=20_000 * (number + 1), message="connection refused by smtp.example.com:587",
-                    **{"class": "ConnectionRefusedError"})  # fmt: skip
+        mail.failed(
+            job,
+            delay_ms=20_000 * (number + 1),
+            message="connection refused by smtp.example.com:587",
+            **{"class": "ConnectionRefusedError"},
+        )
     mail.queue.settle([ack(jobs[3], 1, 2)])
     mail.put("mail-4", "changed@example.com", task="shop.send_newsletter", delay_ms=30_000)
     broker.pause("mail", "in")
     broker.limit("orders", max_length=10_000, morgue_ttl_ms=30 * 86_400_000)
     for number in range(2):
-        broker.announce(f"worker-{number}@app-1:21{number}7", {
-            "host": "app-1", "queues": ["orders", "crm"], "threads": 8, "running": 2 + number, "dispatcher": not number,
-        })  # fmt: skip
+        broker.announce(
+            f"worker-{number}@app-1:21{number}7",
+            {
+                "host": "app-1",
+                "queues": ["orders", "crm"],
+                "threads": 8,
+                "running": 2 + number,
+                "dispatcher": not number,
+            },
+        )
     return yard
 
 
@@ -137,10 +153,15 @@ def test_pictures_of_jobs(operator: Browser, delayq: Broker) -> None:
         if job.id == "order-2000":
             yard.failed(job, message="out of tea\nsecond line", traceback=TRACEBACK.replace("no", "out of tea"))
     for name, address in {
-        "live-failed": "?place=failed", "live-morgue": "?place=morgue", "live-gated": "?place=gated",
-        "live-search": "?q=ada", "job-failed": "orders_2Forder-2000/change/", "job-gated": "orders_2Fgated/change/",
-        "job-payloads": "crm_2Fcustomer-1/change/", "job-morgue": "orders_2Fburied/change/",
-    }.items():  # fmt: skip
+        "live-failed": "?place=failed",
+        "live-morgue": "?place=morgue",
+        "live-gated": "?place=gated",
+        "live-search": "?q=ada",
+        "job-failed": "orders_2Forder-2000/change/",
+        "job-gated": "orders_2Fgated/change/",
+        "job-payloads": "crm_2Fcustomer-1/change/",
+        "job-morgue": "orders_2Fburied/change/",
+    }.items():
         operator.open(JOBS + address)
         both_looks(operator, name)
     operator.size(400, 800)

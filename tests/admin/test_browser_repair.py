@@ -35,14 +35,27 @@ def a_bad_night(broker: Broker) -> None:
         yard.put(f"order-{1040 + n}", 1040 + n, task="shop.cancel_order", context={"trace": f"t-{n}"})
     payments = Yard(broker, "payments", worker="web-1:2291")
     for n in range(3):
-        payments.put(f"payment-{77 + n}", raw=encode_args((77 + n,), {"card_number": "4111 1111 1111 1111"}),
-                     task="shop.check_payment")  # fmt: skip
+        payments.put(
+            f"payment-{77 + n}",
+            raw=encode_args((77 + n,), {"card_number": "4111 1111 1111 1111"}),
+            task="shop.check_payment",
+        )
     for job in yard.take():
-        yard.failed(job, delay_ms=240_000, message="gateway answered 503: token=abc123", traceback=TRACEBACK,
-                    **{"class": "shop.gateway.GatewayDown"})  # fmt: skip
+        yard.failed(
+            job,
+            delay_ms=240_000,
+            message="gateway answered 503: token=abc123",
+            traceback=TRACEBACK,
+            **{"class": "shop.gateway.GatewayDown"},
+        )
     for job in payments.take():
-        payments.failed(job, delay_ms=3_600_000, message="the bank did not answer within 10 s", traceback=TRACEBACK,
-                        **{"class": "TimeoutError"})  # fmt: skip
+        payments.failed(
+            job,
+            delay_ms=3_600_000,
+            message="the bank did not answer within 10 s",
+            traceback=TRACEBACK,
+            **{"class": "TimeoutError"},
+        )
     mirror.rebuild()
 
 

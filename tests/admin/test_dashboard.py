@@ -104,8 +104,9 @@ def test_the_numbers_of_the_page_are_those_of_the_inspector(delayq: Broker, oper
     rows = {row[0].split()[0]: row[1:7] for row in cells(page.content, "dq-queues") if row[0]}
     assert rows == {one.queue: [str(number) for number in places(one)] for one in counts}
     shards = {row[0]: row[1:] for row in cells(page.content, "dq-heat")}
-    assert shards == {one.queue: [str(shard.ready) for _, shard in one.shards]
-                      for one in delayq.inspector.all_counts(by_shard=True)}  # fmt: skip
+    assert shards == {
+        one.queue: [str(shard.ready) for _, shard in one.shards] for one in delayq.inspector.all_counts(by_shard=True)
+    }
 
 
 def test_the_numbers_that_the_script_gets_are_those_of_the_inspector(delayq: Broker, viewer: Client) -> None:
@@ -215,8 +216,10 @@ def test_warnings_say_what_to_do() -> None:
 
 
 def test_a_warning_says_why_jobs_wait_for_quarantine() -> None:
-    queues = tuple(QueueStatus(name, "python", Counts(name, quarantine=number), 1, 0)
-                   for name, number in (("mail", 0), ("orders", 1)))  # fmt: skip
+    queues = tuple(
+        QueueStatus(name, "python", Counts(name, quarantine=number), 1, 0)
+        for name, number in (("mail", 0), ("orders", 1))
+    )
     redis = RedisStatus(aof=True, maxmemory_policy="noeviction")
     assert warnings_of(Snapshot(0.0, queues, redis=redis)) == [
         "1 job waits to run alone in a process, because its process died under it (orders)."

@@ -160,11 +160,17 @@ def test_what_cannot_be_is_refused_and_nothing_changes(
 
 @pytest.mark.parametrize(
     ("text", "word"),
-    [("[]", "at least one"), ("[1]", "Entry 1"), ('[{"score": "x", "payload": 1}]', "Entry 1"),
-     ('[{"score": 1}]', "Entry 1"), ('[{"score": true, "payload": 1}]', "Entry 1"),
-     ('[{"score": 1, "payload": 1, "more": 2}]', "Entry 1"), ('[{"score": 1e999, "payload": 1}]', "Entry 1"),
-     ('[{"score": 1' + "0" * 400 + ', "payload": 1}]', "Entry 1")],
-)  # fmt: skip
+    [
+        ("[]", "at least one"),
+        ("[1]", "Entry 1"),
+        ('[{"score": "x", "payload": 1}]', "Entry 1"),
+        ('[{"score": 1}]', "Entry 1"),
+        ('[{"score": true, "payload": 1}]', "Entry 1"),
+        ('[{"score": 1, "payload": 1, "more": 2}]', "Entry 1"),
+        ('[{"score": 1e999, "payload": 1}]', "Entry 1"),
+        ('[{"score": 1' + "0" * 400 + ', "payload": 1}]', "Entry 1"),
+    ],
+)
 def test_payloads_that_cannot_be_are_refused(delayq: Broker, editor: Client, text: str, word: str) -> None:
     address = put(delayq, payloads=[("1", "old")])
     answer = editor.post(address, filled(editor, address, payloads=text))

@@ -28,8 +28,13 @@ def viewer(client: Client, staff: Callable[..., Any]) -> Client:
 
 
 def test_the_list_says_what_failed_why_and_when_it_is_tried_again(viewer: Client) -> None:
-    failed_row("order-5", ago=timedelta(minutes=3), task="deeds.rest", options=b'{"max_attempts":7}',
-               due_at=timezone.now() + timedelta(hours=2, minutes=1)).save()  # fmt: skip
+    failed_row(
+        "order-5",
+        ago=timedelta(minutes=3),
+        task="deeds.rest",
+        options=b'{"max_attempts":7}',
+        due_at=timezone.now() + timedelta(hours=2, minutes=1),
+    ).save()
     answer = viewer.get(FAILED)
     assert cells(answer.content) == [
         ["order-5", "orders", "deeds.rest GatewayDown gateway answered 503", "3 of 7", "3 minutes ago in 2 hours"]
@@ -52,7 +57,9 @@ def test_what_waits_too_long_is_late(viewer: Client) -> None:
     failed_row("soon", due_at=timezone.now() - timedelta(seconds=20)).save()
     failed_row("late", due_at=timezone.now() - timedelta(minutes=9), ago=timedelta(hours=1)).save()
     assert [row[4] for row in cells(viewer.get(FAILED).content)] == [
-        "0 seconds ago due for 20 seconds", "1 hour ago due for 9 minutes late"]  # fmt: skip
+        "0 seconds ago due for 20 seconds",
+        "1 hour ago due for 9 minutes late",
+    ]
 
 
 def test_each_filter_leaves_what_it_says(viewer: Client) -> None:
@@ -61,16 +68,41 @@ def test_each_filter_leaves_what_it_says(viewer: Client) -> None:
     failed_row("c", queue="crm", task="t.one", error_class="KeyError", failures=30, ago=timedelta(days=30)).save()
     found = {
         asked: ids(viewer.get(f"{FAILED}?{asked}"))
-        for asked in ("queue=crm", "task=t.one", "error_class=KeyError", "error_class=", "attempt=1", "attempt=3-5",
-                      "attempt=26", "age=hour", "age=day", "age=week", "age=older", "queue=crm&task=t.one",
-                      "queue=nowhere", "attempt=x", "age=x")
-    }  # fmt: skip
+        for asked in (
+            "queue=crm",
+            "task=t.one",
+            "error_class=KeyError",
+            "error_class=",
+            "attempt=1",
+            "attempt=3-5",
+            "attempt=26",
+            "age=hour",
+            "age=day",
+            "age=week",
+            "age=older",
+            "queue=crm&task=t.one",
+            "queue=nowhere",
+            "attempt=x",
+            "age=x",
+        )
+    }
     assert found == {
-        "queue=crm": ["b", "c"], "task=t.one": ["a", "c"], "error_class=KeyError": ["a", "c"], "error_class=": ["b"],
-        "attempt=1": ["a"], "attempt=3-5": ["b"], "attempt=26": ["c"], "age=hour": ["a"], "age=day": ["a", "b"],
-        "age=week": ["a", "b"], "age=older": ["c"], "queue=crm&task=t.one": ["c"], "queue=nowhere": [],
-        "attempt=x": ["a", "b", "c"], "age=x": ["a", "b", "c"],
-    }  # fmt: skip
+        "queue=crm": ["b", "c"],
+        "task=t.one": ["a", "c"],
+        "error_class=KeyError": ["a", "c"],
+        "error_class=": ["b"],
+        "attempt=1": ["a"],
+        "attempt=3-5": ["b"],
+        "attempt=26": ["c"],
+        "age=hour": ["a"],
+        "age=day": ["a", "b"],
+        "age=week": ["a", "b"],
+        "age=older": ["c"],
+        "queue=crm&task=t.one": ["c"],
+        "queue=nowhere": [],
+        "attempt=x": ["a", "b", "c"],
+        "age=x": ["a", "b", "c"],
+    }
 
 
 def test_a_search_finds_an_id_and_its_beginning_and_nothing_else(viewer: Client) -> None:
@@ -78,9 +110,13 @@ def test_a_search_finds_an_id_and_its_beginning_and_nothing_else(viewer: Client)
         failed_row(ident, ago=timedelta(place)).save()
     terms = ("order-5", " order-51 ", "order%", "заказ", "5", "order-5x")
     assert {term: ids(viewer.get(FAILED, {"q": term})) for term in terms} == {
-        "order-5": ["order-5", "order-51"], " order-51 ": ["order-51"], "order%": ["order%"], "заказ": ["заказ-5"],
-        "5": [], "order-5x": [],
-    }  # fmt: skip
+        "order-5": ["order-5", "order-51"],
+        " order-51 ": ["order-51"],
+        "order%": ["order%"],
+        "заказ": ["заказ-5"],
+        "5": [],
+        "order-5x": [],
+    }
 
 
 def test_the_page_of_a_job_tells_everything_about_it(delayq: Broker, viewer: Client) -> None:
@@ -103,7 +139,9 @@ def test_the_page_of_a_merged_job_lists_its_payloads_by_their_scores(delayq: Bro
     page = viewer.get(f"{FAILED}{FailedJob.objects.get().pk}/change/").content.decode()
     rows = [row for row in cells(page.replace('class="delayq-table"', 'id="p"').encode(), "p") if len(row) == 2]
     assert [row for row in rows if row[0] in "37"] == [
-        ["3", '{ "n": "first" }'], ["7", '{ "n": "later", "token": "••••••" }']]  # fmt: skip
+        ["3", '{ "n": "first" }'],
+        ["7", '{ "n": "later", "token": "••••••" }'],
+    ]
     assert "abc" not in page
 
 

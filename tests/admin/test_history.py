@@ -73,8 +73,11 @@ def test_only_who_may_sees_it(delayq: Broker, client: Client, staff: Callable[..
 
 def test_the_page_says_what_is_in_the_table(delayq: Broker, reader: Client) -> None:
     hour = now()
-    seed(hour_of(hour - HOUR, late=[10] * 98 + [5000, 9000], failed=3, timeout=1, retries=4, sla_missed=2),
-         hour_of(hour - 2 * HOUR, "mail", "shop.mail"), hour_of(hour - timedelta(days=3)))  # fmt: skip
+    seed(
+        hour_of(hour - HOUR, late=[10] * 98 + [5000, 9000], failed=3, timeout=1, retries=4, sla_missed=2),
+        hour_of(hour - 2 * HOUR, "mail", "shop.mail"),
+        hour_of(hour - timedelta(days=3)),
+    )
     html = page(reader)
     tiles = dict(re.findall(r'data-tile="(\w+)"><strong>(.*?)</strong>', html))
     assert (tiles["runs"], tiles["failures"], tiles["late"], tiles["retries"]) == ("103", "3.9 %", "2", "4")
@@ -105,8 +108,13 @@ def test_charts_can_be_read_without_seeing_them(delayq: Broker, reader: Client) 
 
 
 def test_filters_and_periods_are_in_every_link(delayq: Broker, reader: Client) -> None:
-    seed(*(hour_of(now() - HOUR * more, queue, f"shop.{queue}", failed=1, late=[1] * 9) for more in range(40)
-           for queue in ("mail", "orders")))  # fmt: skip
+    seed(
+        *(
+            hour_of(now() - HOUR * more, queue, f"shop.{queue}", failed=1, late=[1] * 9)
+            for more in range(40)
+            for queue in ("mail", "orders")
+        )
+    )
     html = page(reader, "?queue=mail&period=7d")
     assert {row[1] for row in cells(html.encode(), "dq-hours")} == {"mail"}
     assert f'href="{PAGE}hours.csv?queue=mail&amp;period=7d"' in html
@@ -128,11 +136,18 @@ def test_a_period_of_ones_own_is_in_the_readers_time_zone(delayq: Broker, reader
     assert len(cells(whole.encode(), "dq-hours")) == 7
 
 
-@pytest.mark.parametrize(("query", "said"), [
-    ("?from=yesterday", "“yesterday” is no date"), ("?from=2026-11-20&to=2026-11-10", "ends before it begins"),
-    ("?from=1970-01-01", "longer than"), ("?from=2026-13-45", "is no date"), ("?to=9999-12-31T23:59", "no calendar"),
-    ("?from=0001-01-01&to=0001-01-01", ""), ("?from=%3Cscript%3E", "&lt;script&gt;"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("?from=yesterday", "“yesterday” is no date"),
+        ("?from=2026-11-20&to=2026-11-10", "ends before it begins"),
+        ("?from=1970-01-01", "longer than"),
+        ("?from=2026-13-45", "is no date"),
+        ("?to=9999-12-31T23:59", "no calendar"),
+        ("?from=0001-01-01&to=0001-01-01", ""),
+        ("?from=%3Cscript%3E", "&lt;script&gt;"),
+    ],
+)
 def test_a_period_that_makes_no_sense_is_told_and_nothing_breaks(
     delayq: Broker, reader: Client, query: str, said: str
 ) -> None:
@@ -143,8 +158,18 @@ def test_a_period_that_makes_no_sense_is_told_and_nothing_breaks(
         assert reader.get(f"{PAGE}hours.csv{query}").status_code == 400
 
 
-@pytest.mark.parametrize("query", ["?queue=%00&task=a%00", "?period=ever", "?after=x", "?before=~", "?after=%00",
-                                   "?queue=" + "q" * 5000, "?page=9&o=1&_popup=1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?queue=%00&task=a%00",
+        "?period=ever",
+        "?after=x",
+        "?before=~",
+        "?after=%00",
+        "?queue=" + "q" * 5000,
+        "?page=9&o=1&_popup=1",
+    ],
+)
 def test_hostile_addresses_show_a_page(delayq: Broker, reader: Client, query: str) -> None:
     seed(hour_of(now()))
     page(reader, query)
@@ -244,7 +269,13 @@ def test_while_redis_is_away_the_past_is_shown(delayq: Broker, reader: Client, s
 
 def test_numbers_at_axes_are_short_and_round() -> None:
     assert [short(number) for number in (0, 0.5, 250, 1500, 20_000_000, 3e9)] == [
-        "0", "0.5", "250", "1.5 k", "20 M", "3 G"]  # fmt: skip
+        "0",
+        "0.5",
+        "250",
+        "1.5 k",
+        "20 M",
+        "3 G",
+    ]
     assert [round_up(number) for number in (0, 0.4, 2, 3, 10, 11, 501, 4_000_000)] == [2, 2, 2, 5, 10, 20, 1000, 5e6]
     assert logarithmic(0, 3) == 0
     assert logarithmic(1000, 3) == 1
@@ -254,9 +285,14 @@ def test_numbers_at_axes_are_short_and_round() -> None:
 def test_a_bar_is_as_high_as_its_number_and_stands_on_the_one_below() -> None:
     drawn = bars("n", "t", "s", [Mark("a", "A"), Mark("b", "B")], [(5, 15), (0, 10)], ["x", "y"])
     plot = ElementTree.fromstring(drawn.plot)
-    shapes = [[(one.get("class"), float(one.get("y") or 0), float(one.get("height") or 0))
-               for one in piece.findall("rect") if one.get("class") != "dq-touch"]
-              for piece in plot.findall("g")]  # fmt: skip
+    shapes = [
+        [
+            (one.get("class"), float(one.get("y") or 0), float(one.get("height") or 0))
+            for one in piece.findall("rect")
+            if one.get("class") != "dq-touch"
+        ]
+        for piece in plot.findall("g")
+    ]
     assert shapes == [[("dq-b1", 112.5, 37.5), ("dq-b2", 0.0, 112.5)], [("dq-b2", 75.0, 75.0)]]
 
 
@@ -277,8 +313,11 @@ def test_the_most_has_the_strongest_colour_and_nothing_none() -> None:
 
 def test_what_is_written_in_a_drawing_is_text() -> None:
     evil = "<script>&\"'"
-    for drawn in (bars("n", evil, evil, [Mark(evil, evil)], [(1,)], [evil]), lines("n", evil, evil, [Mark(evil, evil)],
-                  ([1.0],), [evil]), heat("n", evil, evil, [Mark(evil, evil)], [(evil, [1])])):  # fmt: skip
+    for drawn in (
+        bars("n", evil, evil, [Mark(evil, evil)], [(1,)], [evil]),
+        lines("n", evil, evil, [Mark(evil, evil)], ([1.0],), [evil]),
+        heat("n", evil, evil, [Mark(evil, evil)], [(evil, [1])]),
+    ):
         for part in (drawn.left, drawn.plot, drawn.below):
             assert "<script" not in part
             ElementTree.fromstring(part)

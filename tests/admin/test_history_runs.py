@@ -65,18 +65,27 @@ def test_only_who_may_sees_them_and_nobody_changes_them(client: Client, staff: C
 def test_the_list_says_how_each_is(reader: Client) -> None:
     four()
     rows = listed(reader)
-    assert {name: row[1] for name, row in rows.items()} == {
-        "a": "finished", "b": "failed", "c": "running", "d": "died"}  # fmt: skip
+    assert {name: row[1] for name, row in rows.items()} == {"a": "finished", "b": "failed", "c": "running", "d": "died"}
     assert [rows["c"][place] for place in (0, 3, 4, 5)] == ["bulk schedule c", "25 % · 250", "240", "10"]
     assert rows["b"][2] == "LookupError: no file"
     assert rows["d"][6] == "10 min", "until it was last heard of"
 
 
-@pytest.mark.parametrize(("query", "names"), [
-    ("?state=running", "c"), ("?state=died", "d"), ("?state=failed", "b"), ("?state=stopped", ""),
-    ("?kind=history", "a"), ("?kind=bulk&state=running", "c"), ("?q=b", "b"), ("?q=nobody", ""),
-    ("?state=odd", "abcd"), ("?kind=odd", "abcd"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("?state=running", "c"),
+        ("?state=died", "d"),
+        ("?state=failed", "b"),
+        ("?state=stopped", ""),
+        ("?kind=history", "a"),
+        ("?kind=bulk&state=running", "c"),
+        ("?q=b", "b"),
+        ("?q=nobody", ""),
+        ("?state=odd", "abcd"),
+        ("?kind=odd", "abcd"),
+    ],
+)
 def test_runs_are_filtered(reader: Client, query: str, names: str) -> None:
     four()
     assert set(listed(reader, query)) == set(names)
@@ -99,8 +108,12 @@ def test_a_run_that_goes_on_has_a_bar_and_one_that_died_says_what_to_do(reader: 
 
 
 def test_errors_and_details_are_text_without_secrets(reader: Client) -> None:
-    run = run_of("<b>x</b>", state="failed", error="redis://u:hush@h/0 <script>alert(1)</script> password=hush",
-                 detail={"redis": "redis://u:hush@h/0", "<i>": {"token": "hush", "deep": ["<u>"]}})  # fmt: skip
+    run = run_of(
+        "<b>x</b>",
+        state="failed",
+        error="redis://u:hush@h/0 <script>alert(1)</script> password=hush",
+        detail={"redis": "redis://u:hush@h/0", "<i>": {"token": "hush", "deep": ["<u>"]}},
+    )
     for address in (PAGE, f"{PAGE}{run.pk}/change/", f"{PAGE}{run.pk}/progress/"):
         content = reader.get(address).content
         tags_of(content)

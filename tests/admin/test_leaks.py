@@ -36,9 +36,17 @@ def viewer(client: Client, staff: Callable[..., Any]) -> Client:
 
 @pytest.mark.parametrize(
     "asked",
-    ["error_message__contains=token%3Da", "error_traceback__startswith=T", "args__isnull=0", "options__gt=a",
-     "job_id__regex=.", "shard=0", "priority__gte=1", "key__isnull=0"],
-)  # fmt: skip
+    [
+        "error_message__contains=token%3Da",
+        "error_traceback__startswith=T",
+        "args__isnull=0",
+        "options__gt=a",
+        "job_id__regex=.",
+        "shard=0",
+        "priority__gte=1",
+        "key__isnull=0",
+    ],
+)
 def test_columns_are_filtered_by_nothing_but_the_filters(viewer: Client, asked: str) -> None:
     failed_row("a", error_message="refused: token=abc123").save()
     assert viewer.get(f"{FAILED}?{asked}").status_code == 400
@@ -46,8 +54,13 @@ def test_columns_are_filtered_by_nothing_but_the_filters(viewer: Client, asked: 
 
 
 def test_nor_are_those_of_the_other_tables(viewer: Client) -> None:
-    for address, asked in ((OUTBOX, "record__contains=a"), (OUTBOX, "error__contains=a"), (INBOX, "task=a"),
-                           (BULK, "error__contains=a"), (BULK, "ordered_by__contains=a")):  # fmt: skip
+    for address, asked in (
+        (OUTBOX, "record__contains=a"),
+        (OUTBOX, "error__contains=a"),
+        (INBOX, "task=a"),
+        (BULK, "error__contains=a"),
+        (BULK, "ordered_by__contains=a"),
+    ):
         assert viewer.get(f"{address}?{asked}").status_code == 400, asked
 
 
@@ -68,8 +81,11 @@ def test_what_a_worker_could_not_filter_by_orders_nothing(
 
 def test_a_search_of_jobs_reads_what_a_person_may_read(delayq: Broker, viewer: Client) -> None:
     yard = Yard(delayq)
-    yard.put("plain", raw=encode_args(("Visa",), {"token": "tk-77", "note": "fragile"}),
-             context={"session": "s-88", "trace": "tr-9"})  # fmt: skip
+    yard.put(
+        "plain",
+        raw=encode_args(("Visa",), {"token": "tk-77", "note": "fragile"}),
+        context={"session": "s-88", "trace": "tr-9"},
+    )
     yard.put("raw", raw=b'{"password": "pw-55", "city": "Ulm"}')
     yard.put("bytes", raw=b"\xff password=pw-66 street=Elm")
     yard.put("named", "whisper", task="deeds.note")
@@ -87,10 +103,16 @@ def test_a_search_of_jobs_reads_what_a_person_may_read(delayq: Broker, viewer: C
     assert {text: found(text) for text in hidden} == {text: [] for text in hidden}
     readable = ("fragile", "tr-9", "ulm", "elm", "ada", "refused", "late", "4th", "5th")
     assert {text: found(text) for text in readable} == {
-        "fragile": ["plain"], "tr-9": ["plain"], "ulm": ["raw"], "elm": ["bytes"],
-        "ada": ["bytes", "merged", "named", "plain", "raw"], "late": ["bytes", "merged", "named", "plain", "raw"],
-        "refused": ["bytes", "merged", "named", "plain", "raw"], "4th": ["gate"], "5th": ["gate"],
-    }  # fmt: skip
+        "fragile": ["plain"],
+        "tr-9": ["plain"],
+        "ulm": ["raw"],
+        "elm": ["bytes"],
+        "ada": ["bytes", "merged", "named", "plain", "raw"],
+        "late": ["bytes", "merged", "named", "plain", "raw"],
+        "refused": ["bytes", "merged", "named", "plain", "raw"],
+        "4th": ["gate"],
+        "5th": ["gate"],
+    }
 
 
 def test_nor_does_it_find_arguments_that_are_hidden_by_their_places(

@@ -85,8 +85,10 @@ def test_pages_go_on_behind_the_last_job_seen(delayq: Broker, viewer: Client) ->
     for number in range(7):
         yard.put(f"job-{number}", delay_ms=1_000_000 + number * 1_000)
     assert every_page(viewer, queue="orders", limit=3) == [
-        ["job-0", "job-1", "job-2"], ["job-3", "job-4", "job-5"], ["job-6"],
-    ]  # fmt: skip
+        ["job-0", "job-1", "job-2"],
+        ["job-3", "job-4", "job-5"],
+        ["job-6"],
+    ]
     assert every_page(viewer, queue="orders", limit=4, reverse=1)[1] == ["job-2", "job-1", "job-0"]
 
 
@@ -117,9 +119,20 @@ def test_a_cursor_that_is_none_is_said_and_not_a_crash(delayq: Broker, viewer: C
     assert "is not a cursor" in answer.content.decode()
 
 
-@pytest.mark.parametrize("asked", [{"place": "nowhere"}, {"by": "colour"}, {"limit": "-4"}, {"limit": "9" * 30},
-                                   {"queue": "no-such-queue"}, {"reverse": "x"}, {"cursor": ":"},
-                                   {"queue": "x\0y"}, {"q": "\0"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"place": "nowhere"},
+        {"by": "colour"},
+        {"limit": "-4"},
+        {"limit": "9" * 30},
+        {"queue": "no-such-queue"},
+        {"reverse": "x"},
+        {"cursor": ":"},
+        {"queue": "x\0y"},
+        {"q": "\0"},
+    ],
+)
 def test_nonsense_in_the_address_is_left_out(delayq: Broker, viewer: Client, asked: dict[str, str]) -> None:
     every_place(delayq)
     assert viewer.get(LIST, asked).status_code == 200
@@ -129,12 +142,19 @@ def test_a_search_finds_ids_texts_workers_and_errors(delayq: Broker, viewer: Cli
     yard = every_place(delayq)
     yard.put("order-77", {"note": "Fragile"}, context={"trace": "tr-9"})
     Yard(delayq, "crm").add("customer-5", {"name": "Ada"})
-    found = {text: ids(viewer, q=text) for text in ("order-77", "fragile", "tr-9", "ada", "w@host", "LookupError",
-                                                    "nothing like this")}  # fmt: skip
+    found = {
+        text: ids(viewer, q=text)
+        for text in ("order-77", "fragile", "tr-9", "ada", "w@host", "LookupError", "nothing like this")
+    }
     assert found == {
-        "order-77": ["order-77"], "fragile": ["order-77"], "tr-9": ["order-77"], "ada": ["customer-5"],
-        "w@host": ["gated", "reserved"], "LookupError": ["failed", "buried"], "nothing like this": [],
-    }  # fmt: skip
+        "order-77": ["order-77"],
+        "fragile": ["order-77"],
+        "tr-9": ["order-77"],
+        "ada": ["customer-5"],
+        "w@host": ["gated", "reserved"],
+        "LookupError": ["failed", "buried"],
+        "nothing like this": [],
+    }
     assert ids(viewer, q="ada", queue="orders") == []
 
 

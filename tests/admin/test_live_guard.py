@@ -40,9 +40,16 @@ def world(broker: Broker) -> Any:
     queue = connections.existing_queue("orders")
     assert queue is not None
     layout = broker.read_layout("orders")[1]
-    return layout, [(place, [(view.id, view.due_ms, view.state, view.job.flags) for view in
-                             broker.inspector.page("orders", place).jobs])
-                    for place in ("waiting", "reserved", "failed", "morgue")]  # fmt: skip
+    return layout, [
+        (
+            place,
+            [
+                (view.id, view.due_ms, view.state, view.job.flags)
+                for view in broker.inspector.page("orders", place).jobs
+            ],
+        )
+        for place in ("waiting", "reserved", "failed", "morgue")
+    ]
 
 
 def ask(client: Client, address: str) -> Any:
@@ -80,10 +87,16 @@ def test_a_login_that_is_not_staff_gets_nowhere(delayq: Broker, client: Client, 
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("held", [(), *((one,) for one in PERMISSIONS),
-                                  *(("view_livejob", one) for one in ("run_livejob", "cancel_livejob")),
-                                  *(("view_queueentry", one) for one in PERMISSIONS if one.endswith("_queueentry"))],
-                         ids="+".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "held",
+    [
+        (),
+        *((one,) for one in PERMISSIONS),
+        *(("view_livejob", one) for one in ("run_livejob", "cancel_livejob")),
+        *(("view_queueentry", one) for one in PERMISSIONS if one.endswith("_queueentry")),
+    ],
+    ids="+".join,
+)
 def test_each_permission_opens_its_own_pages_and_no_other(
     delayq: Broker, client: Client, staff: Callable[..., Any], held: tuple[str, ...]
 ) -> None:
@@ -177,8 +190,12 @@ def test_stored_text_never_becomes_html(delayq: Broker, admin_client: Client, ev
 
 def lists(queue: str) -> list[str]:
     pages = ("change", "run", "purge")
-    return [f"{BASE}/livejob/", f"{BASE}/queueentry/", *(f"{BASE}/livejob/?place={place}" for place in browse.PLACES),
-            *(f"{BASE}/queueentry/{quote(queue)}/{page}/" for page in pages)]  # fmt: skip
+    return [
+        f"{BASE}/livejob/",
+        f"{BASE}/queueentry/",
+        *(f"{BASE}/livejob/?place={place}" for place in browse.PLACES),
+        *(f"{BASE}/queueentry/{quote(queue)}/{page}/" for page in pages),
+    ]
 
 
 def pages_of(ident: str, queue: str) -> list[str]:

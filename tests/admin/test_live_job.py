@@ -49,16 +49,26 @@ def press(client: Client, ident: str, verb: str, **said: Any) -> list[str]:
 
 
 def picture(broker: Broker, queue: str = "orders") -> dict[str, list[str]]:
-    return {place: found for place in ("waiting", "reserved", "morgue")
-            if (found := sorted(view.id for view in broker.inspector.page(queue, place).jobs))}  # fmt: skip
+    return {
+        place: found
+        for place in ("waiting", "reserved", "morgue")
+        if (found := sorted(view.id for view in broker.inspector.page(queue, place).jobs))
+    }
 
 
 def test_the_page_of_a_failed_job_tells_its_story(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     page = page_of(operator, "failed")
-    for words in ("shop.cancel_order", "handed out: 1, failures: 1, crashes: 0, given back: 0; failed last",
-                  "order_id</th><td><pre>5</pre>", "<strong>LookupError</strong>: no", "line 12, in sync",
-                  "Run now", "Reschedule…", "Cancel…"):  # fmt: skip
+    for words in (
+        "shop.cancel_order",
+        "handed out: 1, failures: 1, crashes: 0, given back: 0; failed last",
+        "order_id</th><td><pre>5</pre>",
+        "<strong>LookupError</strong>: no",
+        "line 12, in sync",
+        "Run now",
+        "Reschedule…",
+        "Cancel…",
+    ):
         assert words in page
 
 
@@ -67,8 +77,10 @@ def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client)
     yard.put("suspect")
     yard.crashed(yard.take_one())
     page = page_of(operator, "suspect")
-    for words in ("It waits to run alone in a process, because its process died under it: see its last error.",
-                  "died of signal 9; 2 other jobs ran in the same process"):  # fmt: skip
+    for words in (
+        "It waits to run alone in a process, because its process died under it: see its last error.",
+        "died of signal 9; 2 other jobs ran in the same process",
+    ):
         assert words in page
     assert "ready quarantine" in cells(operator.get(LIST, {"queue": "orders"}).content)[0]
     yard.take()
@@ -78,8 +90,15 @@ def test_a_job_in_quarantine_says_why_it_waits(delayq: Broker, operator: Client)
 def test_the_page_of_a_reserved_job_names_its_worker_and_lease(delayq: Broker, operator: Client) -> None:
     every_place(delayq)
     page = page_of(operator, "gated")
-    for words in ("w@host:1", "it runs", '<progress max="15"', "Gated content", "order_id</th><td><pre>6</pre>",
-                  "Ask it to stop…", "Run now"):  # fmt: skip
+    for words in (
+        "w@host:1",
+        "it runs",
+        '<progress max="15"',
+        "Gated content",
+        "order_id</th><td><pre>6</pre>",
+        "Ask it to stop…",
+        "Run now",
+    ):
         assert words in page
     assert "Run now" not in page_of(operator, "reserved")
 
@@ -214,16 +233,19 @@ def test_reschedule_moves_to_a_delay_or_to_a_moment(delayq: Broker, operator: Cl
     assert datetime.fromtimestamp(found.due_ms / 1000, UTC) == datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("said", "complaint"), [
-    ({}, "Say either how long from now, or at which moment."),
-    ({"delay": "1", "unit": "h", "at": "2031-05-06T07:08:09"}, "Say either how long from now, or at which moment."),
-    ({"delay": "-1", "unit": "h"}, "greater than or equal to 0"),
-    ({"delay": "nan", "unit": "h"}, "Enter a number."),
-    ({"delay": "1", "unit": "years"}, "not one of the available choices"),
-    ({"at": "yesterday"}, "Enter a valid date/time."),
-    ({"delay": "99999", "unit": "d"}, "more than ten years"),
-    ({"delay": "1e308", "unit": "d"}, "is inf; give"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        ({}, "Say either how long from now, or at which moment."),
+        ({"delay": "1", "unit": "h", "at": "2031-05-06T07:08:09"}, "Say either how long from now, or at which moment."),
+        ({"delay": "-1", "unit": "h"}, "greater than or equal to 0"),
+        ({"delay": "nan", "unit": "h"}, "Enter a number."),
+        ({"delay": "1", "unit": "years"}, "not one of the available choices"),
+        ({"at": "yesterday"}, "Enter a valid date/time."),
+        ({"delay": "99999", "unit": "d"}, "more than ten years"),
+        ({"delay": "1e308", "unit": "d"}, "is inf; give"),
+    ],
+)
 def test_reschedule_to_nowhere_is_refused(
     delayq: Broker, operator: Client, said: dict[str, str], complaint: str
 ) -> None:

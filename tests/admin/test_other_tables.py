@@ -33,8 +33,17 @@ def outbox_row(ident: str, **fields: Any) -> OutboxJob:
         "new", NewJob(ident, "x.pay", encode_args((5,), {"token": "t-1"}), options=b'{"context":{"pin":1}}')
     )
     due_ms = int((timezone.now() + timedelta(minutes=9, seconds=30)).timestamp() * 1000)
-    return OutboxJob.objects.create(**{"queue": "orders", "job_id": ident, "task": "x.pay", "key": uuid.uuid4(),
-                                       "due_ms": due_ms, "record": pack_job(new), **fields})  # fmt: skip
+    return OutboxJob.objects.create(
+        **{
+            "queue": "orders",
+            "job_id": ident,
+            "task": "x.pay",
+            "key": uuid.uuid4(),
+            "due_ms": due_ms,
+            "record": pack_job(new),
+            **fields,
+        }
+    )
 
 
 @pytest.fixture
@@ -50,10 +59,18 @@ def test_the_outbox_says_what_is_still_to_be_told_to_redis(viewer: Client) -> No
     outbox_row("sent", state="sent", due_ms=past, sent_at=timezone.now())
     assert cells(viewer.get(OUTBOX).content) == [
         ["sent", "orders", "x.pay", "sent", "due for 2 hours", "0 seconds ago", "0", "–"],
-        ["stuck", "orders", "x.pay", "to be rescheduled", "due for 2 hours late", "0 seconds ago", "3",
-         "QueueFull: no room"],
+        [
+            "stuck",
+            "orders",
+            "x.pay",
+            "to be rescheduled",
+            "due for 2 hours late",
+            "0 seconds ago",
+            "3",
+            "QueueFull: no room",
+        ],
         ["new", "orders", "x.pay", "to be sent", "in 9 minutes", "0 seconds ago", "0", "–"],
-    ]  # fmt: skip
+    ]
     assert ids(viewer.get(f"{OUTBOX}?state=moved")) == ["stuck"]
 
 
@@ -88,8 +105,13 @@ def test_the_content_of_an_outbox_row_is_masked(viewer: Client) -> None:
 def test_the_inbox_lists_what_was_done(viewer: Client) -> None:
     keys = [uuid.uuid4() for _ in range(3)]
     for place, key in enumerate(keys):
-        InboxEntry.objects.create(key=key, queue="orders", job_id=f"i{place}", task="t",
-                                  created_at=timezone.now() - timedelta(hours=30 * place))  # fmt: skip
+        InboxEntry.objects.create(
+            key=key,
+            queue="orders",
+            job_id=f"i{place}",
+            task="t",
+            created_at=timezone.now() - timedelta(hours=30 * place),
+        )
     assert [row[2] for row in cells(viewer.get(INBOX).content)] == ["i0", "i1", "i2"]
     assert [row[2] for row in cells(viewer.get(f"{INBOX}?age=day").content)] == ["i0"]
     assert [row[2] for row in cells(viewer.get(INBOX, {"q": str(keys[1])}).content)] == ["i1"]
@@ -107,12 +129,19 @@ def order(**fields: Any) -> BulkAction:
 
 def test_a_bulk_action_tells_how_far_it_is(viewer: Client) -> None:
     made = order(state="running", done=500, counts={"discarded": 480, "gone": 20})
-    order(state="done", done=1, total=1, created_at=timezone.now() - timedelta(hours=2), filters={
-        "queue": "orders", "error_class": "KeyError", "failed_at__lte": "2030-01-31T12:00:00+00:00"})  # fmt: skip
+    order(
+        state="done",
+        done=1,
+        total=1,
+        created_at=timezone.now() - timedelta(hours=2),
+        filters={"queue": "orders", "error_class": "KeyError", "failed_at__lte": "2030-01-31T12:00:00+00:00"},
+    )
     order(state="done", done=5, total=5, created_at=timezone.now() - timedelta(hours=1), action="retry")
     assert [row[:3] for row in cells(viewer.get(BULK).content)] == [
-        ["Discard 2,000 jobs", "running", "25 %"], ["Retry 5 jobs", "done", "100 %"],
-        ["Discard 1 job", "done", "100 %"]]  # fmt: skip
+        ["Discard 2,000 jobs", "running", "25 %"],
+        ["Retry 5 jobs", "done", "100 %"],
+        ["Discard 1 job", "done", "100 %"],
+    ]
     page = viewer.get(f"{BULK}{BulkAction.objects.get(total=1).pk}/change/").content.decode()
     assert "failed jobs<br>queue = orders<br>error class = KeyError<br>failed ≤ 2030-01-31 12:00:00 UTC" in page
     page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
@@ -127,8 +156,11 @@ def test_a_bulk_action_tells_how_far_it_is(viewer: Client) -> None:
 
 def test_one_that_has_ended_is_not_asked_for_again_and_has_no_button(viewer: Client) -> None:
     for state in ("done", "stopped", "failed"):
-        made = order(state=state, error="KeyError: 5" if state == "failed" else "",
-                     ended_at=timezone.now() - timedelta(minutes=3))  # fmt: skip
+        made = order(
+            state=state,
+            error="KeyError: 5" if state == "failed" else "",
+            ended_at=timezone.now() - timedelta(minutes=3),
+        )
         page = viewer.get(f"{BULK}{made.pk}/change/").content.decode()
         assert ">3\xa0minutes ago</time>" in viewer.get(f"{BULK}{made.pk}/progress/").content.decode()
         assert page.count("KeyError: 5") == (state == "failed")
@@ -195,8 +227,14 @@ def test_pages_that_the_project_registered_itself_stay() -> None:
 def test_the_settings_are_read_and_checked() -> None:
     made = load({"ADMIN": {"register": False, "sensitive": ["vat"], "bulk_threshold": 5, "late_after": 1}}).admin
     assert (made.register, made.sensitive, made.bulk_threshold, made.late_after) == (False, ("vat",), 5, 1)
-    for wrong in ({"register": 1}, {"sensitive": "password"}, {"bulk_threshold": -1}, {"count_cap": 5}, {"late": 5},
-                  {"late_after": "1"}):  # fmt: skip
+    for wrong in (
+        {"register": 1},
+        {"sensitive": "password"},
+        {"bulk_threshold": -1},
+        {"count_cap": 5},
+        {"late": 5},
+        {"late_after": "1"},
+    ):
         with pytest.raises((Misconfigured, ImproperlyConfigured), match=r"DELAYQ\['ADMIN'\]"):
             load({"ADMIN": wrong})
 
@@ -215,6 +253,7 @@ def test_a_project_may_leave_registration_to_itself() -> None:
     )
     root = Path(__file__).resolve().parents[2]
     env = {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60,
-                          env=env, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=60, env=env, check=True
+    )
     assert done.stdout == "[]\n"

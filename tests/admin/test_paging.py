@@ -26,8 +26,12 @@ MANY = 200_000
 
 @pytest.fixture
 def viewer(client: Client, staff: Callable[..., Any]) -> Client:
-    client.force_login(staff(*(f"view_{name}" for name in ("failedjob", "morguejob", "outboxjob", "inboxentry",
-                                                           "bulkaction")), "retry_failedjob"))  # fmt: skip
+    client.force_login(
+        staff(
+            *(f"view_{name}" for name in ("failedjob", "morguejob", "outboxjob", "inboxentry", "bulkaction")),
+            "retry_failedjob",
+        )
+    )
     return client
 
 
@@ -91,8 +95,10 @@ def test_rows_of_one_moment_are_told_apart(viewer: Client) -> None:
     assert sorted(ident for page in pages for ident in page) == sorted(f"n-{n}" for n in range(25))
 
 
-@pytest.mark.parametrize("cursor", ["x", "~", "2030-01-01~", "~5", "2030-01-01T00:00:00+00:00~x", "9" * 5000, "a~b~c",
-                                    "2030-99-99T00:00:00+00:00~5"])  # fmt: skip
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "~", "2030-01-01~", "~5", "2030-01-01T00:00:00+00:00~x", "9" * 5000, "a~b~c", "2030-99-99T00:00:00+00:00~5"],
+)
 @pytest.mark.parametrize("way", ["after", "before"])
 def test_a_damaged_cursor_leads_back_to_the_beginning(viewer: Client, cursor: str, way: str) -> None:
     failed_row().save()
@@ -195,8 +201,16 @@ def test_a_list_of_200_000_rows_is_as_cheap_as_a_short_one(viewer: Client, capsy
     multiply(6)
     assert FailedJob.objects.count() == MANY // 64 * 64 > 199_000
     figures = []
-    for query in ("", "?queue=q3", "?task=shop.task_7&age=day", "?attempt=26", "?error_class=shop.Error3", "?q=n-77",
-                  "?age=older", "?queue=q3&attempt=1&q=n-1"):  # fmt: skip
+    for query in (
+        "",
+        "?queue=q3",
+        "?task=shop.task_7&age=day",
+        "?attempt=26",
+        "?error_class=shop.Error3",
+        "?q=n-77",
+        "?age=older",
+        "?queue=q3&attempt=1&q=n-1",
+    ):
         started = time.perf_counter()
         long = statements(viewer, FAILED + query)
         took = time.perf_counter() - started
@@ -226,11 +240,14 @@ def test_a_filter_and_a_search_use_their_indexes() -> None:
     plans = {
         name: FailedJob.objects.filter(**lookups).order_by("-failed_at", "-pk")[:101].explain()
         for name, lookups in {
-            "delayq_failed_at": {}, "delayq_failed_queue": {"queue": "q"}, "delayq_failed_task": {"task": "t"},
-            "delayq_failed_error": {"error_class": ""}, "delayq_failed_attempt": {"failures": 1},
+            "delayq_failed_at": {},
+            "delayq_failed_queue": {"queue": "q"},
+            "delayq_failed_task": {"task": "t"},
+            "delayq_failed_error": {"error_class": ""},
+            "delayq_failed_attempt": {"failures": 1},
             "delayq_failed_id": admin.search_lookups("n-1"),
         }.items()
-    }  # fmt: skip
+    }
     for name, plan in plans.items():
         assert f"USING INDEX {name}" in plan, plan
         assert ("TEMP B-TREE" in plan) is (name == "delayq_failed_id")

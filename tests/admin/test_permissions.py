@@ -42,17 +42,18 @@ def pages(world: dict[str, Any], model: str) -> dict[str, str]:
 
 def write_pages(world: dict[str, Any]) -> list[str]:
     """What the admin has for other models, and nobody has here."""
-    return [f"{BASE}{model}/{page}" for model, row in world.items()
-            for page in ("add/", f"{row.pk}/delete/")]  # fmt: skip
+    return [f"{BASE}{model}/{page}" for model, row in world.items() for page in ("add/", f"{row.pk}/delete/")]
 
 
 def untouched(broker: Broker) -> bool:
     live, dead = broker.inspector.get("orders", "job-0"), broker.inspector.get("orders", "dead-0")
     return (
-        live is not None and dead is not None and (live.state, dead.state) == ("delayed", "morgue")
+        live is not None
+        and dead is not None
+        and (live.state, dead.state) == ("delayed", "morgue")
         and FailedJob.objects.count() == MorgueJob.objects.count() == 1
         and BulkAction.objects.get().state == "waiting"
-    )  # fmt: skip
+    )
 
 
 def posts(world: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -64,16 +65,26 @@ def posts(world: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
             for across in "01":
                 data = {"action": action, "_selected_action": row.pk, "select_across": across}
                 more = {"confirmed": "yes", "delay": "5", "unit": "hours"}
-                found += [(f"{BASE}{model}/", data), (f"{BASE}{model}/", {**data, "index": "0"}),
-                          (f"{BASE}{model}/", {**data, **more}),
-                          (f"{BASE}{model}/{row.pk}/change/", {**data, **more})]  # fmt: skip
+                found += [
+                    (f"{BASE}{model}/", data),
+                    (f"{BASE}{model}/", {**data, "index": "0"}),
+                    (f"{BASE}{model}/", {**data, **more}),
+                    (f"{BASE}{model}/{row.pk}/change/", {**data, **more}),
+                ]
         found.append((f"{BASE}{model}/{row.pk}/edit/", {"args": "[1]", "kwargs": "{}", "delay": "0", "unit": "hours"}))
         found.append((f"{BASE}{model}/{row.pk}/change/", {"queue": "other", "_save": "Save"}))
     found.append((f"{BULK}{world['bulkaction'].pk}/stop/", {}))
     found += [(address, {"post": "yes"}) for address in write_pages(world)]
-    found += [(address, {"action": "delete_selected", "_selected_action": world[model].pk, "post": "yes"})
-              for model, address in (("outboxjob", OUTBOX), ("inboxentry", INBOX), ("bulkaction", BULK),
-                                     ("failedjob", FAILED), ("morguejob", MORGUE))]  # fmt: skip
+    found += [
+        (address, {"action": "delete_selected", "_selected_action": world[model].pk, "post": "yes"})
+        for model, address in (
+            ("outboxjob", OUTBOX),
+            ("inboxentry", INBOX),
+            ("bulkaction", BULK),
+            ("failedjob", FAILED),
+            ("morguejob", MORGUE),
+        )
+    ]
     return found
 
 
@@ -117,8 +128,10 @@ def test_who_may_only_look_sees_everything_and_no_button(
     assert untouched(delayq)
 
 
-@pytest.mark.parametrize(("model", "permission"), [(model, verb) for model, verbs in VERBS.items()
-                                                   for verb in sorted({*verbs.values(), "edit"})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "permission"),
+    [(model, verb) for model, verbs in VERBS.items() for verb in sorted({*verbs.values(), "edit"})],
+)
 def test_each_permission_gives_its_own_buttons_and_no_other(
     delayq: Broker, world: dict[str, Any], client: Client, staff: Callable[..., Any], model: str, permission: str
 ) -> None:

@@ -119,9 +119,14 @@ def test_a_queue_that_is_not_there_is_not_found_nor_made(delayq: Broker, operato
     assert delayq.queue_names() == []
 
 
-@pytest.mark.parametrize(("direction", "words"), [
-    ("in", "Paused for new jobs"), ("out", "Paused for workers"), ("both", "Paused: new jobs are refused"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("direction", "words"),
+    [
+        ("in", "Paused for new jobs"),
+        ("out", "Paused for workers"),
+        ("both", "Paused: new jobs are refused"),
+    ],
+)
 def test_a_queue_is_paused_and_resumed(delayq: Broker, operator: Client, direction: str, words: str) -> None:
     every_place(delayq)
     (said,) = press(operator, "pause", direction=direction)
@@ -142,8 +147,11 @@ def test_what_is_paused_already_is_not_offered_again(delayq: Broker, operator: C
     for direction in ("out", "in"):
         delayq.pause("orders", direction)
         seen.append(offered())
-    assert seen == [["Pause workers", "Pause new jobs", "Pause both"], ["Resume", "Pause new jobs", "Pause both"],
-                    ["Resume"]]  # fmt: skip
+    assert seen == [
+        ["Pause workers", "Pause new jobs", "Pause both"],
+        ["Resume", "Pause new jobs", "Pause both"],
+        ["Resume"],
+    ]
 
 
 def test_a_pause_of_nothing_is_refused(delayq: Broker, operator: Client) -> None:
@@ -204,8 +212,12 @@ def test_who_did_what_to_a_queue_is_in_the_history(delayq: Broker, operator: Cli
     press(operator, "run")
     press(operator, "purge", typed="orders")
     told = [(entry.object_id, entry.change_message) for entry in LogEntry.objects.order_by("pk")]
-    assert told == [("orders", "pause in"), ("orders", "resume"), ("orders", "run all now: {'moved': 2}"),
-                    ("orders", "purge: {'cancelled': 3}")]  # fmt: skip
+    assert told == [
+        ("orders", "pause in"),
+        ("orders", "resume"),
+        ("orders", "run all now: {'moved': 2}"),
+        ("orders", "purge: {'cancelled': 3}"),
+    ]
 
 
 def test_pages_have_no_inline_script_or_style(delayq: Broker, operator: Client) -> None:

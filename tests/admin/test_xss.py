@@ -76,20 +76,34 @@ def evil_rows() -> list[Any]:
     rows: list[Any] = []
     for evil in map(clean, EVIL):
         fields = {
-            "queue": evil, "job_id": evil, "task": evil, "error_class": evil, "error_message": f"{evil}\n{evil}",
+            "queue": evil,
+            "job_id": evil,
+            "task": evil,
+            "error_class": evil,
+            "error_message": f"{evil}\n{evil}",
             "error_traceback": f'  File "{evil}", line 1, in {evil}\n    {evil}\n{evil}',
             "args": encode_args((evil, {evil: evil}), {"k": evil}),
             "options": json.dumps({"context": {evil: evil}, evil: evil}).encode(),
-        }  # fmt: skip
+        }
         rows += [failed_row(**fields), morgue_row(**fields, reason=evil, outcome=evil)]
         new = NewJob(evil, evil, encode_args((evil,), {}), options=fields["options"])
-        rows.append(OutboxJob(queue=evil, job_id=evil, task=evil, key=uuid.uuid4(), due_ms=5, record=pack_job(new),
-                              error=evil))  # fmt: skip
+        rows.append(
+            OutboxJob(queue=evil, job_id=evil, task=evil, key=uuid.uuid4(), due_ms=5, record=pack_job(new), error=evil)
+        )
         merged = NewJob(evil, evil, payload=Payload(encode({evil: evil}), evil, new_key()))
         rows.append(OutboxJob(queue=evil, job_id=evil, task=evil, key=uuid.uuid4(), due_ms=5, record=pack_job(merged)))
         rows.append(InboxEntry(queue=evil, job_id=evil, task=evil, key=uuid.uuid4()))
-        rows.append(BulkAction(action=evil[:30], target=evil[:30], filters={evil: evil, "queue": evil}, error=evil,
-                               options={"delay": evil}, counts={evil: 5}, total=10))  # fmt: skip
+        rows.append(
+            BulkAction(
+                action=evil[:30],
+                target=evil[:30],
+                filters={evil: evil, "queue": evil},
+                error=evil,
+                options={"delay": evil},
+                counts={evil: 5},
+                total=10,
+            )
+        )
     for row in rows:
         row.save()
     return rows
@@ -152,8 +166,14 @@ def test_no_page_about_a_job_of_redis_runs_it(delayq: Broker, admin_client: Clie
         address = f"{LISTS[type(row)]}{row.pk}/"
         assert_harmless(admin_client.get(f"{address}change/"), f"{address} change")
         assert_harmless(admin_client.get(f"{address}edit/", follow=True), f"{address} edit")
-        data = {"args": evil, "kwargs": json.dumps({evil: evil}), "payloads": json.dumps([evil]), "delay": evil,
-                "unit": evil, "version": evil}  # fmt: skip
+        data = {
+            "args": evil,
+            "kwargs": json.dumps({evil: evil}),
+            "payloads": json.dumps([evil]),
+            "delay": evil,
+            "unit": evil,
+            "version": evil,
+        }
         assert_harmless(admin_client.post(f"{address}edit/", data, follow=True), f"{address} edit with errors")
     yard.queue.run_now(f"a{evil}")
     yard.take()

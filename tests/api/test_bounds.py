@@ -53,8 +53,10 @@ def shared(delayq: Any, settings: Any) -> Any:
         queue.settle([settlement])
         flusher.note(delayq, [settlement])
     delayq.tally.flush()
-    running = [{"slot": n, "queue": name, "id": f"{name}-7", "task": "shop.pay", "started_ms": 1, "ids": 1}
-               for n, name in enumerate(("mail", "salaries"))]  # fmt: skip
+    running = [
+        {"slot": n, "queue": name, "id": f"{name}-7", "task": "shop.pay", "started_ms": 1, "ids": 1}
+        for n, name in enumerate(("mail", "salaries"))
+    ]
     delayq.announce("w1", {"queues": ["mail", "salaries"], "threads": 2, "running": 2, "jobs": running})
     settings.DELAYQ = {**settings.DELAYQ, "API": {"allow": f"{HERE}.only_mail"}}
     return connections.broker()
@@ -126,8 +128,10 @@ def test_a_reserve_ends_when_it_has_taken_enough_bytes(
 
 
 def kept(broker: Broker) -> list[Any]:
-    return [(broker.client.get(name)[:1], broker.client.ttl(name))
-            for name in broker.client.scan_iter(match=f"{broker.prefix}:answer:*")]  # fmt: skip
+    return [
+        (broker.client.get(name)[:1], broker.client.ttl(name))
+        for name in broker.client.scan_iter(match=f"{broker.prefix}:answer:*")
+    ]
 
 
 def test_a_verb_that_was_not_complete_goes_on_under_the_same_key(
@@ -231,6 +235,11 @@ def test_the_documented_rule_keeps_everybody_to_his_own_queues(shared: Any, api:
         assert api.post("v1/reserve", {"queues": names})[0] == status
     for path in ("v1/status", "v1/workers", "v1/stats", "v1/queues", "v1/openapi.json"):
         assert (api.get(path)[0], b"salaries" in api.response.content) == (200, False)
-    for method, path in (("GET", "metrics"), ("POST", "v1/workers/w1/stop"), ("POST", "v1/workers/w1/dump"),
-                         ("GET", "v1/workers/w1/dump"), ("GET", "v1/queues/salaries")):  # fmt: skip
+    for method, path in (
+        ("GET", "metrics"),
+        ("POST", "v1/workers/w1/stop"),
+        ("POST", "v1/workers/w1/dump"),
+        ("GET", "v1/workers/w1/dump"),
+        ("GET", "v1/queues/salaries"),
+    ):
         assert api(method, path)[0] == 403

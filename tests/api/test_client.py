@@ -72,10 +72,13 @@ def test_bytes_that_are_put_come_out_as_they_were(client: Client) -> None:
 
 def test_many_are_put_in_requests_of_a_thousand_and_answered_in_their_order(client: Client) -> None:
     client.create_queue("images", kind="pull")
-    told = client.put_many("images", (
-        f"picture {number}" if number % 2 else {"body": b"\xff", "id": f"n{number}", "delay": 60}
-        for number in range(1100)
-    ))  # fmt: skip
+    told = client.put_many(
+        "images",
+        (
+            f"picture {number}" if number % 2 else {"body": b"\xff", "id": f"n{number}", "delay": 60}
+            for number in range(1100)
+        ),
+    )
     assert told.counts == {"created": 1100}
     assert [ident for ident, _ in told.results][::2] == [f"n{number}" for number in range(0, 1100, 2)]
     counts = client.queue("images").counts
@@ -269,19 +272,51 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
     """The client is written by hand; this says when the API has grown without it."""
     operations = {one["operationId"] for methods in client.openapi()["paths"].values() for one in methods.values()}
     methods = {
-        "list_queues": "queues", "create_queue": "create_queue", "get_queue": "queue", "limit_queue": "limit_queue",
-        "delete_queue": "delete_queue", "pause_queue": "pause", "resume_queue": "resume", "reshard_queue": "reshard",
-        "list_jobs": "jobs", "produce_jobs": "put", "get_job": "job", "cancel_job": "cancel_job",
-        "reschedule_job": "reschedule_job", "cancel_jobs": "cancel", "reschedule_jobs": "reschedule",
-        "run_jobs_now": "run_now", "kill_failed_jobs": "kill_failed", "delete_failed_jobs": "delete_failed",
-        "list_morgue": "morgue", "get_graves": "graves", "kick_jobs": "kick", "discard_jobs": "discard",
-        "reserve": "reserve", "reserve_from_many": "reserve", "ack": "ack", "fail": "fail", "release": "release",
-        "bury": "bury", "touch": "touch", "list_workers": "workers", "get_worker": "worker",
-        "stop_worker": "stop_worker", "drain_worker": "drain_worker", "dump_worker": "dump_worker",
-        "get_dump": "dump_of", "get_stats": "stats", "get_status": "status", "openapi": "openapi",
-        "healthz": "healthy", "readyz": "ready", "list_hours": "hours", "get_history": "history",
-        "list_runs": "pipeline_runs", "get_forecast": "forecast",
-    }  # fmt: skip
+        "list_queues": "queues",
+        "create_queue": "create_queue",
+        "get_queue": "queue",
+        "limit_queue": "limit_queue",
+        "delete_queue": "delete_queue",
+        "pause_queue": "pause",
+        "resume_queue": "resume",
+        "reshard_queue": "reshard",
+        "list_jobs": "jobs",
+        "produce_jobs": "put",
+        "get_job": "job",
+        "cancel_job": "cancel_job",
+        "reschedule_job": "reschedule_job",
+        "cancel_jobs": "cancel",
+        "reschedule_jobs": "reschedule",
+        "run_jobs_now": "run_now",
+        "kill_failed_jobs": "kill_failed",
+        "delete_failed_jobs": "delete_failed",
+        "list_morgue": "morgue",
+        "get_graves": "graves",
+        "kick_jobs": "kick",
+        "discard_jobs": "discard",
+        "reserve": "reserve",
+        "reserve_from_many": "reserve",
+        "ack": "ack",
+        "fail": "fail",
+        "release": "release",
+        "bury": "bury",
+        "touch": "touch",
+        "list_workers": "workers",
+        "get_worker": "worker",
+        "stop_worker": "stop_worker",
+        "drain_worker": "drain_worker",
+        "dump_worker": "dump_worker",
+        "get_dump": "dump_of",
+        "get_stats": "stats",
+        "get_status": "status",
+        "openapi": "openapi",
+        "healthz": "healthy",
+        "readyz": "ready",
+        "list_hours": "hours",
+        "get_history": "history",
+        "list_runs": "pipeline_runs",
+        "get_forecast": "forecast",
+    }
     assert operations == {*methods, "metrics", "download_hours"}  # of Prometheus, and of spreadsheets
     assert [name for name in methods.values() if not callable(getattr(client, name, None))] == []
 
@@ -423,8 +458,13 @@ def test_importing_it_loads_neither_django_nor_redis() -> None:
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))))"
     )
     root = str(Path(__file__).resolve().parents[2])
-    answer = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {root!r}); {program}"],
-                            capture_output=True, text=True, timeout=60, check=True)  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {root!r}); {program}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert not {"django", "redis", "rest_framework"} & set(json.loads(answer.stdout))
 
 

@@ -249,6 +249,12 @@ if not child:
 os.waitpid(child, 0)
 print(client.healthy(), client._worker.endswith(f"-{{os.getpid()}}"))
 """
-    answer = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60,
-                            check=True, env={**os.environ})  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-I", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ},
+    )
     assert answer.stdout.split() == ["True"] * 4

@@ -96,8 +96,17 @@ def test_a_job_of_a_pull_queue_comes_with_its_bytes_and_all_that_is_known_of_it(
     assert job.pop("due") == "2026-01-02T03:04:05.678Z"
     assert re.fullmatch(r"0\.\d{16}", job.pop("lease"))
     assert re.fullmatch(r"[0-9a-f]{32}", job.pop("key"))
-    assert job == {"queue": "feed", "id": "a", "task": "raw", "body": "grün", "attempt": 1, "failures": 0, "noe": 0,
-                   "lives": 3, "context": {"trace": "t"}}  # fmt: skip
+    assert job == {
+        "queue": "feed",
+        "id": "a",
+        "task": "raw",
+        "body": "grün",
+        "attempt": 1,
+        "failures": 0,
+        "noe": 0,
+        "lives": 3,
+        "context": {"trace": "t"},
+    }
     (seen,) = connections.broker().inspector.page("feed", "reserved").jobs
     assert seen.job.worker == "w1"
 
@@ -379,16 +388,26 @@ def test_a_touched_job_is_held_longer(consumer: Caller) -> None:
     put(b"", id="a")
     (job,) = take(consumer, ttr=5)
     now = connections.broker().now_ms() / 1000
-    status, body = consumer.post("v1/queues/feed/touch", {"jobs": [
-        {"id": "a", "lease": job["lease"], "ttr": 600}, {"id": "a", "lease": LOST}, {"id": "b", "lease": "7.5"},
-    ]})  # fmt: skip
+    status, body = consumer.post(
+        "v1/queues/feed/touch",
+        {
+            "jobs": [
+                {"id": "a", "lease": job["lease"], "ttr": 600},
+                {"id": "a", "lease": LOST},
+                {"id": "b", "lease": "7.5"},
+            ]
+        },
+    )
     lease_ends = moment(body["results"][0].pop("lease_ends")).timestamp()
     assert now + 599.99 <= lease_ends <= now + 660
-    assert (status, body["results"]) == (200, [
-        {"id": "a", "held": True, "stopping": False},
-        {"id": "a", "held": False, "stopping": False, "lease_ends": None},
-        {"id": "b", "held": False, "stopping": False, "lease_ends": None},
-    ])  # fmt: skip
+    assert (status, body["results"]) == (
+        200,
+        [
+            {"id": "a", "held": True, "stopping": False},
+            {"id": "a", "held": False, "stopping": False, "lease_ends": None},
+            {"id": "b", "held": False, "stopping": False, "lease_ends": None},
+        ],
+    )
     (seen,) = connections.broker().inspector.page("feed", "reserved").jobs
     assert seen.deadline_ms is not None and seen.deadline_ms >= lease_ends * 1000 - 1
 

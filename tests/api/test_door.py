@@ -17,10 +17,16 @@ def test_a_stranger_is_refused_at_an_address_that_there_is_not(caller: Callable[
 
 
 def test_an_address_that_there_is_not_is_a_problem(api: Caller) -> None:
-    assert api.get("v1/nothing-here") == (404, {
-        "type": "urn:django-delayq:problem:not_found", "title": "Not Found", "status": 404, "code": "not_found",
-        "detail": "there is nothing at this address; GET v1/openapi.json tells what there is",
-    })  # fmt: skip
+    assert api.get("v1/nothing-here") == (
+        404,
+        {
+            "type": "urn:django-delayq:problem:not_found",
+            "title": "Not Found",
+            "status": 404,
+            "code": "not_found",
+            "detail": "there is nothing at this address; GET v1/openapi.json tells what there is",
+        },
+    )
 
 
 def test_a_wrong_token_is_refused(caller: Callable[..., Caller], delayq: Any) -> None:

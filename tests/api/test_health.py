@@ -59,8 +59,9 @@ def test_not_ready_without_redis(stranger: Caller, settings: Any, caplog: pytest
 
 
 @pytest.mark.one_server("a proxy stands before one server")
-def test_a_redis_that_hangs_is_not_waited_for(stranger: Caller, settings: Any, redis_factory: Any,
-                                              proxy_factory: Any) -> None:  # fmt: skip
+def test_a_redis_that_hangs_is_not_waited_for(
+    stranger: Caller, settings: Any, redis_factory: Any, proxy_factory: Any
+) -> None:
     proxy = proxy_factory(redis_factory(tcp=True).address)
     with redis_at(settings, proxy.url):
         assert stranger.get("readyz")[0] == 200

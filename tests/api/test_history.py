@@ -28,16 +28,24 @@ def only_mail(request: Any, action: str, queue: str) -> bool:
 @pytest.fixture
 def past(delayq: Any, db: None) -> None:
     """Six hours of two queues."""
-    seed(*(hour_of(NOON + HOUR * more, queue, f"shop.{queue}", failed=1) for more in range(3)
-           for queue in ("orders", "mail")))  # fmt: skip
+    seed(
+        *(
+            hour_of(NOON + HOUR * more, queue, f"shop.{queue}", failed=1)
+            for more in range(3)
+            for queue in ("orders", "mail")
+        )
+    )
 
 
 def test_hours_are_listed_page_by_page_the_latest_first(api: Caller, past: None) -> None:
     status, first = api.get("v1/history/hours?limit=4")
     assert status == 200
     assert [one["hour"] for one in first["hours"]] == [
-        "2026-11-20T14:00:00.000Z", "2026-11-20T14:00:00.000Z", "2026-11-20T13:00:00.000Z", "2026-11-20T13:00:00.000Z",
-    ]  # fmt: skip
+        "2026-11-20T14:00:00.000Z",
+        "2026-11-20T14:00:00.000Z",
+        "2026-11-20T13:00:00.000Z",
+        "2026-11-20T13:00:00.000Z",
+    ]
     assert set(first["hours"][0]) == set(FIELDS)
     assert (first["hours"][0]["runs"], first["hours"][0]["failed"], first["hours"][0]["lateness_p50_ms"]) == (3, 1, 20)
     _, second = api.get(f"v1/history/hours?limit=4&cursor={first['cursor']}")
@@ -58,11 +66,21 @@ def test_hours_are_filtered_by_queue_task_and_time(api: Caller, past: None) -> N
     assert hours("queue=nobody") == []
 
 
-@pytest.mark.parametrize(("query", "pointer"), [
-    ("from=yesterday", "/from"), ("to=2026-11-20", "/to"), ("from=1e300", "/from"), ("from=9999-12-31T23:59:59-12:00",
-    "/from"), ("cursor=5", "/cursor"), ("limit=0", "/limit"), ("limit=5000", "/limit"), ("limit=x", "/limit"),
-    ("queue=%00", "/queue"), ("colour=red", "/colour"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("from=yesterday", "/from"),
+        ("to=2026-11-20", "/to"),
+        ("from=1e300", "/from"),
+        ("from=9999-12-31T23:59:59-12:00", "/from"),
+        ("cursor=5", "/cursor"),
+        ("limit=0", "/limit"),
+        ("limit=5000", "/limit"),
+        ("limit=x", "/limit"),
+        ("queue=%00", "/queue"),
+        ("colour=red", "/colour"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(api: Caller, past: None, query: str, pointer: str) -> None:
     status, body = api.get(f"v1/history/hours?{query}")
     assert (status, body["code"]) == (400, "invalid")
@@ -76,15 +94,17 @@ def test_a_summary_has_the_series_of_the_charts(api: Caller, past: None) -> None
     assert [slot["runs"] for slot in body["slots"]] == [6, 6, 6, 0]
     assert [slot["lateness_p99_ms"] is None for slot in body["slots"]] == [False, False, False, True]
     assert [(one["queue"], one["runs"], one["failures"], one["failure_rate"]) for one in body["tasks"]] == [
-        ("mail", 9, 3, 3 / 9), ("orders", 9, 3, 3 / 9),
-    ]  # fmt: skip
+        ("mail", 9, 3, 3 / 9),
+        ("orders", 9, 3, 3 / 9),
+    ]
     assert (body["total"]["runs"], body["total"]["lateness_max_ms"], len(body["bounds_ms"])) == (18, 900.0, 31)
     _, one = api.get("v1/history/summary?from=2026-11-20T12:00:00Z&to=2026-11-20T13:00:00Z&task=shop.mail")
     assert one["total"]["lateness_p50_ms"] == 20.0, "of one task and hour it is exact"
 
 
-@pytest.mark.parametrize("query", ["from=2026-11-20T12:00:00Z&to=2026-11-20T12:00:00Z", "from=0", "to=1&from=2",
-                                   "to=-62135596800"])  # fmt: skip
+@pytest.mark.parametrize(
+    "query", ["from=2026-11-20T12:00:00Z&to=2026-11-20T12:00:00Z", "from=0", "to=1&from=2", "to=-62135596800"]
+)
 def test_a_summary_of_no_time_or_of_too_much_is_refused(api: Caller, past: None, query: str) -> None:
     status, body = api.get(f"v1/history/summary?{query}")
     assert (status, body["code"]) == (400, "invalid")
@@ -104,7 +124,8 @@ def test_hours_come_as_a_file(api: Caller, past: None) -> None:
     assert response["Content-Disposition"] == 'attachment; filename="history.csv"'
     found = list(csv.DictReader(io.StringIO(response.getvalue().decode(), newline="")))
     assert [(one["hour"], one["queue"], one["runs"]) for one in found] == [
-        (f"2026-11-20T{hour}:00:00Z", "mail", "3") for hour in (14, 13, 12)]  # fmt: skip
+        (f"2026-11-20T{hour}:00:00Z", "mail", "3") for hour in (14, 13, 12)
+    ]
 
 
 def test_an_error_of_the_file_is_a_problem(api: Caller, past: None) -> None:
@@ -114,16 +135,31 @@ def test_an_error_of_the_file_is_a_problem(api: Caller, past: None) -> None:
 
 def run_of(run_id: str, **more: Any) -> PipelineRun:
     now = timezone.now()
-    return PipelineRun.objects.create(**{"run_id": run_id, "kind": "history", "state": "finished", "ended_at": now,
-                                         "started_at": now, "seen_at": now, **more})  # fmt: skip
+    return PipelineRun.objects.create(
+        **{
+            "run_id": run_id,
+            "kind": "history",
+            "state": "finished",
+            "ended_at": now,
+            "started_at": now,
+            "seen_at": now,
+            **more,
+        }
+    )
 
 
 def test_runs_are_listed_and_filtered(api: Caller, delayq: Any) -> None:
     now = timezone.now()
     run_of("a", detail={"redis": "redis://u:hush@h/0", "password": "hush"}, error="redis://u:hush@h/0 is away")
     run_of("b", kind="bulk", state="running", ended_at=None, total=10, rows=4)
-    run_of("c", kind="bulk", state="running", ended_at=None, seen_at=now - timedelta(minutes=6),
-           started_at=now - timedelta(minutes=16))  # fmt: skip
+    run_of(
+        "c",
+        kind="bulk",
+        state="running",
+        ended_at=None,
+        seen_at=now - timedelta(minutes=6),
+        started_at=now - timedelta(minutes=16),
+    )
 
     def names(query: str) -> list[str]:
         return [one["run_id"] for one in api.get(f"v1/history/runs?{query}")[1]["runs"]]

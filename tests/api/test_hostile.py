@@ -39,8 +39,9 @@ def stage(api: Caller, delayq: Broker) -> Any:
     return check
 
 
-def send(api: Caller, body: bytes, content_type: str = "application/json", path: str = JOBS, **headers: str
-         ) -> tuple[int, Any]:  # fmt: skip
+def send(
+    api: Caller, body: bytes, content_type: str = "application/json", path: str = JOBS, **headers: str
+) -> tuple[int, Any]:
     headers = {"Authorization": f"Token {api.token}", **headers}
     api.response = api.client.generic("POST", ROOT + path, body, content_type=content_type, headers=headers)
     return api.response.status_code, json.loads(api.response.content)
@@ -49,23 +50,53 @@ def send(api: Caller, body: bytes, content_type: str = "application/json", path:
 # --- bodies ---
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"{", b"nonsense", b"{}{}", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf{}",
-    '{"task": "errands.carry"}'.encode("utf-16"),
-    JOB % b"NaN", JOB % b"Infinity", JOB % b"-Infinity", JOB % b"1e400", JOB % b"-1e999", JOB % (b"1" * 5000),
-    JOB % (b"9" * 41), JOB % b'"\\ud800"', JOB % b'"\\udfff"', JOB % b'{"\\ud83d": 1}', JOB % b'"\\ude00\\ud83d"',
-    JOB % b'{"a": 1, "a": 2}', b'{"task": "errands.carry", "task": "errands.carry"}', JOB % b'"\n"', JOB % b"01",
-    JOB % b"'x'", b'{"task": "errands.carry",}', JOB % b"1/*x*/",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b"{}{}",
+        b"\xff",
+        b"\xed\xa0\x80",
+        b"\xef\xbb\xbf{}",
+        '{"task": "errands.carry"}'.encode("utf-16"),
+        JOB % b"NaN",
+        JOB % b"Infinity",
+        JOB % b"-Infinity",
+        JOB % b"1e400",
+        JOB % b"-1e999",
+        JOB % (b"1" * 5000),
+        JOB % (b"9" * 41),
+        JOB % b'"\\ud800"',
+        JOB % b'"\\udfff"',
+        JOB % b'{"\\ud83d": 1}',
+        JOB % b'"\\ude00\\ud83d"',
+        JOB % b'{"a": 1, "a": 2}',
+        b'{"task": "errands.carry", "task": "errands.carry"}',
+        JOB % b'"\n"',
+        JOB % b"01",
+        JOB % b"'x'",
+        b'{"task": "errands.carry",}',
+        JOB % b"1/*x*/",
+    ],
+)
 def test_what_is_no_json_is_refused(api: Caller, stage: Any, body: bytes) -> None:
     stage(send(api, body), (400, "malformed"), (400, "invalid"))
 
 
-@pytest.mark.parametrize("body", [
-    b"[" * 100_000, b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-    JOB % (b"[" * 65 + b"]" * 65), JOB % (b'{"x":' * 63 + b"1" + b"}" * 63), b"[" * 900 + b"]" * 900,
-    b'["]",' * 80 + b"1" + b',"["]' * 80,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        JOB % (b"[" * 65 + b"]" * 65),
+        JOB % (b'{"x":' * 63 + b"1" + b"}" * 63),
+        b"[" * 900 + b"]" * 900,
+        b'["]",' * 80 + b"1" + b',"["]' * 80,
+    ],
+)
 def test_what_is_nested_too_deep_is_refused(api: Caller, stage: Any, body: bytes) -> None:
     stage(send(api, body), (400, "too_deep"))
 
@@ -83,10 +114,21 @@ def test_whole_characters_beyond_the_basic_plane_arrive(api: Caller, delayq: Bro
     assert view.arguments == (["😀", "\\ud800"], {})
 
 
-@pytest.mark.parametrize("content_type", [
-    "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain", "application/xml", "",
-    "application/json; charset=utf-16", "application/json; charset=latin-1", "application/problem+json", "*/*", "json",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "text/plain",
+        "application/xml",
+        "",
+        "application/json; charset=utf-16",
+        "application/json; charset=latin-1",
+        "application/problem+json",
+        "*/*",
+        "json",
+    ],
+)
 def test_bodies_of_other_types_are_refused(api: Caller, stage: Any, content_type: str) -> None:
     stage(send(api, JOB % b"1", content_type), (415, "unsupported_media_type"))
 
@@ -126,16 +168,19 @@ def raw(server: Any, head: str, body: bytes = b"") -> tuple[int, Any]:
 
 
 @pytest.mark.one_server("a live server")
-@pytest.mark.parametrize(("lengths", "status", "code"), [
-    ("Content-Length: 104857600", 413, "too_large"),
-    ("Content-Length: 99999999999999999999999999", 413, "too_large"),
-    ("Transfer-Encoding: chunked", 411, "length_required"),
-    ("Content-Length: 500", 400, "malformed"),
-    ("Content-Length: 10", 400, "malformed"),
-    ("Content-Length: -5", 400, "malformed"),
-    ("Content-Length: 0x20", 400, "malformed"),
-    ("X: y", 400, "invalid"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("lengths", "status", "code"),
+    [
+        ("Content-Length: 104857600", 413, "too_large"),
+        ("Content-Length: 99999999999999999999999999", 413, "too_large"),
+        ("Transfer-Encoding: chunked", 411, "length_required"),
+        ("Content-Length: 500", 400, "malformed"),
+        ("Content-Length: 10", 400, "malformed"),
+        ("Content-Length: -5", 400, "malformed"),
+        ("Content-Length: 0x20", 400, "malformed"),
+        ("X: y", 400, "invalid"),
+    ],
+)
 def test_lengths_that_are_wrong_missing_or_huge_are_refused(
     api: Caller, delayq: Broker, live_server: Any, lengths: str, status: int, code: str
 ) -> None:
@@ -151,15 +196,36 @@ def test_lengths_that_are_wrong_missing_or_huge_are_refused(
 # --- names ---
 
 
-@pytest.mark.parametrize("name", [
-    "err%0Aands", "errands%0D%0A", "errands%00", "%D0%B5rrands", "err{ands}", "{errands}", "errands%20", "..", "%2e%2e",
-    "e" * 300, "*", "errands:0.0", "%F0%9F%98%80", "1errands", "%FF", "errands%7B0%7D",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "err%0Aands",
+        "errands%0D%0A",
+        "errands%00",
+        "%D0%B5rrands",
+        "err{ands}",
+        "{errands}",
+        "errands%20",
+        "..",
+        "%2e%2e",
+        "e" * 300,
+        "*",
+        "errands:0.0",
+        "%F0%9F%98%80",
+        "1errands",
+        "%FF",
+        "errands%7B0%7D",
+    ],
+)
 def test_names_that_no_queue_can_have_are_not_found(api: Caller, stage: Any, name: str) -> None:
     job = {"task": "errands.carry"}
-    for answer in (api.post(f"v1/queues/{name}/jobs", job), api.get(f"v1/queues/{name}/jobs"),
-                   api.get(f"v1/queues/{name}/jobs/x"), api.post(f"v1/queues/{name}/cancel", {"all": True}),
-                   api.get(f"v1/queues/{name}/morgue")):  # fmt: skip
+    for answer in (
+        api.post(f"v1/queues/{name}/jobs", job),
+        api.get(f"v1/queues/{name}/jobs"),
+        api.get(f"v1/queues/{name}/jobs/x"),
+        api.post(f"v1/queues/{name}/cancel", {"all": True}),
+        api.get(f"v1/queues/{name}/morgue"),
+    ):
         stage(answer, (404, "queue_not_found"), (404, "not_found"))
 
 
@@ -173,15 +239,29 @@ def test_ids_that_cannot_be_are_refused_everywhere(api: Caller, stage: Any, iden
     from urllib.parse import quote
 
     where = quote(ident, safe="")
-    for method, path, body in (("GET", JOBS, None), ("DELETE", JOBS, None), ("PATCH", JOBS, {"delay": 1}),
-                               ("GET", f"{QUEUE}/morgue", None)):  # fmt: skip
+    for method, path, body in (
+        ("GET", JOBS, None),
+        ("DELETE", JOBS, None),
+        ("PATCH", JOBS, {"delay": 1}),
+        ("GET", f"{QUEUE}/morgue", None),
+    ):
         stage(api(method, f"{path}/{where}", body), (404, "job_not_found"), (404, "not_found"))
 
 
-@pytest.mark.parametrize("task", [
-    "os.system", "errands.carry\n", "errands.carry ", "Errands.Carry", "errands.ca\u0433ry", "",
-    "x" * 100_000, "__import__('os')", "errands.carry\u200b",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "task",
+    [
+        "os.system",
+        "errands.carry\n",
+        "errands.carry ",
+        "Errands.Carry",
+        "errands.ca\u0433ry",
+        "",
+        "x" * 100_000,
+        "__import__('os')",
+        "errands.carry\u200b",
+    ],
+)
 def test_names_that_only_look_like_a_task_are_not_found(api: Caller, stage: Any, task: str) -> None:
     stage(api.post(JOBS, {"task": task}), (404, "task_not_found"))
     assert len(api.response.content) < 2000
@@ -194,15 +274,38 @@ def cursor_of(text: bytes) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-@pytest.mark.parametrize("cursor", [
-    "x", "!!!", "AAAA", "%00", "a" * 1999, "a" * 2001, "é", "=", "====", cursor_of(b"::"), cursor_of(b"0:nan:x"),
-    cursor_of(b"0:inf:x"), cursor_of(b"0:x:y"), cursor_of(b"0: 1 :y"), cursor_of(b"0:1_0:y"), cursor_of(b"0:1\r\n:y"),
-    cursor_of("0:\u0661:y".encode()), cursor_of(b"x:1:y"), cursor_of(b"0:(1:y"), cursor_of(b"0:\xff:y"),
-    cursor_of(b"0:1e999:y"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "x",
+        "!!!",
+        "AAAA",
+        "%00",
+        "a" * 1999,
+        "a" * 2001,
+        "é",
+        "=",
+        "====",
+        cursor_of(b"::"),
+        cursor_of(b"0:nan:x"),
+        cursor_of(b"0:inf:x"),
+        cursor_of(b"0:x:y"),
+        cursor_of(b"0: 1 :y"),
+        cursor_of(b"0:1_0:y"),
+        cursor_of(b"0:1\r\n:y"),
+        cursor_of("0:\u0661:y".encode()),
+        cursor_of(b"x:1:y"),
+        cursor_of(b"0:(1:y"),
+        cursor_of(b"0:\xff:y"),
+        cursor_of(b"0:1e999:y"),
+    ],
+)
 def test_cursors_that_nobody_gave_are_refused_or_lead_somewhere(api: Caller, stage: Any, cursor: str) -> None:
-    for path in (f"{JOBS}?cursor={cursor}", f"{JOBS}?state=failed&order=desc&cursor={cursor}",
-                 f"{QUEUE}/morgue?by=id&cursor={cursor}"):  # fmt: skip
+    for path in (
+        f"{JOBS}?cursor={cursor}",
+        f"{JOBS}?state=failed&order=desc&cursor={cursor}",
+        f"{QUEUE}/morgue?by=id&cursor={cursor}",
+    ):
         status, body = api.get(path)
         if status != 200:
             stage((status, body), (400, "invalid"))
@@ -220,8 +323,26 @@ def test_cursors_of_places_that_there_are_not_lead_somewhere(api: Caller, stage:
 # --- values of all kinds, everywhere ---
 
 _ANY: list[Any] = [None, True, 0, -1, 1.5, 10**39, -(10**39), 1e308, "", "x", "0", [], [None], {}, {"a": 1}, [[1]]]
-_BODIES = ("task", "args", "kwargs", "id", "delay", "at", "priority", "on_conflict", "due_policy", "reset_retries",
-           "max_attempts", "retry_in", "expires", "context", "durable", "payload", "score", "jobs")  # fmt: skip
+_BODIES = (
+    "task",
+    "args",
+    "kwargs",
+    "id",
+    "delay",
+    "at",
+    "priority",
+    "on_conflict",
+    "due_policy",
+    "reset_retries",
+    "max_attempts",
+    "retry_in",
+    "expires",
+    "context",
+    "durable",
+    "payload",
+    "score",
+    "jobs",
+)
 
 
 @pytest.mark.parametrize("member", _BODIES)
@@ -248,9 +369,25 @@ def test_verbs_with_anything_in_any_member_do_something_or_are_refused(api: Call
 
 
 def test_moments_at_the_ends_of_the_calendar_are_refused(api: Caller, stage: Any) -> None:
-    for at in ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2030-02-30T00:00:00Z",
-               "2030-01-01T25:00:00Z", "2030-01-01T00:00:00+99:00", -1, -(10**39), 10**39, 1e308, "1e5", "NaN", "\n",
-               "2030-01-01", "20300101", "2030-W01-1", "٢٠٣٠-01-01T00:00:00Z"):  # fmt: skip
+    for at in (
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "2030-02-30T00:00:00Z",
+        "2030-01-01T25:00:00Z",
+        "2030-01-01T00:00:00+99:00",
+        -1,
+        -(10**39),
+        10**39,
+        1e308,
+        "1e5",
+        "NaN",
+        "\n",
+        "2030-01-01",
+        "20300101",
+        "2030-W01-1",
+        "٢٠٣٠-01-01T00:00:00Z",
+    ):
         stage(api.post(JOBS, {"task": "errands.carry", "at": at}), (400, "invalid"))
         stage(api.post(JOBS, {"task": "errands.carry", "expires": at if isinstance(at, str) else -1}), (400, "invalid"))
         stage(api.patch(f"{JOBS}/there", {"at": at}), (400, "invalid"))

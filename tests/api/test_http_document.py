@@ -33,9 +33,14 @@ def test_the_walk_with_curl_works_as_it_stands(
 ) -> None:
     script = "set -euo pipefail\n" + "\necho; echo ---\n".join(blocks("sh"))
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False,
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
         env={"PATH": __import__("os").environ["PATH"], "URL": f"{live_server.url}/delayq", "TOKEN": caller(*ALL).token},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (done.stdout, done.stderr)
     steps = [json.loads(f"[{step.strip().replace('}{', '},{')}]") for step in done.stdout.split("---")]
     defined, made, looked, taken, ended, morgue, many, figures = steps
@@ -46,8 +51,10 @@ def test_the_walk_with_curl_works_as_it_stands(
     assert [one["results"][0].get("held", one["results"][0].get("counted")) for one in ended] == [True, True]
     assert json.loads(blocks("json")[1]) == ended[1]
     assert [morgue[0]["counts"], [job["id"] for job in morgue[1]["jobs"]], morgue[2]["counts"]] == [
-        {"killed": 1}, ["picture-5"], {"kicked": 1},
-    ]  # fmt: skip
+        {"killed": 1},
+        ["picture-5"],
+        {"kicked": 1},
+    ]
     assert many[0]["counts"] == {"created": 2}
     assert figures[0]["by_queue"]["images"]["length"] == 3
 

@@ -195,8 +195,10 @@ def test_an_answer_that_is_too_large_is_given_once(
 
 
 def test_after_a_death_in_between_the_same_jobs_are_recognised_and_later_replaced(api: Caller, delayq: Broker) -> None:
-    body = {"jobs": [{"task": "errands.carry", "args": [n], "delay": 60} for n in range(5)] + [
-        {"task": "errands.carry", "id": "own", "delay": 60}]}  # fmt: skip
+    body = {
+        "jobs": [{"task": "errands.carry", "args": [n], "delay": 60} for n in range(5)]
+        + [{"task": "errands.carry", "id": "own", "delay": 60}]
+    }
     first = post(api, body)
     (name,) = answers(delayq)
     for outcome in ("created", "replaced"):

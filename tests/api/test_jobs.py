@@ -93,14 +93,34 @@ def test_reserved_gated_and_failed_jobs_have_lists_of_their_own(api: Caller, fiv
     assert ids(api.get(f"{JOBS}?state=gated&id=c")) == []
 
 
-@pytest.mark.parametrize(("query", "pointer"), [
-    ("state=morgue", "/state"), ("state=reserved&by=due", "/by"), ("by=deadline", "/by"), ("by=size", "/by"),
-    ("order=up", "/order"), ("limit=0", "/limit"), ("limit=-1", "/limit"), ("limit=251", "/limit"),
-    ("limit=1000000000000000000", "/limit"), ("limit=x", "/limit"), ("limit=1.5", "/limit"), ("limit=%C2%B2", "/limit"),
-    ("min=soon", "/min"), ("max=2030-01-01", "/max"), ("min=1e400", "/min"), ("max=1e17", "/max"), ("min=nan", "/min"),
-    ("state=failed&by=failures&min=2030-01-01T00:00:00Z", "/min"), ("id=x&min=5", "/min"), ("id=x&cursor=y", "/cursor"),
-    ("id=a%00b", "/id"), ("id=" + "x" * 300, "/id"), ("colour=red", "/colour"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("state=morgue", "/state"),
+        ("state=reserved&by=due", "/by"),
+        ("by=deadline", "/by"),
+        ("by=size", "/by"),
+        ("order=up", "/order"),
+        ("limit=0", "/limit"),
+        ("limit=-1", "/limit"),
+        ("limit=251", "/limit"),
+        ("limit=1000000000000000000", "/limit"),
+        ("limit=x", "/limit"),
+        ("limit=1.5", "/limit"),
+        ("limit=%C2%B2", "/limit"),
+        ("min=soon", "/min"),
+        ("max=2030-01-01", "/max"),
+        ("min=1e400", "/min"),
+        ("max=1e17", "/max"),
+        ("min=nan", "/min"),
+        ("state=failed&by=failures&min=2030-01-01T00:00:00Z", "/min"),
+        ("id=x&min=5", "/min"),
+        ("id=x&cursor=y", "/cursor"),
+        ("id=a%00b", "/id"),
+        ("id=" + "x" * 300, "/id"),
+        ("colour=red", "/colour"),
+    ],
+)
 def test_a_query_that_makes_no_sense_is_refused(api: Caller, five: Broker, query: str, pointer: str) -> None:
     status, body = api.get(f"{JOBS}?{query}")
     assert (status, body["code"], [error["pointer"] for error in body.get("errors", ())]) == (400, "invalid", [pointer])
@@ -121,14 +141,36 @@ def test_a_job_shows_everything_but_secrets(api: Caller, delayq: Broker) -> None
         priority=1,
     )
     view = live(delayq, "x")
-    assert api.get(f"{JOBS}/x") == (200, {
-        "queue": "errands", "id": "x", "key": view.job.key.hex(), "task": "errands.greet", "state": "delayed",
-        "due": "2030-01-01T00:00:00.000Z", "priority": 1, "merged": False, "failures": 0, "reserves": 0, "crashes": 0,
-        "releases": 0, "quarantined": False,
-        "context": {"token": HIDDEN, "trace": "r"}, "size": len(view.job.args), "cut": False,
-        "args": ["Ada"], "kwargs": {"password": HIDDEN}, "gated_due": None, "worker": None, "lease_ends": None,
-        "buried": None, "reason": "", "outcome": "", "error": None,
-    })  # fmt: skip
+    assert api.get(f"{JOBS}/x") == (
+        200,
+        {
+            "queue": "errands",
+            "id": "x",
+            "key": view.job.key.hex(),
+            "task": "errands.greet",
+            "state": "delayed",
+            "due": "2030-01-01T00:00:00.000Z",
+            "priority": 1,
+            "merged": False,
+            "failures": 0,
+            "reserves": 0,
+            "crashes": 0,
+            "releases": 0,
+            "quarantined": False,
+            "context": {"token": HIDDEN, "trace": "r"},
+            "size": len(view.job.args),
+            "cut": False,
+            "args": ["Ada"],
+            "kwargs": {"password": HIDDEN},
+            "gated_due": None,
+            "worker": None,
+            "lease_ends": None,
+            "buried": None,
+            "reason": "",
+            "outcome": "",
+            "error": None,
+        },
+    )
 
 
 def test_positional_secrets_and_those_of_errors_are_hidden(api: Caller, delayq: Broker) -> None:
@@ -155,8 +197,14 @@ def test_a_reserved_job_tells_who_has_it_and_what_waits_behind_it(api: Caller, d
     body = api.get(f"{JOBS}/x")[1]
     lease = datetime.fromtimestamp((live(delayq, "x").deadline_ms or 0) / 1000, UTC).isoformat(timespec="milliseconds")
     told = {name: body[name] for name in ("state", "worker", "lease_ends", "gated_due", "reserves", "args")}
-    assert told == {"state": "reserved", "worker": "w1", "lease_ends": lease.replace("+00:00", "Z"), "reserves": 1,
-                    "gated_due": "2030-01-01T00:00:00.000Z", "args": [1]}  # fmt: skip
+    assert told == {
+        "state": "reserved",
+        "worker": "w1",
+        "lease_ends": lease.replace("+00:00", "Z"),
+        "reserves": 1,
+        "gated_due": "2030-01-01T00:00:00.000Z",
+        "args": [1],
+    }
 
 
 def test_what_only_python_has_is_shown_as_plain_json(api: Caller, delayq: Broker) -> None:
@@ -165,8 +213,14 @@ def test_what_only_python_has_is_shown_as_plain_json(api: Caller, delayq: Broker
 
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     put(delayq, carry, moment, moment.date(), timedelta(minutes=1), Decimal("1.50"), UUID(int=1), b"\xff", id="x")
-    assert api.get(f"{JOBS}/x")[1]["args"] == ["2030-01-01T00:00:00+00:00", "2030-01-01", 60.0, "1.50",
-                                               "00000000-0000-0000-0000-000000000001", "/w=="]  # fmt: skip
+    assert api.get(f"{JOBS}/x")[1]["args"] == [
+        "2030-01-01T00:00:00+00:00",
+        "2030-01-01",
+        60.0,
+        "1.50",
+        "00000000-0000-0000-0000-000000000001",
+        "/w==",
+    ]
 
 
 def test_the_first_payloads_of_a_merged_job_are_shown(api: Caller, delayq: Broker) -> None:
@@ -203,9 +257,15 @@ def test_a_buried_job_is_shown_if_none_of_its_id_lives(api: Caller, delayq: Brok
 
 def test_what_there_is_not_is_not_found(api: Caller, delayq: Broker) -> None:
     delayq.queue("errands")
-    assert [(api.get(path)[0], api.get(path)[1]["code"]) for path in (
-        f"{JOBS}/nosuch", "v1/queues/nosuch/jobs/x", "v1/queues/nosuch/jobs", f"{JOBS}/{'x' * 256}",
-    )] == [(404, f"{what}_not_found") for what in ("job", "queue", "queue", "job")]  # fmt: skip
+    assert [
+        (api.get(path)[0], api.get(path)[1]["code"])
+        for path in (
+            f"{JOBS}/nosuch",
+            "v1/queues/nosuch/jobs/x",
+            "v1/queues/nosuch/jobs",
+            f"{JOBS}/{'x' * 256}",
+        )
+    ] == [(404, f"{what}_not_found") for what in ("job", "queue", "queue", "job")]
     assert delayq.queue_names() == ["errands"]
 
 
@@ -214,8 +274,13 @@ def test_a_job_that_nobody_can_read_is_shown_as_bytes(api: Caller, delayq: Broke
     from django_delayq.core.job import NewJob
 
     queue = delayq.queue("errands")
-    for ident, args in (("a", b"\xff\xfe"), ("b", b'["\\ud800", 1e999, NaN]'), ("c", b"[" * 5000),
-                        ("d", b'{"a":[{"$nosuch":1}]}'), ("e", b'["\\ud800"]')):  # fmt: skip
+    for ident, args in (
+        ("a", b"\xff\xfe"),
+        ("b", b'["\\ud800", 1e999, NaN]'),
+        ("c", b"[" * 5000),
+        ("d", b'{"a":[{"$nosuch":1}]}'),
+        ("e", b'["\\ud800"]'),
+    ):
         queue.schedule(NewJob(ident, "errands.carry", args, options=b'{"context":{"x":NaN,"y":"\\ud800"}}'))
     assert ids(api.get(JOBS)) == [*"abcde"]
     shown = {ident: api.get(f"{JOBS}/{ident}")[1] for ident in "abcde"}
@@ -253,18 +318,27 @@ def test_a_running_job_is_told_to_stop(api: Caller, five: Broker) -> None:
 
 def test_many_jobs_are_cancelled_at_once(api: Caller, five: Broker) -> None:
     reserve(five, "c")
-    assert api.post(f"{QUEUE}/cancel", {"ids": ["a", "c", "nosuch", "b"]}) == (200, {
-        "results": [{"id": "a", "outcome": "cancelled"}, {"id": "c", "outcome": "stopping"},
-                    {"id": "nosuch", "outcome": "gone"}, {"id": "b", "outcome": "cancelled"}],
-        "counts": {"cancelled": 2, "stopping": 1, "gone": 1},
-    })  # fmt: skip
+    assert api.post(f"{QUEUE}/cancel", {"ids": ["a", "c", "nosuch", "b"]}) == (
+        200,
+        {
+            "results": [
+                {"id": "a", "outcome": "cancelled"},
+                {"id": "c", "outcome": "stopping"},
+                {"id": "nosuch", "outcome": "gone"},
+                {"id": "b", "outcome": "cancelled"},
+            ],
+            "counts": {"cancelled": 2, "stopping": 1, "gone": 1},
+        },
+    )
     assert waiting(five) == ["now1", "now2", "d", "e"]
 
 
 def test_all_waiting_jobs_are_cancelled(api: Caller, five: Broker) -> None:
     reserve(five, "c")
-    assert api.post(f"{QUEUE}/cancel", {"all": True}) == (200, {
-        "counts": {"cancelled": 6}, "complete": True, "seen": 6, "total": 6})  # fmt: skip
+    assert api.post(f"{QUEUE}/cancel", {"all": True}) == (
+        200,
+        {"counts": {"cancelled": 6}, "complete": True, "seen": 6, "total": 6},
+    )
     assert (waiting(five), live(five, "c").state) == ([], "reserved")
 
 
@@ -287,8 +361,10 @@ def test_what_takes_too_long_is_not_complete_and_goes_on_with_the_next_call(
 
 
 def test_a_job_is_moved_to_a_moment_or_by_a_delay(api: Caller, five: Broker) -> None:
-    assert api.patch(f"{JOBS}/c", {"at": "2030-01-01T00:00:00Z"}) == (200, {
-        "outcome": "moved", "due": "2030-01-01T00:00:00.000Z"})  # fmt: skip
+    assert api.patch(f"{JOBS}/c", {"at": "2030-01-01T00:00:00Z"}) == (
+        200,
+        {"outcome": "moved", "due": "2030-01-01T00:00:00.000Z"},
+    )
     assert live(five, "c").due_ms == 1893456000_000
     status, body = api.patch(f"{JOBS}/c", {"delay": 7})
     assert (status, body["outcome"]) == (200, "moved")
@@ -306,10 +382,25 @@ def test_what_runs_has_no_due_time_but_what_waits_behind_it_has(api: Caller, fiv
     assert (status, body["code"]) == (404, "job_not_found")
 
 
-@pytest.mark.parametrize("body", [
-    {}, {"delay": 5, "at": 5}, {"delay": -1}, {"delay": "5"}, {"delay": None}, {"delay": 10**15}, {"at": "later"},
-    {"at": "2030-01-01T00:00:00"}, {"at": True}, {"at": -5}, {"at": 1e15}, {"when": 5}, [], {"delay": 5, "x": 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"delay": 5, "at": 5},
+        {"delay": -1},
+        {"delay": "5"},
+        {"delay": None},
+        {"delay": 10**15},
+        {"at": "later"},
+        {"at": "2030-01-01T00:00:00"},
+        {"at": True},
+        {"at": -5},
+        {"at": 1e15},
+        {"when": 5},
+        [],
+        {"delay": 5, "x": 1},
+    ],
+)
 def test_a_due_time_that_cannot_be_meant_is_refused(api: Caller, five: Broker, body: Any) -> None:
     before = live(five, "c").due_ms
     many = {"ids": ["c"], **body} if isinstance(body, dict) else body
@@ -320,29 +411,56 @@ def test_a_due_time_that_cannot_be_meant_is_refused(api: Caller, five: Broker, b
 
 def test_many_jobs_are_moved(api: Caller, five: Broker) -> None:
     reserve(five, "c")
-    assert api.post(f"{QUEUE}/reschedule", {"ids": ["e", "c", "nosuch"], "at": 5}) == (200, {
-        "results": [{"id": "e", "outcome": "moved"}, {"id": "c", "outcome": "not_waiting"},
-                    {"id": "nosuch", "outcome": "not_waiting"}],
-        "counts": {"moved": 1, "not_waiting": 2},
-    })  # fmt: skip
+    assert api.post(f"{QUEUE}/reschedule", {"ids": ["e", "c", "nosuch"], "at": 5}) == (
+        200,
+        {
+            "results": [
+                {"id": "e", "outcome": "moved"},
+                {"id": "c", "outcome": "not_waiting"},
+                {"id": "nosuch", "outcome": "not_waiting"},
+            ],
+            "counts": {"moved": 1, "not_waiting": 2},
+        },
+    )
     assert waiting(five)[0] == "e"
 
 
 def test_jobs_are_made_due_now(api: Caller, five: Broker) -> None:
-    assert api.post(f"{QUEUE}/run-now", {"ids": ["e", "nosuch"]}) == (200, {
-        "results": [{"id": "e", "outcome": "moved"}, {"id": "nosuch", "outcome": "not_waiting"}],
-        "counts": {"moved": 1, "not_waiting": 1}})  # fmt: skip
+    assert api.post(f"{QUEUE}/run-now", {"ids": ["e", "nosuch"]}) == (
+        200,
+        {
+            "results": [{"id": "e", "outcome": "moved"}, {"id": "nosuch", "outcome": "not_waiting"}],
+            "counts": {"moved": 1, "not_waiting": 1},
+        },
+    )
     assert live(five, "e").state == "ready"
     status, body = api.post(f"{QUEUE}/run-now", {"all": True})
     assert (status, body["complete"], {view.state for view in five.inspector.page("errands", "waiting").jobs}) == (
-        200, True, {"ready"})  # fmt: skip
+        200,
+        True,
+        {"ready"},
+    )
 
 
 @pytest.mark.parametrize("verb", ["cancel", "run-now"])
-@pytest.mark.parametrize("body", [
-    {}, {"ids": []}, {"ids": "a"}, {"ids": {"a": 1}}, {"ids": [None]}, {"ids": ["a", "b\n"]}, {"ids": [1.5]},
-    {"ids": ["x" * 256]}, {"all": False}, {"all": 1}, {"all": "true"}, {"ids": ["a"], "all": True}, {"id": "a"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"ids": []},
+        {"ids": "a"},
+        {"ids": {"a": 1}},
+        {"ids": [None]},
+        {"ids": ["a", "b\n"]},
+        {"ids": [1.5]},
+        {"ids": ["x" * 256]},
+        {"all": False},
+        {"all": 1},
+        {"all": "true"},
+        {"ids": ["a"], "all": True},
+        {"id": "a"},
+    ],
+)
 def test_a_verb_without_clear_jobs_is_refused(api: Caller, five: Broker, verb: str, body: Any) -> None:
     before = waiting(five)
     status, answer = api.post(f"{QUEUE}/{verb}", body)
@@ -351,9 +469,16 @@ def test_a_verb_without_clear_jobs_is_refused(api: Caller, five: Broker, verb: s
 
 def test_more_ids_than_a_request_may_have_are_refused(api: Caller, five: Broker, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "API": {"max_jobs": 2}}
-    assert [api.post(f"{QUEUE}/{verb}", {"ids": ["a", "b", "c"], **more})[0] for verb, more in (
-        ("cancel", {}), ("run-now", {}), ("reschedule", {"delay": 1}), ("kick", {}), ("discard", {}),
-    )] == [413] * 5  # fmt: skip
+    assert [
+        api.post(f"{QUEUE}/{verb}", {"ids": ["a", "b", "c"], **more})[0]
+        for verb, more in (
+            ("cancel", {}),
+            ("run-now", {}),
+            ("reschedule", {"delay": 1}),
+            ("kick", {}),
+            ("discard", {}),
+        )
+    ] == [413] * 5
     assert len(waiting(five)) == 7
 
 
@@ -363,8 +488,7 @@ def test_more_ids_than_a_request_may_have_are_refused(api: Caller, five: Broker,
 def test_failed_jobs_are_buried_or_deleted(api: Caller, five: Broker) -> None:
     fail(five, "a")
     fail(five, "b")
-    assert api.post(f"{QUEUE}/kill-failed") == (200, {
-        "counts": {"killed": 2}, "complete": True, "seen": 2, "total": 2})  # fmt: skip
+    assert api.post(f"{QUEUE}/kill-failed") == (200, {"counts": {"killed": 2}, "complete": True, "seen": 2, "total": 2})
     assert sorted(ids(api.get(f"{QUEUE}/morgue"))) == ["a", "b"]
     fail(five, "c")
     assert api.post(f"{QUEUE}/delete-failed", {})[1]["counts"] == {"deleted": 1}
@@ -404,7 +528,11 @@ def test_durable_jobs_are_cancelled_in_the_outbox_too(unsent: Broker, caller: Ca
 def test_all_means_what_waits_in_the_outbox_as_well(unsent: Broker, caller: Callable[..., Caller]) -> None:
     api = caller("operate")
     assert api.post(f"{QUEUE}/cancel", {"all": True})[1] == {
-        "counts": {"cancelled": 3}, "complete": True, "seen": 2, "total": 2}  # fmt: skip
+        "counts": {"cancelled": 3},
+        "complete": True,
+        "seen": 2,
+        "total": 2,
+    }
     assert (waiting(unsent), dict(there())["b"]) == ([], "cancelled")
 
 
@@ -423,13 +551,29 @@ def test_durable_jobs_are_moved_in_the_outbox_too(unsent: Broker, caller: Callab
 
 def test_each_route_asks_for_its_permission(caller: Callable[..., Caller], five: Broker) -> None:
     routes = {
-        "view": [("GET", JOBS, None), ("GET", f"{JOBS}/a", None), ("GET", f"{QUEUE}/morgue", None),
-                 ("GET", f"{QUEUE}/morgue/a", None)],
-        "operate": [("DELETE", f"{JOBS}/a", None), ("PATCH", f"{JOBS}/a", {"delay": 1}),
-                    *(("POST", f"{QUEUE}/{verb}", {"ids": ["a"], **more}) for verb, more in (
-                        ("cancel", {}), ("run-now", {}), ("reschedule", {"delay": 1}), ("kick", {}), ("discard", {}))),
-                    ("POST", f"{QUEUE}/kill-failed", {}), ("POST", f"{QUEUE}/delete-failed", {})],
-    }  # fmt: skip
+        "view": [
+            ("GET", JOBS, None),
+            ("GET", f"{JOBS}/a", None),
+            ("GET", f"{QUEUE}/morgue", None),
+            ("GET", f"{QUEUE}/morgue/a", None),
+        ],
+        "operate": [
+            ("DELETE", f"{JOBS}/a", None),
+            ("PATCH", f"{JOBS}/a", {"delay": 1}),
+            *(
+                ("POST", f"{QUEUE}/{verb}", {"ids": ["a"], **more})
+                for verb, more in (
+                    ("cancel", {}),
+                    ("run-now", {}),
+                    ("reschedule", {"delay": 1}),
+                    ("kick", {}),
+                    ("discard", {}),
+                )
+            ),
+            ("POST", f"{QUEUE}/kill-failed", {}),
+            ("POST", f"{QUEUE}/delete-failed", {}),
+        ],
+    }
     stranger = caller(anonymous=True)
     everything = {"view", "produce", "consume", "operate", "admin"}
     before = [view.due_ms for view in five.inspector.page("errands", "waiting").jobs]
@@ -444,9 +588,15 @@ def test_each_route_asks_for_its_permission(caller: Callable[..., Caller], five:
 
 
 def test_no_route_answers_another_method(api: Caller, five: Broker) -> None:
-    for method, path in (("PUT", JOBS), ("DELETE", JOBS), ("POST", f"{JOBS}/a"), ("GET", f"{QUEUE}/cancel"),
-                         ("DELETE", f"{QUEUE}/kick"), ("GET", f"{QUEUE}/kill-failed"),
-                         ("POST", f"{QUEUE}/morgue")):  # fmt: skip
+    for method, path in (
+        ("PUT", JOBS),
+        ("DELETE", JOBS),
+        ("POST", f"{JOBS}/a"),
+        ("GET", f"{QUEUE}/cancel"),
+        ("DELETE", f"{QUEUE}/kick"),
+        ("GET", f"{QUEUE}/kill-failed"),
+        ("POST", f"{QUEUE}/morgue"),
+    ):
         status, body = api(method, path)
         assert (status, body["code"]) == (405, "method_not_allowed")
     assert len(waiting(five)) == 7

@@ -62,7 +62,8 @@ def test_all_records_of_an_id_are_shown_the_last_one_first(api: Caller, delayq: 
     status, body = api.get(f"{MORGUE}/a%2Fb%20c")
     assert (status, [job["args"] for job in body["jobs"]], body["cursor"]) == (200, [[2], [1]], None)
     assert [(job["state"], job["reason"], job["error"]["class"]) for job in body["jobs"]] == [
-        ("morgue", "exhausted", "OSError")] * 2  # fmt: skip
+        ("morgue", "exhausted", "OSError")
+    ] * 2
     status, body = api.get(f"{MORGUE}/nosuch")
     assert (status, body["code"]) == (404, "job_not_found")
 
@@ -121,11 +122,17 @@ def test_payloads_of_a_buried_job_are_shown(api: Caller, delayq: Broker) -> None
 
 def test_jobs_are_kicked_one_by_one_with_a_delay(api: Caller, three: Broker) -> None:
     put(three, greet, "again", id="a", delay=5)
-    assert api.post(f"{QUEUE}/kick", {"ids": ["a", "b", "nosuch"], "delay": 60}) == (200, {
-        "results": [{"id": "a", "outcome": "live"}, {"id": "b", "outcome": "kicked"},
-                    {"id": "nosuch", "outcome": "gone"}],
-        "counts": {"live": 1, "kicked": 1, "gone": 1},
-    })  # fmt: skip
+    assert api.post(f"{QUEUE}/kick", {"ids": ["a", "b", "nosuch"], "delay": 60}) == (
+        200,
+        {
+            "results": [
+                {"id": "a", "outcome": "live"},
+                {"id": "b", "outcome": "kicked"},
+                {"id": "nosuch", "outcome": "gone"},
+            ],
+            "counts": {"live": 1, "kicked": 1, "gone": 1},
+        },
+    )
     assert (waiting(three), buried(three)) == (["a", "b"], ["c", "a"])
     assert 55_000 < live(three, "b").due_ms - three.now_ms() <= 60_000
 
@@ -152,8 +159,10 @@ def test_a_certain_record_is_kicked_or_discarded_by_its_key(api: Caller, delayq:
 
 
 def test_all_are_kicked_at_a_pace(api: Caller, three: Broker) -> None:
-    assert api.post(f"{QUEUE}/kick", {"all": True, "delay": 100, "per_second": 0.1}) == (200, {
-        "counts": {"kicked": 3}, "complete": True, "seen": 3, "total": 3})  # fmt: skip
+    assert api.post(f"{QUEUE}/kick", {"all": True, "delay": 100, "per_second": 0.1}) == (
+        200,
+        {"counts": {"kicked": 3}, "complete": True, "seen": 3, "total": 3},
+    )
     dues = [live(three, ident).due_ms for ident in waiting(three)]
     assert [round((due - dues[0]) / 1000) for due in dues] == [0, 10, 20]
     assert 95_000 < dues[0] - three.now_ms() <= 100_000
@@ -161,7 +170,11 @@ def test_all_are_kicked_at_a_pace(api: Caller, three: Broker) -> None:
 
 def test_all_that_is_old_is_discarded(api: Caller, three: Broker) -> None:
     assert api.post(f"{QUEUE}/discard", {"all": True, "older_than": 3600})[1] == {
-        "counts": {}, "complete": True, "seen": 0, "total": 0}  # fmt: skip
+        "counts": {},
+        "complete": True,
+        "seen": 0,
+        "total": 0,
+    }
     assert len(buried(three)) == 3
     assert api.post(f"{QUEUE}/discard", {"all": True})[1]["counts"] == {"discarded": 3}
     assert buried(three) == []
@@ -172,21 +185,44 @@ def test_some_are_discarded(api: Caller, three: Broker) -> None:
     assert buried(three) == ["c", "b"]
 
 
-@pytest.mark.parametrize(("verb", "body"), [
-    *((verb, body) for verb in ("kick", "discard") for body in (
-        {}, {"ids": []}, {"jobs": []}, {"jobs": ["a"]}, {"jobs": [{"key": "00" * 16}]},
-        {"jobs": [{"id": "a", "key": "zz"}]},
-        {"jobs": [{"id": "a", "key": "é" * 32}]}, {"jobs": [{"id": "a", "key": 5}]}, {"jobs": [{"id": "a", "x": 1}]},
-        {"ids": ["a"], "jobs": [{"id": "a"}]}, {"all": False}, {"ids": ["a"], "all": True}, {"ids": ["a\0"]}, [], "5",
-    )),
-    ("kick", {"ids": ["a"], "delay": -1}), ("kick", {"ids": ["a"], "delay": 1e300}),
-    ("kick", {"ids": ["a"], "replace": 1}),
-    ("kick", {"all": True, "per_second": 0}), ("kick", {"all": True, "per_second": -1}),
-    ("kick", {"all": True, "per_second": 1e-300}), ("kick", {"all": True, "per_second": "5"}),
-    ("kick", {"ids": ["a"], "per_second": 5}), ("kick", {"ids": ["a"], "older_than": 5}),
-    ("discard", {"ids": ["a"], "older_than": 5}), ("discard", {"all": True, "older_than": -5}),
-    ("discard", {"all": True, "older_than": None}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        *(
+            (verb, body)
+            for verb in ("kick", "discard")
+            for body in (
+                {},
+                {"ids": []},
+                {"jobs": []},
+                {"jobs": ["a"]},
+                {"jobs": [{"key": "00" * 16}]},
+                {"jobs": [{"id": "a", "key": "zz"}]},
+                {"jobs": [{"id": "a", "key": "é" * 32}]},
+                {"jobs": [{"id": "a", "key": 5}]},
+                {"jobs": [{"id": "a", "x": 1}]},
+                {"ids": ["a"], "jobs": [{"id": "a"}]},
+                {"all": False},
+                {"ids": ["a"], "all": True},
+                {"ids": ["a\0"]},
+                [],
+                "5",
+            )
+        ),
+        ("kick", {"ids": ["a"], "delay": -1}),
+        ("kick", {"ids": ["a"], "delay": 1e300}),
+        ("kick", {"ids": ["a"], "replace": 1}),
+        ("kick", {"all": True, "per_second": 0}),
+        ("kick", {"all": True, "per_second": -1}),
+        ("kick", {"all": True, "per_second": 1e-300}),
+        ("kick", {"all": True, "per_second": "5"}),
+        ("kick", {"ids": ["a"], "per_second": 5}),
+        ("kick", {"ids": ["a"], "older_than": 5}),
+        ("discard", {"ids": ["a"], "older_than": 5}),
+        ("discard", {"all": True, "older_than": -5}),
+        ("discard", {"all": True, "older_than": None}),
+    ],
+)
 def test_what_cannot_be_meant_is_refused(api: Caller, three: Broker, verb: str, body: Any) -> None:
     status, answer = api.post(f"{QUEUE}/{verb}", body)
     assert (status, answer["code"], buried(three), waiting(three)) == (400, "invalid", [*"cab"], [])

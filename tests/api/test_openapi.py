@@ -236,9 +236,17 @@ def test_errors_are_problems_and_every_code_that_the_views_use_is_listed(documen
 
 def codes_in_use() -> set[tuple[int, str]]:
     """``Problem(409, "conflict", …)`` wherever the source of the API has it, and what DRF raises by itself."""
-    found = {(400, "malformed"), (401, "not_authenticated"), (403, "permission_denied"), (404, "not_found"),
-             (405, "method_not_allowed"), (406, "not_acceptable"), (415, "unsupported_media_type"),
-             (429, "throttled"), (400, "invalid")}  # fmt: skip
+    found = {
+        (400, "malformed"),
+        (401, "not_authenticated"),
+        (403, "permission_denied"),
+        (404, "not_found"),
+        (405, "method_not_allowed"),
+        (406, "not_acceptable"),
+        (415, "unsupported_media_type"),
+        (429, "throttled"),
+        (400, "invalid"),
+    }
     for file in sorted((PACKAGE / "api").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
@@ -297,9 +305,13 @@ def test_everything_but_health_needs_a_token_or_a_session(document: dict[str, An
 
 
 def test_every_operation_names_its_permission_which_is_the_one_that_is_asked_for(document: dict[str, Any]) -> None:
-    wanted = {(where, method): view.cls.actions[method.upper()]
-              for where, view in routes(urls.urlpatterns) if hasattr(view, "cls")
-              for method in methods_of(view) if method.upper() in view.cls.actions}  # fmt: skip
+    wanted = {
+        (where, method): view.cls.actions[method.upper()]
+        for where, view in routes(urls.urlpatterns)
+        if hasattr(view, "cls")
+        for method in methods_of(view)
+        if method.upper() in view.cls.actions
+    }
     wanted[METRICS] = "view"
     said = {
         (where, method): one["x-permission"] for where, method, one in operations(document) if "x-permission" in one
@@ -341,9 +353,14 @@ def test_the_settings_of_the_projects_own_document_do_not_change_it(
     assert {name: getattr(spectacular_settings, name) for name in theirs} == theirs
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"urlconf": "django_delayq.api.urls", "custom_settings": "django_delayq.api.openapi.SETTINGS"},
-], ids=["in a project's own document", "alone"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"urlconf": "django_delayq.api.urls", "custom_settings": "django_delayq.api.openapi.SETTINGS"},
+    ],
+    ids=["in a project's own document", "alone"],
+)
 def test_the_spectacular_command_finds_it_without_a_warning(
     options: dict[str, str], document: dict[str, Any], capsys: pytest.CaptureFixture[str], settings: Any
 ) -> None:

@@ -128,8 +128,12 @@ def test_a_session_with_a_csrf_token_is_as_good_as_a_token(world: Any, caller: C
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(caller("operate").user)
     browser.cookies["csrftoken"] = secret = "k" * 32
-    response = browser.post(f"{ROOT}v1/queues/mail/pause", json.dumps({"direction": "in"}), "application/json",
-                            headers={"X-CSRFToken": secret})  # fmt: skip
+    response = browser.post(
+        f"{ROOT}v1/queues/mail/pause",
+        json.dumps({"direction": "in"}),
+        "application/json",
+        headers={"X-CSRFToken": secret},
+    )
     assert (response.status_code, response.json()["paused"]) == (200, "in")
 
 

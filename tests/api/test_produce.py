@@ -43,10 +43,21 @@ def row_keys() -> list[tuple[str, str]]:
 
 
 def test_a_job_is_stored_as_schedule_would_store_it(api: Caller, delayq: Broker) -> None:
-    status, body = api.post(JOBS, {
-        "task": "errands.greet", "args": ["Ada"], "kwargs": {"password": "x"}, "id": "a/b", "delay": 60, "priority": 1,
-        "max_attempts": 7, "retry_in": [5, 10], "expires": 3600, "context": {"trace": "t1"},
-    })  # fmt: skip
+    status, body = api.post(
+        JOBS,
+        {
+            "task": "errands.greet",
+            "args": ["Ada"],
+            "kwargs": {"password": "x"},
+            "id": "a/b",
+            "delay": 60,
+            "priority": 1,
+            "max_attempts": 7,
+            "retry_in": [5, 10],
+            "expires": 3600,
+            "context": {"trace": "t1"},
+        },
+    )
     view = live(delayq, "a/b")
     assert status == 201
     assert body == {"id": "a/b", "queue": "errands", "outcome": "created", "due": body["due"]}
@@ -54,8 +65,12 @@ def test_a_job_is_stored_as_schedule_would_store_it(api: Caller, delayq: Broker)
     assert api.response["Location"] == "/delayq/v1/queues/errands/jobs/a%2Fb"
     assert (view.job.task, view.arguments, view.job.priority) == ("errands.greet", (["Ada"], {"password": "x"}), 1)
     assert 55_000 < view.due_ms - delayq.now_ms() <= 60_000
-    assert view.job.options == {"max_attempts": 7, "retry_in": [5, 10], "expires_in_ms": 3_600_000,
-                                "context": {"trace": "t1"}}  # fmt: skip
+    assert view.job.options == {
+        "max_attempts": 7,
+        "retry_in": [5, 10],
+        "expires_in_ms": 3_600_000,
+        "context": {"trace": "t1"},
+    }
 
 
 def test_the_location_leads_to_the_job(api: Caller) -> None:
@@ -87,8 +102,9 @@ def test_a_job_expires_at_a_moment(api: Caller, delayq: Broker) -> None:
 
 def test_the_second_job_of_an_id_replaces_or_is_ignored(api: Caller, delayq: Broker) -> None:
     job = {"task": "errands.carry", "id": "x", "delay": 60}
-    answers = [api.post(JOBS, {**job, "args": [n], **more})
-               for n, more in enumerate(({}, {}, {"on_conflict": "ignore"}))]  # fmt: skip
+    answers = [
+        api.post(JOBS, {**job, "args": [n], **more}) for n, more in enumerate(({}, {}, {"on_conflict": "ignore"}))
+    ]
     told = [(status, body["outcome"]) for status, body in answers]
     assert told == [(201, "created"), (201, "replaced"), (200, "ignored")]
     assert live(delayq, "x").arguments == ([1], {})
@@ -117,10 +133,19 @@ def test_payloads_of_a_merged_task_are_united(api: Caller, delayq: Broker) -> No
     ]
 
 
-@pytest.mark.parametrize("value", [
-    {"$dt": "2030-01-01T00:00:00+00:00"}, {"$b": "AAAA"}, {"$dec": "1.5"}, {"$$dt": 1}, {"$": 1}, {"$.money": [1, 2]},
-    {"$uuid": "no uuid"}, {"$unknown": {"$d": "2030-01-01"}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$dt": "2030-01-01T00:00:00+00:00"},
+        {"$b": "AAAA"},
+        {"$dec": "1.5"},
+        {"$$dt": 1},
+        {"$": 1},
+        {"$.money": [1, 2]},
+        {"$uuid": "no uuid"},
+        {"$unknown": {"$d": "2030-01-01"}},
+    ],
+)
 def test_what_looks_like_a_tag_of_the_codec_arrives_as_it_was_sent(api: Caller, delayq: Broker, value: Any) -> None:
     args, kwargs = [value, [value], {"deep": [value]}], {"one": value}
     api.post(JOBS, {"task": "errands.carry", "id": "x", "args": args, "kwargs": kwargs})
@@ -138,8 +163,10 @@ def test_only_tasks_of_the_api_can_be_called_and_nobody_learns_of_others(api: Ca
     before = contents(delayq)
     answers = [api.post(JOBS, {"task": name, "args": [1]}) for name in ("errands.secret", "errands.nosuch")]
     assert [(status, body["code"]) for status, body in answers] == [(404, "task_not_found")] * 2
-    first, second = (json.dumps(body).replace(name, "?") for (_, body), name in
-                     zip(answers, ("errands.secret", "errands.nosuch"), strict=True))  # fmt: skip
+    first, second = (
+        json.dumps(body).replace(name, "?")
+        for (_, body), name in zip(answers, ("errands.secret", "errands.nosuch"), strict=True)
+    )
     assert first == second
     assert contents(delayq) == before
 
@@ -173,13 +200,21 @@ def test_many_bytes_come_in_at_once(api: Caller, pull: str, delayq: Broker) -> N
     assert {live(delayq, one["id"], "raw").job.args for one in body["results"]} == {b"x"}
 
 
-@pytest.mark.parametrize(("job", "pointer"), [
-    ({}, "/body"), ({"body": "x", "body_base64": "eA=="}, "/body"), ({"body": 5}, "/body"),
-    ({"body_base64": "no!"}, "/body_base64"), ({"body_base64": "é"}, "/body_base64"),
-    ({"body_base64": 1}, "/body_base64"),
-    ({"body": "x", "task": "errands.carry"}, "/task"), ({"body": "x", "durable": True}, "/durable"),
-    ({"body": "x", "delay": -1}, "/delay"), ({"body": "x", "on_conflict": "merge"}, "/on_conflict"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("job", "pointer"),
+    [
+        ({}, "/body"),
+        ({"body": "x", "body_base64": "eA=="}, "/body"),
+        ({"body": 5}, "/body"),
+        ({"body_base64": "no!"}, "/body_base64"),
+        ({"body_base64": "é"}, "/body_base64"),
+        ({"body_base64": 1}, "/body_base64"),
+        ({"body": "x", "task": "errands.carry"}, "/task"),
+        ({"body": "x", "durable": True}, "/durable"),
+        ({"body": "x", "delay": -1}, "/delay"),
+        ({"body": "x", "on_conflict": "merge"}, "/on_conflict"),
+    ],
+)
 def test_bytes_that_are_wrong_are_refused(api: Caller, pull: str, delayq: Broker, job: Any, pointer: str) -> None:
     api.post(pull, {"body": "there is the queue"})
     before = contents(delayq)
@@ -192,59 +227,112 @@ def test_bytes_that_are_wrong_are_refused(api: Caller, pull: str, delayq: Broker
 
 def test_many_jobs_are_answered_in_the_order_asked(api: Caller, delayq: Broker) -> None:
     api.post(JOBS, {"task": "errands.carry", "id": "old", "delay": 60})
-    status, body = api.post(JOBS, {"jobs": [
-        {"task": "errands.carry", "id": "new", "delay": 60},
-        {"task": "errands.carry", "id": "old", "delay": 60},
-        {"task": "errands.carry", "id": "old", "on_conflict": "ignore"},
-        {"task": "errands.greet", "id": "old", "args": ["Ada"]},
-        {"task": "errands.carry", "id": "old", "on_conflict": "error"},
-        {"task": "errands.collect", "id": "m", "payload": 1, "delay": 60},
-        {"task": "errands.collect", "id": "m", "payload": 2},
-    ]})  # fmt: skip
-    assert (status, body) == (200, {
-        "results": [
-            {"id": "new", "outcome": "created"}, {"id": "old", "outcome": "replaced"},
-            {"id": "old", "outcome": "ignored"}, {"id": "old", "outcome": "taken"}, {"id": "old", "outcome": "exists"},
-            {"id": "m", "outcome": "created"}, {"id": "m", "outcome": "merged"},
-        ],
-        "counts": {"created": 2, "replaced": 1, "ignored": 1, "taken": 1, "exists": 1, "merged": 1},
-    })  # fmt: skip
+    status, body = api.post(
+        JOBS,
+        {
+            "jobs": [
+                {"task": "errands.carry", "id": "new", "delay": 60},
+                {"task": "errands.carry", "id": "old", "delay": 60},
+                {"task": "errands.carry", "id": "old", "on_conflict": "ignore"},
+                {"task": "errands.greet", "id": "old", "args": ["Ada"]},
+                {"task": "errands.carry", "id": "old", "on_conflict": "error"},
+                {"task": "errands.collect", "id": "m", "payload": 1, "delay": 60},
+                {"task": "errands.collect", "id": "m", "payload": 2},
+            ]
+        },
+    )
+    assert (status, body) == (
+        200,
+        {
+            "results": [
+                {"id": "new", "outcome": "created"},
+                {"id": "old", "outcome": "replaced"},
+                {"id": "old", "outcome": "ignored"},
+                {"id": "old", "outcome": "taken"},
+                {"id": "old", "outcome": "exists"},
+                {"id": "m", "outcome": "created"},
+                {"id": "m", "outcome": "merged"},
+            ],
+            "counts": {"created": 2, "replaced": 1, "ignored": 1, "taken": 1, "exists": 1, "merged": 1},
+        },
+    )
     assert sorted(waiting(delayq)) == ["m", "new", "old"]
 
 
 def test_one_wrong_job_among_many_means_that_none_is_stored(api: Caller, delayq: Broker) -> None:
     delayq.queue("errands")
     before = contents(delayq)
-    status, body = api.post(JOBS, {"jobs": [
-        {"task": "errands.carry"}, {"task": "errands.carry", "delay": -1}, "no job",
-        {"task": "errands.carry", "id": ""},
-        {"task": "errands.carry", "args": [{"a": [1e300, "x" * 3_000_000]}]},
-    ]})  # fmt: skip
+    status, body = api.post(
+        JOBS,
+        {
+            "jobs": [
+                {"task": "errands.carry"},
+                {"task": "errands.carry", "delay": -1},
+                "no job",
+                {"task": "errands.carry", "id": ""},
+                {"task": "errands.carry", "args": [{"a": [1e300, "x" * 3_000_000]}]},
+            ]
+        },
+    )
     assert (status, body["code"]) == (400, "invalid")
     assert [error["pointer"] for error in body["errors"]] == ["/jobs/1/delay", "/jobs/2", "/jobs/3/id", "/jobs/4"]
     assert contents(delayq) == before
 
 
-@pytest.mark.parametrize(("change", "pointer"), [
-    ({"delay": "soon"}, "/delay"), ({"delay": -0.5}, "/delay"), ({"delay": 10**12}, "/delay"),
-    ({"delay": True}, "/delay"),
-    ({"at": "tomorrow"}, "/at"), ({"at": "2030-01-01T00:00:00"}, "/at"), ({"at": "9999-12-31T23:59:59Z"}, "/at"),
-    ({"at": "0001-01-01T00:00:00+14:00"}, "/at"), ({"at": 10**18}, "/at"), ({"at": []}, "/at"),
-    ({"at": 5, "delay": 5}, "/delay"), ({"id": ""}, "/id"), ({"id": "x" * 256}, "/id"), ({"id": "a\nb"}, "/id"),
-    ({"id": "a\0b"}, "/id"), ({"id": 1.5}, "/id"), ({"id": ["x"]}, "/id"), ({"priority": 8}, "/priority"),
-    ({"priority": "high"}, "/priority"), ({"on_conflict": "merge"}, "/on_conflict"),
-    ({"on_conflict": 1}, "/on_conflict"),
-    ({"due_policy": "inherit"}, "/due_policy"), ({"due_policy": "whatever"}, "/due_policy"),
-    ({"reset_retries": 1}, "/reset_retries"), ({"max_attempts": 0}, "/max_attempts"), ({"retry_in": -1}, "/retry_in"),
-    ({"retry_in": "no preset"}, "/retry_in"), ({"retry_in": {}}, "/retry_in"), ({"expires": 0}, "/expires"),
-    ({"expires": "2001-01-01T00:00:00Z"}, "/expires"), ({"expires": "x"}, "/expires"), ({"expires": []}, "/expires"),
-    ({"context": 5}, "/context"), ({"context": {"x": "y" * 70_000}}, "/context"), ({"durable": "yes"}, "/durable"),
-    ({"args": {}}, "/args"), ({"args": "abc"}, "/args"), ({"kwargs": []}, "/kwargs"), ({"task": 5}, "/task"),
-    ({"task": None}, "/task"), ({"task": ["errands.carry"]}, "/task"), ({"queue": "other"}, "/queue"),
-    ({"using_db": "default"}, "/using_db"), ({"a/b~c": 1}, "/a~1b~0c"), ({"payload": 1}, "/payload"),
-    ({"score": 1}, "/score"),
-    ({"body": "x"}, "/body"), ({"args": [DEEP]}, "/args/0"), ({"args": [1], "kwargs": {"x": DEEP}}, "/kwargs/x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"delay": "soon"}, "/delay"),
+        ({"delay": -0.5}, "/delay"),
+        ({"delay": 10**12}, "/delay"),
+        ({"delay": True}, "/delay"),
+        ({"at": "tomorrow"}, "/at"),
+        ({"at": "2030-01-01T00:00:00"}, "/at"),
+        ({"at": "9999-12-31T23:59:59Z"}, "/at"),
+        ({"at": "0001-01-01T00:00:00+14:00"}, "/at"),
+        ({"at": 10**18}, "/at"),
+        ({"at": []}, "/at"),
+        ({"at": 5, "delay": 5}, "/delay"),
+        ({"id": ""}, "/id"),
+        ({"id": "x" * 256}, "/id"),
+        ({"id": "a\nb"}, "/id"),
+        ({"id": "a\0b"}, "/id"),
+        ({"id": 1.5}, "/id"),
+        ({"id": ["x"]}, "/id"),
+        ({"priority": 8}, "/priority"),
+        ({"priority": "high"}, "/priority"),
+        ({"on_conflict": "merge"}, "/on_conflict"),
+        ({"on_conflict": 1}, "/on_conflict"),
+        ({"due_policy": "inherit"}, "/due_policy"),
+        ({"due_policy": "whatever"}, "/due_policy"),
+        ({"reset_retries": 1}, "/reset_retries"),
+        ({"max_attempts": 0}, "/max_attempts"),
+        ({"retry_in": -1}, "/retry_in"),
+        ({"retry_in": "no preset"}, "/retry_in"),
+        ({"retry_in": {}}, "/retry_in"),
+        ({"expires": 0}, "/expires"),
+        ({"expires": "2001-01-01T00:00:00Z"}, "/expires"),
+        ({"expires": "x"}, "/expires"),
+        ({"expires": []}, "/expires"),
+        ({"context": 5}, "/context"),
+        ({"context": {"x": "y" * 70_000}}, "/context"),
+        ({"durable": "yes"}, "/durable"),
+        ({"args": {}}, "/args"),
+        ({"args": "abc"}, "/args"),
+        ({"kwargs": []}, "/kwargs"),
+        ({"task": 5}, "/task"),
+        ({"task": None}, "/task"),
+        ({"task": ["errands.carry"]}, "/task"),
+        ({"queue": "other"}, "/queue"),
+        ({"using_db": "default"}, "/using_db"),
+        ({"a/b~c": 1}, "/a~1b~0c"),
+        ({"payload": 1}, "/payload"),
+        ({"score": 1}, "/score"),
+        ({"body": "x"}, "/body"),
+        ({"args": [DEEP]}, "/args/0"),
+        ({"args": [1], "kwargs": {"x": DEEP}}, "/kwargs/x"),
+    ],
+)
 def test_each_wrong_member_is_pointed_at(api: Caller, delayq: Broker, change: Any, pointer: str) -> None:
     delayq.queue("errands")
     before = contents(delayq)
@@ -353,10 +441,17 @@ def test_without_redis_a_job_is_refused_and_a_durable_one_is_left_to_the_outbox(
 
 def test_durable_jobs_get_a_row_as_those_of_schedule_do(api: Caller, delayq: Broker) -> None:
     assert api.post(JOBS, {"task": "errands.keep", "id": "a", "delay": 60})[1]["outcome"] == "created"
-    body = api.post(JOBS, {"jobs": [
-        {"task": "errands.keep", "id": "b"}, {"task": "errands.carry", "id": "c"},
-        {"task": "errands.carry", "id": "d", "durable": True}, {"task": "errands.keep", "id": "e", "durable": False},
-    ]})[1]  # fmt: skip
+    body = api.post(
+        JOBS,
+        {
+            "jobs": [
+                {"task": "errands.keep", "id": "b"},
+                {"task": "errands.carry", "id": "c"},
+                {"task": "errands.carry", "id": "d", "durable": True},
+                {"task": "errands.keep", "id": "e", "durable": False},
+            ]
+        },
+    )[1]
     assert body["results"] == [{"id": ident, "outcome": "created"} for ident in "bcde"]
     assert row_keys() == [("a", "sent"), ("b", "sent"), ("d", "sent")]
     assert sorted(waiting(delayq)) == ["a", "b", "c", "d", "e"]
@@ -403,8 +498,10 @@ def test_schedule_middlewares_stand_around_each_job(api: Caller, delayq: Broker,
     body = api.post(
         JOBS, {"jobs": [{"task": "errands.carry", "id": "b"}, {"task": "errands.carry", "kwargs": {"skip": True}}]}
     )[1]
-    assert body == {"results": [{"id": "b", "outcome": "created"}, {"id": None, "outcome": "skipped"}],
-                    "counts": {"created": 1, "skipped": 1}}  # fmt: skip
+    assert body == {
+        "results": [{"id": "b", "outcome": "created"}, {"id": None, "outcome": "skipped"}],
+        "counts": {"created": 1, "skipped": 1},
+    }
     assert [live(delayq, ident).job.context for ident in "ab"] == [{"tenant": 5}] * 2
     assert seen == ["created", "collected"]
     status, body = api.post(JOBS, {"task": "errands.carry", "kwargs": {"skip": True}})

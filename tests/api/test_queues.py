@@ -23,8 +23,17 @@ NOTHING = {"delayed": 0, "ready": 0, "reserved": 0, "gated": 0, "failed": 0, "mo
 
 
 def described(name: str, **others: Any) -> dict[str, Any]:
-    return {"name": name, "kind": "python", "shards": 1, "epoch": 0, "draining": False, "paused": "",
-            "configured": False, "limits": NO_LIMITS, **others}  # fmt: skip
+    return {
+        "name": name,
+        "kind": "python",
+        "shards": 1,
+        "epoch": 0,
+        "draining": False,
+        "paused": "",
+        "configured": False,
+        "limits": NO_LIMITS,
+        **others,
+    }
 
 
 def fill(broker: Any, name: str, *, delayed: int = 0, ready: int = 0, held: int = 0, buried: int = 0) -> None:
@@ -146,8 +155,15 @@ def test_an_unknown_member_of_the_query_is_refused(api: Caller) -> None:
 
 
 def test_a_queue_is_made_with_its_limits(api: Caller, delayq: Any) -> None:
-    asked = {"name": "images", "kind": "pull", "shards": 3, "max_length": 9, "morgue_max": 7, "morgue_ttl": 2.5,
-             "priorities": "weighted"}  # fmt: skip
+    asked = {
+        "name": "images",
+        "kind": "pull",
+        "shards": 3,
+        "max_length": 9,
+        "morgue_max": 7,
+        "morgue_ttl": 2.5,
+        "priorities": "weighted",
+    }
     limits = {"max_length": 9, "morgue_max": 7, "morgue_ttl": 2.5, "priorities": "weighted"}
     made = described("images", kind="pull", shards=3, limits=limits)
     assert api.post("v1/queues", asked) == (201, made)
@@ -163,11 +179,14 @@ def test_a_queue_needs_nothing_but_a_name(api: Caller) -> None:
     assert api.post("v1/queues", {"name": "mail"}) == (200, described("mail"))
 
 
-@pytest.mark.parametrize(("asked", "advice"), [
-    ({"kind": "pull"}, "take another name"),
-    ({"shards": 2}, "POST v1/queues/mail/reshard"),
-    ({"max_length": 5}, "PATCH v1/queues/mail"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        ({"kind": "pull"}, "take another name"),
+        ({"shards": 2}, "POST v1/queues/mail/reshard"),
+        ({"max_length": 5}, "PATCH v1/queues/mail"),
+    ],
+)
 def test_a_queue_that_is_something_else_is_a_conflict(asked: dict[str, Any], advice: str, api: Caller) -> None:
     api.post("v1/queues", {"name": "mail", "kind": "python", "shards": 4, "max_length": 6})
     status, body = api.post("v1/queues", {"name": "mail", **asked})
@@ -200,22 +219,25 @@ def test_of_many_who_make_a_queue_at_once_nobody_is_told_something_wrong(same: b
     assert shards == {delayq.known_queue("mail").shards}
 
 
-@pytest.mark.parametrize(("asked", "pointer"), [
-    ({}, "/name"),
-    ({"name": "1mail"}, "/name"),
-    ({"name": "mail\n"}, "/name"),
-    ({"name": "m" * 65}, "/name"),
-    ({"name": "a:{b}"}, "/name"),
-    ({"name": ["mail"]}, "/name"),
-    ({"name": "mail", "kind": "ruby"}, "/kind"),
-    ({"name": "mail", "shards": 0}, "/shards"),
-    ({"name": "mail", "shards": 1025}, "/shards"),
-    ({"name": "mail", "shards": 10**30}, "/shards"),
-    ({"name": "mail", "max_length": -1}, "/max_length"),
-    ({"name": "mail", "morgue_ttl": 0.5}, "/morgue_ttl"),
-    ({"name": "mail", "priorities": None}, "/priorities"),
-    ({"name": "mail", "shard": 2}, "/shard"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "pointer"),
+    [
+        ({}, "/name"),
+        ({"name": "1mail"}, "/name"),
+        ({"name": "mail\n"}, "/name"),
+        ({"name": "m" * 65}, "/name"),
+        ({"name": "a:{b}"}, "/name"),
+        ({"name": ["mail"]}, "/name"),
+        ({"name": "mail", "kind": "ruby"}, "/kind"),
+        ({"name": "mail", "shards": 0}, "/shards"),
+        ({"name": "mail", "shards": 1025}, "/shards"),
+        ({"name": "mail", "shards": 10**30}, "/shards"),
+        ({"name": "mail", "max_length": -1}, "/max_length"),
+        ({"name": "mail", "morgue_ttl": 0.5}, "/morgue_ttl"),
+        ({"name": "mail", "priorities": None}, "/priorities"),
+        ({"name": "mail", "shard": 2}, "/shard"),
+    ],
+)
 def test_nonsense_makes_no_queue(asked: dict[str, Any], pointer: str, api: Caller) -> None:
     status, body = api.post("v1/queues", asked)
     assert (status, body["code"], body["errors"][0]["pointer"]) == (400, "invalid", pointer)
@@ -249,8 +271,10 @@ def test_a_deleted_queue_is_made_again_in_a_new_epoch(api: Caller) -> None:
 def test_limits_are_changed_one_by_one_and_taken_away_with_null(api: Caller, delayq: Any) -> None:
     api.post("v1/queues", {"name": "mail", "max_length": 5, "morgue_ttl": 60})
     status, body = api.patch("v1/queues/mail", {"max_length": 2, "priorities": "weighted"})
-    assert (status, body["limits"]) == (200, {**NO_LIMITS, "max_length": 2, "morgue_ttl": 60.0,
-                                              "priorities": "weighted"})  # fmt: skip
+    assert (status, body["limits"]) == (
+        200,
+        {**NO_LIMITS, "max_length": 2, "morgue_ttl": 60.0, "priorities": "weighted"},
+    )
     assert delayq.queue("mail").schedule_many([NewJob(name, "t") for name in "abc"]).count("full") == 1
     status, body = api.patch("v1/queues/mail", {"max_length": None, "morgue_ttl": None, "priorities": "strict"})
     assert (status, body["limits"]) == (200, NO_LIMITS)
@@ -266,8 +290,10 @@ def test_limits_outlive_the_process(api: Caller) -> None:
     assert api.get("v1/queues/mail")[1]["limits"]["max_length"] == 2
 
 
-@pytest.mark.parametrize("asked", [{"max_length": 0}, {"max_length": "many"}, {"morgue_ttl": True, "x": 1},
-                                   {"shards": 2}, {"priorities": "none"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "asked",
+    [{"max_length": 0}, {"max_length": "many"}, {"morgue_ttl": True, "x": 1}, {"shards": 2}, {"priorities": "none"}],
+)
 def test_limits_that_are_none_change_nothing(asked: dict[str, Any], api: Caller) -> None:
     api.post("v1/queues", {"name": "mail", "max_length": 5})
     assert api.patch("v1/queues/mail", {"morgue_max": 7, **asked})[0] == 400

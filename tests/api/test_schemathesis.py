@@ -48,9 +48,12 @@ from .world import CANCEL, IDS, QUEUES, SECRET, SYNC, WORKER, World, tasks
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 
 CHECKS = [
-    not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
     response_schema_conformance,
-]  # fmt: skip
+]
 HEALTH = ("/healthz", "/readyz")
 MOST_SHARDS = 32
 #: calls after which Redis is emptied: generated jobs would make every sweep longer
@@ -79,9 +82,11 @@ def schema(world: World, api: Caller) -> Any:
     generation = GenerationConfig(with_security_parameters=False, database="none")
     config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
     return schemathesis.openapi.from_wsgi(
-        "/delayq/v1/openapi.json", get_wsgi_application(), config=config,
+        "/delayq/v1/openapi.json",
+        get_wsgi_application(),
+        config=config,
         headers={"Authorization": f"Token {api.token}"},
-    )  # fmt: skip
+    )
 
 
 class Machine:
@@ -101,8 +106,14 @@ class Machine:
     def run(self, operation: Any, calls: int, token: str, judge: Callable[[Any, int], None]) -> None:
         """``judge(operation, status)`` may say more of each answer than the document does."""
 
-        @settings(max_examples=calls, database=None, deadline=None, phases=[Phase.generate],
-                  derandomize=not _campaign(), suppress_health_check=list(HealthCheck))  # fmt: skip
+        @settings(
+            max_examples=calls,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            derandomize=not _campaign(),
+            suppress_health_check=list(HealthCheck),
+        )
         @given(case=_cases(operation), data=st.data())
         def call(case: Any, data: Any) -> None:
             self._prepare()

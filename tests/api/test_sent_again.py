@@ -81,13 +81,16 @@ def run_all(broker: Broker, queue: str) -> list[Job]:
 # --- jobs that are put in
 
 
-@pytest.mark.parametrize(("path", "body"), [
-    (RAW, {"body": MARK}),
-    (RAW, {"body": MARK, "id": "own"}),
-    (RAW, {"body": MARK, "id": "own", "on_conflict": "error"}),
-    (ERRANDS, {"task": "errands.carry", "args": [MARK]}),
-    (ERRANDS, {"task": "errands.collect", "id": "own", "payload": MARK}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (RAW, {"body": MARK}),
+        (RAW, {"body": MARK, "id": "own"}),
+        (RAW, {"body": MARK, "id": "own", "on_conflict": "error"}),
+        (ERRANDS, {"task": "errands.carry", "args": [MARK]}),
+        (ERRANDS, {"task": "errands.collect", "id": "own", "payload": MARK}),
+    ],
+)
 def test_a_job_that_has_run_between_two_attempts_is_not_put_in_again(
     path: str, body: dict[str, Any], sender: Sender, broker: Broker
 ) -> None:

@@ -30,9 +30,11 @@ def test_the_stats_have_lowkiqs_shape(api: Caller, delayq: Any) -> None:
     assert 90 <= slow["lag"] < 150
     assert body == {
         "total": {"length": 4, "morgue_length": 1, "lag": slow["lag"]},
-        "by_queue": {"mail": {"length": 3, "morgue_length": 0, "lag": mail["lag"]},
-                     "slow": {"length": 1, "morgue_length": 1, "lag": slow["lag"]}},
-    }  # fmt: skip
+        "by_queue": {
+            "mail": {"length": 3, "morgue_length": 0, "lag": mail["lag"]},
+            "slow": {"length": 1, "morgue_length": 1, "lag": slow["lag"]},
+        },
+    }
 
 
 def test_without_queues_the_stats_are_nothing(api: Caller) -> None:

@@ -18,8 +18,20 @@ NAME = "web-1.example:4711:k3"
 
 
 def announced(broker: Any, name: str = NAME, **info: Any) -> None:
-    broker.announce(name, {"host": "web-1", "pid": 4711, "queues": ["mail"], "threads": 3, "running": 1,
-                           "dispatcher": True, "started": 1_000, "rss_mib": 64, **info})  # fmt: skip
+    broker.announce(
+        name,
+        {
+            "host": "web-1",
+            "pid": 4711,
+            "queues": ["mail"],
+            "threads": 3,
+            "running": 1,
+            "dispatcher": True,
+            "started": 1_000,
+            "rss_mib": 64,
+            **info,
+        },
+    )
 
 
 def running(ident: str, queue: str = "mail", slot: int = 0) -> dict[str, Any]:
@@ -29,11 +41,22 @@ def running(ident: str, queue: str = "mail", slot: int = 0) -> dict[str, Any]:
 def shown(broker: Any, **others: Any) -> dict[str, Any]:
     (said,) = broker.workers()
     return {
-        "name": NAME, "host": "web-1", "pid": 4711, "queues": ["mail"], "threads": 3, "running": 1, "dispatcher": True,
-        "quarantine": False, "stopping": False,
-        "started": "1970-01-01T00:00:01.000Z", "rss_mib": 64, "seen": moment(said["seen_ms"]),
-        "lost": False, "jobs": [], **others,
-    }  # fmt: skip
+        "name": NAME,
+        "host": "web-1",
+        "pid": 4711,
+        "queues": ["mail"],
+        "threads": 3,
+        "running": 1,
+        "dispatcher": True,
+        "quarantine": False,
+        "stopping": False,
+        "started": "1970-01-01T00:00:01.000Z",
+        "rss_mib": 64,
+        "seen": moment(said["seen_ms"]),
+        "lost": False,
+        "jobs": [],
+        **others,
+    }
 
 
 def test_without_workers_the_list_is_empty(api: Caller) -> None:
@@ -74,8 +97,10 @@ def test_one_worker_is_shown_with_the_ends_of_its_leases(api: Caller, delayq: An
     assert status == 200
     view = delayq.inspector.get("mail", mine.id)
     assert {job["id"]: job["lease_ends"] for job in body.pop("jobs")} == {
-        "mine": moment(view.deadline_ms), "others": None, "gone": None,
-    }  # fmt: skip
+        "mine": moment(view.deadline_ms),
+        "others": None,
+        "gone": None,
+    }
     assert 0 <= body.pop("seconds_ago") < 5
     assert body == {name: value for name, value in shown(delayq).items() if name != "jobs"}
 
@@ -111,9 +136,14 @@ def test_the_stacks_are_there_when_the_worker_has_told_them(api: Caller, delayq:
     status, body = api.get(f"v1/workers/{NAME}/dump")
     assert (status, body["code"]) == (404, "not_found")
     delayq.keep_dump(NAME, "Thread 1:\n  here", 1_795_000_000_123)
-    assert api.get(f"v1/workers/{NAME}/dump") == (200, {
-        "worker": NAME, "taken": moment(1_795_000_000_123), "stacks": "Thread 1:\n  here",
-    })  # fmt: skip
+    assert api.get(f"v1/workers/{NAME}/dump") == (
+        200,
+        {
+            "worker": NAME,
+            "taken": moment(1_795_000_000_123),
+            "stacks": "Thread 1:\n  here",
+        },
+    )
 
 
 def test_a_real_worker_is_seen_at_work_tells_its_stacks_and_stops(api: Caller, delayq: Any) -> None:

@@ -65,10 +65,27 @@ class World:
             broker.resume(name)
             for place in PLACES:
                 self._place(name, place)
-        info = {"host": "web1", "pid": 4711, "queues": ["orders"], "threads": 2, "running": 1,
-                "started_ms": int(time.time() * 1000), "dispatcher": True, "stopping": False, "rss_mib": 50,
-                "jobs": [{"slot": 0, "queue": "orders", "id": "orders-reserved", "task": CANCEL,
-                          "started_ms": int(time.time() * 1000), "ids": 1}]}  # fmt: skip
+        info = {
+            "host": "web1",
+            "pid": 4711,
+            "queues": ["orders"],
+            "threads": 2,
+            "running": 1,
+            "started_ms": int(time.time() * 1000),
+            "dispatcher": True,
+            "stopping": False,
+            "rss_mib": 50,
+            "jobs": [
+                {
+                    "slot": 0,
+                    "queue": "orders",
+                    "id": "orders-reserved",
+                    "task": CANCEL,
+                    "started_ms": int(time.time() * 1000),
+                    "ids": 1,
+                }
+            ],
+        }
         broker.announce(WORKER, info)
         broker.keep_dump(WORKER, 'Thread 1 "slot-0":\n  File "shop.py", line 7, in pay\n', time.time() * 1000)
 

@@ -55,8 +55,9 @@ class Trouble:
     def bury(self, *idents: str, error: bytes = ERROR, reason: str = "exhausted", **options: Any) -> None:
         self._put_missing(idents, **options)
         jobs = self.take(*idents)
-        made = [bury(job, 1, 2, reason=reason, outcome=reason, error=error, error_class="shop.GatewayDown")
-                for job in jobs]  # fmt: skip
+        made = [
+            bury(job, 1, 2, reason=reason, outcome=reason, error=error, error_class="shop.GatewayDown") for job in jobs
+        ]
         assert all(self.queue.settle(made))
 
     def lives(self, ident: str) -> bool:

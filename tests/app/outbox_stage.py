@@ -39,8 +39,18 @@ class Stage:
 
     # --- what is there
 
-    def write(self, ident: str = "", *, queue: str = QUEUE, task: str = TASK, due_ms: int = 0, payload: Any = None,
-              state: str = State.UNSENT, record: bytes | None = None, **options: Any) -> OutboxJob:  # fmt: skip
+    def write(
+        self,
+        ident: str = "",
+        *,
+        queue: str = QUEUE,
+        task: str = TASK,
+        due_ms: int = 0,
+        payload: Any = None,
+        state: str = State.UNSENT,
+        record: bytes | None = None,
+        **options: Any,
+    ) -> OutboxJob:
         """A row; due now unless ``due_ms`` is given. ``payload``: of a merged job."""
         key = new_key(durable=True)
         ident = ident or new_id()
@@ -49,9 +59,15 @@ class Stage:
         else:
             merged: dict[str, Any] = {"on_conflict": "merge", "due_policy": "keep", **options}
             new = NewJob(ident, task, payload=Payload(encode(payload), "1", key), **merged)
-        row = OutboxJob(key=uuid.UUID(bytes=key), queue=queue, job_id=ident, task=task, state=state,
-                        due_ms=due_ms or int(self.broker.now_ms()),
-                        record=pack_job(new) if record is None else record)  # fmt: skip
+        row = OutboxJob(
+            key=uuid.UUID(bytes=key),
+            queue=queue,
+            job_id=ident,
+            task=task,
+            state=state,
+            due_ms=due_ms or int(self.broker.now_ms()),
+            record=pack_job(new) if record is None else record,
+        )
         row.save(using=self.alias, force_insert=True)
         return row
 
@@ -115,8 +131,9 @@ class Stage:
 
     def marked(self) -> list[str]:
         """Ends that wait to be taken down."""
-        return sorted(mark.end for queue in self.broker.queues() for number in queue.numbers
-                      for mark in queue.settled(number))  # fmt: skip
+        return sorted(
+            mark.end for queue in self.broker.queues() for number in queue.numbers for mark in queue.settled(number)
+        )
 
     def finish(self, ident: str, queue: str = QUEUE) -> None:
         """A worker runs the job and acknowledges it."""

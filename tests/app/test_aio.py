@@ -61,8 +61,15 @@ def test_a_coroutine_schedules_finds_moves_and_cancels() -> None:
         return said
 
     assert async_to_sync(live)() == [
-        "created", "delayed", True, True, "ready", "cancelled", None, {"created": 2},
-    ]  # fmt: skip
+        "created",
+        "delayed",
+        True,
+        True,
+        "ready",
+        "cancelled",
+        None,
+        {"created": 2},
+    ]
 
 
 def test_tasks_and_handles_have_the_verbs_too() -> None:

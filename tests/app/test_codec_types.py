@@ -93,11 +93,14 @@ def test_what_a_test_puts_into_the_setting_is_gone_after_it(settings: Any, delay
         schedule(pay, FIVE)
 
 
-@pytest.mark.parametrize(("paths", "message"), [
-    (["no.such.thing"], "no.such.thing cannot be imported"),
-    ([f"{HERE}.incomplete"], r"a ValueType or a tuple \(tag, type, dump, load\) was expected"),
-    ([f"{HERE}.stored_money", f"{HERE}.clashing"], "'money' stands for Money already"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["no.such.thing"], "no.such.thing cannot be imported"),
+        ([f"{HERE}.incomplete"], r"a ValueType or a tuple \(tag, type, dump, load\) was expected"),
+        ([f"{HERE}.stored_money", f"{HERE}.clashing"], "'money' stands for Money already"),
+    ],
+)
 def test_a_wrong_path_is_told_by_a_check_and_stops_a_worker(settings: Any, paths: list[str], message: str) -> None:
     settings.DELAYQ = {"REDIS": "redis://localhost:6379/0", "CODEC_TYPES": paths}
     (finding,) = run_checks(tags=["delayq"])

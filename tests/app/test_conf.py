@@ -65,15 +65,24 @@ def test_everything_can_be_set(tmp_path: Path) -> None:
     feed = made.queue("feed")
     assert (feed.max_length, feed.morgue_max, feed.morgue_ttl, feed.priorities) == (10, 5, 3600, "strict")
     assert (made.schedule_middleware, made.hooks.paths(), made.context) == (
-        ("a.c",), {"worker_init": "a.d"}, {"trace": "a.e"},
-    )  # fmt: skip
+        ("a.c",),
+        {"worker_init": "a.d"},
+        {"trace": "a.e"},
+    )
     assert (made.api.allow, made.api.throttle, made.api.authentication, made.api.max_jobs, made.api.max_wait) == (
-        "a.f", {"produce": "10/min"}, ("a.g",), 20, 20.0,
-    )  # fmt: skip
+        "a.f",
+        {"produce": "10/min"},
+        ("a.g",),
+        20,
+        20.0,
+    )
     assert (made.metrics.public, made.metrics.scripts) == (True, False)
     assert (made.pipeline.root, made.pipeline.sla, made.pipeline.keep_hours_days, made.pipeline.format) == (
-        "s3a://lake/history", {"mail": 5, "*": 30}, None, "parquet",
-    )  # fmt: skip
+        "s3a://lake/history",
+        {"mail": 5, "*": 30},
+        None,
+        "parquet",
+    )
     assert (made.embedded_dir, made.events.cap, made.task_defaults) == (str(tmp_path), 5, {"max_attempts": 3})
 
 

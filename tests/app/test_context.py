@@ -366,12 +366,19 @@ def test_a_worker_process_whose_init_fails_ends_with_a_clear_message(
     (tmp_path / "broken_site.py").write_text(
         f'from tests.settings import *\nDELAYQ = {{**DELAYQ, "HOOKS": {{"worker_init": "{HERE}.broken_init"}}}}\n'
     )
-    env = {**manage_env, "DJANGO_SETTINGS_MODULE": "broken_site",
-           "PYTHONPATH": f"{tmp_path}:{manage_env['PYTHONPATH']}"}  # fmt: skip
+    env = {
+        **manage_env,
+        "DJANGO_SETTINGS_MODULE": "broken_site",
+        "PYTHONPATH": f"{tmp_path}:{manage_env['PYTHONPATH']}",
+    }
     answer = subprocess.run(
         [sys.executable, "-m", "django", "delayq_worker", "--burst"],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert answer.returncode == 1, answer.stderr
     assert "CommandError: DELAYQ['HOOKS']['worker_init']" in answer.stderr
     assert "so this process ends: ZeroDivisionError: no tracer" in answer.stderr

@@ -252,8 +252,9 @@ def test_g4_a_task_that_names_the_error_itself_keeps_its_own_pause(hooks: Hooks)
 
     own = execute(handler, hooks=hooks, job=make_job(), retry_for={OperationalError: [77]}, retry_in=[88])
     other = execute(handler, hooks=hooks, job=make_job(), retry_in=[88])
-    unknown = execute(lambda: (_ for _ in ()).throw(OperationalError("no such table")), hooks=hooks, job=make_job(),
-                      retry_in=[88])  # fmt: skip
+    unknown = execute(
+        lambda: (_ for _ in ()).throw(OperationalError("no such table")), hooks=hooks, job=make_job(), retry_in=[88]
+    )
     delays = [run.settlement.delay_ms for run in (own, other, unknown) if run.settlement is not None]
     assert delays[0] == 77_000
     assert 50 <= (delays[1] or 0) <= 250

@@ -107,9 +107,13 @@ def test_the_first_is_the_outermost_and_each_is_made_once(use: Callable[..., Non
     note.using(delay=60).schedule("y")
     assert seen == [
         "outer made",
-        "outer in", "inner deeds.note ('x',) {'times': 2}", "outer out created",
-        "outer in", "inner deeds.note ('y',) {}", "outer out created",
-    ]  # fmt: skip
+        "outer in",
+        "inner deeds.note ('x',) {'times': 2}",
+        "outer out created",
+        "outer in",
+        "inner deeds.note ('y',) {}",
+        "outer out created",
+    ]
     view = get_job(handle)
     assert view is not None
     assert (decode_args(view.job.args), view.job.options) == ((["X"], {"times": 2}), {"context": {"tenant": 5}})

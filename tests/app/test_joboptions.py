@@ -62,10 +62,17 @@ def test_the_tasks_own_expiry_is_stored_unless_the_call_says_another(delayq: Bro
     assert schedule_many(brief, [{}, {"args": [1]}]) == {"created": 2}
     default = {"expires_in_ms": 300_000}
     assert sorted(options(delayq), key=str) == sorted(
-        [default, default, default, default, {"expires_in_ms": 60_000}, {"expires_ms": LATER_MS},
-         {"expires_in_ms": 300_000, "context": {"a": 1}}],
+        [
+            default,
+            default,
+            default,
+            default,
+            {"expires_in_ms": 60_000},
+            {"expires_ms": LATER_MS},
+            {"expires_in_ms": 300_000, "context": {"a": 1}},
+        ],
         key=str,
-    )  # fmt: skip
+    )
 
 
 def test_a_merged_job_has_its_own_back_off_and_attempts(delayq: Broker) -> None:

@@ -91,8 +91,9 @@ def test_graves_of_several_generations_of_an_id_are_rows_of_their_own(trouble: T
 
 
 def test_a_merged_job_has_the_number_of_its_payloads(trouble: Trouble) -> None:
-    news = [NewJob("m", "deeds.sync", on_conflict="merge", payload=Payload(b"%d" % n, str(n), new_key()))
-            for n in range(3)]  # fmt: skip
+    news = [
+        NewJob("m", "deeds.sync", on_conflict="merge", payload=Payload(b"%d" % n, str(n), new_key())) for n in range(3)
+    ]
     trouble.queue.schedule_many(news)
     trouble.fail("m")
     trouble.copied()
@@ -354,8 +355,16 @@ def test_rebuild_makes_the_tables_anew(trouble: Trouble) -> None:
     trouble.bury("three")
     other = Trouble(trouble.broker, name="other")
     other.fail("four")
-    wrong = {"task": "?", "key": uuid.uuid4(), "shard": 7, "priority": 4, "failures": 1, "crashes": 0,
-             "due_at": datetime.now(UTC), "updated_us": 1}  # fmt: skip
+    wrong = {
+        "task": "?",
+        "key": uuid.uuid4(),
+        "shard": 7,
+        "priority": 4,
+        "failures": 1,
+        "crashes": 0,
+        "due_at": datetime.now(UTC),
+        "updated_us": 1,
+    }
     FailedJob.objects.create(queue="gone", job_id="ghost", failed_at=datetime.now(UTC), **wrong)
     FailedJob.objects.create(queue="q", job_id="ghost", failed_at=datetime.now(UTC), **wrong)
     assert rebuild(["q"]) == {"failed": 2, "morgue": 1}

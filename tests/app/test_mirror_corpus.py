@@ -55,16 +55,29 @@ def test_what_no_database_stores_stays_visible(trouble: Trouble) -> None:
     trouble.copied()
     row = FailedJob.objects.get()
     assert (row.error_class, row.error_message, row.error_traceback) == (
-        "a\u2400b", "half \\ud800 a pair", "\\udfff\u2400",
-    )  # fmt: skip
+        "a\u2400b",
+        "half \\ud800 a pair",
+        "\\udfff\u2400",
+    )
 
 
 @pytest.mark.parametrize(
     "error",
-    [b"\xff\xfe\x00 no text", b"[1,2]", b"null", b"17", b'"text"', b'{"class":{"a":[1]},"message":7,"traceback":null}',
-     b"[" * 60_000, b'{"message":' + b"9" * 5000 + b"}", b'{"class":"' + b"x" * 3000 + b'"}', b"{", b"\0" * 100],
+    [
+        b"\xff\xfe\x00 no text",
+        b"[1,2]",
+        b"null",
+        b"17",
+        b'"text"',
+        b'{"class":{"a":[1]},"message":7,"traceback":null}',
+        b"[" * 60_000,
+        b'{"message":' + b"9" * 5000 + b"}",
+        b'{"class":"' + b"x" * 3000 + b'"}',
+        b"{",
+        b"\0" * 100,
+    ],
     ids=range(11),
-)  # fmt: skip
+)
 def test_an_error_record_of_any_form_is_a_row(trouble: Trouble, error: bytes) -> None:
     trouble.fail("one", error=error)
     trouble.bury("two", error=error)
@@ -72,8 +85,9 @@ def test_an_error_record_of_any_form_is_a_row(trouble: Trouble, error: bytes) ->
 
 
 @pytest.mark.broken_on_purpose
-@pytest.mark.parametrize("body", [b"", b"\x01", b"\xff" * 40, b"\x00" * 19, b"\xb4\xff\xff" + b"k" * 16 + b"rest"],
-                         ids=range(5))  # fmt: skip
+@pytest.mark.parametrize(
+    "body", [b"", b"\x01", b"\xff" * 40, b"\x00" * 19, b"\xb4\xff\xff" + b"k" * 16 + b"rest"], ids=range(5)
+)
 def test_a_job_whose_body_cannot_be_read_is_a_row(trouble: Trouble, body: bytes) -> None:
     trouble.fail("one", "fine")
     trouble.bury("dead")
@@ -140,8 +154,12 @@ def test_moments_and_scores_of_any_size_become_ones_that_fit(settings: object) -
     assert moment(float("nan")) == moment(-5) == datetime(1970, 1, 1, tzinfo=UTC)
     assert moment(float("inf")).year == 9999
     assert [score_of(score) for score in (b"inf", b"-inf", b"nan", b"?", 1.7e15)] == [
-        1 << 53, -(1 << 53), 0, 0, 1_700_000_000_000_000,
-    ]  # fmt: skip
+        1 << 53,
+        -(1 << 53),
+        0,
+        0,
+        1_700_000_000_000_000,
+    ]
     assert text(None) == text("") == ""
     assert text(b"\xff") == "\\xff"
 

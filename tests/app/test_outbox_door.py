@@ -41,8 +41,13 @@ def test_the_job_is_sent_and_its_row_stays(delayq: Broker) -> None:
     assert (handle.outcome, handle.durable, handle.state()) == ("created", True, "delayed")
     row = OutboxJob.objects.get()
     assert (row.queue, row.job_id, row.task, row.state, row.claim, row.claimed_until) == (
-        "default", "a", "deeds.note", "sent", None, None,
-    )  # fmt: skip
+        "default",
+        "a",
+        "deeds.note",
+        "sent",
+        None,
+        None,
+    )
     (job,) = delayq.inspector.page("default", "waiting").jobs
     assert (delayq.queue("default").knows([("a", row.key.bytes)]), is_durable(row.key.bytes)) == ([True], True)
     assert abs(row.expected_ms - job.due_ms) < 2_000
@@ -108,8 +113,14 @@ def test_what_travels_with_a_job_is_in_its_row(delayq: Broker) -> None:
     (job,) = delayq.queue("default").reserve_id("a", worker="w", early=True).jobs
     assert decode_args(new.args) == (["x"], {})
     assert (new.id, new.task, new.key, new.priority, new.options, new.on_conflict, new.fresh) == (
-        "a", "deeds.note", job.key, 1, job.options_json, "ignore", False,
-    )  # fmt: skip
+        "a",
+        "deeds.note",
+        job.key,
+        1,
+        job.options_json,
+        "ignore",
+        False,
+    )
     assert b'"expires_in_ms":600000' in new.options
 
 
@@ -159,8 +170,10 @@ def test_the_call_wins_over_the_task_and_the_task_over_the_queue(delayq: Broker,
 
 def test_a_refused_job_leaves_no_row_and_is_raised(delayq: Broker) -> None:
     schedule(note, "live", id="a", delay=60)
-    for refused in (lambda: schedule(note, "x", id="a", on_conflict="error", durable=True),
-                    lambda: schedule(keyed, id="a", durable=True)):  # fmt: skip
+    for refused in (
+        lambda: schedule(note, "x", id="a", on_conflict="error", durable=True),
+        lambda: schedule(keyed, id="a", durable=True),
+    ):
         with pytest.raises(IdTaken):
             refused()
     assert schedule(note, "x", id="a", on_conflict="ignore", durable=True).outcome == "ignored"

@@ -217,8 +217,11 @@ def test_a_failure_counts_and_waits_for_the_back_off_of_its_task() -> None:
     view = get_job("a", queue="default")
     assert view is not None
     assert (view.state, view.outcome, view.reason, view.error["message"]) == (
-        "morgue", "exhausted", "exhausted", "again",
-    )  # fmt: skip
+        "morgue",
+        "exhausted",
+        "exhausted",
+        "again",
+    )
 
 
 def test_a_failure_may_have_a_delay_of_its_own(feed: Queue) -> None:

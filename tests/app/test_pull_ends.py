@@ -59,8 +59,9 @@ def test_raw_bytes_have_signals_without_a_task(ears: Ears) -> None:
     failed, buried = feed.reserve(2)
     assert failed.fail("no", delay=60) and buried.bury("nonsense")
     assert [(event, ident, more) for event, ident, _, _, _, more in ears.heard] == [
-        ("job_failed", failed.id, ("failed", 60.0)), ("job_buried", buried.id, "nonsense")
-    ]  # fmt: skip
+        ("job_failed", failed.id, ("failed", 60.0)),
+        ("job_buried", buried.id, "nonsense"),
+    ]
     assert ears.heard[1][3:5] == (Bury.__name__, "nonsense")
 
 

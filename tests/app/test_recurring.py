@@ -106,11 +106,12 @@ def test_status_shows_recurring_tasks_with_their_ticks(delayq: Broker, settings:
 
     delayq.queue("default").first_sight("recurring:app.sweep", "every 10m")
     before = json.loads(status("--json"))["recurring"]
-    assert [(one["task"], one["queue"], one["schedule"], one["timezone"], one["missed"], one["last_tick"])
-            for one in before] == [
+    assert [
+        (one["task"], one["queue"], one["schedule"], one["timezone"], one["missed"], one["last_tick"]) for one in before
+    ] == [
         ("app.report", "reports", "0 3 * * mon", "Europe/Berlin", "once", None),
         ("app.sweep", "default", "every 10m", None, "skip", None),
-    ]  # fmt: skip
+    ]
     monday, soon = (datetime.fromisoformat(one["next_tick"]).timestamp() * 1000 for one in before)
     assert 0 < soon - delayq.now_ms() <= 600_000 < monday - delayq.now_ms() + 600_000
     assert soon % 600_000 == 0

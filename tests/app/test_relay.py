@@ -111,8 +111,9 @@ def test_rows_behind_one_in_other_hands_wait_and_others_do_not(stage: Stage) -> 
     assert narrow.relay().turn() == {"sent": 1}
     assert stage.waiting() == ["order-6"]
     assert set(stage.table.filter(state=State.UNSENT).values_list("pk", flat=True)) == {
-        first.pk, *(row.pk for row in behind)
-    }  # fmt: skip
+        first.pk,
+        *(row.pk for row in behind),
+    }
 
 
 def test_a_cancellation_is_told_before_what_was_scheduled_after_it(stage: Stage) -> None:

@@ -258,10 +258,21 @@ def test_rows_are_chosen_by_what_json_can_say(trouble: Trouble) -> None:
 
 @pytest.mark.parametrize(
     "filters",
-    [{"quue": "q"}, {"id": 1}, {"reason": "poison"}, {"buried_at__gte": "2020-01-01"}, {"queue__regex": "("},
-     {"queue__x__y": 1}, {"failures": "many"}, {"since": "yesterday"}, {"since": 5}, {"args": ""}, {"pk__gt": 0}],
+    [
+        {"quue": "q"},
+        {"id": 1},
+        {"reason": "poison"},
+        {"buried_at__gte": "2020-01-01"},
+        {"queue__regex": "("},
+        {"queue__x__y": 1},
+        {"failures": "many"},
+        {"since": "yesterday"},
+        {"since": 5},
+        {"args": ""},
+        {"pk__gt": 0},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_filters_that_nobody_can_mean_choose_nothing_at_all(filters: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob):
         matching(FailedJob, filters)

@@ -52,10 +52,18 @@ def buried_row(trouble: Trouble, **options: Any) -> MorgueJob:
 
 
 def put_payloads(trouble: Trouble, *values: int) -> None:
-    trouble.queue.schedule_many([
-        NewJob("m", "deeds.sync", on_conflict="merge", due_policy="keep",
-               payload=Payload(b"%d" % value, str(value), new_key())) for value in values
-    ])  # fmt: skip
+    trouble.queue.schedule_many(
+        [
+            NewJob(
+                "m",
+                "deeds.sync",
+                on_conflict="merge",
+                due_policy="keep",
+                payload=Payload(b"%d" % value, str(value), new_key()),
+            )
+            for value in values
+        ]
+    )
 
 
 def payloads(trouble: Trouble) -> list[tuple[Any, str]]:

@@ -91,10 +91,14 @@ def test_the_order_and_its_job_are_one_transaction(trouble: Trouble) -> None:
 
 @pytest.mark.parametrize(
     ("action", "model", "filters", "delay"),
-    [("explode", MorgueJob, {}, None), ("bury", MorgueJob, {}, None), ("retry", FailedJob, {"x": 1}, None),
-     ("retry", FailedJob, {}, -5)],
+    [
+        ("explode", MorgueJob, {}, None),
+        ("bury", MorgueJob, {}, None),
+        ("retry", FailedJob, {"x": 1}, None),
+        ("retry", FailedJob, {}, -5),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused_at_the_order(
     delayq: Broker, action: str, model: Any, filters: dict[str, Any], delay: Any
 ) -> None:

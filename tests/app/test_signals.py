@@ -73,8 +73,10 @@ def test_a_run_is_told_from_start_to_end(delayq: Broker, heard: list[tuple[str, 
 
     names = Registry()
     options = TaskOptions(retry_in=fixed(60))
-    tasks = {name: Task(func, name=name, options=options) for name, func in
-             (("good", good), ("failing", failing), ("hopeless", hopeless))}  # fmt: skip
+    tasks = {
+        name: Task(func, name=name, options=options)
+        for name, func in (("good", good), ("failing", failing), ("hopeless", hopeless))
+    }
     for one in tasks.values():
         names.add(one)
         schedule(one, id=one.name)

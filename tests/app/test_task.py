@@ -62,9 +62,17 @@ def test_defaults_of_the_project_come_first(settings: Any) -> None:
 def test_a_merged_task_has_a_queue_of_its_own_and_its_own_defaults(settings: Any) -> None:
     settings.DELAYQ = {
         **settings.DELAYQ,
-        "TASK_DEFAULTS": {"queue": "slow", "on_conflict": "ignore", "due_policy": "latest", "expires": 60,
-                          "batch_size": 20, "max_attempts": 3, "missed": "skip", "timezone": "Europe/Berlin"},
-    }  # fmt: skip
+        "TASK_DEFAULTS": {
+            "queue": "slow",
+            "on_conflict": "ignore",
+            "due_policy": "latest",
+            "expires": 60,
+            "batch_size": 20,
+            "max_attempts": 3,
+            "missed": "skip",
+            "timezone": "Europe/Berlin",
+        },
+    }
 
     @task(name="x.merged", merge=True)
     def merged(payloads_by_id: dict[str, list[Any]]) -> int:
@@ -163,10 +171,15 @@ def test_a_recurring_task_is_called_without_arguments() -> None:
 
 def test_back_offs_and_exceptions_are_kept_in_one_form() -> None:
     options = TaskOptions.build(
-        {"retry_in": [10, timedelta(minutes=1)], "retry_for": {OSError: "ladder", ValueError: 5},
-         "give_up_on": KeyError, "expires": timedelta(hours=1), "every": timedelta(minutes=1),
-         "on_exhausted": lambda job, error: None}
-    )  # fmt: skip
+        {
+            "retry_in": [10, timedelta(minutes=1)],
+            "retry_for": {OSError: "ladder", ValueError: 5},
+            "give_up_on": KeyError,
+            "expires": timedelta(hours=1),
+            "every": timedelta(minutes=1),
+            "on_exhausted": lambda job, error: None,
+        }
+    )
     assert [options.retry_in(n) for n in (0, 1, 9)] == [10, 60, 60]
     assert isinstance(options.retry_for, dict)
     assert {kind: policy(0) for kind, policy in options.retry_for.items()} == {OSError: 10, ValueError: 5}
@@ -279,6 +292,10 @@ def test_task_packages_of_installed_apps_are_found(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parent.parent.parent
     answer = subprocess.run(
         [sys.executable, str(tmp_path / "main.py")],
-        env={"PYTHONPATH": f"{tmp_path}:{root}"}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={"PYTHONPATH": f"{tmp_path}:{root}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert answer.stdout.strip() == "['django_delayq.carry_out', 'shop.cancel_order', 'shop.deep']", answer.stderr

@@ -56,8 +56,10 @@ def look(site: Client, address: str) -> tuple[str, str, list[list[str]]]:
     answer = site.get("/__debug__/render_panel/", {word: request, "panel_id": "JobsPanel"})
     content = json.loads(answer.content)["content"]
     title = re.search(r"<h3>(.*?)</h3>", page, re.DOTALL)
-    rows = [[unescape(re.sub(r"<br>", " ", cell)) for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)]
-            for row in re.findall(r"<tr>(.*?)</tr>", content.partition("<h4>")[0], re.DOTALL)]  # fmt: skip
+    rows = [
+        [unescape(re.sub(r"<br>", " ", cell)) for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)]
+        for row in re.findall(r"<tr>(.*?)</tr>", content.partition("<h4>")[0], re.DOTALL)
+    ]
     return title[1] if title else "", re.sub(r"<[^>]+>|\s+", " ", bar[0]), [row for row in rows if row]
 
 
@@ -133,6 +135,11 @@ def test_the_package_does_not_import_the_toolbar() -> None:
         "import sys, django; django.setup(); import django_delayq.admin, django_delayq.runtime.wiring; "
         "print('debug_toolbar' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True,
-                          env={"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": "."})  # fmt: skip
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": "."},
+    )
     assert said.stdout.strip() == "False"

@@ -177,8 +177,11 @@ def test_one_that_is_refused_does_not_hinder_the_others(delayq: Broker, calls: l
         signals.job_scheduled.disconnect(sent)
         signals.job_not_sent.disconnect(not_sent)
     assert [handle.outcome for handle in (first, refused, other, last)] == [
-        "created", "not_sent", "not_sent", "created",
-    ]  # fmt: skip
+        "created",
+        "not_sent",
+        "not_sent",
+        "created",
+    ]
     assert [type(handle.error) for handle in (refused, other)] == [IdTaken, IdTaken]
     assert heard == [("b", "created"), ("a", "IdTaken"), ("a", "IdTaken"), ("c", "created")]
     assert (calls, stored(delayq)) == (["schedule"], ["a", "b", "c"])

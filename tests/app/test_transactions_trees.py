@@ -173,9 +173,14 @@ class Run:
         if isinstance(verb, Plain):
             options: dict[str, Any] = {"id": verb.id} if verb.id else {}
             handle = schedule(
-                note, str(number), delay=verb.delay * 1000, durable=verb.durable, on_conflict=verb.conflict,
-                due_policy=verb.due, **options,
-            )  # fmt: skip
+                note,
+                str(number),
+                delay=verb.delay * 1000,
+                durable=verb.durable,
+                on_conflict=verb.conflict,
+                due_policy=verb.due,
+                **options,
+            )
             self.names[handle.id] = verb.id or f"#{number}"
         elif isinstance(verb, Merged):
             schedule(sync, id=verb.id, payload=number, score=number, delay=verb.delay * 1000, durable=verb.durable)

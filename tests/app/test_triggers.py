@@ -39,10 +39,17 @@ def waiting(broker: Broker, queue: str = "default") -> dict[str, tuple[list[Any]
 def test_a_new_row_schedules_its_job_and_its_deletion_takes_it_back(delayq: Broker, triggers: list[Trigger]) -> None:
     ident = lambda group: f"group-{group.pk}"  # noqa: E731 (as the README writes it)
     triggers += [
-        schedule_on(post_save, sender=Group, task=note, delay=timedelta(minutes=30), id=ident,
-                    args=lambda group: (group.name,), when=lambda group, created: created),
+        schedule_on(
+            post_save,
+            sender=Group,
+            task=note,
+            delay=timedelta(minutes=30),
+            id=ident,
+            args=lambda group: (group.name,),
+            when=lambda group, created: created,
+        ),
         cancel_on(post_delete, sender=Group, task=note, id=ident),
-    ]  # fmt: skip
+    ]
     first, second = Group.objects.create(name="first"), Group.objects.create(name="second")
     first.name = "renamed"
     first.save()
@@ -94,8 +101,11 @@ def test_the_sender_may_be_a_name_and_when_a_function_of_the_instance(delayq: Br
 
 
 def test_a_merged_task_gets_the_instance_as_payload(delayq: Broker, triggers: list[Trigger]) -> None:
-    triggers.append(schedule_on(post_save, sender=Group, task=sync, id=lambda group: group.pk,
-                                payload=lambda group: {"name": group.name}))  # fmt: skip
+    triggers.append(
+        schedule_on(
+            post_save, sender=Group, task=sync, id=lambda group: group.pk, payload=lambda group: {"name": group.name}
+        )
+    )
     group = Group.objects.create(name="one")
     group.name = "two"
     group.save()

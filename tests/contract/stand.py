@@ -117,18 +117,35 @@ class Stand:
         found = self.broker.inspector.payloads(self.name, view.id) if view.state != "morgue" else view.payloads
         gated = view.gated
         return {
-            "id": view.id, "state": view.state, "task": job.task, "args": job.args, "options": job.options_json,
-            "priority": job.priority, "merged": job.merged, "due": view.due_ms - T0, "failures": job.failures,
-            "reserves": job.reserves, "crashes": job.crashes, "own crashes": job.own_crashes,
-            "quarantined": job.quarantined, "flags": job.flags, "worker": job.worker,
+            "id": view.id,
+            "state": view.state,
+            "task": job.task,
+            "args": job.args,
+            "options": job.options_json,
+            "priority": job.priority,
+            "merged": job.merged,
+            "due": view.due_ms - T0,
+            "failures": job.failures,
+            "reserves": job.reserves,
+            "crashes": job.crashes,
+            "own crashes": job.own_crashes,
+            "quarantined": job.quarantined,
+            "flags": job.flags,
+            "worker": job.worker,
             "postponed": (job.postponed_for, job.postponed_at_ms and job.postponed_at_ms - T0),
-            "failed at": job.failed_at_ms and job.failed_at_ms - T0, "error": view.error, "history": view.history,
-            "deadline": view.deadline_ms and view.deadline_ms - T0, "buried": view.buried_ms and view.buried_ms - T0,
-            "outcome": view.outcome, "reason": view.reason, "error class": view.error_class,
-            "payloads": [(payload.data, payload.score) for payload in found], "count": view.payload_count,
+            "failed at": job.failed_at_ms and job.failed_at_ms - T0,
+            "error": view.error,
+            "history": view.history,
+            "deadline": view.deadline_ms and view.deadline_ms - T0,
+            "buried": view.buried_ms and view.buried_ms - T0,
+            "outcome": view.outcome,
+            "reason": view.reason,
+            "error class": view.error_class,
+            "payloads": [(payload.data, payload.score) for payload in found],
+            "count": view.payload_count,
             "gated": gated and (gated.task, gated.args, gated.priority, gated.due_ms - T0),
             "gated due": view.gated_due_ms and view.gated_due_ms - T0,
-        }  # fmt: skip
+        }
 
     def short(self) -> dict[str, list[str]]:
         """The same as a picture for people."""
@@ -137,11 +154,14 @@ class Stand:
             "waiting": [f"{ident} {world['lives'][ident]['due']:+d}" for ident in world["waiting"]],
             "reserved": world["reserved"],
             "gated": [f"{ident} {live['gated due']:+d}" for ident, live in world["lives"].items() if live["gated"]],
-            "payloads": [f"{ident}: " + " ".join(data.decode() for data, _ in live["payloads"])
-                         for ident, live in world["lives"].items() if live["merged"]],
+            "payloads": [
+                f"{ident}: " + " ".join(data.decode() for data, _ in live["payloads"])
+                for ident, live in world["lives"].items()
+                if live["merged"]
+            ],
             "failed": [f"{ident} x{world['lives'][ident]['failures']}" for ident in world["failed"]],
             "morgue": [f"{grave['id']} {grave['outcome']}" for grave in world["graves"]],
-        }  # fmt: skip
+        }
         return {place: found for place, found in lines.items() if found}
 
 

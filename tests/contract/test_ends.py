@@ -21,7 +21,12 @@ def test_a_failure_is_counted_and_waits(stand: Stand) -> None:
     world = stand.world()
     live = world["lives"]["a"]
     assert (live["due"], live["failures"], live["crashes"], live["failed at"], live["error"]) == (
-        3000, 1, 0, 0, {"message": "no"})  # fmt: skip
+        3000,
+        1,
+        0,
+        0,
+        {"message": "no"},
+    )
     assert live["history"] == {"reserves": 1, "failures": 1, "crashes": 0, "releases": 0}
     assert world["counters"] == {"created": 1, "reserved": 1, "timeout": 1}
 
@@ -118,7 +123,12 @@ def test_time_until_the_next_one(stand: Stand) -> None:
     assert stand.batch().next_due_ms == 700
     tick = stand.queue.tick(0)
     assert (tick.now_ms, tick.next_due_ms, tick.next_deadline_ms, tick.expired, tick.held_back) == (
-        T0, T0 + 700, None, False, False)  # fmt: skip
+        T0,
+        T0 + 700,
+        None,
+        False,
+        False,
+    )
 
 
 def test_a_reaper_hold_spares_the_holders(stand: Stand) -> None:
@@ -343,7 +353,9 @@ def test_a_payload_is_known_too(stand: Stand) -> None:
     key = new_key(durable=True)
     new = stand.merged("a", b"1", key=key)
     assert [stand.queue.schedule(new), stand.queue.schedule(replace(new, payload=Payload(b"1", "0", key)))] == [
-        "created", "known"]  # fmt: skip
+        "created",
+        "known",
+    ]
     stand.buried(stand.take_one())
     assert stand.queue.knows([("a", key)]) == [True]
     assert ends(stand) == {key: "buried"}

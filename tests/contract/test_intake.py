@@ -148,9 +148,12 @@ def test_of_equal_payloads_one_is_kept(stand: Stand, policy: str, score: str) ->
 
 @pytest.mark.parametrize(
     ("policy", "outcomes", "kept"),
-    [("all", ["created", "merged", "full"], [b"2", b"3"]), ("last", ["created", "merged", "ignored"], [b"2", b"3"]),
-     ("first", ["created", "merged", "merged"], [b"1", b"2"])],
-)  # fmt: skip
+    [
+        ("all", ["created", "merged", "full"], [b"2", b"3"]),
+        ("last", ["created", "merged", "ignored"], [b"2", b"3"]),
+        ("first", ["created", "merged", "merged"], [b"1", b"2"]),
+    ],
+)
 def test_how_many_payloads_are_kept(stand: Stand, policy: str, outcomes: list[str], kept: list[bytes]) -> None:
     news = [stand.merged("a", data.encode(), data, payloads=policy, max_payloads=2) for data in ("2", "3", "1")]
     assert stand.queue.schedule_many(news) == outcomes

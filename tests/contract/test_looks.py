@@ -43,7 +43,13 @@ def ids(views: list[JobView]) -> list[str]:
 def test_counts(full: Stand) -> None:
     counts = full.broker.inspector.counts("q")
     assert (counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue) == (
-        2, 2, 2, 1, 1, 2)  # fmt: skip
+        2,
+        2,
+        2,
+        1,
+        1,
+        2,
+    )
     assert full.broker.inspector.all_counts() == [counts]
     assert full.broker.inspector.counts("nowhere").ready == 0
     full.wait(2500)
@@ -97,11 +103,17 @@ def test_one_job(full: Stand) -> None:
     dead = inspector.get("q", "dead")
     assert dead is not None
     assert (dead.state, dead.arguments, dead.reason, len(inspector.graves("q", "dead"))) == (
-        "morgue", (["needle"], {}), "buried", 2)  # fmt: skip
+        "morgue",
+        (["needle"], {}),
+        "buried",
+        2,
+    )
     merged = inspector.get("q", "merged")
     assert merged is not None
     assert (merged.payload_count, [payload.data for payload in inspector.payloads("q", "merged")]) == (
-        2, [b'"one"', b'"two"'])  # fmt: skip
+        2,
+        [b'"one"', b'"two"'],
+    )
     assert list(inspector.payloads("q", "nobody")) == []
 
 
@@ -123,7 +135,9 @@ def test_search_by_a_function(full: Stand) -> None:
 def test_all_of_the_morgue_comes_back(full: Stand) -> None:
     seen: list[Any] = []
     assert bulk.kick_all(full.queue, progress=lambda done, total: seen.append((done, total))) == {
-        "kicked": 1, "live": 1}  # fmt: skip
+        "kicked": 1,
+        "live": 1,
+    }
     assert bulk.kick_all(full.queue, replace=True) == {"kicked": 1}
     assert (full.world()["morgue"], full.world()["lives"]["dead"]["args"], seen[-1]) == ([], b'["needle"]', (2, 2))
 
@@ -153,7 +167,10 @@ def test_what_failed_is_killed_or_deleted(full: Stand, act: Any, word: str) -> N
     assert act(full.queue) == {word: 1}
     world = full.world()
     assert ("failing" in world["lives"], "failing" in world["morgue"], world["counters"][word]) == (
-        False, word == "killed", 1)  # fmt: skip
+        False,
+        word == "killed",
+        1,
+    )
 
 
 def test_a_killed_merged_job_lies_in_several_graves(stand: Stand) -> None:
@@ -299,11 +316,15 @@ def test_large_arguments_stay_where_they_are(stand: Stand) -> None:
     inspector, context = stand.broker.inspector, {"trace": "needle"}
     large = ("large", True, 5004, b"", "work", context, 0, None)
     assert [told(view) for view in inspector.page("q", "waiting", most_bytes=5003).jobs] == [
-        large, ("merged", False, 0, b"", "sync", {}, 1, None)]  # fmt: skip
+        large,
+        ("merged", False, 0, b"", "sync", {}, 1, None),
+    ]
     assert [told(view) for view in inspector.page("q", "reserved", most_bytes=2).jobs] == [
-        ("small", True, 3, b"", "work", context, 0, (b"", 5004))]  # fmt: skip
+        ("small", True, 3, b"", "work", context, 0, (b"", 5004))
+    ]
     assert [told(view) for view in inspector.page("q", "reserved", most_bytes=3).jobs] == [
-        ("small", False, 3, b"[1]", "work", context, 0, (b"", 5004))]  # fmt: skip
+        ("small", False, 3, b"[1]", "work", context, 0, (b"", 5004))
+    ]
     whole = inspector.page("q", "waiting", most_bytes=5004).jobs[0]
     assert told(whole) == ("large", False, 5004, LARGE, "work", context, 0, None)
     assert whole.arguments == (["x" * 5000], {})
@@ -323,15 +344,21 @@ def test_large_arguments_of_buried_jobs_stay_where_they_are(stand: Stand) -> Non
     stand.add("merged", b"2" * 3001, "2")
     assert stand.buried(stand.take_one(), "why")
     inspector = stand.broker.inspector
-    wanted = [("large", True, 5004, b"", "work", {"trace": "needle"}, 0, None),
-              ("small", False, 3, b"[1]", "work", {}, 0, None),
-              ("merged", True, 6001, b"", "sync", {}, 2, None)]  # fmt: skip
+    wanted = [
+        ("large", True, 5004, b"", "work", {"trace": "needle"}, 0, None),
+        ("small", False, 3, b"[1]", "work", {}, 0, None),
+        ("merged", True, 6001, b"", "sync", {}, 2, None),
+    ]
     assert [told(view) for view in inspector.page("q", "morgue", most_bytes=100).jobs] == wanted
-    assert [told(view) for ident in ("large", "small", "merged")
-            for view in inspector.graves("q", ident, most_bytes=100)] == wanted  # fmt: skip
+    assert [
+        told(view) for ident in ("large", "small", "merged") for view in inspector.graves("q", ident, most_bytes=100)
+    ] == wanted
     assert [(view.reason, view.payloads) for view in inspector.graves("q", "merged", most_bytes=100)] == [("why", ())]
     assert [(view.cut, view.size, len(view.payloads)) for view in inspector.page("q", "morgue").jobs] == [
-        (False, 5004, 0), (False, 3, 0), (False, 6001, 2)]  # fmt: skip
+        (False, 5004, 0),
+        (False, 3, 0),
+        (False, 6001, 2),
+    ]
 
 
 def test_the_backlog_is_divided_by_when_it_falls_due(make_stand: Make) -> None:

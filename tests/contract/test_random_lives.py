@@ -70,7 +70,9 @@ def schedules(draw: Any) -> Step:
     payload = Payload(draw(st.sampled_from([b"p", b"q", b"r", b"s"])), score, keys[1]) if merged else None
     absolute = draw(st.integers(0, 3)) == 0
     new = NewJob(
-        ident, task, b"[%d]" % draw(st.integers(0, 9)),
+        ident,
+        task,
+        b"[%d]" % draw(st.integers(0, 9)),
         due_ms=T0 + draw(st.sampled_from([-5, 0, 1, 2000, 30_000])) if absolute else None,
         delay_ms=None if absolute else draw(delays),
         priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
@@ -83,7 +85,7 @@ def schedules(draw: Any) -> Step:
         max_payloads=draw(st.sampled_from([1, 2, 3, 10_000, 10_000])),
         reset_retries=draw(st.booleans()),
         payload=payload,
-    )  # fmt: skip
+    )
     deadline = draw(st.sampled_from([None, None, T0 + 10_000]))
     twice = durable and draw(st.booleans())
 
@@ -111,19 +113,41 @@ def endings(draw: Any) -> Callable[[Job], Settlement]:
     if verb == "fail":
         outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
         quarantine, own = draw(st.booleans()), draw(st.booleans())
-        return lambda job: replace(fail(job, 1, 2, delay_ms=delay, outcome=outcome, error=b'{"message":"no"}',
-                                        guard=guard, quarantine=quarantine, own_crash=own), **of_merged)  # type: ignore[arg-type]  # fmt: skip
+        return lambda job: replace(
+            fail(
+                job,
+                1,
+                2,
+                delay_ms=delay,
+                outcome=outcome,
+                error=b'{"message":"no"}',
+                guard=guard,
+                quarantine=quarantine,
+                own_crash=own,
+            ),
+            **of_merged,
+        )  # type: ignore[arg-type]
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
-        return lambda job: replace(bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", guard=guard),
-                                   **of_merged)  # type: ignore[arg-type]  # fmt: skip
+        return lambda job: replace(
+            bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", guard=guard), **of_merged
+        )  # type: ignore[arg-type]
     priority, old_place = draw(st.sampled_from([None, None, 0, 7])), draw(st.booleans())
     unclear, quarantine = draw(st.booleans()), draw(st.sampled_from([None, None, True, False]))
     postponed = draw(st.sampled_from(["", "", "x", "y"]))
-    return lambda job: replace(release(job, delay_ms=None if old_place else delay, priority=priority, guard=guard,
-                                       unclear=unclear, quarantine=quarantine, reason=postponed,
-                                       postpone=bool(postponed)),
-                               **of_merged)  # type: ignore[arg-type]  # fmt: skip
+    return lambda job: replace(
+        release(
+            job,
+            delay_ms=None if old_place else delay,
+            priority=priority,
+            guard=guard,
+            unclear=unclear,
+            quarantine=quarantine,
+            reason=postponed,
+            postpone=bool(postponed),
+        ),
+        **of_merged,
+    )  # type: ignore[arg-type]
 
 
 @st.composite
@@ -159,10 +183,25 @@ def reserves(draw: Any) -> Step:
 
 def seen(job: Job) -> tuple[object, ...]:
     """A job as its holder has it, but for its token and the keys that chance made."""
-    return (job.id, job.shard, job.task, job.args, job.priority, job.due_ms, job.failures, job.reserves, job.crashes,
-            job.own_crashes, job.quarantined, job.flags, job.failed_at_ms, job.postponed_for, job.postponed_at_ms,
-            job.merged,
-            [(p.data, p.score, p.key) for p in job.payloads])  # fmt: skip
+    return (
+        job.id,
+        job.shard,
+        job.task,
+        job.args,
+        job.priority,
+        job.due_ms,
+        job.failures,
+        job.reserves,
+        job.crashes,
+        job.own_crashes,
+        job.quarantined,
+        job.flags,
+        job.failed_at_ms,
+        job.postponed_for,
+        job.postponed_at_ms,
+        job.merged,
+        [(p.data, p.score, p.key) for p in job.payloads],
+    )
 
 
 @st.composite
@@ -186,8 +225,9 @@ def operations(draw: Any) -> Step:
         if verb == "touch":
             return queue.touch(held[-2:], {(job.id, job.token) for job in held if flag}, ttr_ms=delay or None)
         found = [job for number in queue.numbers for job in queue.expired(number)]
-        return [job.id for job in found], stand.settle(*(fail(job, 1, 2, delay_ms=delay, guard="expired")
-                                                         for job in found))  # fmt: skip
+        return [job.id for job in found], stand.settle(
+            *(fail(job, 1, 2, delay_ms=delay, guard="expired") for job in found)
+        )
 
     return Step(f"{verb}({ident}, {delay}, {flag}, {task!r})", step)
 
@@ -221,8 +261,17 @@ def moves(draw: Any) -> Step:
     return Step(f"wait({ms})", lambda stand, _: stand.wait(ms))
 
 
-steps = st.one_of(schedules(), schedules(), reserves(), reserves(), settlements(), settlements(), operations(),
-                  operations_on_one(), moves())  # fmt: skip
+steps = st.one_of(
+    schedules(),
+    schedules(),
+    reserves(),
+    reserves(),
+    settlements(),
+    settlements(),
+    operations(),
+    operations_on_one(),
+    moves(),
+)
 
 
 def marks(stand: Stand) -> dict[bytes, str]:

@@ -44,8 +44,11 @@ def epoch_of(queue: Queue, ident: str) -> int | None:
 
 def next_id(queue: Queue, number: int) -> str:
     """An id that no job has and that once belonged to this shard."""
-    return next(ident for ident in map(str, range(10**6))
-                if number in queue.homes(ident) and queue.broker.inspector.get(queue.name, ident) is None)  # fmt: skip
+    return next(
+        ident
+        for ident in map(str, range(10**6))
+        if number in queue.homes(ident) and queue.broker.inspector.get(queue.name, ident) is None
+    )
 
 
 def take_all(queue: Queue, worker: str = "w") -> list[Job]:

@@ -284,8 +284,13 @@ class ModelShard:
         if policy == "keep" and live and live.failures:
             soonest = (live.failed_at_ms + min(live.failures, 60) * 1000, 0)
             return max(min(current, due), min(current, soonest))
-        return {"keep": current, "inherit": current, "replace": due, "earliest": min(current, due),
-                "latest": max(current, due)}[policy]  # fmt: skip
+        return {
+            "keep": current,
+            "inherit": current,
+            "replace": due,
+            "earliest": min(current, due),
+            "latest": max(current, due),
+        }[policy]
 
     @staticmethod
     def _forget(live: Live) -> None:
@@ -332,10 +337,32 @@ class ModelShard:
         c, lease = live.content, live.lease
         reason, since_ms = live.postponed[:2] if live.postponed else ("", 0)
         payloads = tuple(item.payload for item in sorted(live.running.values(), key=lambda item: item.order))
-        return Job(self.queue, self.number, ident, c.task, c.key, c.args, c.options, c.priority, int(live.due[0]),
-                   lease.token if lease else 0, live.failures, live.reserves, live.crashes, live.flags,
-                   live.failed_at_ms, 0, worker, b"", payloads, c.merged, live.own_crashes,
-                   live.quarantined, since_ms, reason)  # fmt: skip
+        return Job(
+            self.queue,
+            self.number,
+            ident,
+            c.task,
+            c.key,
+            c.args,
+            c.options,
+            c.priority,
+            int(live.due[0]),
+            lease.token if lease else 0,
+            live.failures,
+            live.reserves,
+            live.crashes,
+            live.flags,
+            live.failed_at_ms,
+            0,
+            worker,
+            b"",
+            payloads,
+            c.merged,
+            live.own_crashes,
+            live.quarantined,
+            since_ms,
+            reason,
+        )
 
     # -- settle ------------------------------------------------------------------------------------------------------
 
@@ -404,8 +431,18 @@ class ModelShard:
             content = replace(content, key=items[0].payload.key)
             del live.running[items[0].payload.data]
         self.graves[s.job.id, content.key] = Grave(
-            content, int(live.due[0]), self.at(self.now_ms), live.failures, live.reserves, live.crashes,
-            s.outcome, s.reason, s.error_class, s.error, tuple(items))  # fmt: skip
+            content,
+            int(live.due[0]),
+            self.at(self.now_ms),
+            live.failures,
+            live.reserves,
+            live.crashes,
+            s.outcome,
+            s.reason,
+            s.error_class,
+            s.error,
+            tuple(items),
+        )
         if s.oldest and live.running:
             self._try_rest(s, live)
         else:
@@ -501,8 +538,10 @@ class ModelShard:
         ident = name[0]
         grave, live = self.graves[name], self.lives.get(ident)
         content = grave.content
-        if live and ((live.content.task, live.content.merged) != (content.task, content.merged)
-                     or not (content.merged or replacing)):  # fmt: skip
+        if live and (
+            (live.content.task, live.content.merged) != (content.task, content.merged)
+            or not (content.merged or replacing)
+        ):
             return "live"
         due = self.at(self.now_ms + delay_ms)
         if live is None:
@@ -534,8 +573,11 @@ class ModelShard:
 
     def expired(self) -> list[str]:
         """Ids whose lease ran out, by deadline."""
-        ran_out = [(live.lease.deadline_ms, i) for i, live in self.lives.items()
-                   if live.lease and live.lease.deadline_ms <= self.now_ms]  # fmt: skip
+        ran_out = [
+            (live.lease.deadline_ms, i)
+            for i, live in self.lives.items()
+            if live.lease and live.lease.deadline_ms <= self.now_ms
+        ]
         return [] if self.held_back else [ident for _, ident in sorted(ran_out)]
 
     def tick(self, hold: bool) -> tuple[Any, ...]:
@@ -543,8 +585,13 @@ class ModelShard:
             self.hold_ms = self.now_ms + self.lease_ms
             self.held_back = True
         deadline = min((live.lease.deadline_ms for live in self.lives.values() if live.lease), default=None)
-        return (self.now_us / 1000, self.next_due_ms("others"), deadline,
-                deadline is not None and deadline <= self.now_ms, self.held_back)  # fmt: skip
+        return (
+            self.now_us / 1000,
+            self.next_due_ms("others"),
+            deadline,
+            deadline is not None and deadline <= self.now_ms,
+            self.held_back,
+        )
 
     # -- the whole world ---------------------------------------------------------------------------------------------
 
@@ -573,24 +620,39 @@ class ModelShard:
             return [item.payload for item in sorted(items.values(), key=lambda item: item.order)]
 
         return {
-            "content": live.content, "failures": live.failures, "reserves": live.reserves, "crashes": live.crashes,
-            "own_crashes": live.own_crashes, "quarantined": live.quarantined,
-            "flags": live.flags, "failed_at_ms": live.failed_at_ms, "error": live.error,
+            "content": live.content,
+            "failures": live.failures,
+            "reserves": live.reserves,
+            "crashes": live.crashes,
+            "own_crashes": live.own_crashes,
+            "quarantined": live.quarantined,
+            "flags": live.flags,
+            "failed_at_ms": live.failed_at_ms,
+            "error": live.error,
             "postponed": live.postponed[:2] if live.postponed else ("", 0),
-            "token": live.lease.token if live.lease else 0, "worker": live.lease.worker if live.lease else "",
+            "token": live.lease.token if live.lease else 0,
+            "worker": live.lease.worker if live.lease else "",
             "old_due_ms": live.due[0] if live.lease else 0,
             "gate": (live.gate[0][0], live.gate[1]) if live.gate else None,
-            "waiting": ordered(live.waiting), "running": ordered(live.running),
-        }  # fmt: skip
+            "waiting": ordered(live.waiting),
+            "running": ordered(live.running),
+        }
 
     @staticmethod
     def _seen_grave(grave: Grave) -> dict[str, Any]:
         return {
-            "content": grave.content, "due_ms": grave.due_ms, "buried_ms": grave.buried[0],
-            "failures": grave.failures, "reserves": grave.reserves, "crashes": grave.crashes,
-            "outcome": grave.outcome, "reason": grave.reason, "error_class": grave.error_class, "error": grave.error,
+            "content": grave.content,
+            "due_ms": grave.due_ms,
+            "buried_ms": grave.buried[0],
+            "failures": grave.failures,
+            "reserves": grave.reserves,
+            "crashes": grave.crashes,
+            "outcome": grave.outcome,
+            "reason": grave.reason,
+            "error_class": grave.error_class,
+            "error": grave.error,
             "payloads": [item.payload for item in grave.items],
-        }  # fmt: skip
+        }
 
 
 def shard_of(ident: str, shards: int) -> int:

@@ -41,8 +41,13 @@ def open_on(stage: Stage, run_id: str = "a", **options: Any) -> Run:
     return runs.open_run(stage.broker, run_id, "q", **options)
 
 
-def write(broker: Broker, run: Run, news: Iterable[NewJob], limits: Limits | None = AT_ONCE,
-          stop: Callable[[], bool] = lambda: False) -> Written:  # fmt: skip
+def write(
+    broker: Broker,
+    run: Run,
+    news: Iterable[NewJob],
+    limits: Limits | None = AT_ONCE,
+    stop: Callable[[], bool] = lambda: False,
+) -> Written:
     return write_all(RunWriter(broker, run, limits, stop), news)
 
 

@@ -64,8 +64,9 @@ class Stage:
             options.setdefault("key", new_key(durable=True))
         return self.queue.schedule(NewJob(ident, task, **options))
 
-    def add(self, ident: str, data: bytes, score: str = "0", *, at: int | None = None, task: str = "sync",
-            **options: Any) -> str:  # fmt: skip
+    def add(
+        self, ident: str, data: bytes, score: str = "0", *, at: int | None = None, task: str = "sync", **options: Any
+    ) -> str:
         """Schedule a payload of a merged job."""
         options = {"on_conflict": "merge", "due_policy": "keep"} | options
         return self.put(ident, at=at, task=task, payload=Payload(data, score, new_key(durable=self.durable)), **options)

@@ -151,26 +151,35 @@ ACTS: dict[str, tuple[str, Act]] = {
     "replace a merged job": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", on_conflict="replace")),
     "add a payload": ("schedule", lambda stage, _: stage.add("mwaiting", b"r", priority=0)),
     "add an equal payload": ("schedule", lambda stage, _: stage.add("mwaiting", b"p", "-5")),
-    "give up the oldest payload": ("schedule", lambda stage, _: stage.add(
-        "mwaiting", b"r", payloads="last", max_payloads=2)),
+    "give up the oldest payload": (
+        "schedule",
+        lambda stage, _: stage.add("mwaiting", b"r", payloads="last", max_payloads=2),
+    ),
     "gate behind a run": ("schedule", lambda stage, _: stage.put("held", at=70, args=b"new")),
     "gate a payload": ("schedule", lambda stage, _: stage.add("mheld", b"p")),
     "replace gated payloads": ("schedule", lambda stage, _: stage.add("mgated", b"r", on_conflict="replace")),
-    "schedule many": ("schedule", lambda stage, _: stage.queue.schedule_many(
-        [NewJob("new", "work"), NewJob("waiting", "work"), NewJob("held", "work", args=b"new")])),
+    "schedule many": (
+        "schedule",
+        lambda stage, _: stage.queue.schedule_many(
+            [NewJob("new", "work"), NewJob("waiting", "work"), NewJob("held", "work", args=b"new")]
+        ),
+    ),
     "reserve": ("reserve", lambda stage, _: stage.take()),
     "ack": ("ack", _settling(lambda job: ack(job, 1, 2), *HELD)),
-    "ack and reserve": ("ack_reserve", lambda stage, jobs: stage.queue.settle_reserve(
-        0, [ack(jobs[ident], 1, 2) for ident in HELD], 50, worker="w")),
+    "ack and reserve": (
+        "ack_reserve",
+        lambda stage, jobs: stage.queue.settle_reserve(0, [ack(jobs[ident], 1, 2) for ident in HELD], 50, worker="w"),
+    ),
     "fail": ("fail", _settling(lambda job: fail(job, 1, 2, delay_ms=50), *HELD)),
     "release": ("release", _settling(lambda job: release(job, quarantine=True), *HELD)),
     "postpone": ("release", _settling(lambda job: release(job, delay_ms=5, reason="why", postpone=True), *HELD)),
     "bury": ("bury", _settling(lambda job: bury(job, 1, 2, reason="why"), *HELD)),
-    "bury the oldest": ("bury", _settling(
-        lambda job: replace(bury(job, 1, 2, reason="why"), oldest=True), *HELD)),
+    "bury the oldest": ("bury", _settling(lambda job: replace(bury(job, 1, 2, reason="why"), oldest=True), *HELD)),
     "expire": ("expire", _settling(lambda job: Settlement(job, "expire", outcome="expired"), *HELD)),
-    "touch": ("touch", lambda stage, jobs: stage.queue.touch(
-        list(jobs.values()), {(job.id, job.token) for job in jobs.values()})),
+    "touch": (
+        "touch",
+        lambda stage, jobs: stage.queue.touch(list(jobs.values()), {(job.id, job.token) for job in jobs.values()}),
+    ),
     "cancel a waiting job": ("cancel", lambda stage, _: stage.queue.cancel("retrying")),
     "cancel a merged job": ("cancel", lambda stage, _: stage.queue.cancel("mwaiting")),
     "cancel a run": ("cancel", lambda stage, _: stage.queue.cancel("mgated")),
@@ -189,7 +198,7 @@ ACTS: dict[str, tuple[str, Act]] = {
     "cancel everything": ("remove_many", lambda stage, _: bulk.cancel_all(stage.queue)),
     "run everything now": ("run_now_many", lambda stage, _: bulk.run_all_now(stage.queue)),
     "tick": ("tick", lambda stage, _: (stage.wait(130_000), stage.queue.tick(0, hold=True))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.broken_on_purpose

@@ -73,8 +73,14 @@ def test_many_jobs_are_kicked_by_id_or_by_id_and_key(wide: Stage) -> None:
         wide.in_morgue(ident)
     wide.put("in the way", at=7)
     told = Told()
-    wanted = ["a", ("b", wide.broker.inspector.graves("wide", "b")[0].job.key), "nobody", ("twice", keys[0]),
-              "in the way", ("twice", b"another key 1234")]  # fmt: skip
+    wanted = [
+        "a",
+        ("b", wide.broker.inspector.graves("wide", "b")[0].job.key),
+        "nobody",
+        ("twice", keys[0]),
+        "in the way",
+        ("twice", b"another key 1234"),
+    ]
     found = bulk.kick_many(wide.queue, wanted, delay_ms=50, progress=told)
     assert found == {"kicked": 3, "live": 1, "gone": 2}
     assert told.steps == [(6, 6)]
@@ -198,16 +204,19 @@ def test_failed_jobs_are_killed_and_the_others_left_alone(stage: Stage) -> None:
     assert told_event.fields == {"jobs": "2", "created": "0", "verb": "killed"}
     assert bulk.kick_all(stage.queue) == {"kicked": 2}
     assert {job.id: [payload.data for payload in job.payloads] for job in stage.take()} == {
-        "failed": [], "m": [b"p", b"q"],
-    }  # fmt: skip
+        "failed": [],
+        "m": [b"p", b"q"],
+    }
 
 
 def test_failed_jobs_are_deleted_and_the_others_left_alone(stage: Stage) -> None:
     failed_scene(stage)
     assert bulk.delete_failed(stage.queue) == {"deleted": 2}
     assert stage.picture() == {
-        "waiting": ["fresh +70000"], "reserved": [f"retried by w until +{LEASE}"], "failed": ["retried x1"],
-    }  # fmt: skip
+        "waiting": ["fresh +70000"],
+        "reserved": [f"retried by w until +{LEASE}"],
+        "failed": ["retried x1"],
+    }
     assert stage.counters()["deleted"] == 2
 
 
@@ -254,9 +263,14 @@ def test_a_grave_gets_no_more_bytes_than_a_run_would(stage: Stage) -> None:
     assert found == [b"%02d" % number for number in range(60)]
 
 
-@pytest.mark.parametrize(("verb", "outcome"), [
-    (bulk.kill_failed, "killed"), (bulk.delete_failed, "deleted"), (bulk.cancel_all, "cancelled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "outcome"),
+    [
+        (bulk.kill_failed, "killed"),
+        (bulk.delete_failed, "deleted"),
+        (bulk.cancel_all, "cancelled"),
+    ],
+)
 def test_a_call_with_many_payloads_rests_in_between(
     stage: Stage, verb: Callable[..., object], outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,8 +304,10 @@ class Load:
         self.pushed: set[bytes] = set()
         self.done: set[bytes] = set()
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.guarded, args=(act,))
-                        for act in (self.produce, self.produce, self.work, self.work)]  # fmt: skip
+        self.threads = [
+            threading.Thread(target=self.guarded, args=(act,))
+            for act in (self.produce, self.produce, self.work, self.work)
+        ]
 
     def guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -306,8 +322,15 @@ class Load:
             for _ in range(20):
                 number += 1
                 data = b"%d %d" % (name, number)
-                news.append(NewJob(f"m{number % 50}", "sync", payload=Payload(data, str(number), new_key()),
-                                   on_conflict="merge", due_policy="keep"))  # fmt: skip
+                news.append(
+                    NewJob(
+                        f"m{number % 50}",
+                        "sync",
+                        payload=Payload(data, str(number), new_key()),
+                        on_conflict="merge",
+                        due_policy="keep",
+                    )
+                )
                 with self.lock:
                     self.pushed.add(data)
             assert "taken" not in self.queue.schedule_many(news)
@@ -368,8 +391,12 @@ def test_t19_failed_jobs_are_deleted_under_full_load_and_what_comes_later_is_not
     assert deleted["deleted"] > 0
     fsck.assert_invariants(broker)
     # Every payload was handled, was deleted with its failed job, or is still there: none is there twice or half.
-    left = {payload.data for number in queue.numbers for live in read_world(queue, number)["lives"].values()
-            for payload in live["waiting"]}  # fmt: skip
+    left = {
+        payload.data
+        for number in queue.numbers
+        for live in read_world(queue, number)["lives"].values()
+        for payload in live["waiting"]
+    }
     assert left <= load.pushed
     assert load.done <= load.pushed
     assert len(load.pushed - left - load.done) > 0
@@ -401,8 +428,10 @@ def test_all_waiting_jobs_are_cancelled_and_no_others(wide: Stage) -> None:
     assert bulk.cancel_all(wide.queue, progress=told) == {"cancelled": 700}
     assert told.steps[-1] == (700, 700)
     assert wide.picture() == {
-        "reserved": [f"running by w until +{LEASE}"], "gated": ["running +5"], "morgue": ["buried buried"],
-    }  # fmt: skip
+        "reserved": [f"running by w until +{LEASE}"],
+        "gated": ["running +5"],
+        "morgue": ["buried buried"],
+    }
     assert wide.counters()["cancelled"] == 700
     assert wide.done(running) == [True]
 
@@ -424,8 +453,15 @@ def test_t33_all_jobs_run_now_in_their_order_and_with_their_failures(stage: Stag
     before = read_world(stage.queue, 0)["failed"]
     assert bulk.run_all_now(stage.queue) == {"moved": 7}
     assert stage.picture()["waiting"] == [
-        "failed +0 p2", "f2 +0 p2", "urgent +0 p2", "overdue -5000", "c +0", "a +0", "d +0", "b +0",
-    ]  # fmt: skip
+        "failed +0 p2",
+        "f2 +0 p2",
+        "urgent +0 p2",
+        "overdue -5000",
+        "c +0",
+        "a +0",
+        "d +0",
+        "b +0",
+    ]
     assert read_world(stage.queue, 0)["failed"] == before
     assert stage.picture()["gated"] == ["running +99000"]
     assert stage.broker.inspector.counts("q").lag_seconds == 5.0

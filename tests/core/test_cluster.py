@@ -58,7 +58,8 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     stage = Stage(cluster_broker, shards=SHARDS, clock=False)
     queue = stage.queue
     assert {cluster_box.node_of(queue.shard(n).keys[0]).port for n in range(SHARDS)} == {
-        node.port for node in cluster_box.nodes}  # fmt: skip
+        node.port for node in cluster_box.nodes
+    }
     jobs = [NewJob(f"j{n}", "work") for n in range(60)]
     assert queue.schedule_many(jobs) == ["created"] * 60
     assert [queue.schedule(NewJob(new_id(), "work", delay_ms=60_000, fresh=True)) for _ in range(30)] == [
@@ -73,8 +74,12 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
     assert queue.touch(held, {(job.id, job.token) for job in held}) == ["held"] * 61
     assert queue.schedule(NewJob(plain[0].id, "work", args=b"new")) == "gated"
     assert queue.cancel(plain[1].id) == "stopping"
-    makers = (lambda job: ack(job, 1, 2), lambda job: fail(job, 1, 2, delay_ms=0), release,
-              lambda job: bury(job, 1, 2, reason="why"))  # fmt: skip
+    makers = (
+        lambda job: ack(job, 1, 2),
+        lambda job: fail(job, 1, 2, delay_ms=0),
+        release,
+        lambda job: bury(job, 1, 2, reason="why"),
+    )
     assert queue.settle([makers[place % 4](job) for place, job in enumerate(held)]) == [True] * 61
     assert queue.settle([ack(job, 1, 2) for job in held]) == [False] * 61
     buried = [job.id for place, job in enumerate(held) if place % 4 == 3]

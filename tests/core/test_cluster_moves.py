@@ -90,7 +90,7 @@ VERBS: dict[str, tuple[Callable[[Queue], Any], Any]] = {
     "tick": (lambda queue: queue.tick(0).expired, False),
     "counts": (lambda queue: queue.broker.inspector.counts("q").reserved, 1),
     "page": (lambda queue: [job.id for job in queue.broker.inspector.page("q", "waiting").jobs], ["due", "far"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -108,19 +108,22 @@ def test_registering_the_same_again_changes_nothing(money: ValueType) -> None:
     assert register("money", Money, dump_money, load_money) == money
 
 
-@pytest.mark.parametrize(("parts", "message"), [
-    (("money", Point, list, tuple), "'money' stands for Money already"),
-    (("cash", Money, dump_money, load_money), "'money' stands for Money already"),
-    (("money", Money, dump_money, tuple), "'money' stands for Money already"),
-    (("Money!", Point, list, tuple), "is not 1 to 40 of"),
-    (("", Point, list, tuple), "is not 1 to 40 of"),
-    ((5, Point, list, tuple), "is not 1 to 40 of"),
-    (("x", "Point", list, tuple), "is no type"),
-    (("x", dict, list, tuple), "dict has a stored form of its own"),
-    (("x", Decimal, str, Decimal), "Decimal has a stored form of its own"),
-    (("x", object, str, str), "object has a stored form of its own"),
-    (("x", Point, None, tuple), "dump and load are functions"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (("money", Point, list, tuple), "'money' stands for Money already"),
+        (("cash", Money, dump_money, load_money), "'money' stands for Money already"),
+        (("money", Money, dump_money, tuple), "'money' stands for Money already"),
+        (("Money!", Point, list, tuple), "is not 1 to 40 of"),
+        (("", Point, list, tuple), "is not 1 to 40 of"),
+        ((5, Point, list, tuple), "is not 1 to 40 of"),
+        (("x", "Point", list, tuple), "is no type"),
+        (("x", dict, list, tuple), "dict has a stored form of its own"),
+        (("x", Decimal, str, Decimal), "Decimal has a stored form of its own"),
+        (("x", object, str, str), "object has a stored form of its own"),
+        (("x", Point, None, tuple), "dump and load are functions"),
+    ],
+)
 def test_a_clash_or_a_wrong_part_is_refused(parts: tuple[Any, Any, Any, Any], message: str) -> None:
     with pytest.raises(Misconfigured, match=message):
         register(*parts)
@@ -148,12 +151,15 @@ def test_a_load_function_that_fails_makes_the_value_unreadable_and_nothing_worse
         decode(encode(Point(1, 2)))
 
 
-@pytest.mark.parametrize(("dump", "message"), [
-    (lambda point: 1 // 0, r"argument 0\['at'\]: the dump function of tag 'point' failed: ZeroDivisionError"),
-    (lambda point: point, r"argument 0\['at'\]: the dump function of tag 'point' gave a Point back"),
-    (lambda point: [point], r"nested more than 32 levels deep"),
-    (lambda point: {1, 2}, r"argument 0\['at'\]: a set has no order"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dump", "message"),
+    [
+        (lambda point: 1 // 0, r"argument 0\['at'\]: the dump function of tag 'point' failed: ZeroDivisionError"),
+        (lambda point: point, r"argument 0\['at'\]: the dump function of tag 'point' gave a Point back"),
+        (lambda point: [point], r"nested more than 32 levels deep"),
+        (lambda point: {1, 2}, r"argument 0\['at'\]: a set has no order"),
+    ],
+)
 def test_a_dump_function_that_fails_is_refused_by_name(dump: Any, message: str) -> None:
     register("point", Point, dump, tuple)
     with pytest.raises(InvalidJob, match=message):

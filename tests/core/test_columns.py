@@ -31,18 +31,16 @@ EVERY_BYTE = bytes(range(256)) + b"\0\r\n\0" + "\u20ac".encode("utf-16")
 
 def rows(some: Iterator[Columns]) -> list[dict[str, Any]]:
     """The rows of what was read."""
-    return [
-        {name: columns.column(name)[place] for name in NAMES}
-        for columns in some for place in range(columns.n)
-    ]  # fmt: skip
+    return [{name: columns.column(name)[place] for name in NAMES} for columns in some for place in range(columns.n)]
 
 
 def told(stage: Stage, place: str, *, fetch: int = 200, **options: Any) -> list[dict[str, Any]]:
     """The rows of a place in all shards, by their ids."""
     found = [
-        row for number in stage.queue.numbers
+        row
+        for number in stage.queue.numbers
         for row in rows(read_columns(stage.broker, Part("q", number, place, **options), fetch=fetch))
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda row: row["id"])
 
 
@@ -55,13 +53,22 @@ def as_seen(view: JobView) -> dict[str, Any]:
     """What a row has to say of a job that the inspector sees."""
     job = view.job
     return {
-        "id": job.id, "task": job.task, "due": view.due_ms, "priority": job.priority,
-        "args": None if job.merged else job.args, "key": job.key.hex(), "failures": job.failures,
-        "reserves": job.reserves, "crashes": job.crashes, "lease_until": view.deadline_ms,
-        "worker": (job.worker or None) if view.state == "reserved" else None, "failed_at": job.failed_at_ms or None,
-        "buried_at": view.buried_ms, "reason": view.reason or None,
+        "id": job.id,
+        "task": job.task,
+        "due": view.due_ms,
+        "priority": job.priority,
+        "args": None if job.merged else job.args,
+        "key": job.key.hex(),
+        "failures": job.failures,
+        "reserves": job.reserves,
+        "crashes": job.crashes,
+        "lease_until": view.deadline_ms,
+        "worker": (job.worker or None) if view.state == "reserved" else None,
+        "failed_at": job.failed_at_ms or None,
+        "buried_at": view.buried_ms,
+        "reason": view.reason or None,
         "payloads": view.payload_count if job.merged else None,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("place", ["waiting", "reserved", "morgue"])
@@ -264,15 +271,27 @@ def test_bounds_are_from_one_moment_on_and_before_another(full: Stage) -> None:
         everything = told(full, place)
         for low, high in ((T0, T0 + 70_000), (None, T0 + 70_001), (T0 + 70_000, None), (T0 + 1, T0 + 2)):
             wanted = [
-                row for row in everything
-                if (low is None or low <= row["due"]) and (high is None or row["due"] < high)
-            ]  # fmt: skip
+                row for row in everything if (low is None or low <= row["due"]) and (high is None or row["due"] < high)
+            ]
             assert told(full, place, low=low, high=high) == wanted
 
 
 def test_jobs_are_found_by_their_ids_as_by_walking(full: Stage) -> None:
-    idents = ("failing", "held", "gated", "dead", "merged", "ready", "delayed", "ready", "nobody", "", "x" * 300,
-              "a\0b", "\ud800")  # fmt: skip
+    idents = (
+        "failing",
+        "held",
+        "gated",
+        "dead",
+        "merged",
+        "ready",
+        "delayed",
+        "ready",
+        "nobody",
+        "",
+        "x" * 300,
+        "a\0b",
+        "\ud800",
+    )
     for place in PLACES:
         assert told(full, place, idents=idents) == told(full, place)
         assert told(full, place, idents=("nobody",)) == []
@@ -315,8 +334,13 @@ def test_a_shard_that_is_not_there_has_no_jobs(broker: Broker) -> None:
 
 @pytest.mark.broken_on_purpose
 def test_a_body_that_cannot_be_read_is_a_row_with_an_error(stage: Stage) -> None:
-    bodies = {b"cut": b"\x24", b"empty": b"", b"newer": b"\xe4" + b"k" * 30, b"taskless": b"\x24\xff\xff" + b"k" * 16,
-              b"options": b"\x34\1\0" + b"k" * 16 + b"\xff\xff{"}  # fmt: skip
+    bodies = {
+        b"cut": b"\x24",
+        b"empty": b"",
+        b"newer": b"\xe4" + b"k" * 30,
+        b"taskless": b"\x24\xff\xff" + b"k" * 16,
+        b"options": b"\x34\1\0" + b"k" * 16 + b"\xff\xff{",
+    }
     stage.put("sound", at=1)
     for place, (ident, body) in enumerate(bodies.items()):
         stage.broker.client.hset(stage.key("body"), ident, body)
@@ -350,7 +374,9 @@ def test_states_gates_and_graves_that_cannot_be_read_raise_nothing(stage: Stage)
     assert reserved["a"]["failures"] == 0 and reserved["a"]["task"] == "work"
     assert reserved["b"]["error_class"] == "Undecodable" and "state" in reserved["b"]["error"]
     assert [(row["id"], row["due"], row["error_class"]) for row in told(stage, "gated")] == [
-        ("a", None, "Undecodable"), ("c", 0, "Undecodable")]  # fmt: skip
+        ("a", None, "Undecodable"),
+        ("c", 0, "Undecodable"),
+    ]
     row = one(stage, "morgue")
     assert (row["id"], row["key"], row["args"], row["error_class"]) == ("dead", dead.hex(), b"?", "Undecodable")
     assert "record" in row["error"]

@@ -56,24 +56,36 @@ def opened() -> Iterator[Opener]:
         ("redis://[::1]:7000/", {"host": "::1", "port": 7000}, "redis://[::1]:7000"),
         ("redis://me:s3cret%2Fpass@h", {"username": "me", "password": SECRET}, "redis://***@h:6379"),
         ("redis://:p%20w@h", {"username": None, "password": "p w"}, "redis://***@h:6379"),
-        ("redis://h?db=2&socket_timeout=1.5&max_connections=7", {"db": 2, "socket_timeout": 1.5,
-         "max_connections": 7}, "redis://h:6379/2"),
+        (
+            "redis://h?db=2&socket_timeout=1.5&max_connections=7",
+            {"db": 2, "socket_timeout": 1.5, "max_connections": 7},
+            "redis://h:6379/2",
+        ),
         ("redis://h/1?protocol=3&decode_responses=True", {"db": 1}, "redis://h:6379/1"),
-        ("rediss://h?ssl_cert_reqs=CERT_NONE", {"ssl": True, "ssl_options": {"ssl_cert_reqs": "none",
-         "ssl_check_hostname": False}}, "rediss://h:6379"),
+        (
+            "rediss://h?ssl_cert_reqs=CERT_NONE",
+            {"ssl": True, "ssl_options": {"ssl_cert_reqs": "none", "ssl_check_hostname": False}},
+            "rediss://h:6379",
+        ),
         ("rediss://h", {"ssl_options": {"ssl_cert_reqs": "required", "ssl_check_hostname": True}}, "rediss://h:6379"),
         ("unix:///run/redis.sock?db=2", {"path": "/run/redis.sock", "db": 2}, "unix:///run/redis.sock?db=2"),
         ("unix://me:s3cret@/run/r.sock", {"path": "/run/r.sock", "password": "s3cret"}, "unix://***@/run/r.sock"),
         ({"URL": "redis://h", "PASSWORD": SECRET, "DB": 4}, {"password": SECRET, "db": 4}, "redis://***@h:6379/4"),
         ({"HOST": "h", "PORT": 1}, {"host": "h", "port": 1}, "redis://h:1"),
         ({"HOST": "h", "SSL_CA_CERTS": "/ca"}, {"ssl": True}, "rediss://h:6379"),
-        ({"SENTINELS": [["a", 26379], "b:26380"], "MASTER": "shop", "PASSWORD": "x"},
-         {"sentinels": (("a", 26379), ("b", 26380)), "sentinel_master": "shop"}, "sentinel://***@a:26379,b:26380/shop"),
-        ({"cluster": ["a:7000", ("::1", "7001")]}, {"cluster_nodes": (("a", 7000), ("::1", 7001))},
-         "cluster://a:7000,[::1]:7001"),
+        (
+            {"SENTINELS": [["a", 26379], "b:26380"], "MASTER": "shop", "PASSWORD": "x"},
+            {"sentinels": (("a", 26379), ("b", 26380)), "sentinel_master": "shop"},
+            "sentinel://***@a:26379,b:26380/shop",
+        ),
+        (
+            {"cluster": ["a:7000", ("::1", "7001")]},
+            {"cluster_nodes": (("a", 7000), ("::1", 7001))},
+            "cluster://a:7000,[::1]:7001",
+        ),
         ({"CLUSTER": "a:1,b:2", "DB": 0}, {"cluster_nodes": (("a", 1), ("b", 2))}, "cluster://a:1,b:2"),
     ],
-)  # fmt: skip
+)
 def test_addresses_are_understood(value: Any, wanted: dict[str, Any], shown: str) -> None:
     config = RedisConfig.parse(value)
     assert {name: getattr(config, name) for name in wanted} == wanted

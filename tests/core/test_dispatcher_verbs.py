@@ -81,7 +81,12 @@ def test_a_tick_tells_when_to_look_again(stage: Stage) -> None:
     stage.take()
     tick = stage.queue.tick(0)
     assert (tick.now_ms, tick.next_due_ms, tick.next_deadline_ms, tick.expired, tick.held_back) == (
-        T0, T0 + 700, T0 + LEASE, False, False)  # fmt: skip
+        T0,
+        T0 + 700,
+        T0 + LEASE,
+        False,
+        False,
+    )
     stage.wait(LEASE)
     assert stage.queue.tick(0).expired
 

@@ -54,8 +54,12 @@ def test_what_is_no_position_is_refused(broker: Broker, wrong: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "a b", "a:b", "ä", "x" * 65, None, "a\n"])
 def test_what_is_no_name_of_a_consumer_is_refused(broker: Broker, wrong: str) -> None:
-    for act in (lambda: events.follow(broker, wrong), lambda: events.forget(broker, wrong),
-                lambda: events.advance(broker, "q", 0, wrong, "1-0"), lambda: events.lag(broker, wrong)):  # fmt: skip
+    for act in (
+        lambda: events.follow(broker, wrong),
+        lambda: events.forget(broker, wrong),
+        lambda: events.advance(broker, "q", 0, wrong, "1-0"),
+        lambda: events.lag(broker, wrong),
+    ):
         with pytest.raises(InvalidJob, match="consumer name"):
             act()
 
@@ -360,8 +364,12 @@ def test_a_redis_that_is_gone_is_a_clear_error(redis_factory: Callable[..., Redi
     broker = Broker(connection)
     run(broker.queue("q"), 1)
     box.close()
-    for act in (lambda: streams.entries(broker, "q", 0), lambda: events.last(broker, "q", 0),
-                lambda: events.advance(broker, "q", 0, "c", "1-0"), lambda: events.consumers(broker)):  # fmt: skip
+    for act in (
+        lambda: streams.entries(broker, "q", 0),
+        lambda: events.last(broker, "q", 0),
+        lambda: events.advance(broker, "q", 0, "c", "1-0"),
+        lambda: events.consumers(broker),
+    ):
         with pytest.raises(QueueUnavailable):
             act()
     connection.close()

@@ -71,8 +71,12 @@ def test_looking_at_everything_changes_nothing(crowd: Stage) -> None:
     crowd.buried(jobs[1])
     inspector = crowd.broker.inspector
     with unchanged(crowd.broker):
-        for place, orders in (("waiting", ["due"]), ("reserved", ["deadline"]), ("failed", ["updated", "failures"]),
-                              ("morgue", ["updated", "id"])):  # fmt: skip
+        for place, orders in (
+            ("waiting", ["due"]),
+            ("reserved", ["deadline"]),
+            ("failed", ["updated", "failures"]),
+            ("morgue", ["updated", "id"]),
+        ):
             for by in orders:
                 list(pages(crowd, place, by, 10))
         inspector.counts("q")
@@ -160,9 +164,15 @@ def test_peek_shows_what_comes_next(crowd: Stage) -> None:
     assert [view.id for view in crowd.broker.inspector.peek("q", 5)] == ids(crowd, "waiting")[:5]
 
 
-@pytest.mark.parametrize(("place", "by", "cursor"), [
-    ("nowhere", "", ""), ("waiting", "failures", ""), ("waiting", "", "!!"), ("waiting", "", "YWJj"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "by", "cursor"),
+    [
+        ("nowhere", "", ""),
+        ("waiting", "failures", ""),
+        ("waiting", "", "!!"),
+        ("waiting", "", "YWJj"),
+    ],
+)
 def test_an_unknown_place_order_or_cursor_is_refused(stage: Stage, place: str, by: str, cursor: str) -> None:
     with pytest.raises(InvalidJob):
         stage.broker.inspector.page("q", place, by, cursor=cursor)
@@ -275,8 +285,16 @@ def test_leases_of_many_jobs_are_told_in_their_order(stage: Stage) -> None:
     other.put("held", at=1_000)
     (held,) = stage.queue.reserve_id("held", worker="w-1", ttr_ms=15_000).jobs
     stage.queue.reserve_id("again", worker="w-2", ttr_ms=30_000)
-    wanted = [(stage.queue, "held"), (other.queue, "held"), (stage.queue, "nobody"), (stage.queue, "again"),
-              (stage.queue, ""), (stage.queue, "x" * 256), (stage.queue, "waits"), (stage.queue, "held")]  # fmt: skip
+    wanted = [
+        (stage.queue, "held"),
+        (other.queue, "held"),
+        (stage.queue, "nobody"),
+        (stage.queue, "again"),
+        (stage.queue, ""),
+        (stage.queue, "x" * 256),
+        (stage.queue, "waits"),
+        (stage.queue, "held"),
+    ]
     first = Lease("w-1", T0 + 15_000)
     inspector = stage.broker.inspector
     assert inspector.leases(wanted) == [first, None, None, Lease("w-2", T0 + 30_000), None, None, None, first]

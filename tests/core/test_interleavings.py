@@ -66,8 +66,15 @@ class Interleavings(RuleBasedStateMachine):
     def schedule(self, ident: str, score: str, delay: int) -> None:
         number = next(self.numbers)
         payload = Payload(b"p%d" % number, score, number.to_bytes(16, "little"))
-        new = NewJob(ident, "sync", delay_ms=delay, key=number.to_bytes(16, "big"), on_conflict="merge",
-                     due_policy="keep", payload=payload)  # fmt: skip
+        new = NewJob(
+            ident,
+            "sync",
+            delay_ms=delay,
+            key=number.to_bytes(16, "big"),
+            on_conflict="merge",
+            due_policy="keep",
+            payload=payload,
+        )
         self.model.see(self.us)
         assert [self.real.schedule(new)] == self.model.schedule([new])
         self.open[ident][b"p%d" % number] = float(score), number
@@ -119,8 +126,11 @@ class Interleavings(RuleBasedStateMachine):
         found = self.real.expired(0)
         assert [job.id for job in found] == self.model.expired()
         for job in found:
-            expired = (fail(job, 1, 2, delay_ms=delay, outcome="crashed", guard="expired") if counted
-                       else release(job, unclear=True, guard="expired"))  # fmt: skip
+            expired = (
+                fail(job, 1, 2, delay_ms=delay, outcome="crashed", guard="expired")
+                if counted
+                else release(job, unclear=True, guard="expired")
+            )
             self.settle(expired)
 
     @precondition(lambda self: self.buried)
@@ -165,8 +175,10 @@ class Interleavings(RuleBasedStateMachine):
     def no_payload_is_lost_and_all_is_as_in_the_model(self) -> None:
         world = read_world(self.real, 0)
         assert world == self.model.world()
-        live = {ident: {payload.data for payload in one["waiting"] + one["running"]}
-                for ident, one in world["lives"].items()}  # fmt: skip
+        live = {
+            ident: {payload.data for payload in one["waiting"] + one["running"]}
+            for ident, one in world["lives"].items()
+        }
         assert live == {ident: set(payloads) for ident, payloads in self.open.items() if payloads}
         graves = [payload.data for grave in world["graves"].values() for payload in grave["payloads"]]
         assert sorted(graves) == sorted(self.buried)

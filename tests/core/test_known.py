@@ -60,8 +60,9 @@ def test_a_generation_that_is_here_is_not_started_again(stage: Stage, place: str
     assert stage.broker.client.llen(stage.key("window")) == window, "it keeps no shard from its end"
 
 
-@pytest.mark.parametrize("place", ["waiting", "reserved", "behind a run", "its twin runs", "failed", "morgue", "oldest",
-                                   "absorbed", "ended"])  # fmt: skip
+@pytest.mark.parametrize(
+    "place", ["waiting", "reserved", "behind a run", "its twin runs", "failed", "morgue", "oldest", "absorbed", "ended"]
+)
 def test_a_payload_that_is_here_is_not_put_in_again(stage: Stage, place: str) -> None:
     if place in ("behind a run", "its twin runs"):
         stage.add("a", b"o" if place == "behind a run" else b"p")
@@ -73,8 +74,13 @@ def test_a_payload_that_is_here_is_not_put_in_again(stage: Stage, place: str) ->
         assert add(stage, key=new_key(durable=True)) == "merged"
     elif place in ("reserved", "failed", "morgue", "oldest", "ended"):
         job = stage.take_one()
-        ends = {"failed": stage.failed, "morgue": stage.buried, "ended": stage.done, "reserved": lambda job: None,
-                "oldest": lambda job: stage.settle(replace(bury(job, 1, 2, reason="why"), oldest=True))}  # fmt: skip
+        ends = {
+            "failed": stage.failed,
+            "morgue": stage.buried,
+            "ended": stage.done,
+            "reserved": lambda job: None,
+            "oldest": lambda job: stage.settle(replace(bury(job, 1, 2, reason="why"), oldest=True)),
+        }
         ends[place](job)
     with unchanged(stage.broker):
         assert add(stage) == "known"
@@ -133,8 +139,10 @@ def test_a_durable_job_with_a_new_id_is_looked_for_too(stage: Stage) -> None:
     assert epoch_of(stage.queue, new.id) == 0
 
 
-@pytest.mark.parametrize(("ident", "key", "hash_"), [("", KEY, b""), ("a\0", KEY, b""), ("a" * 256, KEY, b""),
-                                                     ("a", b"short", b""), ("a", KEY, b"short")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ident", "key", "hash_"),
+    [("", KEY, b""), ("a\0", KEY, b""), ("a" * 256, KEY, b""), ("a", b"short", b""), ("a", KEY, b"short")],
+)
 def test_what_cannot_be_known_is_refused(stage: Stage, ident: str, key: bytes, hash_: bytes) -> None:
     with pytest.raises(InvalidJob):
         stage.queue.knows([(ident, key, hash_)])
@@ -256,8 +264,11 @@ def test_t34_an_epoch_does_not_end_before_its_marks_were_taken(stage: Stage) -> 
     assert stage.taken_marks() == {KEY: "done"}
     assert stage.broker.epochs.retire("q") == [0]
     clocks(stage, 0, 1)
-    assert not [key for key in stage.broker.shard("q", 0).keys[:26]
-                if stage.broker.client.exists(key) and not key.endswith(b"meta")]  # fmt: skip
+    assert not [
+        key
+        for key in stage.broker.shard("q", 0).keys[:26]
+        if stage.broker.client.exists(key) and not key.endswith(b"meta")
+    ]
 
 
 def test_t34_payloads_that_came_back_and_are_brought_back_once_more_stay_live(

@@ -79,10 +79,17 @@ def test_t08_of_a_thousand_payloads_by_fifty_producers_each_is_kept(broker: Brok
     def produce(number: int) -> list[str]:
         start.wait()
         return [
-            queue.schedule(NewJob("x", "sync", on_conflict="merge", due_policy="keep",
-                                  payload=Payload(b"%d/%d" % (number, turn), str(turn), new_key())))
+            queue.schedule(
+                NewJob(
+                    "x",
+                    "sync",
+                    on_conflict="merge",
+                    due_policy="keep",
+                    payload=Payload(b"%d/%d" % (number, turn), str(turn), new_key()),
+                )
+            )
             for turn in range(20)
-        ]  # fmt: skip
+        ]
 
     with ThreadPoolExecutor(50) as pool:
         outcomes = [outcome for outcomes in pool.map(produce, range(50)) for outcome in outcomes]
@@ -121,7 +128,10 @@ def test_t31_who_wants_the_back_off_to_be_kept_says_inherit(stage: Stage) -> Non
     stage.wait(100_000)
     stage.add("a", b"righter", "3", due_policy="inherit")
     assert stage.picture() == {
-        "waiting": [f"a +{HOURS_45}"], "payloads": ["a: wrong right righter"], "failed": ["a x1"]}  # fmt: skip
+        "waiting": [f"a +{HOURS_45}"],
+        "payloads": ["a: wrong right righter"],
+        "failed": ["a x1"],
+    }
 
 
 @pytest.mark.parametrize("scores", [("1", "3"), ("3", "1"), ("2", "2")])
@@ -133,8 +143,10 @@ def test_t32_of_equal_payloads_the_lowest_score_stays_in_any_order(stage: Stage,
 
 
 def test_t37_an_id_with_ten_thousand_payloads_does_not_hold_up_the_others(stage: Stage) -> None:
-    hot = [NewJob("hot", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%d" % n, str(n), new_key()))
-           for n in range(10_000)]  # fmt: skip
+    hot = [
+        NewJob("hot", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%d" % n, str(n), new_key()))
+        for n in range(10_000)
+    ]
     assert stage.queue.count_many(hot) == {"created": 1, "merged": 9_999}
     for n in range(100):
         stage.wait(1)
@@ -156,8 +168,10 @@ def test_t37_an_id_with_ten_thousand_payloads_does_not_hold_up_the_others(stage:
 
 @pytest.mark.parametrize("act", ["replace", "cancel", "lower the limit", "replace what is gated", "cancel a run"])
 def test_t37_ten_thousand_payloads_are_dropped_in_few_commands(stage: Stage, act: str) -> None:
-    news = [NewJob("hot", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%d" % n, str(n), new_key()))
-            for n in range(10_000)]  # fmt: skip
+    news = [
+        NewJob("hot", "sync", on_conflict="merge", due_policy="keep", payload=Payload(b"%d" % n, str(n), new_key()))
+        for n in range(10_000)
+    ]
     stage.queue.schedule_many(news)
     if act in ("replace what is gated", "cancel a run"):
         stage.take_one()
@@ -170,8 +184,10 @@ def test_t37_ten_thousand_payloads_are_dropped_in_few_commands(stage: Stage, act
     }
     assert commands(stage, make[act]) < 160
     left = stage.picture().get("payloads", [""])[0]
-    assert len(left.split()) == {"replace": 2, "cancel": 0, "lower the limit": 2, "replace what is gated": 253,
-                                 "cancel a run": 251}[act]  # fmt: skip
+    assert (
+        len(left.split())
+        == {"replace": 2, "cancel": 0, "lower the limit": 2, "replace what is gated": 253, "cancel a run": 251}[act]
+    )
 
 
 # --- which payloads are kept
@@ -209,8 +225,12 @@ def test_only_so_many_payloads_are_kept_by_their_scores(stage: Stage, policy: st
         stage.add("x", data.encode(), score, payloads=policy, max_payloads=2)
         for data, score in (("b", "20"), ("a", "10"), ("c", "30"), ("n", "-1"))
     ]
-    assert outcomes == {"last": ["created", "merged", "merged", "ignored"],
-                        "first": ["created", "merged", "ignored", "merged"]}[policy]  # fmt: skip
+    assert (
+        outcomes
+        == {"last": ["created", "merged", "merged", "ignored"], "first": ["created", "merged", "ignored", "merged"]}[
+            policy
+        ]
+    )
     assert stage.picture()["payloads"] == [f"x: {kept}"]
 
 
@@ -224,8 +244,10 @@ def test_of_equal_scores_the_later_one_is_the_last(stage: Stage) -> None:
 def test_a_payload_that_is_not_kept_moves_nothing(stage: Stage) -> None:
     stage.add("a", b"p", "5", at=500, payloads="last", max_payloads=1)
     with unchanged(stage.broker):
-        assert stage.add("a", b"q", "4", at=1, priority=0, due_policy="replace", payloads="last",
-                         max_payloads=1) == "ignored"  # fmt: skip
+        assert (
+            stage.add("a", b"q", "4", at=1, priority=0, due_policy="replace", payloads="last", max_payloads=1)
+            == "ignored"
+        )
 
 
 @pytest.mark.parametrize(("policy", "kept"), [("last", "s t"), ("first", "o p")])
@@ -237,9 +259,14 @@ def test_a_limit_that_was_lowered_holds_from_the_next_payload_on(stage: Stage, p
     assert stage.picture()["payloads"] == [f"a: {kept}"]
 
 
-@pytest.mark.parametrize(("policy", "outcome", "kept"), [
-    ("all", "merged", "p q r"), ("last", "merged", "q r"), ("first", "ignored", "p q r"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "outcome", "kept"),
+    [
+        ("all", "merged", "p q r"),
+        ("last", "merged", "q r"),
+        ("first", "ignored", "p q r"),
+    ],
+)
 def test_an_equal_payload_meets_a_limit_that_was_lowered(stage: Stage, policy: str, outcome: str, kept: str) -> None:
     for score, data in (("1", b"p"), ("2", b"q"), ("3", b"r")):
         stage.add("a", data, score)
@@ -252,8 +279,10 @@ def test_what_a_run_has_in_its_hands_is_never_dropped(stage: Stage, policy: str)
     for score, data in enumerate("pqr"):
         stage.add("a", data.encode(), str(score * 10))
     stage.take()
-    outcomes = [stage.add("a", data.encode(), score, payloads=policy, max_payloads=1)
-                for data, score in (("s", "15"), ("t", "5"), ("u", "25"))]  # fmt: skip
+    outcomes = [
+        stage.add("a", data.encode(), score, payloads=policy, max_payloads=1)
+        for data, score in (("s", "15"), ("t", "5"), ("u", "25"))
+    ]
     assert outcomes == ["gated", *{"last": ("ignored", "gated"), "first": ("gated", "ignored")}[policy]]
     assert stage.picture()["payloads"] == [f"a: p q r | {'u' if policy == 'last' else 't'}"]
 
@@ -275,8 +304,12 @@ def test_a_payload_without_a_score_has_the_moment_of_its_arrival(stage: Stage) -
     stage.add("a", b"r", "")
     payloads = stage.take_one().payloads
     assert [payload.data for payload in payloads] == [b"earlier", b"q", b"r", b"later"]
-    assert [payload.score for payload in payloads] == ["1700000000", "1700000000.000001", "1700000000.000002",
-                                                       "1700000000.001000"]  # fmt: skip
+    assert [payload.score for payload in payloads] == [
+        "1700000000",
+        "1700000000.000001",
+        "1700000000.000002",
+        "1700000000.001000",
+    ]
 
 
 def test_payloads_of_one_moment_keep_the_order_of_the_calls(stage: Stage) -> None:

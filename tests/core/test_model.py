@@ -58,7 +58,9 @@ def new_jobs(draw: Any) -> NewJob:
     payload = Payload(draw(st.sampled_from([b"p", b"q", b"r", b"s"])), score, b"") if merged else None
     absolute = draw(st.integers(0, 3)) == 0
     return NewJob(
-        ident, task, b"args-%d" % draw(st.integers(0, 9)),
+        ident,
+        task,
+        b"args-%d" % draw(st.integers(0, 9)),
         due_ms=START_US // 1000 + draw(st.sampled_from([-5, 0, 1, 2000, 30_000])) if absolute else None,
         delay_ms=None if absolute else draw(delays),
         priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
@@ -71,7 +73,7 @@ def new_jobs(draw: Any) -> NewJob:
         reset_retries=draw(st.booleans()),
         payload=payload,
         key=draw(st.sampled_from([b"", DURABLE])),
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -79,27 +81,53 @@ def endings(draw: Any, guard: str = "token") -> Ending:
     """What makes a settlement of a job: one of the verbs with its arguments."""
     verb = draw(st.sampled_from(["ack", "fail", "fail", "release", "bury", "bury", "expire", "record"]))
     delay = draw(delays)
-    of_merged: dict[str, Any] = {"inherit": draw(st.booleans()), "oldest": draw(st.booleans()),
-                                 "score_policy": draw(st.sampled_from(["min", "max", "first", "last"]))}  # fmt: skip
+    of_merged: dict[str, Any] = {
+        "inherit": draw(st.booleans()),
+        "oldest": draw(st.booleans()),
+        "score_policy": draw(st.sampled_from(["min", "max", "first", "last"])),
+    }
     if verb == "ack" and guard == "token":
         return lambda job: ack(job, 1, 2)
     if verb == "fail":
         outcome = draw(st.sampled_from(["failed", "timeout", "crashed"]))
         quarantine, own = draw(st.booleans()), draw(st.booleans())
-        return lambda job: replace(fail(job, 1, 2, delay_ms=delay, outcome=outcome, error_class="E",
-                                        error=b"%d" % job.token, guard=guard, quarantine=quarantine, own_crash=own),
-                                   **of_merged)  # fmt: skip
+        return lambda job: replace(
+            fail(
+                job,
+                1,
+                2,
+                delay_ms=delay,
+                outcome=outcome,
+                error_class="E",
+                error=b"%d" % job.token,
+                guard=guard,
+                quarantine=quarantine,
+                own_crash=own,
+            ),
+            **of_merged,
+        )
     if verb == "bury":
         outcome = draw(st.sampled_from(["buried", "exhausted", "poison", "undecodable"]))
-        return lambda job: replace(bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead",
-                                        guard=guard), **of_merged)  # fmt: skip
+        return lambda job: replace(
+            bury(job, 1, 2, reason="why", outcome=outcome, error_class="E", error=b"dead", guard=guard), **of_merged
+        )
     if verb in ("expire", "record"):
         return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
     unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
-    return lambda job: replace(release(job, delay_ms=None if old_place else delay, unclear=unclear, guard=guard,
-                                       quarantine=quarantine, reason=postponed,
-                                       postpone=bool(postponed), began=began), **of_merged)  # fmt: skip
+    return lambda job: replace(
+        release(
+            job,
+            delay_ms=None if old_place else delay,
+            unclear=unclear,
+            guard=guard,
+            quarantine=quarantine,
+            reason=postponed,
+            postpone=bool(postponed),
+            began=began,
+        ),
+        **of_merged,
+    )
 
 
 def by_id(jobs: list[Job]) -> list[Job]:
@@ -122,9 +150,20 @@ class Call:
 
 ACTS: dict[str, tuple[Callable[[Any], object], st.SearchStrategy[dict[str, Any]]]] = {}
 #: how often each act is chosen; one rule that chooses, because of many rules hypothesis switches some off in each life
-WEIGHTS = {"schedule": 4, "schedule_what_lives": 3, "schedule_many": 2, "reserve": 6, "settle_what_is_held": 5,
-           "settle": 2, "ack_and_reserve": 2, "reap": 3,
-           "send_again": 3, "kick": 2, "cancel": 2, "the_clock_moves": 2}  # fmt: skip
+WEIGHTS = {
+    "schedule": 4,
+    "schedule_what_lives": 3,
+    "schedule_many": 2,
+    "reserve": 6,
+    "settle_what_is_held": 5,
+    "settle": 2,
+    "ack_and_reserve": 2,
+    "reap": 3,
+    "send_again": 3,
+    "kick": 2,
+    "cancel": 2,
+    "the_clock_moves": 2,
+}
 
 
 def act(possible: Callable[[Any], object], **arguments: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
@@ -334,9 +373,14 @@ class Lives(RuleBasedStateMachine):
 
     # -- reserve and settle ------------------------------------------------------------------------------------------
 
-    @act(lambda self: self.waiting(), which=st.integers(0, 1), limit=st.sampled_from([3, 3, 3, 1, 0]),
-         worker=st.sampled_from(["w1", "w2"]),
-         patient=st.integers(0, 3), served=served)  # fmt: skip
+    @act(
+        lambda self: self.waiting(),
+        which=st.integers(0, 1),
+        limit=st.sampled_from([3, 3, 3, 1, 0]),
+        worker=st.sampled_from(["w1", "w2"]),
+        patient=st.integers(0, 3),
+        served=served,
+    )
     def reserve(self, which: int, limit: int, worker: str, patient: int, served: Which) -> None:
         shards = self.waiting()
         shard = shards[which % len(shards)]
@@ -348,8 +392,9 @@ class Lives(RuleBasedStateMachine):
         self.check_batch(shard, batch, expected, served)
         self.calls[-1].token, self.calls[-1].worker = token, worker
 
-    @act(lambda self: self.handed, which=st.lists(pasts, min_size=1, max_size=3), limit=st.integers(0, 2),
-         served=served)  # fmt: skip
+    @act(
+        lambda self: self.handed, which=st.lists(pasts, min_size=1, max_size=3), limit=st.integers(0, 2), served=served
+    )
     def ack_and_reserve(self, which: list[Past], limit: int, served: Which) -> None:
         jobs = [self.past(past) for past in which]
         shard = self.model[jobs[0].shard]
@@ -382,8 +427,13 @@ class Lives(RuleBasedStateMachine):
 
     # -- the dispatcher ----------------------------------------------------------------------------------------------
 
-    @act(lambda self: self.deadlines(), which=st.integers(0, 1), late=st.sampled_from([None, -1, 0, 0, 0]),
-         hold=st.integers(0, 3).map(lambda n: n == 0), ending=endings(guard="expired"))  # fmt: skip
+    @act(
+        lambda self: self.deadlines(),
+        which=st.integers(0, 1),
+        late=st.sampled_from([None, -1, 0, 0, 0]),
+        hold=st.integers(0, 3).map(lambda n: n == 0),
+        ending=endings(guard="expired"),
+    )
     def reap(self, which: int, late: int | None, hold: bool, ending: Ending) -> None:
         deadlines = self.deadlines()
         deadline, shard = deadlines[which % len(deadlines)]
@@ -458,8 +508,14 @@ class Lives(RuleBasedStateMachine):
         ms, relative = (delay_ms, b"1") if due_ms is None else (due_ms, b"0")
         assert self.asked("reschedule", ident, task, ms, relative, "", "") == expected
 
-    @act(lambda self: self.graves(), grave=st.integers(0, 3), named=st.booleans(), delay=delays,
-         replacing=st.booleans(), onto_live=st.booleans())  # fmt: skip
+    @act(
+        lambda self: self.graves(),
+        grave=st.integers(0, 3),
+        named=st.booleans(),
+        delay=delays,
+        replacing=st.booleans(),
+        onto_live=st.booleans(),
+    )
     def kick(self, grave: int, named: bool, delay: int, replacing: bool, onto_live: bool) -> None:
         ident, key = self.grave(grave, named, onto_live)
         expected = self.shard(ident).kick(ident, key, delay, replacing)
@@ -531,9 +587,13 @@ class Lives(RuleBasedStateMachine):
                 assert view is not None
                 assert (view.state == "reserved") == (live.lease is not None)
                 assert (view.job.key, view.due_ms, view.payload_count) == (
-                    live.content.key, int(live.due[0]), len(live.waiting) + len(live.running))  # fmt: skip
+                    live.content.key,
+                    int(live.due[0]),
+                    len(live.waiting) + len(live.running),
+                )
         assert {view.id for view in inspector.page("q", "failed").jobs} == {
-            ident for ident, live in lives.items() if live.failures}  # fmt: skip
+            ident for ident, live in lives.items() if live.failures
+        }
 
     # -- after every step --------------------------------------------------------------------------------------------
 

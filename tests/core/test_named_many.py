@@ -40,8 +40,11 @@ def gated(stage: Stage, ident: str, *, at: int = 90_000) -> tuple[Named, Named]:
 
 def gated_of(stage: Stage, ident: str) -> Named:
     """What is gated under an id."""
-    found = [values for some in read_columns(stage.broker, Part("q", 0, "gated")) for values in
-             zip(some.values["id"], some.values["key"], strict=True)]  # fmt: skip
+    found = [
+        values
+        for some in read_columns(stage.broker, Part("q", 0, "gated"))
+        for values in zip(some.values["id"], some.values["key"], strict=True)
+    ]
     return ident, bytes.fromhex(dict(found)[ident])
 
 
@@ -126,7 +129,11 @@ def test_the_end_of_a_durable_generation_is_marked(stage: Stage) -> None:
     (payload,) = stage.broker.inspector.payloads("q", "m")
     stage.taken_marks()
     assert cancel_named(stage.queue, 0, [a, behind, ("c", other), merged]) == [
-        "cancelled", "gone", "ungated", "cancelled"]  # fmt: skip
+        "cancelled",
+        "gone",
+        "ungated",
+        "cancelled",
+    ]
     assert stage.taken_marks() == {a[1]: "done", other: "done", payload.key: "done"}
 
 
@@ -136,7 +143,10 @@ def test_a_cancellation_is_told_as_one_event_and_counted(stage: Stage) -> None:
     assert cancel_named(stage.queue, 0, wanted) == ["cancelled"] * 250
     found = events.read(stage.broker, "q", 0, after=last)
     assert [(event.outcome, event.fields["jobs"], event.fields["verb"]) for event in found] == [
-        ("bulk", "100", "cancelled"), ("bulk", "100", "cancelled"), ("bulk", "50", "cancelled")]  # fmt: skip
+        ("bulk", "100", "cancelled"),
+        ("bulk", "100", "cancelled"),
+        ("bulk", "50", "cancelled"),
+    ]
     assert stage.counters()["cancelled"] == 250
 
 
@@ -162,7 +172,13 @@ def test_what_was_seen_is_moved_and_what_changed_is_left_alone(stage: Stage) -> 
     stage.queue.reserve_id("running", worker="w", early=True)
     stage.wait(1000)
     assert move_named(stage.queue, 0, [*seen, run, behind], delay_ms=5000) == [
-        "moved", "gone", "gone", "running", "running", "moved"]  # fmt: skip
+        "moved",
+        "gone",
+        "gone",
+        "running",
+        "running",
+        "moved",
+    ]
     assert stage.picture() == {
         "waiting": ["same +6000", "replaced +70000"],
         "reserved": ["held by w until +15000", "running by w until +15000"],

@@ -40,8 +40,14 @@ def test_every_call_is_told_by_its_verb_with_its_time(watched: Broker, seen: See
     watched.inspector.get("q", "a")
     took = time.perf_counter() - began
     assert [verb for verb, *_ in seen] == [
-        "schedule", "schedule_fresh", "reserve", "touch", "ack", "view", "burials",
-    ]  # fmt: skip
+        "schedule",
+        "schedule_fresh",
+        "reserve",
+        "touch",
+        "ack",
+        "view",
+        "burials",
+    ]
     assert not any(failed for *_, failed in seen)
     assert all(0 < seconds < took for _, seconds, _ in seen)
     assert sum(seconds for _, seconds, _ in seen) <= took

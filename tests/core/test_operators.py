@@ -103,8 +103,15 @@ def put_into(stage: Stage, state: str, merged: bool) -> Job | None:
     return job if state in ("reserved", "gated") else None
 
 
-GONE = {"delayed": "cancelled", "ready": "cancelled", "failed": "cancelled", "reserved": "stopping",
-        "gated": "stopping", "buried": "", "unknown": ""}  # fmt: skip
+GONE = {
+    "delayed": "cancelled",
+    "ready": "cancelled",
+    "failed": "cancelled",
+    "reserved": "stopping",
+    "gated": "stopping",
+    "buried": "",
+    "unknown": "",
+}
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -130,8 +137,12 @@ def test_t21_a_cancel_has_one_result_in_each_state_and_removes_nothing_half(
     assert stage.picture() == {**others, "reserved": [f"x by w until +{LEASE} stopping"], **payloads}
     assert stage.queue.touch([job]) == ["stopping"]
     assert stage.queue.cancel("x") == "stopping"
-    assert {"acked": lambda: stage.done(job) == [True], "failed": lambda: stage.failed(job, 5),
-            "released": lambda: stage.released(job), "buried": lambda: stage.buried(job)}[end]()  # fmt: skip
+    assert {
+        "acked": lambda: stage.done(job) == [True],
+        "failed": lambda: stage.failed(job, 5),
+        "released": lambda: stage.released(job),
+        "buried": lambda: stage.buried(job),
+    }[end]()
     assert stage.picture() == others
     assert stage.queue.cancel("x") == ""
 
@@ -147,8 +158,9 @@ def test_t21_a_cancelled_id_may_be_scheduled_again_at_once(stage: Stage, merged:
             stage.failed(job, 60_000)
         again = stage.take_one()
         assert (again.failures, [payload.data for payload in again.payloads] or again.args) == (
-            0, [b"again"] if merged else b"again",
-        )  # fmt: skip
+            0,
+            [b"again"] if merged else b"again",
+        )
         stage.done(again)
         stage.queue.discard("x")
         assert stage.shard_is_empty()

@@ -110,8 +110,10 @@ def test_an_end_that_others_find_counts_once_and_not_beside_the_runs_own(stage: 
     assert sorted(stage.settle(*crashes)) == [False, True]
     assert stage.settle(*crashes) == [False, False]
     assert {name: stage.counters().get(name, 0) for name in ("acked", "failed", "crashed")} == {
-        "acked": 0, "failed": 1, "crashed": 1,
-    }  # fmt: skip
+        "acked": 0,
+        "failed": 1,
+        "crashed": 1,
+    }
     found = [(event.id, event.outcome) for event in events.read(stage.broker, "q", 0)]
     assert found == [("ended", "failed"), ("lost", "crashed")]
 

@@ -45,9 +45,23 @@ def test_a_record_gives_back_all_of_a_job_but_its_due_time(new: NewJob) -> None:
 def test_every_field_of_a_job_is_kept() -> None:
     # A field that is added to NewJob and forgotten in the record fails here, and below in the strategy.
     other = NewJob(
-        "i", "t", b"a", 5, None, 1, b"{}", b"k" * 16, "error", "latest", False, Payload(b"d", "1", b"p" * 16), "max",
-        "last", 7, True,
-    )  # fmt: skip
+        "i",
+        "t",
+        b"a",
+        5,
+        None,
+        1,
+        b"{}",
+        b"k" * 16,
+        "error",
+        "latest",
+        False,
+        Payload(b"d", "1", b"p" * 16),
+        "max",
+        "last",
+        7,
+        True,
+    )
     usual = NewJob("", "")
     # `repeatable` is of the call, `joined` of its answer.
     usual_still = [one.name for one in fields(NewJob) if getattr(other, one.name) == getattr(usual, one.name)]

@@ -42,7 +42,11 @@ def test_a_postponed_job_shows_the_time_at_which_it_comes_back_and_why_it_waits(
     view = stage.broker.inspector.get("q", "a")
     assert view is not None
     assert (view.state, view.due_ms - T0, view.job.postponed_for, view.job.postponed_at_ms) == (
-        "delayed", 2_000, "unknown task", T0)  # fmt: skip
+        "delayed",
+        2_000,
+        "unknown task",
+        T0,
+    )
 
 
 def test_a_postponed_job_that_somebody_moves_is_due_at_the_new_time(stage: Stage) -> None:

@@ -38,7 +38,13 @@ def test_t34_a_change_moves_nothing_and_loses_nothing(full: Stage) -> None:
     assert full.picture() == before
     after = full.broker.inspector.counts("q")
     assert (after.ready, after.delayed, after.reserved, after.gated, after.failed, after.morgue) == (
-        counts.ready, counts.delayed, counts.reserved, counts.gated, counts.failed, counts.morgue)  # fmt: skip
+        counts.ready,
+        counts.delayed,
+        counts.reserved,
+        counts.gated,
+        counts.failed,
+        counts.morgue,
+    )
     view = full.broker.inspector.get("q", "failing")
     assert view is not None
     assert view.job.failures == 2
@@ -57,7 +63,13 @@ def test_t34_what_lives_is_changed_where_it_lives_and_what_is_new_goes_to_the_ne
     assert full.put("new") == "created"
     assert full.put("made", fresh=True) == "created"
     assert {ident: epoch_of(full.queue, ident) for ident in ("ready", "held", "merged", "delayed", "new", "made")} == {
-        "ready": 0, "held": 0, "merged": 0, "delayed": 0, "new": 1, "made": 1}  # fmt: skip
+        "ready": 0,
+        "held": 0,
+        "merged": 0,
+        "delayed": 0,
+        "new": 1,
+        "made": 1,
+    }
 
 
 def test_t34_an_id_moves_to_the_new_shards_when_its_run_is_over(stage: Stage) -> None:
@@ -170,8 +182,10 @@ def test_new_shards_are_under_the_orders_of_the_queue(clocked: Broker) -> None:
     with pytest.raises(QueuePaused):
         stage.put("a")
     clocked.resume("q", "in")
-    limits = [clocked.scripts.call("stats", stage.queue.shard(n).keys, b"", stage.queue.shard(n).constants)
-              for n in stage.queue.numbers]  # fmt: skip
+    limits = [
+        clocked.scripts.call("stats", stage.queue.shard(n).keys, b"", stage.queue.shard(n).constants)
+        for n in stage.queue.numbers
+    ]
     assert len(limits) == 7
     outcomes = stage.queue.schedule_many(NewJob(f"j{n}", "work") for n in range(40))
     assert (outcomes.count("created"), outcomes.count("full")) == (10, 30)
@@ -386,7 +400,8 @@ def test_t34_on_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> No
     queue.settle([bury(dead, 0, 0, reason="why"), *(ack(job, 0, 0) for job in rest[:30])])
     cluster_broker.reshard("q", 8)
     assert {cluster_box.node_of(queue.shard(n).keys[0]).port for n in queue.numbers} == {
-        node.port for node in cluster_box.nodes}  # fmt: skip
+        node.port for node in cluster_box.nodes
+    }
     outcomes = stale.schedule_many(NewJob(f"j{n}", "work") for n in range(60))
     assert (outcomes.count("created"), outcomes.count("gated")) == (31, 29)
     assert stale.kick(dead.id) == "live"
@@ -434,8 +449,9 @@ class Crowd:
     def settle(self, queue: Queue) -> None:
         if self.held:
             job = self.held.pop(self.random.randrange(len(self.held)))
-            end = self.random.choice([ack(job, 0, 0), fail(job, 0, 0, delay_ms=0), release(job),
-                                      bury(job, 0, 0, reason="why")])  # fmt: skip
+            end = self.random.choice(
+                [ack(job, 0, 0), fail(job, 0, 0, delay_ms=0), release(job), bury(job, 0, 0, reason="why")]
+            )
             assert queue.settle([end]) == [True]
             self.running.discard(job.id)
 
@@ -460,8 +476,12 @@ class Crowd:
         self.broker.epochs.retire("q")
 
     def act(self) -> None:
-        acts = [self.schedule] * 6 + [self.reserve] * 8 + [self.settle] * 6 + [
-            self.kick, self.kick, self.cancel, self.run_now, self.retire]  # fmt: skip
+        acts = (
+            [self.schedule] * 6
+            + [self.reserve] * 8
+            + [self.settle] * 6
+            + [self.kick, self.kick, self.cancel, self.run_now, self.retire]
+        )
         acts += [self.reshard] if self.random.random() < 0.7 else []
         self.random.choice(acts)(self.random.choice(self.queues))
 

@@ -132,5 +132,9 @@ def test_a_whole_morgue_comes_back_from_two_epochs(full: Stage) -> None:
     full.buried(job)
     assert bulk.kick_all(full.queue, delay_ms=900_000) == {"kicked": 3, "live": 1}
     assert {ident: epoch_of(full.queue, ident) for ident in ("both", "dead", "young", "ready")} == {
-        "both": 0, "dead": 1, "young": 1, "ready": 1}  # fmt: skip
+        "both": 0,
+        "dead": 1,
+        "young": 1,
+        "ready": 1,
+    }
     assert bulk.discard_all(full.queue) == {"discarded": 1}

@@ -127,9 +127,19 @@ def _exits(_n: int) -> float:
 
 @pytest.mark.parametrize(
     "policy",
-    [_raises, _exits, lambda n: None, lambda n: "10", lambda n: math.nan, lambda n: math.inf, lambda n: True,
-     lambda: 1.0, lambda n: -math.inf, lambda n: 1j],
-)  # fmt: skip
+    [
+        _raises,
+        _exits,
+        lambda n: None,
+        lambda n: "10",
+        lambda n: math.nan,
+        lambda n: math.inf,
+        lambda n: True,
+        lambda: 1.0,
+        lambda n: -math.inf,
+        lambda n: 1j,
+    ],
+)
 def test_a_broken_policy_falls_back_to_the_default_and_is_logged(policy: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert 16 <= retry.safe_delay(policy, 1) <= 76
@@ -138,9 +148,16 @@ def test_a_broken_policy_falls_back_to_the_default_and_is_logged(policy: Any, ca
 
 @pytest.mark.parametrize(
     ("answer", "delay"),
-    [(0, 0.0), (-5, 0.0), (2.5, 2.5), (timedelta(minutes=1), 60.0), (10**30, MAX_DELAY), (10**400, MAX_DELAY),
-     (-(10**400), 0.0)],
-)  # fmt: skip
+    [
+        (0, 0.0),
+        (-5, 0.0),
+        (2.5, 2.5),
+        (timedelta(minutes=1), 60.0),
+        (10**30, MAX_DELAY),
+        (10**400, MAX_DELAY),
+        (-(10**400), 0.0),
+    ],
+)
 def test_answers_are_brought_into_range(answer: Any, delay: float) -> None:
     assert retry.safe_delay(lambda n: answer, 3) == delay
 

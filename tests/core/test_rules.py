@@ -100,8 +100,12 @@ def test_t62_directions_add_up_and_are_taken_away_one_by_one(wide: Stage) -> Non
     assert (paused(), rules_of(wide.queue)) == ("out", [(2, 0, 0, 0)] * 3)
     wide.broker.resume("wide")
     assert (paused(), rules_of(wide.queue)) == ("", [(0, 0, 0, 0)] * 3)
-    assert not [field for number in wide.queue.numbers
-                for field in wide.broker.client.hkeys(wide.key("task", number)) if field == b"\2"]  # fmt: skip
+    assert not [
+        field
+        for number in wide.queue.numbers
+        for field in wide.broker.client.hkeys(wide.key("task", number))
+        if field == b"\2"
+    ]
 
 
 def test_t62_a_resumed_queue_wakes_its_consumers_at_once(broker: Broker) -> None:
@@ -251,8 +255,12 @@ def test_t48_a_morgue_that_is_full_loses_its_oldest_at_each_burial(stage: Stage)
     stage.broker.limit("q", morgue_max=3)
     stage.in_morgue("new 1")
     assert [name.split(" buried")[0] for name in stage.picture()["morgue"]] == [
-        "old 2", "old 3", "old 4", "old 5", "new 1",
-    ]  # fmt: skip
+        "old 2",
+        "old 3",
+        "old 4",
+        "old 5",
+        "new 1",
+    ]
     stage.in_morgue("new 2")
     stage.in_morgue("new 3")
     assert stage.picture()["morgue"] == ["new 1 buried", "new 2 buried", "new 3 buried"]

@@ -47,14 +47,17 @@ def test_what_this_process_knows_of_a_queue_may_be_old(broker: Broker) -> None:
     assert runs.open_run(here, "a", "q").epochs == ((0, 2), (1, 3))
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"queue": "other"}, "queue was 'q' and is 'other'"),
-    ({"chunk": 100}, "chunk was '250' and is '100'"),
-    ({"source": {"path": "b.csv", "size": 17}}, "path was 'a.csv' and is 'b.csv'"),
-    ({"source": {"path": "a.csv"}}, "size was '17' and is 'nothing'"),
-    ({"source": {"path": "a.csv", "size": 17, "rows": 3}}, "rows was 'nothing' and is '3'"),
-    ({"source": {"path": "x" * 500, "size": 18}}, "size was '17' and is '18'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"queue": "other"}, "queue was 'q' and is 'other'"),
+        ({"chunk": 100}, "chunk was '250' and is '100'"),
+        ({"source": {"path": "b.csv", "size": 17}}, "path was 'a.csv' and is 'b.csv'"),
+        ({"source": {"path": "a.csv"}}, "size was '17' and is 'nothing'"),
+        ({"source": {"path": "a.csv", "size": 17, "rows": 3}}, "rows was 'nothing' and is '3'"),
+        ({"source": {"path": "x" * 500, "size": 18}}, "size was '17' and is '18'"),
+    ],
+)
 def test_a_run_with_another_input_is_refused_by_name(broker: Broker, change: dict[str, Any], told: str) -> None:
     first: dict[str, Any] = {"queue": "q", "source": {"path": "a.csv", "size": 17}}
     run = runs.open_run(broker, "nightly", **first)

@@ -81,8 +81,12 @@ def mixed_rows(chance: random.Random, n: int) -> Iterator[NewJob]:
         if chance.random() < 0.2:
             yield merged_row(f"m{chance.randrange(20)}", b"%d" % chance.randrange(99), str(chance.randrange(5)))
         else:
-            yield row(chance.randrange(n // 2), due=FAR + number, priority=chance.choice((1, 4)),
-                      on_conflict=chance.choice(("ignore", "replace", "error")))  # fmt: skip
+            yield row(
+                chance.randrange(n // 2),
+                due=FAR + number,
+                priority=chance.choice((1, 4)),
+                on_conflict=chance.choice(("ignore", "replace", "error")),
+            )
 
 
 @pytest.mark.one_server("scripts of one server")

@@ -23,29 +23,35 @@ from .world import unchanged
 # -- shapes, keys and frames -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("new", "said"), [
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=new_key(durable=True)), "durable"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", new_key(durable=True))), "durable"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", b"")), "needs the key"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=b"short"), "needs the key"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), payload=Payload(b"", "1", b"")), "needs the key"),
-    (NewJob("a", "work", delay_ms=0, key=bytes(16)), "moment when"),
-    (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), on_conflict="merge"), "only jobs with a payload"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (NewJob("a", "work", due_ms=1, delay_ms=None, key=new_key(durable=True)), "durable"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", new_key(durable=True))), "durable"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, payload=Payload(b"", "1", b"")), "needs the key"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, key=b"short"), "needs the key"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), payload=Payload(b"", "1", b"")), "needs the key"),
+        (NewJob("a", "work", delay_ms=0, key=bytes(16)), "moment when"),
+        (NewJob("a", "work", due_ms=1, delay_ms=None, key=bytes(16), on_conflict="merge"), "only jobs with a payload"),
+    ],
+)
 def test_what_a_bulk_write_cannot_keep_is_refused(new: NewJob, said: str) -> None:
     with pytest.raises(InvalidJob, match=said):
         entry_of(new)
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"on_conflict": "merge"}, "only jobs with a payload"),
-    ({"on_conflict": "ignor"}, "Did you mean 'ignore'"),
-    ({"due_policy": "late"}, "due_policy"),
-    ({"score_policy": ""}, "score_policy"),
-    ({"flags": 256}, "flags"),
-    ({"task": "x" * 256}, "task name"),
-    ({"task": ""}, "task name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"on_conflict": "merge"}, "only jobs with a payload"),
+        ({"on_conflict": "ignor"}, "Did you mean 'ignore'"),
+        ({"due_policy": "late"}, "due_policy"),
+        ({"score_policy": ""}, "score_policy"),
+        ({"flags": 256}, "flags"),
+        ({"task": "x" * 256}, "task name"),
+        ({"task": ""}, "task name"),
+    ],
+)
 def test_a_shape_that_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidJob, match=said):
         Shape.of(**{"task": "work", "flags": 36, **options})
@@ -58,15 +64,29 @@ def test_a_shape_is_that_of_the_jobs_that_it_describes() -> None:
         new = row(1, priority=3, on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset)
         new.payload = Payload(b"x", "", b"") if merged else None
         shape, (ident, due_ms, body, _) = entry_of(with_keys("a", new))
-        assert shape == Shape.of("work", on_conflict=conflict, due_policy=due, score_policy=score, reset_retries=reset,
-                                 flags=3 | 8 * merged | 32, merged=merged, score_is_now=merged,
-                                 keyed=merged)  # fmt: skip
+        assert shape == Shape.of(
+            "work",
+            on_conflict=conflict,
+            due_policy=due,
+            score_policy=score,
+            reset_retries=reset,
+            flags=3 | 8 * merged | 32,
+            merged=merged,
+            score_is_now=merged,
+            keyed=merged,
+        )
         assert (ident, due_ms, body[16 * merged :]) == (b"r1", FAR, b"[1]")
 
 
 def test_merged_rows_of_one_id_have_keys_of_their_own_and_the_same_in_every_try() -> None:
-    news = [merged_row("r1", b"1"), merged_row("r1", b"2"), merged_row("r1", b"1", "2"), merged_row("r2", b"1"),
-            merged_row("r1", b"1", priority=7), replace(merged_row("r1", b"1"), task="other")]  # fmt: skip
+    news = [
+        merged_row("r1", b"1"),
+        merged_row("r1", b"2"),
+        merged_row("r1", b"1", "2"),
+        merged_row("r2", b"1"),
+        merged_row("r1", b"1", priority=7),
+        replace(merged_row("r1", b"1"), task="other"),
+    ]
     keyed = [with_keys("a", new) for new in news]
     keys = {new.payload.key for new in keyed if new.payload} | {new.key for new in keyed}
     assert len(keys) == 2 * len(news)

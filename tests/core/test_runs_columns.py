@@ -97,14 +97,25 @@ SOME = st.builds(
     lambda number, size, kind: (
         merged_row(f"r{number}", b"x" * size) if kind == 3 else row(number, args=b"y" * size, priority=4 + (kind == 2))
     ),
-    st.integers(0, 40), st.sampled_from([0, 1, 1, 1, 200, 900]), st.sampled_from([0, 0, 0, 0, 0, 0, 2, 3]),
-)  # fmt: skip
+    st.integers(0, 40),
+    st.sampled_from([0, 1, 1, 1, 200, 900]),
+    st.sampled_from([0, 0, 0, 0, 0, 0, 2, 3]),
+)
 
 
-@settings(max_examples=int(EXAMPLES or 60), deadline=None, derandomize=EXAMPLES is None, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # fmt: skip
-@given(news=st.lists(SOME, max_size=150), cuts=st.lists(st.integers(0, 1000), max_size=4),
-       chunk=st.sampled_from([1, 3, 20, 250]), shards=st.sampled_from([1, 3]))  # fmt: skip
+@settings(
+    max_examples=int(EXAMPLES or 60),
+    deadline=None,
+    derandomize=EXAMPLES is None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    news=st.lists(SOME, max_size=150),
+    cuts=st.lists(st.integers(0, 1000), max_size=4),
+    chunk=st.sampled_from([1, 3, 20, 250]),
+    shards=st.sampled_from([1, 3]),
+)
 def test_columns_make_the_chunks_that_rows_make(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, news: list[NewJob], cuts: list[int], chunk: int, shards: int
 ) -> None:

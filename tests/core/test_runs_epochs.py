@@ -31,7 +31,7 @@ from .runs_stage import (
     work_off,
     write,
     write_some,
-)  # fmt: skip
+)
 
 
 def test_a_change_in_the_middle_of_a_run_loses_and_doubles_nothing(broker: Broker) -> None:

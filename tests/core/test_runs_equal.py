@@ -38,15 +38,21 @@ def new_jobs(draw: Any) -> NewJob:
     )
     conflicts = ["replace", "ignore", "error", *(["merge"] * 4 if merged else [])]
     return NewJob(
-        ident, task, b"args-%d" % draw(st.integers(0, 3)),
-        due_ms=T0 + draw(st.sampled_from([-T0 - 5, -1000, 0, 0, 0, 1, 50_000])), delay_ms=None,
-        priority=draw(st.sampled_from([4, 4, 4, 0, 7])), options=draw(st.sampled_from([b"", b'{"max_attempts":3}'])),
+        ident,
+        task,
+        b"args-%d" % draw(st.integers(0, 3)),
+        due_ms=T0 + draw(st.sampled_from([-T0 - 5, -1000, 0, 0, 0, 1, 50_000])),
+        delay_ms=None,
+        priority=draw(st.sampled_from([4, 4, 4, 0, 7])),
+        options=draw(st.sampled_from([b"", b'{"max_attempts":3}'])),
         on_conflict=draw(st.sampled_from(conflicts)),
         due_policy=draw(st.sampled_from(["keep", "replace", "earliest", "latest", "inherit"])),
-        reset_retries=draw(st.booleans()), payload=payload if merged else None,
+        reset_retries=draw(st.booleans()),
+        payload=payload if merged else None,
         score_policy=draw(st.sampled_from(["min", "max", "first", "last"])),
-        payloads=draw(st.sampled_from(["last", "first", "all"])), max_payloads=draw(st.sampled_from([2, 100])),
-    )  # fmt: skip
+        payloads=draw(st.sampled_from(["last", "first", "all"])),
+        max_payloads=draw(st.sampled_from([2, 100])),
+    )
 
 
 def world(stage: Stage) -> list[dict[str, Any]]:
@@ -75,8 +81,13 @@ def outcomes_of(stage: Stage, news: list[NewJob]) -> Counter[str]:
 lives = st.lists(st.tuples(new_jobs(), st.sampled_from(["leave", "hold", "fail", "bury", "run"])), max_size=6)
 
 
-@settings(max_examples=int(EXAMPLES or 60), deadline=None, derandomize=EXAMPLES is None, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])  # fmt: skip
+@settings(
+    max_examples=int(EXAMPLES or 60),
+    deadline=None,
+    derandomize=EXAMPLES is None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(before=lives, news=st.lists(new_jobs(), max_size=25), chunk=st.sampled_from([1, 2, 7, 250]))
 def test_a_run_and_schedule_many_make_the_same_world(
     clocked: Broker, before: list[tuple[NewJob, str]], news: list[NewJob], chunk: int

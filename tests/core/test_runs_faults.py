@@ -50,8 +50,11 @@ def test_a_redis_that_is_killed_in_mid_write_loses_what_it_loses_whole(redis_fac
     assert time.monotonic() - started < 30, "a clear failure, and soon"
     box.start()
     there = live(broker)
-    assert there == counted(broker, run)["created"] == sum(
-        int(broker.client.hget(key, "\0c") or 0) for key in ledgers(broker))  # fmt: skip
+    assert (
+        there
+        == counted(broker, run)["created"]
+        == sum(int(broker.client.hget(key, "\0c") or 0) for key in ledgers(broker))
+    )
     assert sum(writer.written.counts.values()) <= there < 3000
     fsck.assert_invariants(broker)
     ran = work_off(queue)

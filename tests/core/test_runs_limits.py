@@ -30,8 +30,14 @@ PATIENT = Limits(patience=60)
 class Background:
     """One sender in a thread of its own."""
 
-    def __init__(self, broker: Broker, run: Run, news: list[Any], limits: Limits = PATIENT,
-                 stop: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        broker: Broker,
+        run: Run,
+        news: list[Any],
+        limits: Limits = PATIENT,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.counts: dict[str, int] = {}
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(broker, run, news, limits, stop))
@@ -85,8 +91,12 @@ def test_a_full_queue_is_waited_for_and_every_row_goes_in_once(broker: Broker) -
         assert time.monotonic() - started < 10, "what was refused once is not waited for again"
     assert counted(broker, run) == {"created": 500}
     assert work_off(queue) == 0
-    told = [event.fields for number in queue.numbers for event in events.read(broker, "q", number)
-            if event.outcome == "bulk"]  # fmt: skip
+    told = [
+        event.fields
+        for number in queue.numbers
+        for event in events.read(broker, "q", number)
+        if event.outcome == "bulk"
+    ]
     assert sum(int(fields["jobs"]) for fields in told) == sum(int(fields["created"]) for fields in told) == 500
 
 
@@ -307,11 +317,21 @@ def test_a_redis_without_memory_is_waited_for_too(small: tuple[RedisBox, Broker]
     assert live(broker) == 100
 
 
-@pytest.mark.parametrize("wrong", [
-    {"per_second": 0}, {"per_second": 0.0001}, {"per_second": -1.0}, {"per_second": float("nan")},
-    {"per_second": float("inf")},
-    {"patience": -1}, {"patience": float("nan")}, {"most_memory": 1.5}, {"most_memory": -0.1}, {"look_every": 0},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"per_second": 0},
+        {"per_second": 0.0001},
+        {"per_second": -1.0},
+        {"per_second": float("nan")},
+        {"per_second": float("inf")},
+        {"patience": -1},
+        {"patience": float("nan")},
+        {"most_memory": 1.5},
+        {"most_memory": -0.1},
+        {"look_every": 0},
+    ],
+)
 def test_a_limit_that_cannot_be_one_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob, match=next(iter(wrong))):
         Limits(**wrong)

@@ -176,8 +176,9 @@ def test_who_goes_on_with_a_run_that_is_closed_is_told_so_or_turned_away(scene: 
         assert live(here.broker) == ROWS
 
 
-@pytest.mark.parametrize("end", [runs.close_run, lambda broker, run: runs.forget_run(broker, run.id)],
-                         ids=["closed", "forgotten"])  # fmt: skip
+@pytest.mark.parametrize(
+    "end", [runs.close_run, lambda broker, run: runs.forget_run(broker, run.id)], ids=["closed", "forgotten"]
+)
 @pytest.mark.parametrize("calls", range(8))
 def test_an_epoch_that_comes_while_a_run_ends_gets_no_ledger_that_stays(
     scene: Callable[[], Scene], end: Callable[[Broker, Run], Any], calls: int

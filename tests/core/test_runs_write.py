@@ -73,11 +73,14 @@ def test_calls_that_have_an_id_in_common_wait_for_each_other_and_others_do_not(
     assert max(most) == 1
 
 
-@pytest.mark.parametrize(("on_conflict", "waiting", "held", "other_task"), [
-    ("ignore", "ignored", "ignored", "taken"),
-    ("error", "exists", "exists", "taken"),
-    ("replace", "replaced", "gated", "taken"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("on_conflict", "waiting", "held", "other_task"),
+    [
+        ("ignore", "ignored", "ignored", "taken"),
+        ("error", "exists", "exists", "taken"),
+        ("replace", "replaced", "gated", "taken"),
+    ],
+)
 def test_what_lives_already_is_met_as_the_rows_say(
     stage: Stage, on_conflict: str, waiting: str, held: str, other_task: str
 ) -> None:
@@ -90,8 +93,12 @@ def test_what_lives_already_is_met_as_the_rows_say(
     expected.update([waiting, held, other_task])
     assert written.counts == counted(stage.broker, open_on(stage)) == expected
     assert written.refused == ([("r2", "exists")] if on_conflict == "error" else [])[:0] + sorted(
-        [(ident, outcome) for ident, outcome in (("r1", held), ("r2", waiting), ("r3", "taken"))
-         if outcome in ("exists", "taken")])  # fmt: skip
+        [
+            (ident, outcome)
+            for ident, outcome in (("r1", held), ("r2", waiting), ("r3", "taken"))
+            if outcome in ("exists", "taken")
+        ]
+    )
     with unchanged(stage.broker):
         assert write(stage.broker, open_on(stage), rows(5, due=T0 + 70_000, on_conflict=on_conflict)).counts == expected
     picture = stage.picture()
@@ -142,8 +149,18 @@ def test_ids_of_every_length_and_bytes_of_every_kind_arrive_as_they_are(broker: 
     queue = broker.queue("q", shards=2)
     every = bytes(range(256)) * 3
     names = ["x", "x" * 255, "é" * 127, "a b", "-", "\r\n", "\x7f", "日本", "💥", "{a}"]
-    news = [NewJob(name, "work", args=every[place:] + b"\0", due_ms=1, delay_ms=None, on_conflict="ignore",
-                   options=b'{"context":{"a":"%d"}}' % place) for place, name in enumerate(names)]  # fmt: skip
+    news = [
+        NewJob(
+            name,
+            "work",
+            args=every[place:] + b"\0",
+            due_ms=1,
+            delay_ms=None,
+            on_conflict="ignore",
+            options=b'{"context":{"a":"%d"}}' % place,
+        )
+        for place, name in enumerate(names)
+    ]
     news += [merged_row(name + "!", every[place:], due=1) for place, name in enumerate(names) if len(name) < 100]
     assert write(broker, runs.open_run(broker, "a", "q"), news).counts == {"created": len(news)}
     found = {job.id: job for job in take_all(queue)}
@@ -224,8 +241,11 @@ def test_a_replacement_forgets_failures_unless_it_is_told_to_keep_them(stage: St
         stage.put(f"r{number}", at=0)
     for job in stage.take():
         assert stage.failed(job, 60_000)
-    write(stage.broker, open_on(stage), [row(0, on_conflict="replace"),
-                                         row(1, on_conflict="replace", reset_retries=False)])  # fmt: skip
+    write(
+        stage.broker,
+        open_on(stage),
+        [row(0, on_conflict="replace"), row(1, on_conflict="replace", reset_retries=False)],
+    )
     assert stage.picture()["failed"] == ["r1 x1"]
 
 

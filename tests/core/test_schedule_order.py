@@ -30,8 +30,11 @@ def new(ident: str, args: bytes = b"[]", **options: Any) -> NewJob:
 
 def twice(between: int, *, on_conflict: str = "replace") -> list[NewJob]:
     """The id ``x`` first and last, with so many others between."""
-    return [new("x", b"first", on_conflict=on_conflict), *(new(f"j{n}") for n in range(between)),
-            new("x", b"last", on_conflict=on_conflict)]  # fmt: skip
+    return [
+        new("x", b"first", on_conflict=on_conflict),
+        *(new(f"j{n}") for n in range(between)),
+        new("x", b"last", on_conflict=on_conflict),
+    ]
 
 
 def content_of_x(queue: Any) -> bytes:
@@ -189,8 +192,9 @@ def mixed(chance: random.Random, n: int, at: dict[int, Callable[[], object]]) ->
         at.get(number, lambda: None)()
         if chance.random() < 0.3:
             payload = Payload(b"%d" % number, "0", number.to_bytes(16, "big"))
-            yield NewJob(f"m{chance.randrange(3)}", "sync", due_ms=1, delay_ms=None, payload=payload,
-                         on_conflict="merge")  # fmt: skip
+            yield NewJob(
+                f"m{chance.randrange(3)}", "sync", due_ms=1, delay_ms=None, payload=payload, on_conflict="merge"
+            )
         else:
             yield new(f"r{chance.randrange(40)}", b"%d" % number, due=1, on_conflict="replace")
 

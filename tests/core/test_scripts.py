@@ -29,8 +29,12 @@ WRITING = re.compile(
 def test_every_file_is_a_script_or_a_piece_of_one() -> None:
     assert {path.name for path in LUA.iterdir() if path.name.endswith(".lua")} == {f"{name}.lua" for name in NAMES}
     pieces = {path.name.removesuffix(".lua") for path in (LUA / "lib").iterdir()}
-    used = {piece for source in SOURCES.values() for line in re.findall(r"-- include (.+)", source)
-            for piece in line.split()}  # fmt: skip
+    used = {
+        piece
+        for source in SOURCES.values()
+        for line in re.findall(r"-- include (.+)", source)
+        for piece in line.split()
+    }
     assert used | {"test_clock"} == pieces
 
 

@@ -44,33 +44,39 @@ def scene(clocked: Broker) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("ready@example.org", ["ready"]),
-    ("COMMON", ["buried", "delayed", "failed", "ready", "reserved"]),
-    ("buried", ["buried"]),  # its id, for instance
-    ("gated@", ["reserved"]),  # what waits behind its run
-    ('"n":5', ["buried", "delayed", "failed", "ready", "reserved"]),  # the canonical form
-    ("no such host", ["failed"]),
-    ("badgateway", ["buried"]),
-    ("exhausted", ["buried"]),
-    ("work", ["buried", "delayed", "failed", "ready", "reserved"]),  # the task's name
-    ("nowhere", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("ready@example.org", ["ready"]),
+        ("COMMON", ["buried", "delayed", "failed", "ready", "reserved"]),
+        ("buried", ["buried"]),  # its id, for instance
+        ("gated@", ["reserved"]),  # what waits behind its run
+        ('"n":5', ["buried", "delayed", "failed", "ready", "reserved"]),  # the canonical form
+        ("no such host", ["failed"]),
+        ("badgateway", ["buried"]),
+        ("exhausted", ["buried"]),
+        ("work", ["buried", "delayed", "failed", "ready", "reserved"]),  # the task's name
+        ("nowhere", []),
+    ],
+)
 def test_a_text_is_found_in_ids_arguments_tasks_and_errors_of_every_place(
     scene: Stage, text: str, found: list[str]
 ) -> None:
     assert sorted(ids(scene, text)) == found
 
 
-@pytest.mark.parametrize(("places", "found"), [
-    (("waiting",), ["delayed", "failed", "ready"]),
-    (("reserved",), ["reserved"]),
-    (("failed",), ["failed"]),
-    (("morgue",), ["buried"]),
-    (("morgue", "reserved"), ["buried", "reserved"]),
-    (("waiting", "failed", "waiting"), ["delayed", "failed", "ready"]),  # each once
-    ((), []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("places", "found"),
+    [
+        (("waiting",), ["delayed", "failed", "ready"]),
+        (("reserved",), ["reserved"]),
+        (("failed",), ["failed"]),
+        (("morgue",), ["buried"]),
+        (("morgue", "reserved"), ["buried", "reserved"]),
+        (("waiting", "failed", "waiting"), ["delayed", "failed", "ready"]),  # each once
+        ((), []),
+    ],
+)
 def test_only_the_places_that_are_named_are_searched(scene: Stage, places: tuple[str, ...], found: list[str]) -> None:
     assert sorted(ids(scene, "common", places=places)) == found
 
@@ -82,8 +88,12 @@ def test_a_search_ends_after_so_many(scene: Stage) -> None:
 
 def test_a_function_decides_by_the_decoded_arguments(scene: Stage) -> None:
     assert sorted(ids(scene, lambda view: view.arguments[1] == {"n": 5})) == [
-        "buried", "delayed", "failed", "ready", "reserved",
-    ]  # fmt: skip
+        "buried",
+        "delayed",
+        "failed",
+        "ready",
+        "reserved",
+    ]
     assert ids(scene, lambda view: view.state == "morgue") == ["buried"]
     assert ids(scene, lambda view: bool(view.gated and b"gated@" in view.gated.args)) == ["reserved"]
 
@@ -154,10 +164,15 @@ def test_a_hot_id_is_read_in_pieces(stage: Stage, monkeypatch: pytest.MonkeyPatc
 
 def _payload_jobs(start: int, n: int) -> list[NewJob]:
     return [
-        NewJob("hot", "sync", payload=Payload(encode(f"payload-{number}"), str(number), new_key()),
-               on_conflict="merge", due_policy="keep")
+        NewJob(
+            "hot",
+            "sync",
+            payload=Payload(encode(f"payload-{number}"), str(number), new_key()),
+            on_conflict="merge",
+            due_policy="keep",
+        )
         for number in range(start, start + n)
-    ]  # fmt: skip
+    ]
 
 
 def replies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -183,8 +198,9 @@ def test_a_page_of_large_jobs_is_read_few_at_a_time(stage: Stage, monkeypatch: p
     sizes = replies(stage, monkeypatch)
     found = [stage.broker.inspector.page("q", place, limit=250).jobs for place in ("waiting", "morgue")]
     assert [[view.id for view in jobs] for jobs in found] == [
-        [*(f"large{number}" for number in range(6)), "small"], [f"buried{number}" for number in range(6)]
-    ]  # fmt: skip
+        [*(f"large{number}" for number in range(6)), "small"],
+        [f"buried{number}" for number in range(6)],
+    ]
     assert max(sizes) < 2_000_000
 
 
@@ -192,8 +208,11 @@ def test_graves_that_are_gone_end_no_page_too_early(stage: Stage) -> None:
     for number in range(6):
         stage.in_morgue(f"buried{number}", args=b"x" * 600_000)
     view = stage.broker.inspector
-    members = [f"buried{number}".encode() + b"\0" + graves[0].job.key
-               for number in range(6) if (graves := view.graves("q", f"buried{number}"))]  # fmt: skip
+    members = [
+        f"buried{number}".encode() + b"\0" + graves[0].job.key
+        for number in range(6)
+        if (graves := view.graves("q", f"buried{number}"))
+    ]
     stage.queue.discard("buried1")
     stage.queue.discard("buried5")
     assert [one.id for one in view.views(stage.queue, 0, "morgue", members)] == [f"buried{n}" for n in (0, 2, 3, 4)]

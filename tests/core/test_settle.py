@@ -346,8 +346,16 @@ def test_each_finished_attempt_leaves_one_event(stage: Stage) -> None:
     stage.settle(ack(stage.take_one(), T0 + 5, 3))
     first, second = events.read(stage.broker, "q", 0)
     assert (first.queue, first.shard, first.outcome, first.id) == ("q", 0, "timeout", "a")
-    assert first.fields == {"task": "work", "key": job.key.hex(), "due": str(T0), "started": str(T0), "ms": "12",
-                            "attempt": "1", "worker": "w", "error": "JobTimeout"}  # fmt: skip
+    assert first.fields == {
+        "task": "work",
+        "key": job.key.hex(),
+        "due": str(T0),
+        "started": str(T0),
+        "ms": "12",
+        "attempt": "1",
+        "worker": "w",
+        "error": "JobTimeout",
+    }
     assert (second.outcome, second.fields["attempt"], second.fields["ms"]) == ("succeeded", "2", "3")
     assert events.read(stage.broker, "q", 0, after=first.position) == [second]
 

@@ -79,7 +79,9 @@ def outlived(stage: Stage) -> None:
 PLAIN: dict[str, tuple[Act, str | None]] = {
     "acked": (done, "done"),
     "acked along with a reserve": (
-        lambda s: s.queue.settle_reserve(0, [ack(s.take_one(), 1, 2)], 5, worker="w"), "done"),
+        lambda s: s.queue.settle_reserve(0, [ack(s.take_one(), 1, 2)], 5, worker="w"),
+        "done",
+    ),
     "acked while newer content is gated": (while_it_runs(lambda s: put(s, "a", 9), done), "done"),
     "failed": (failed, None),
     "given back": (given_back, None),
@@ -110,7 +112,7 @@ PLAIN: dict[str, tuple[Act, str | None]] = {
     "kicked in vain": (then(dead, lambda s: s.put("a"), lambda s: s.queue.kick("a")), "buried"),
     "kicked and done": (then(dead, lambda s: s.queue.kick("a"), done), "done"),
     "kicked and buried": (then(dead, lambda s: s.queue.kick("a"), dead), "buried"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -169,28 +171,39 @@ def test_a_job_that_is_replaced_by_one_out_of_the_morgue_is_done(stage: Stage, m
 MERGED: dict[str, tuple[Act, dict[int, str]]] = {
     "acked": (done, {1: "done", 2: "done"}),
     "acked with an equal payload behind it": (
-        while_it_runs(lambda s: add(s, "a", b"p", 3), done), {1: "done", 2: "done"}),
+        while_it_runs(lambda s: add(s, "a", b"p", 3), done),
+        {1: "done", 2: "done"},
+    ),
     "failed": (failed, {}),
     "failed with another payload behind it": (while_it_runs(lambda s: add(s, "a", b"r", 3), failed), {}),
     "failed with an equal payload behind it": (while_it_runs(lambda s: add(s, "a", b"p", 3), failed), {3: "done"}),
     "failed with an equal payload of lower score behind it": (
-        while_it_runs(lambda s: add(s, "a", b"p", 3, "-1"), failed), {1: "done"}),
+        while_it_runs(lambda s: add(s, "a", b"p", 3, "-1"), failed),
+        {1: "done"},
+    ),
     "given back with an equal payload behind it": (
-        while_it_runs(lambda s: add(s, "a", b"p", 3), given_back), {3: "done"}),
+        while_it_runs(lambda s: add(s, "a", b"p", 3), given_back),
+        {3: "done"},
+    ),
     "expired": (expired, {1: "done", 2: "done"}),
     "expired with another payload behind it": (
-        while_it_runs(lambda s: add(s, "a", b"r", 3), expired), {1: "done", 2: "done"}),
+        while_it_runs(lambda s: add(s, "a", b"r", 3), expired),
+        {1: "done", 2: "done"},
+    ),
     "cancelled": (lambda s: s.queue.cancel("a"), {1: "done", 2: "done"}),
     "cancelled, then failed": (while_it_runs(lambda s: s.queue.cancel("a"), failed), {1: "done", 2: "done"}),
     "cancelled with another payload behind it": (
-        while_it_runs(lambda s: [add(s, "a", b"r", 3), s.queue.cancel("a")], lambda s: None), {3: "done"}),
+        while_it_runs(lambda s: [add(s, "a", b"r", 3), s.queue.cancel("a")], lambda s: None),
+        {3: "done"},
+    ),
     "replaced": (lambda s: add(s, "a", b"r", 3, on_conflict="replace"), {1: "done", 2: "done"}),
     "an equal payload comes": (lambda s: add(s, "a", b"p", 3, "9"), {3: "done"}),
     "an equal payload of lower score comes": (lambda s: add(s, "a", b"p", 3, "-1"), {1: "done"}),
     "the last ones are kept": (
-        lambda s: add(s, "a", b"r", 3, "9", payloads="last", max_payloads=1), {1: "done", 2: "done"}),
-    "the first ones are kept": (
-        lambda s: add(s, "a", b"r", 3, "-9", payloads="first", max_payloads=2), {2: "done"}),
+        lambda s: add(s, "a", b"r", 3, "9", payloads="last", max_payloads=1),
+        {1: "done", 2: "done"},
+    ),
+    "the first ones are kept": (lambda s: add(s, "a", b"r", 3, "-9", payloads="first", max_payloads=2), {2: "done"}),
     "none more is taken in": (lambda s: add(s, "a", b"r", 3, "9", payloads="first", max_payloads=2), {}),
     "cancelled with all": (lambda s: bulk.cancel_all(s.queue), {1: "done", 2: "done"}),
     "deleted after a failure": (then(failed, lambda s: bulk.delete_failed(s.queue)), {1: "done", 2: "done"}),
@@ -205,10 +218,14 @@ MERGED: dict[str, tuple[Act, dict[int, str]]] = {
     "the oldest is kicked": (then(oldest, lambda s: s.queue.kick("a")), {1: "live"}),
     "the oldest is kicked, all are done": (then(oldest, lambda s: s.queue.kick("a"), done), {1: "done", 2: "done"}),
     "kicked onto an equal payload": (
-        then(dead, lambda s: add(s, "a", b"p", 3), lambda s: s.queue.kick("a")), {1: "live", 2: "live", 3: "done"}),
+        then(dead, lambda s: add(s, "a", b"p", 3), lambda s: s.queue.kick("a")),
+        {1: "live", 2: "live", 3: "done"},
+    ),
     "kicked onto an equal payload of lower score": (
-        then(dead, lambda s: add(s, "a", b"p", 3, "0"), lambda s: s.queue.kick("a")), {1: "done", 2: "live"}),
-}  # fmt: skip
+        then(dead, lambda s: add(s, "a", b"p", 3, "0"), lambda s: s.queue.kick("a")),
+        {1: "done", 2: "live"},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MERGED)

@@ -134,8 +134,10 @@ def test_figures_on_a_cluster(cluster_broker: Broker) -> None:
     cluster_broker.set_level("fsck_violations", 4)
     found = cluster_broker.figures()
     assert (found.lateness, found.run, found.counts) == (
-        (SEVERAL + SEVERAL).lateness, (SEVERAL + SEVERAL).run, {("redis_error", "transient"): 6},
-    )  # fmt: skip
+        (SEVERAL + SEVERAL).lateness,
+        (SEVERAL + SEVERAL).run,
+        {("redis_error", "transient"): 6},
+    )
     assert found.levels["fsck_violations"].value == 4
 
 
@@ -187,8 +189,9 @@ def test_the_hash_does_not_grow_without_end(
     for number in range(10):
         broker.note_figures(Figures(counts={("redis_error", str(number)): 1, ("redis_error", "0"): 1}))
     broker.set_level("fsck_violations", 7)
-    assert broker.figures() == Figures(counts={
-        ("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}})  # fmt: skip
+    assert broker.figures() == Figures(
+        counts={("redis_error", "0"): 10, **{("redis_error", str(n)): 1 for n in range(1, 5)}}
+    )
     assert sum("left out" in record.getMessage() for record in caplog.records) == 1, "not with every call"
 
 
@@ -202,8 +205,18 @@ def test_the_figures_of_a_deleted_queue_go_with_it(broker: Broker) -> None:
 
 def test_fields_of_another_release_are_read_as_far_as_they_can_be() -> None:
     stored = {name: b"%d" % count for name, count in to_fields(Figures({"q": histogram(1)}))}
-    strange = {b"l7:q": b"2", b"lfoo:q": b"1", b"x9:q": b"1", b"c:bad": b"?", b"nothing": b"1", b"v:bad": b"1",
-               b"l5:\xff": b"1", b"r5:q\0\xff": b"1", b"s5:\xff": b"1", b"c:\xff\0": b"1"}  # fmt: skip
+    strange = {
+        b"l7:q": b"2",
+        b"lfoo:q": b"1",
+        b"x9:q": b"1",
+        b"c:bad": b"?",
+        b"nothing": b"1",
+        b"v:bad": b"1",
+        b"l5:\xff": b"1",
+        b"r5:q\0\xff": b"1",
+        b"s5:\xff": b"1",
+        b"c:\xff\0": b"1",
+    }
     assert from_fields({**stored, **strange}) == Figures({"q": Histogram(histogram(1, 7, 7).counts, 1)})
 
 
@@ -214,11 +227,21 @@ def test_every_attempt_that_began_is_counted_with_its_lateness_and_its_length() 
     post = Post()
     tally = Tally(post)
     record = Settlement(job("early"), "record", DUE + 2, 30)
-    tally.ended("q", [
-        ran(0, 10), ran(-5, 20), ran(300, 7, "slow"), record, fail(job(), DUE + 1, 4, delay_ms=0),
-        bury(job(), DUE + 1, 5, reason="why"), bury(job(), 0, 0, reason="undecodable"), ack(job(), 0, 0, event=False),
-        release(job()), Settlement(job(), "expire", DUE, 1),
-    ])  # fmt: skip
+    tally.ended(
+        "q",
+        [
+            ran(0, 10),
+            ran(-5, 20),
+            ran(300, 7, "slow"),
+            record,
+            fail(job(), DUE + 1, 4, delay_ms=0),
+            bury(job(), DUE + 1, 5, reason="why"),
+            bury(job(), 0, 0, reason="undecodable"),
+            ack(job(), 0, 0, event=False),
+            release(job()),
+            Settlement(job(), "expire", DUE, 1),
+        ],
+    )
     assert tally.flush()
     ((figures, _),) = post.sent
     assert figures == Figures(

@@ -21,8 +21,10 @@ def stored(broker: Broker, said: bytes) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("said", "known"),
     [
-        (rb'{"host": "h\ud800", "jobs": [{"id": "\uDFFFx"}], "\ud8ff": 1}',
-         {"host": "h?", "jobs": [{"id": "?x"}], "?": 1}),
+        (
+            rb'{"host": "h\ud800", "jobs": [{"id": "\uDFFFx"}], "\ud8ff": 1}',
+            {"host": "h?", "jobs": [{"id": "?x"}], "?": 1},
+        ),
         (b'{"host": "\xed\xa0\x80"}', {"host": "?"}),
         (rb'{"host": "\ud83d\ude00 \u00e4"}', {"host": "\N{GRINNING FACE} ä"}),
         (b'{"threads": NaN, "running": -Infinity}', {"threads": None, "running": None}),
@@ -32,7 +34,7 @@ def stored(broker: Broker, said: bytes) -> dict[str, Any]:
         (b"[1]", {}),
         (b"", {}),
     ],
-)  # fmt: skip
+)
 def test_what_somebody_announced_is_plain_text_that_can_be_sent_on(
     broker: Broker, said: bytes, known: dict[str, Any]
 ) -> None:
@@ -42,9 +44,14 @@ def test_what_somebody_announced_is_plain_text_that_can_be_sent_on(
 
 
 @pytest.mark.parametrize(
-    ("said", "alive_ms"), [({}, 15_000), ({"heartbeat_ms": 100}, 15_000), ({"heartbeat_ms": 20_000}, 60_000),
-                           ({"heartbeat_ms": "x"}, 15_000)],
-)  # fmt: skip
+    ("said", "alive_ms"),
+    [
+        ({}, 15_000),
+        ({"heartbeat_ms": 100}, 15_000),
+        ({"heartbeat_ms": 20_000}, 60_000),
+        ({"heartbeat_ms": "x"}, 15_000),
+    ],
+)
 def test_a_worker_is_counted_on_for_three_of_its_heartbeats(said: dict[str, Any], alive_ms: int) -> None:
     worker = {"queues": ["q"], "threads": 1, "seen_ms": 1_000_000, **said}
     assert runs_jobs_of(worker, "q", 1_000_000 + alive_ms - 1)

@@ -62,8 +62,9 @@ def _content(packed: bytes, tasks: dict[int, str]) -> Content:
     return Content(key, task, merged, args, options, priority)
 
 
-def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any,
-          tasks: dict[int, str]) -> dict[str, Any]:  # fmt: skip
+def _live(
+    ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: Any, payloads: Any, tasks: dict[int, str]
+) -> dict[str, Any]:
     state = unpack_state(packed)
     taken_at = 34 + len(state.worker.encode()) + 2
     taken = {packed[at + 16 : at + 32] for at in range(taken_at, taken_at + 32 * state.taken, 32)}
@@ -75,14 +76,23 @@ def _live(ident: bytes, body: bytes, packed: bytes, gate: bytes | None, order: A
             flies = digest in taken and slot == b"0"
             (running if flies else waiting).append(unpack_payload(payloads[ident + b"\0" + digest + slot]))
     return {
-        "content": _content(body, tasks), "failures": state.failures, "reserves": state.reserves,
-        "crashes": state.crashes, "own_crashes": state.own_crashes, "quarantined": is_quarantined(body),
-        "flags": state.flags, "failed_at_ms": state.failed_at_ms, "error": state.error,
+        "content": _content(body, tasks),
+        "failures": state.failures,
+        "reserves": state.reserves,
+        "crashes": state.crashes,
+        "own_crashes": state.own_crashes,
+        "quarantined": is_quarantined(body),
+        "flags": state.flags,
+        "failed_at_ms": state.failed_at_ms,
+        "error": state.error,
         "postponed": (state.postponed_for, state.postponed_at_ms),
-        "token": state.token, "worker": state.worker, "old_due_ms": state.due_us // 1000 if state.token else 0,
+        "token": state.token,
+        "worker": state.worker,
+        "old_due_ms": state.due_us // 1000 if state.token else 0,
         "gate": (struct.unpack("<d", gate[:8])[0] // 1000, _content(gate[8:], tasks)) if gate else None,
-        "waiting": waiting, "running": running,
-    }  # fmt: skip
+        "waiting": waiting,
+        "running": running,
+    }
 
 
 def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
@@ -99,10 +109,18 @@ def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
             packed, at = take_u32(record, at)
             payloads.append(unpack_payload(packed))
     return {
-        "content": _content(body, tasks), "due_ms": due // 1000, "buried_ms": buried // 1000, "failures": failures,
-        "reserves": reserves, "crashes": crashes, "outcome": outcome.decode(), "reason": reason.decode(),
-        "error_class": error_class.decode(), "error": error, "payloads": payloads,
-    }  # fmt: skip
+        "content": _content(body, tasks),
+        "due_ms": due // 1000,
+        "buried_ms": buried // 1000,
+        "failures": failures,
+        "reserves": reserves,
+        "crashes": crashes,
+        "outcome": outcome.decode(),
+        "reason": reason.decode(),
+        "error_class": error_class.decode(),
+        "error": error,
+        "payloads": payloads,
+    }
 
 
 def raw(broker: Broker) -> dict[str, Any]:
@@ -112,8 +130,13 @@ def raw(broker: Broker) -> dict[str, Any]:
         name = key.decode()
         if not name.endswith(BOOKKEEPING) and ":wake:" not in name:
             kind = client.type(key)
-            found[name] = (client.zrange(key, 0, -1, withscores=True) if kind == b"zset"
-                           else client.hgetall(key) if kind == b"hash" else client.dump(key))  # fmt: skip
+            found[name] = (
+                client.zrange(key, 0, -1, withscores=True)
+                if kind == b"zset"
+                else client.hgetall(key)
+                if kind == b"hash"
+                else client.dump(key)
+            )
     return found
 
 

@@ -22,7 +22,7 @@ LAST = floor_hour(datetime.now(UTC)) - HOUR
 
 
 def backlog(due: int, *coming: int, later: int = 0) -> tuple[int, ...]:
-    return (due, *coming, *NOTHING[len(coming):], later)  # fmt: skip
+    return (due, *coming, *NOTHING[len(coming) :], later)
 
 
 def test_what_is_due_is_done_at_the_pace_of_the_queue() -> None:
@@ -62,10 +62,13 @@ def test_without_a_history_nothing_is_foretold() -> None:
 def test_a_pace_is_that_of_the_busiest_full_hour_of_the_week() -> None:
     now = LAST + timedelta(hours=1, minutes=30)
     seed(
-        hour_of(LAST, late=[1] * 3, took=[100] * 3), hour_of(LAST, task="shop.other", late=[1], took=[500]),
-        hour_of(LAST - HOUR, late=[1] * 2, took=[100] * 2), hour_of(LAST, "mail", late=(), runs=5, lost=5),
-        hour_of(LAST + HOUR, late=[1] * 90), hour_of(LAST - timedelta(days=8), late=[1] * 90),
-    )  # fmt: skip
+        hour_of(LAST, late=[1] * 3, took=[100] * 3),
+        hour_of(LAST, task="shop.other", late=[1], took=[500]),
+        hour_of(LAST - HOUR, late=[1] * 2, took=[100] * 2),
+        hour_of(LAST, "mail", late=(), runs=5, lost=5),
+        hour_of(LAST + HOUR, late=[1] * 90),
+        hour_of(LAST - timedelta(days=8), late=[1] * 90),
+    )
     with CaptureQueriesContext(connection) as seen:
         assert paces(now) == {"orders": Pace(4, 1000 / 6)}
     assert len(seen) == 1

@@ -32,8 +32,13 @@ def test_a_run_that_ends_has_its_last_numbers() -> None:
     with record("bulk", "sms-1", queue="sms", task="shop.sms", total=10, detail={"path": "a.csv"}) as run:
         row = PipelineRun.objects.get()
         assert (row.state, row.kind, row.run_id, row.queue, row.task, row.total) == (
-            "running", "bulk", "sms-1", "sms", "shop.sms", 10,
-        )  # fmt: skip
+            "running",
+            "bulk",
+            "sms-1",
+            "sms",
+            "shop.sms",
+            10,
+        )
         run.progress(rows=4, created=3, known=1)
         run.progress(rows=10, created=7, known=2, bad=1, detail={"quarantine": "/q"})
     row = PipelineRun.objects.get()
@@ -120,7 +125,8 @@ def test_a_database_that_refuses_stops_no_run_and_is_told_later(caplog: pytest.L
         started.__exit__(None, None, None)
     assert PipelineRun.objects.get().state == "finished"
     assert [one.getMessage() for one in caplog.records] == [
-        "run b: its row could not be written, the run goes on: away"] * 2  # fmt: skip
+        "run b: its row could not be written, the run goes on: away"
+    ] * 2
 
 
 def test_a_run_that_was_not_heard_of_for_five_minutes_has_died() -> None:

@@ -30,8 +30,11 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_rows_are_as_they_were_given(way: None) -> None:
-    given = [hour_of(), hour_of(NOON + HOUR, task='qu"ote, \\tab\t ü', late=(0, 2**31), failed=1),
-             hour_of(queue="never began", late=(), runs=2, lost=2)]  # fmt: skip
+    given = [
+        hour_of(),
+        hour_of(NOON + HOUR, task='qu"ote, \\tab\t ü', late=(0, 2**31), failed=1),
+        hour_of(queue="never began", late=(), runs=2, lost=2),
+    ]
     assert replace_days(given, [DAY]) == 3
     found = {(one.queue, one.task): one for one in HourlyStat.objects.all()}
     assert len(found) == 3
@@ -56,12 +59,17 @@ def test_the_same_days_again_change_nothing_not_even_the_keys(way: None) -> None
 def test_what_a_day_has_no_longer_goes_and_other_days_stay(way: None) -> None:
     yesterday, tomorrow = NOON - timedelta(days=1), NOON + timedelta(days=1)
     first, last = NOON.replace(hour=0), NOON.replace(hour=23)
-    replace_days([hour_of(one) for one in (yesterday, first, last, tomorrow)],
-                 [one.date() for one in (yesterday, NOON, tomorrow)])  # fmt: skip
+    replace_days(
+        [hour_of(one) for one in (yesterday, first, last, tomorrow)],
+        [one.date() for one in (yesterday, NOON, tomorrow)],
+    )
     assert replace_days([hour_of(last, late=(5,)), hour_of(NOON)], [DAY]) == 2
     assert [(row[0].astimezone(UTC), row[3]) for row in everything()] == [
-        (yesterday, 3), (NOON, 3), (last, 1), (tomorrow, 3),
-    ]  # fmt: skip
+        (yesterday, 3),
+        (NOON, 3),
+        (last, 1),
+        (tomorrow, 3),
+    ]
 
 
 def test_a_day_without_runs_is_emptied() -> None:
@@ -91,12 +99,15 @@ def test_without_a_value_a_column_has_its_usual_one(way: None) -> None:
     assert (one.task, one.runs, one.succeeded, one.lateness_p99_ms, one.lateness_histogram) == ("", 4, 0, None, [])
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    ({"hour": NOON.replace(tzinfo=None)}, "an aware datetime"),
-    ({"hour": "2026-11-20"}, "an aware datetime"),
-    ({"hour": NOON + timedelta(days=1)}, "lies in none of the days"),
-    ({"runz": 1}, "no column 'runz'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"hour": NOON.replace(tzinfo=None)}, "an aware datetime"),
+        ({"hour": "2026-11-20"}, "an aware datetime"),
+        ({"hour": NOON + timedelta(days=1)}, "lies in none of the days"),
+        ({"runz": 1}, "no column 'runz'"),
+    ],
+)
 def test_what_is_no_row_of_these_days_is_refused_and_nothing_is_changed(
     wrong: dict[str, Any], said: str, way: None
 ) -> None:

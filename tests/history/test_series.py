@@ -33,8 +33,9 @@ LENGTHS = st.lists(st.integers(0, 2**33), min_size=1, max_size=40)
 def row(**options: Any) -> tuple[Any, ...]:
     """A row as a query gives it."""
     given = hour_of(**options)
-    return tuple(given.get(name, None if name.endswith(("p50_ms", "p95_ms", "p99_ms", "max_ms")) else 0)
-                 for name in COLUMNS)  # fmt: skip
+    return tuple(
+        given.get(name, None if name.endswith(("p50_ms", "p95_ms", "p99_ms", "max_ms")) else 0) for name in COLUMNS
+    )
 
 
 # -- histograms ------------------------------------------------------------------------------------------------------
@@ -92,9 +93,15 @@ def test_one_task_and_hour_has_its_exact_percentiles_and_several_those_of_their_
 
 def test_sums_by_slot_and_by_task_are_those_of_all() -> None:
     dice = random.Random(4)
-    rows = [row(hour=DAY.start + HOUR * dice.randrange(24), task=f"shop.t{dice.randrange(5)}",
-                late=[dice.randrange(5000) for _ in range(dice.randrange(1, 9))], failed=1)
-            for _ in range(200)]  # fmt: skip
+    rows = [
+        row(
+            hour=DAY.start + HOUR * dice.randrange(24),
+            task=f"shop.t{dice.randrange(5)}",
+            late=[dice.randrange(5000) for _ in range(dice.randrange(1, 9))],
+            failed=1,
+        )
+        for _ in range(200)
+    ]
     found = added(rows, DAY)
     for parts in (found.slots, list(found.tasks.values())):
         assert [sum(column) for column in zip(*(one.counts for one in parts), strict=True)] == found.total.counts
@@ -131,8 +138,9 @@ def seen_of(tally: Tally) -> tuple[Any, ...]:
 
 def at_random(dice: random.Random, count: int) -> list[dict[str, Any]]:
     """Rows of a day, some of them without runs, or with a histogram that is none."""
-    names = dice.sample([(hour, queue, f"shop.t{task}") for hour in range(24) for queue in "abc" for task in range(60)],
-                        count)  # fmt: skip
+    names = dice.sample(
+        [(hour, queue, f"shop.t{task}") for hour in range(24) for queue in "abc" for task in range(60)], count
+    )
     rows = []
     for hour, queue, task in names:
         late = [dice.randrange(2 ** dice.randrange(1, 34)) for _ in range(dice.randrange(4))]
@@ -172,8 +180,12 @@ def test_an_hour_whose_histogram_is_the_null_of_json_counts_without_it() -> None
 
 
 def test_failing_tasks_are_ordered_by_number_and_by_rate() -> None:
-    rows = [row(task="shop.often", late=[1] * 100, failed=8, timeout=1, lost=1), row(task="shop.always", late=[1] * 2,
-            buried=2), row(task="shop.fine"), row(task="shop.away", late=[1] * 4, released=2, expired=1)]  # fmt: skip
+    rows = [
+        row(task="shop.often", late=[1] * 100, failed=8, timeout=1, lost=1),
+        row(task="shop.always", late=[1] * 2, buried=2),
+        row(task="shop.fine"),
+        row(task="shop.away", late=[1] * 4, released=2, expired=1),
+    ]
     found = added(rows, DAY)
     assert [name[1] for name, _ in found.by_failures()] == ["shop.often", "shop.always"]
     assert [name[1] for name, _ in found.by_failure_rate()] == ["shop.always", "shop.often"]
@@ -222,10 +234,12 @@ def test_named_periods_end_with_the_hour_that_goes_on(settings: Any) -> None:
 def test_a_period_is_whole_hours_and_neither_empty_nor_endless() -> None:
     found = Period.between(NOON + timedelta(minutes=5), NOON + timedelta(minutes=65))
     assert (found.start, found.end) == (NOON, NOON + 2 * HOUR)
-    for start, end, said in ((NOON, NOON, "ends before"), (NOON + HOUR, NOON, "ends before"),
-                             (NOON, NOON + timedelta(days=1200), "longer than"),
-                             (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), "no calendar"),
-                             ):  # fmt: skip
+    for start, end, said in (
+        (NOON, NOON, "ends before"),
+        (NOON + HOUR, NOON, "ends before"),
+        (NOON, NOON + timedelta(days=1200), "longer than"),
+        (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), "no calendar"),
+    ):
         with pytest.raises(ValueError, match=said):
             Period.between(start, end)
 
@@ -264,15 +278,19 @@ def multiply(shapes: list[dict[str, Any]], hours: list[datetime]) -> None:
     with connection.cursor() as cursor:
         for hour in hours[1:]:
             moment = connection.ops.adapt_datetimefield_value(hour)
-            cursor.execute(f"INSERT INTO {table} (hour, {names}) SELECT %s, {names} FROM {table} WHERE hour = %s",
-                           [moment, connection.ops.adapt_datetimefield_value(hours[0])])  # fmt: skip
+            cursor.execute(
+                f"INSERT INTO {table} (hour, {names}) SELECT %s, {names} FROM {table} WHERE hour = %s",
+                [moment, connection.ops.adapt_datetimefield_value(hours[0])],
+            )
 
 
 @pytest.mark.django_db
 def test_a_hundred_thousand_hours_are_added_up_in_one_query(settings: Any) -> None:
     settings.TIME_ZONE = "America/Chicago"
-    shapes = [hour_of(task=f"shop.task{number}", late=[number, number * 7, 90_000], failed=number % 2)
-              for number in range(140)]  # fmt: skip
+    shapes = [
+        hour_of(task=f"shop.task{number}", late=[number, number * 7, 90_000], failed=number % 2)
+        for number in range(140)
+    ]
     period = Period(NOON - timedelta(days=30), NOON)
     multiply(shapes, [period.start + HOUR * hour for hour in range(720)])
     with CaptureQueriesContext(connection) as seen:

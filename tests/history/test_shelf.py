@@ -43,11 +43,24 @@ def test_pages_follow_each_other_in_both_directions() -> None:
     assert page(rows, 4, before=second.newer).newer == ""
 
 
-@pytest.mark.parametrize("cursor", [
-    "x", "~", "2026-11-20T12:00:00Z~", "2026-11-20T12:00:00Z~-1", "~5", "Z~1", "2026-13-20T12:00:00Z~1",
-    "2026-11-20T12:00:00~1", "\u0662Z~1", "2026-11-20T12:00:00Z~\u0662", "2026-11-20T12:00:00Z~" + "9" * 30,
-    "0001-01-01T00:00:00+23:00Z~1", "\0Z~1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "x",
+        "~",
+        "2026-11-20T12:00:00Z~",
+        "2026-11-20T12:00:00Z~-1",
+        "~5",
+        "Z~1",
+        "2026-13-20T12:00:00Z~1",
+        "2026-11-20T12:00:00~1",
+        "\u0662Z~1",
+        "2026-11-20T12:00:00Z~\u0662",
+        "2026-11-20T12:00:00Z~" + "9" * 30,
+        "0001-01-01T00:00:00+23:00Z~1",
+        "\0Z~1",
+    ],
+)
 def test_what_is_no_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match="is no cursor; start again without one"):
         page(HourlyStat.objects.all(), 5, after=cursor)
@@ -107,8 +120,9 @@ def test_under_asgi_the_event_loop_does_not_wait_for_the_database() -> None:
 
 def run_of(ago: timedelta, state: str = "finished", silent: timedelta = timedelta()) -> PipelineRun:
     now = timezone.now()
-    return PipelineRun.objects.create(run_id=f"{state}", kind="history", state=state, started_at=now - ago,
-                                      seen_at=now - silent)  # fmt: skip
+    return PipelineRun.objects.create(
+        run_id=f"{state}", kind="history", state=state, started_at=now - ago, seen_at=now - silent
+    )
 
 
 def test_what_is_old_is_forgotten_but_for_runs_that_go_on(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:

@@ -37,6 +37,10 @@ class Depot:
     def manage(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         return subprocess.run(
-            self.command(*arguments), env={**os.environ, **self.env, **env}, capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            self.command(*arguments),
+            env={**os.environ, **self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )

@@ -50,8 +50,13 @@ def test_status_counts_every_place(delayq: Broker) -> None:
     assert set(by_name) == {"default", "naps"}
     places = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
     assert {place: by_name["default"][place] for place in places} == {
-        "delayed": 1, "ready": 0, "reserved": 1, "gated": 0, "failed": 0, "morgue": 1,
-    }  # fmt: skip
+        "delayed": 1,
+        "ready": 0,
+        "reserved": 1,
+        "gated": 0,
+        "failed": 0,
+        "morgue": 1,
+    }
     assert by_name["naps"]["ready"] == 1
     assert by_name["default"]["lag_seconds"] >= 0
     assert said["workers"] == []
@@ -210,9 +215,19 @@ def test_check_finds_a_healthy_deployment_healthy(redis_factory: Callable[..., R
     lines = run("delayq_check").splitlines()
     assert [line.split()[0] for line in lines] == ["OK"] * len(lines)
     assert {line.split()[1].rstrip(":") for line in lines} == {
-        "settings", "database", "outbox", "connection", "version", "persistence",
-        "eviction", "scripts", "shards", "clock", "tasks", "workers",
-    }  # fmt: skip
+        "settings",
+        "database",
+        "outbox",
+        "connection",
+        "version",
+        "persistence",
+        "eviction",
+        "scripts",
+        "shards",
+        "clock",
+        "tasks",
+        "workers",
+    }
 
 
 @pytest.mark.django_db

@@ -79,11 +79,14 @@ def test_a_url_is_told_as_it_is() -> None:
     )
 
 
-@pytest.mark.parametrize("given", [
-    {"SENTINELS": [("10.0.0.1", 26379), ("10.0.0.2", 26379)], "MASTER": "m", "PASSWORD": "x", "DB": 2},
-    {"CLUSTER": (("10.0.0.1", 6379),), "PASSWORD": "x", "SSL": True, "SSL_CA_CERTS": "/ca.pem"},
-    {"URL": "redis://h", "SOCKET_TIMEOUT": 1.5},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SENTINELS": [("10.0.0.1", 26379), ("10.0.0.2", 26379)], "MASTER": "m", "PASSWORD": "x", "DB": 2},
+        {"CLUSTER": (("10.0.0.1", 6379),), "PASSWORD": "x", "SSL": True, "SSL_CA_CERTS": "/ca.pem"},
+        {"URL": "redis://h", "SOCKET_TIMEOUT": 1.5},
+    ],
+)
 def test_a_dict_means_the_same_on_the_other_side(given: dict[str, Any]) -> None:
     assert config_of({"redis": spoken(REDIS=given)}) == RedisConfig.parse(given)
 
@@ -92,12 +95,15 @@ def cache(location: Any, **options: Any) -> dict[str, Any]:
     return {"q": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}}
 
 
-@pytest.mark.parametrize(("caches", "same"), [
-    (cache("redis://u:p%40w@h:6380/3"), "redis://u:p%40w@h:6380/3"),
-    (cache("redis://h/1", PASSWORD="geheim"), "redis://:geheim@h/1"),
-    (cache("unix:///run/r.sock?db=2"), "unix:///run/r.sock?db=2"),
-    (cache("rediss://h:7?ssl_cert_reqs=none"), "rediss://h:7?ssl_cert_reqs=none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("caches", "same"),
+    [
+        (cache("redis://u:p%40w@h:6380/3"), "redis://u:p%40w@h:6380/3"),
+        (cache("redis://h/1", PASSWORD="geheim"), "redis://:geheim@h/1"),
+        (cache("unix:///run/r.sock?db=2"), "unix:///run/r.sock?db=2"),
+        (cache("rediss://h:7?ssl_cert_reqs=none"), "rediss://h:7?ssl_cert_reqs=none"),
+    ],
+)
 def test_a_cache_means_the_same_on_the_other_side(caches: dict[str, Any], same: str) -> None:
     with override_settings(CACHES={"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}, **caches}):
         found, wanted = config_of({"redis": spoken(REDIS="q")}), RedisConfig.parse(same)
@@ -111,10 +117,15 @@ def test_a_client_of_sentinels_means_the_same_on_the_other_side() -> None:
 
     sentinel = Sentinel([("10.0.0.1", 1), ("10.0.0.2", 2)], sentinel_kwargs={"password": "s"}, password="p", db=3)
     found = config_of({"redis": json.dumps(address.of_client(sentinel.master_for("m")))})
-    assert found == RedisConfig.parse({
-        "sentinels": [("10.0.0.1", 1), ("10.0.0.2", 2)], "master": "m", "password": "p",
-        "sentinel_password": "s", "db": 3,
-    })  # fmt: skip
+    assert found == RedisConfig.parse(
+        {
+            "sentinels": [("10.0.0.1", 1), ("10.0.0.2", 2)],
+            "master": "m",
+            "password": "p",
+            "sentinel_password": "s",
+            "db": 3,
+        }
+    )
 
 
 def test_a_client_of_a_cluster_leads_to_the_same_cluster(cluster_connection: Any) -> None:
@@ -153,10 +164,15 @@ def test_executors_elsewhere_cannot_use_a_socket_of_this_machine() -> None:
 # -- settings and the command line -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("given", "base", "found"), [
-    ("lake", "/srv/shop", "/srv/shop/lake"), ("/data/lake", "/srv/shop", "/data/lake"),
-    ("s3a://bucket/lake", "/srv/shop", "s3a://bucket/lake"), ("lake", None, str(Path.cwd() / "lake")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "base", "found"),
+    [
+        ("lake", "/srv/shop", "/srv/shop/lake"),
+        ("/data/lake", "/srv/shop", "/data/lake"),
+        ("s3a://bucket/lake", "/srv/shop", "s3a://bucket/lake"),
+        ("lake", None, str(Path.cwd() / "lake")),
+    ],
+)
 def test_the_root_lies_in_the_project(given: str, base: str | None, found: str, settings: Any) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "PIPELINE": {"root": given}}
     settings.BASE_DIR = base
@@ -177,17 +193,20 @@ def test_the_command_line_comes_before_the_settings(settings: Any) -> None:
     assert common.session_options({"master": "spark://h:7077", "conf": []}, "app").master == "spark://h:7077"
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ([], "SUBCOMMAND"),
-    (["fly"], "invalid choice: 'fly'"),
-    (["run", "--conf", "spark.driver.memory"], "write it like spark.driver.memory=2g"),
-    (["run", "--conf", "=2g"], "is no option of Spark"),
-    (["run", "--max-rows", "0"], "not a number of events above 0"),
-    (["stream", "--interval", "-1"], "not a number of seconds above 0"),
-    (["backfill", "--from", "yesterday", "--to", "2026-11-21"], "'yesterday' is no day like 2026-11-21"),
-    (["backfill"], "--from"),
-    (["runs", "--kind", "magic"], "invalid choice: 'magic'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "SUBCOMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["run", "--conf", "spark.driver.memory"], "write it like spark.driver.memory=2g"),
+        (["run", "--conf", "=2g"], "is no option of Spark"),
+        (["run", "--max-rows", "0"], "not a number of events above 0"),
+        (["stream", "--interval", "-1"], "not a number of seconds above 0"),
+        (["backfill", "--from", "yesterday", "--to", "2026-11-21"], "'yesterday' is no day like 2026-11-21"),
+        (["backfill"], "--from"),
+        (["runs", "--kind", "magic"], "invalid choice: 'magic'"),
+    ],
+)
 def test_wrong_use_is_explained(arguments: list[str], words: str) -> None:
     with pytest.raises(CommandError, match=words):
         run(*arguments)
@@ -218,8 +237,11 @@ def bare(depot: Depot, tmp_path: Path) -> Depot:
     (site / "sitecustomize.py").write_text(ABSENT)
     programs = tmp_path / "programs"
     programs.mkdir()
-    depot.env |= {"PYTHONPATH": os.pathsep.join([str(site), depot.env["PYTHONPATH"]]), "PATH": str(programs),
-                  "JAVA_HOME": ""}  # fmt: skip
+    depot.env |= {
+        "PYTHONPATH": os.pathsep.join([str(site), depot.env["PYTHONPATH"]]),
+        "PATH": str(programs),
+        "JAVA_HOME": "",
+    }
     return depot
 
 
@@ -235,8 +257,15 @@ def test_every_module_but_the_pipelines_own_is_imported_without_spark(bare: Depo
                 importlib.import_module(info.name)
         print(sorted(name for name in ("pyspark", "pyarrow", "pandas") if sys.modules.get(name)))
     """)
-    answer = subprocess.run([sys.executable, "-c", program], env={**os.environ, **bare.env}, capture_output=True,
-                            text=True, timeout=60, check=False, cwd=ROOT)  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **bare.env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
     assert (answer.stdout, answer.returncode) == ("[]\n", 0), answer.stderr
 
 
@@ -277,9 +306,18 @@ def test_a_doctor_finds_a_whole_machine_whole(root: Path, delayq: DjangoBroker) 
     code, found = doctor()
     assert code == 0
     assert {what for what, said in found.items() if said[0][0] == "OK"} >= {
-        "python", "pyspark", "pyarrow", "pandas", "deltalake", "java", "redis", "eviction", "events", "database",
+        "python",
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "deltalake",
+        "java",
+        "redis",
+        "eviction",
+        "events",
+        "database",
         "root",
-    }  # fmt: skip
+    }
     assert found["python"][0][1].endswith(f"{sys.executable}; Spark's workers use the same one")
     assert "GiB free" in found["root"][0][1]
     assert found["history"][0][0] == "WARN", "nobody has read events yet"
@@ -316,8 +354,9 @@ def test_a_folder_that_cannot_be_written_is_found_by_trying(root: Path) -> None:
     root.parent.write_text("a file in the way")
     code, found = doctor()
     assert code == 3
-    assert found["root"] == [("ERROR", f"{root} cannot be written (Not a directory): set DELAYQ['PIPELINE']['root'] "
-                              f"to a folder of yours")]  # fmt: skip
+    assert found["root"] == [
+        ("ERROR", f"{root} cannot be written (Not a directory): set DELAYQ['PIPELINE']['root'] to a folder of yours")
+    ]
     assert root.parent.read_text() == "a file in the way"
 
 
@@ -363,9 +402,10 @@ def test_a_cap_that_holds_less_than_an_hour_is_told(root: Path, delayq: DjangoBr
     happen(delayq, 200, apart_ms=10_000)
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 1000}}
     assert doctor()[1]["events"][0] == (
-        "OK", "a shard keeps its latest 1000 events; at the rate of queue default they are those of 2h45m; read them "
-              "more often than that",
-    )  # fmt: skip
+        "OK",
+        "a shard keeps its latest 1000 events; at the rate of queue default they are those of 2h45m; read them "
+        "more often than that",
+    )
     settings.DELAYQ = {**settings.DELAYQ, "EVENTS": {"cap": 300}}
     level, text = doctor()[1]["events"][0]
     assert level == "WARN"
@@ -412,13 +452,28 @@ def test_runs_are_listed_the_latest_first() -> None:
     a_run("now", 0.1, state="running", ended_at=None)
     told = json.loads(run("runs", "--json"))["runs"]
     assert [(one["run_id"], one["state"]) for one in told] == [
-        ("now", "running"), ("dead", "died"), ("sms", "failed"), ("old", "finished"),
-    ]  # fmt: skip
+        ("now", "running"),
+        ("dead", "died"),
+        ("sms", "failed"),
+        ("old", "finished"),
+    ]
     assert told[2] | {"started_at": 0, "ended_at": 0} == {
-        "run_id": "sms", "kind": "bulk", "state": "failed", "queue": "", "task": "", "started_at": 0, "ended_at": 0,
-        "seconds": 30.0, "total": None, "rows": 5, "created": 3, "known": 1, "bad": 1, "detail": {},
+        "run_id": "sms",
+        "kind": "bulk",
+        "state": "failed",
+        "queue": "",
+        "task": "",
+        "started_at": 0,
+        "ended_at": 0,
+        "seconds": 30.0,
+        "total": None,
+        "rows": 5,
+        "created": 3,
+        "known": 1,
+        "bad": 1,
+        "detail": {},
         "error": "RedisError: away\nmore",
-    }  # fmt: skip
+    }
     head, *lines = run("runs").splitlines()
     assert head.split() == ["started", "kind", "run", "state", "took", "rows", "created", "known", "bad"]
     assert [line.split()[3] for line in lines[:4]] == ["now", "dead", "sms", "old"]

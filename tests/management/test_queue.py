@@ -164,11 +164,31 @@ def test_every_queue_is_listed_with_what_is_ordered_for_it(delayq: Broker) -> No
     delayq.limit("default", max_length=100, morgue_max=10, morgue_ttl_ms=86_400_000, weighted=True)
     delayq.pause("raw", "in")
     assert told("delayq_queue", "list") == [
-        {"queue": "default", "kind": "python", "paused": "", "shards": 1, "priorities": "weighted", "jobs": 1,
-         "max_length": 100, "morgue": 2, "morgue_max": 10, "morgue_ttl": 86400.0},
-        {"queue": "raw", "kind": "pull", "paused": "in", "shards": 3, "priorities": "strict", "jobs": 0,
-         "max_length": None, "morgue": 0, "morgue_max": None, "morgue_ttl": None},
-    ]  # fmt: skip
+        {
+            "queue": "default",
+            "kind": "python",
+            "paused": "",
+            "shards": 1,
+            "priorities": "weighted",
+            "jobs": 1,
+            "max_length": 100,
+            "morgue": 2,
+            "morgue_max": 10,
+            "morgue_ttl": 86400.0,
+        },
+        {
+            "queue": "raw",
+            "kind": "pull",
+            "paused": "in",
+            "shards": 3,
+            "priorities": "strict",
+            "jobs": 0,
+            "max_length": None,
+            "morgue": 0,
+            "morgue_max": None,
+            "morgue_ttl": None,
+        },
+    ]
     lines = [line.split() for line in run("delayq_queue", "list").splitlines()]
     assert lines[1] == ["default", "python", "-", "1", "weighted", "1", "100", "2", "10", "1d00h"]
     assert lines[2] == ["raw", "pull", "in", "3", "strict", "0", "-", "0", "-", "-"]
@@ -205,15 +225,21 @@ def test_t46_commands_that_only_look_change_nothing(delayq: Broker) -> None:
 
 def test_the_limits_of_the_settings_are_in_force_and_may_be_changed_there(delayq: Broker, settings: Any) -> None:
     schedule(note, "1")
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {
-        "max_length": 2, "morgue_max": 7, "morgue_ttl": 1.5, "priorities": "weighted"}}}  # fmt: skip
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "QUEUES": {"default": {"max_length": 2, "morgue_max": 7, "morgue_ttl": 1.5, "priorities": "weighted"}},
+    }
     connections.close_broker()
     schedule(note, "2")
     with pytest.raises(QueueFull, match="max_length"):
         schedule(note, "3")
     layout = connections.broker().queue("default").layout
     assert rules.orders_of(layout)["limits"] == {
-        "max_length": 2, "morgue_max": 7, "morgue_ttl_ms": 1500, "weighted": True}  # fmt: skip
+        "max_length": 2,
+        "morgue_max": 7,
+        "morgue_ttl_ms": 1500,
+        "weighted": True,
+    }
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
     connections.close_broker()
     schedule(note, "3")
@@ -234,7 +260,9 @@ def test_limits_of_a_queue_that_the_settings_do_not_name_are_left_alone(delayq: 
         schedule(note, "2")
     served = connections.broker().served(["default", "orders"])
     assert [rules.orders_of(queue.layout)["limits"] for queue in served] == [
-        {"max_length": 1, "weighted": True}, {"max_length": 9}]  # fmt: skip
+        {"max_length": 1, "weighted": True},
+        {"max_length": 9},
+    ]
 
 
 # --- the morgue
@@ -258,13 +286,16 @@ def test_only_what_lies_in_the_morgue_for_long_is_discarded(delayq: Broker) -> N
     assert places(delayq) == {}
 
 
-@pytest.mark.parametrize("arguments", [
-    ["discard", "--all", "--per-second", "5"],
-    ["retry", "--id", "j0", "--per-second", "5"],
-    ["retry", "--all", "--limit", "1", "--per-second", "5"],
-    ["retry", "--all", "--older-than", "5"],
-    ["discard", "--id", "j0", "--older-than", "5"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["discard", "--all", "--per-second", "5"],
+        ["retry", "--id", "j0", "--per-second", "5"],
+        ["retry", "--all", "--limit", "1", "--per-second", "5"],
+        ["retry", "--all", "--older-than", "5"],
+        ["discard", "--id", "j0", "--older-than", "5"],
+    ],
+)
 def test_what_makes_no_sense_for_the_morgue_is_refused(delayq: Broker, arguments: list[str]) -> None:
     in_morgue(delayq, 1)
     with pytest.raises(CommandError, match="--all, without --limit"):

@@ -59,8 +59,10 @@ def test_a_dry_run_tells_and_changes_nothing(stage: Stage) -> None:
         for number in queue.numbers:
             queue.tick(number)
     assert told("delayq_reconcile", "--outbox", "--mirror", "--buried", "--dry-run") == {
-        "outbox": {"marks": 1, "waiting": 2, "lost": 1}, "mirror": {"failed": 0, "morgue": 0}, "buried": {"lost": 0}
-    }  # fmt: skip
+        "outbox": {"marks": 1, "waiting": 2, "lost": 1},
+        "mirror": {"failed": 0, "morgue": 0},
+        "buried": {"lost": 0},
+    }
     assert (stage.rows(), stage.marked(), stage.waiting()) == (before, ["done"], [])
 
 
@@ -96,7 +98,7 @@ def test_what_lost_its_grave_is_made_a_job_again_if_somebody_says_so(stage: Stag
     assert stage.count() == 0
     assert told("delayq_reconcile", "--buried", "--id", "b", "--yes") == {
         "buried": {"lost": 1, "unburied": 1, "sent": 1}
-    }  # fmt: skip
+    }
     assert stage.waiting() == ["b"]
     assert told("delayq_reconcile", "--buried", "--queue", "others", "--yes") == {"buried": {"lost": 0}}
     assert run("delayq_reconcile", "--buried", "--yes").strip() == "buried: 1 lost, 1 sent, 1 unburied"
@@ -115,7 +117,7 @@ def test_what_was_refused_is_sent_again_if_somebody_says_so(stage: Stage) -> Non
     assert stage.waiting() == ["c"]
     assert told("delayq_reconcile", "--refused", "--id", "b", "--yes") == {
         "refused": {"found": 1, "overtaken": 0, "again": 1, "sent": 1}
-    }  # fmt: skip
+    }
     row = stage.table.get(job_id="b")
     assert (row.state, row.tries, row.error) == (State.SENT, 0, "")
     assert told("delayq_reconcile", "--refused", "--queue", "others") == {"refused": {"found": 0, "overtaken": 0}}

@@ -58,11 +58,14 @@ def test_it_waits_until_the_old_shards_are_empty(delayq: Broker) -> None:
     assert [(one["shards"], one["jobs"]) for one in told[0]] == [(1, 0), (3, 0)]
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("default",), "Give --shards N"),
-    (("nobody", "--shards", "3"), "no queue 'nobody'. Known queues: default"),
-    (("default", "--shards", "5000"), "1 to 1024"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("default",), "Give --shards N"),
+        (("nobody", "--shards", "3"), "no queue 'nobody'. Known queues: default"),
+        (("default", "--shards", "5000"), "1 to 1024"),
+    ],
+)
 def test_what_cannot_be_done_is_said(delayq: Broker, arguments: tuple[str, ...], words: str) -> None:
     schedule(note, "one")
     with pytest.raises(CommandError, match=words):

@@ -33,8 +33,9 @@ def busy(redis_url: str, prefix: str) -> Any:
     broker = Broker(connection, prefix=prefix)
     queue = broker.queue("a-queue-with-a-rather-long-name")
     queue.schedule_many(NewJob(f"j{n}", "work", delay_ms=n * 60_000) for n in range(40))
-    jobs = [{"slot": n, "queue": queue.name, "id": f"j{n}", "task": "shop.pay", "started_ms": 1, "ids": 1}
-            for n in range(3)]  # fmt: skip
+    jobs = [
+        {"slot": n, "queue": queue.name, "id": f"j{n}", "task": "shop.pay", "started_ms": 1, "ids": 1} for n in range(3)
+    ]
     broker.announce("box:1", {"queues": [queue.name], "threads": 4, "running": 3, "jobs": jobs})
     yield broker
     connection.close()
@@ -55,8 +56,9 @@ def test_a_terminal_shows_one_screen_after_the_other_that_fits(depot: Depot, bus
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 60, 0, 0))
     env = {**depot.env, "COLUMNS": "", "LINES": ""}
-    process = spawn(*depot.command("delayq_status", "--watch", "0.1"), env=env, stdin=theirs, stdout=theirs,
-                    stderr=subprocess.PIPE)  # fmt: skip
+    process = spawn(
+        *depot.command("delayq_status", "--watch", "0.1"), env=env, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE
+    )
     os.close(theirs)
     read = read_into([], ours)
     wait_until(lambda: read().count(CLEAR) >= 4, 30, "three whole screens")
@@ -73,8 +75,9 @@ def test_a_terminal_shows_one_screen_after_the_other_that_fits(depot: Depot, bus
 
 
 def test_a_pipe_gets_plain_text_with_every_job_that_runs(depot: Depot, busy: Broker, spawn: Any) -> None:
-    process = spawn(*depot.command("delayq_status", "--watch", "0.1"), env={**depot.env, "COLUMNS": "120"},
-                    stdout=subprocess.PIPE)  # fmt: skip
+    process = spawn(
+        *depot.command("delayq_status", "--watch", "0.1"), env={**depot.env, "COLUMNS": "120"}, stdout=subprocess.PIPE
+    )
     lines = [process.stdout.readline().rstrip("\n") for _ in range(30)]
     process.send_signal(signal.SIGINT)
     process.stdout.read()
@@ -88,16 +91,19 @@ def test_a_pipe_gets_plain_text_with_every_job_that_runs(depot: Depot, busy: Bro
 def test_it_ends_in_peace_when_its_reader_is_gone(
     depot: Depot, busy: Broker, spawn: Any, more: tuple[str, ...]
 ) -> None:
-    process = spawn(*depot.command("delayq_status", "--watch", "0.05", *more), env=depot.env, stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE)  # fmt: skip
+    process = spawn(
+        *depot.command("delayq_status", "--watch", "0.05", *more),
+        env=depot.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout.readline()
     process.stdout.close()
     assert (process.wait(10), process.stderr.read()) == (0, "")
 
 
 def test_json_is_told_again_and_again_with_rates(depot: Depot, busy: Broker, spawn: Any) -> None:
-    process = spawn(*depot.command("delayq_status", "--watch", "0.05", "--json"), env=depot.env,
-                    stdout=subprocess.PIPE)  # fmt: skip
+    process = spawn(*depot.command("delayq_status", "--watch", "0.05", "--json"), env=depot.env, stdout=subprocess.PIPE)
     told: list[dict[str, Any]] = []
     lines: list[str] = []
     while len(told) < 2:

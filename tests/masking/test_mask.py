@@ -13,12 +13,49 @@ MASK = Mask()
 
 @pytest.mark.parametrize(
     "name",
-    ["password", "db_password", "userPassword", "PASSWORD2", "old-password", "token", "accessToken", "csrftoken",
-     "tokens", "client_secret", "Authorization", "proxy-authorization", "api_key", "apiKey", "API-KEY", "apikey",
-     "xApiKey2", "pin", "card", "card_number", "cardNumber", "creditcard", "cvv", "sessionid", "Set-Cookie", "auth",
-     "basic_auth", "ssn", "pass", "db_pass", "dbPass", "DB_PASS", "passcode", "otp", "totp_code", "jwt", "bearer",
-     "access_key", "AWS_ACCESS_KEY_ID", "accessKey"],
-)  # fmt: skip
+    [
+        "password",
+        "db_password",
+        "userPassword",
+        "PASSWORD2",
+        "old-password",
+        "token",
+        "accessToken",
+        "csrftoken",
+        "tokens",
+        "client_secret",
+        "Authorization",
+        "proxy-authorization",
+        "api_key",
+        "apiKey",
+        "API-KEY",
+        "apikey",
+        "xApiKey2",
+        "pin",
+        "card",
+        "card_number",
+        "cardNumber",
+        "creditcard",
+        "cvv",
+        "sessionid",
+        "Set-Cookie",
+        "auth",
+        "basic_auth",
+        "ssn",
+        "pass",
+        "db_pass",
+        "dbPass",
+        "DB_PASS",
+        "passcode",
+        "otp",
+        "totp_code",
+        "jwt",
+        "bearer",
+        "access_key",
+        "AWS_ACCESS_KEY_ID",
+        "accessKey",
+    ],
+)
 def test_a_name_that_sounds_like_a_secret_hides_its_value(name: str) -> None:
     assert MASK.hides(name)
     assert MASK.value({name: "s3cret"}) == {name: HIDDEN}
@@ -58,14 +95,20 @@ def test_a_name_that_only_looks_like_one_hides_nothing(name: object) -> None:
 def test_values_are_hidden_at_any_depth_and_the_rest_stays() -> None:
     value = {"user": {"name": "Ada", "credentials": {"a": 1}}, "rows": [{"id": 1, "token": "abc"}], "n": 3, "ok": True}
     assert MASK.value(value) == {
-        "user": {"name": "Ada", "credentials": HIDDEN}, "rows": [{"id": 1, "token": HIDDEN}], "n": 3, "ok": True,
-    }  # fmt: skip
+        "user": {"name": "Ada", "credentials": HIDDEN},
+        "rows": [{"id": 1, "token": HIDDEN}],
+        "n": 3,
+        "ok": True,
+    }
 
 
 def test_what_says_nothing_is_shown_under_a_sensitive_name_too() -> None:
     assert MASK.value({"token": None, "password": "", "secret": False, "pin": 0}) == {
-        "token": None, "password": "", "secret": False, "pin": HIDDEN,
-    }  # fmt: skip
+        "token": None,
+        "password": "",
+        "secret": False,
+        "pin": HIDDEN,
+    }
 
 
 def test_the_other_half_of_a_pair_is_hidden() -> None:
@@ -88,8 +131,11 @@ def test_positional_arguments_are_hidden_by_the_names_of_the_parameters() -> Non
 def test_the_words_of_the_settings_take_the_place_of_ours() -> None:
     mask = Mask(["Invoice No", "vat"])
     assert mask.value({"invoice_no": "5", "vat_id": "X", "password": "seen", "private": 1}) == {
-        "invoice_no": HIDDEN, "vat_id": HIDDEN, "password": "seen", "private": 1,
-    }  # fmt: skip
+        "invoice_no": HIDDEN,
+        "vat_id": HIDDEN,
+        "password": "seen",
+        "private": 1,
+    }
 
 
 def test_depth_without_end_is_hidden_instead_of_followed() -> None:

@@ -36,8 +36,9 @@ def scrape() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     text = generate_latest(registry).decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parse(text) for sample in family.samples
-    }  # fmt: skip
+        for family in parse(text)
+        for sample in family.samples
+    }
 
 
 def value(found: dict[Any, float], name: str, **labels: str) -> float:
@@ -71,22 +72,30 @@ def test_a_scrape_says_what_happened(delayq: Broker, work_off: Callable[..., Non
 
     jobs = {
         (queue, state): value(found, "delayq_jobs", queue=queue, state=state)
-        for queue in ("notes", "united") for state in ("delayed", "ready", "reserved", "gated", "morgue")
-    }  # fmt: skip
+        for queue in ("notes", "united")
+        for state in ("delayed", "ready", "reserved", "gated", "morgue")
+    }
     assert {place: count for place, count in jobs.items() if count} == {
-        ("notes", "delayed"): 3, ("notes", "ready"): 1, ("notes", "morgue"): 1, ("united", "delayed"): 1
-    }  # fmt: skip
+        ("notes", "delayed"): 3,
+        ("notes", "ready"): 1,
+        ("notes", "morgue"): 1,
+        ("united", "delayed"): 1,
+    }
     counters = {
         (name, *(text for label, text in labels if label != "queue")): count
         for (name, labels), count in found.items()
         if ("queue", "notes") in labels and name.endswith("_total") and count
     }
     assert counters == {
-        ("delayq_scheduled_total", "created"): 8, ("delayq_scheduled_total", "changed"): 1,
-        ("delayq_reserved_total",): 5, ("delayq_settled_total", "acked"): 2, ("delayq_settled_total", "buried"): 1,
-        ("delayq_settled_total", "failed"): 1, ("delayq_settled_total", "released"): 1,
+        ("delayq_scheduled_total", "created"): 8,
+        ("delayq_scheduled_total", "changed"): 1,
+        ("delayq_reserved_total",): 5,
+        ("delayq_settled_total", "acked"): 2,
+        ("delayq_settled_total", "buried"): 1,
+        ("delayq_settled_total", "failed"): 1,
+        ("delayq_settled_total", "released"): 1,
         ("delayq_interventions_total", "cancelled"): 1,
-    }  # fmt: skip
+    }
     assert value(found, "delayq_failed_jobs", queue="notes") == 1
     assert value(found, "delayq_queue_paused", queue="united", direction="in") == 1
     assert value(found, "delayq_queue_paused", queue="united", direction="out") == 0
@@ -147,9 +156,10 @@ def test_buckets_are_cumulative_and_in_seconds(delayq: Broker) -> None:
     found = scrape()
 
     buckets = {
-        dict(labels)["le"]: count for (name, labels), count in found.items()
+        dict(labels)["le"]: count
+        for (name, labels), count in found.items()
         if name == "delayq_start_lateness_seconds_bucket"
-    }  # fmt: skip
+    }
     assert list(buckets) == [*(str(bound / 1000) for bound in BUCKETS_MS), "+Inf"]
     assert (buckets["0.001"], buckets["0.005"], buckets["0.01"], buckets["1800.0"], buckets["+Inf"]) == (2, 2, 3, 3, 7)
     assert value(found, "delayq_start_lateness_seconds_sum", queue="notes") == 7200.5

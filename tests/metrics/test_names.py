@@ -23,13 +23,25 @@ COMMANDS = {path.stem for path in (ROOT / "django_delayq" / "management" / "comm
 SAMPLES = {sample: metric for metric in names.METRICS for sample in metric.samples}
 #: the values of labels that are not made by users
 VALUES = {
-    "state": {"delayed", "ready", "reserved", "gated", "morgue", "running", "stopping", "lost", "waiting", "sent",
-              "buried", "refused"},
+    "state": {
+        "delayed",
+        "ready",
+        "reserved",
+        "gated",
+        "morgue",
+        "running",
+        "stopping",
+        "lost",
+        "waiting",
+        "sent",
+        "buried",
+        "refused",
+    },
     "direction": {"in", "out", "enqueue", "dequeue"},
     "result": {label for metric, label in names.COUNTERS.values() if metric is names.SCHEDULED},
     "outcome": {label for metric, label in names.COUNTERS.values() if metric is names.SETTLED},
     "verb": {label for metric, label in names.COUNTERS.values() if metric is names.INTERVENTIONS},
-}  # fmt: skip
+}
 NAME = re.compile(r"\b(delay(?:q|ed_queue)_[a-z_]+)\s*(\{[^}]*\})?")
 MATCHER = re.compile(r'([a-z_]+)\s*(=~|!~|!=|=)\s*"([^"]*)"')
 GROUPING = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
@@ -81,8 +93,9 @@ def wrong_in(expression: str) -> list[str]:
 
 def test_what_is_wrong_in_an_expression_is_found() -> None:
     assert wrong_in('sum by (shop) (delayq_jobs{state="reddy", queue=~"$queue"})') == [
-        "delayq_jobs has no state reddy", "nothing has a label shop"
-    ]  # fmt: skip
+        "delayq_jobs has no state reddy",
+        "nothing has a label shop",
+    ]
     assert wrong_in("rate(delayq_run_seconds[5m])") == ["no metric delayq_run_seconds"]
     assert wrong_in('max(delayq_lag_seconds{task="a"}') == [
         "delayq_lag_seconds has no label task",
@@ -110,12 +123,19 @@ def test_the_dashboard_is_one_that_grafana_10_takes() -> None:
 
     assert board["schemaVersion"] >= 38
     assert [panel["title"] for panel in panels if panel["type"] == "row"] == [
-        "Overview", "Queues", "Lateness and runs", "Workers", "Redis", "Outbox of durable jobs"
-    ]  # fmt: skip
+        "Overview",
+        "Queues",
+        "Lateness and runs",
+        "Workers",
+        "Redis",
+        "Outbox of durable jobs",
+    ]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert {variable["name"]: variable["type"] for variable in board["templating"]["list"]} == {
-        "datasource": "datasource", "job": "query", "queue": "query"
-    }  # fmt: skip
+        "datasource": "datasource",
+        "job": "query",
+        "queue": "query",
+    }
     for panel in panels:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24

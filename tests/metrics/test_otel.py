@@ -109,8 +109,12 @@ def test_a_missing_package_is_named_with_its_extra(module: str) -> None:
     )
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        check=True,
+    )
 
     extra = "metrics" if module == "collector" else "otel"
     assert f"pip install 'django-delayq[{extra}]'" in answer.stdout
@@ -129,7 +133,12 @@ def test_without_an_sdk_nothing_is_done_and_nothing_breaks() -> None:
     environment = {"DJANGO_SETTINGS_MODULE": "tests.settings", "PATH": "", "OTEL_SDK_DISABLED": "true"}
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=True, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        check=True,
+        env=environment,
+    )
 
     assert answer.stdout.strip() == "handle {'context': {'mine': 1}} None"

@@ -71,18 +71,27 @@ def test_a_trace_goes_from_the_request_over_the_delay_to_the_run(
     said = attributes(asked)
     assert 0.1 < said.pop("delayq.delay") <= 0.2
     assert said == {
-        "messaging.system": "delayq", "messaging.destination.name": "notes", "messaging.operation.name": "schedule",
-        "messaging.operation.type": "send", "messaging.message.id": handle.id, "delayq.task": "measured.note",
+        "messaging.system": "delayq",
+        "messaging.destination.name": "notes",
+        "messaging.operation.name": "schedule",
+        "messaging.operation.type": "send",
+        "messaging.message.id": handle.id,
+        "delayq.task": "measured.note",
         "delayq.outcome": "created",
-    }  # fmt: skip
+    }
     said = attributes(ran)
     assert 0 <= said.pop("delayq.lateness") < 10
     assert len(said.pop("delayq.key")) == 32
     assert said == {
-        "messaging.system": "delayq", "messaging.destination.name": "notes", "messaging.operation.name": "run",
-        "messaging.operation.type": "process", "messaging.message.id": handle.id, "delayq.task": "measured.note",
-        "delayq.attempt": 1, "delayq.reserves": 1,
-    }  # fmt: skip
+        "messaging.system": "delayq",
+        "messaging.destination.name": "notes",
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "messaging.message.id": handle.id,
+        "delayq.task": "measured.note",
+        "delayq.attempt": 1,
+        "delayq.reserves": 1,
+    }
 
 
 def work_off_after(handle: Any, work_off: Callable[..., None]) -> None:
@@ -279,8 +288,11 @@ def test_entries_of_schedule_many_may_name_traces_of_their_own(
 
 
 def test_a_trace_header_of_a_request_reaches_the_jobs_of_the_http_api(
-    traced: InMemorySpanExporter, work_off: Callable[..., None], settings: Any, api: Caller  # noqa: F811
-) -> None:  # fmt: skip
+    traced: InMemorySpanExporter,
+    work_off: Callable[..., None],
+    settings: Any,
+    api: Caller,  # noqa: F811
+) -> None:
     settings.MIDDLEWARE = ["tests.metrics.site.telemetry.traced", *settings.MIDDLEWARE]
     schedule(note, "makes the queue")
     traced.clear()
@@ -291,15 +303,20 @@ def test_a_trace_header_of_a_request_reaches_the_jobs_of_the_http_api(
     assert status == 201, answer
     theirs = [one for one in traced.get_finished_spans() if f"{one.context.trace_id:032x}" == THEIRS.split("-")[1]]
     assert [one.name for one in theirs] == [
-        "schedule measured.note", "POST /delayq/v1/queues/notes/jobs", "run measured.note"
-    ]  # fmt: skip
+        "schedule measured.note",
+        "POST /delayq/v1/queues/notes/jobs",
+        "run measured.note",
+    ]
     assert attributes(theirs[0])["messaging.message.id"] == answer["id"]
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one", "many"])
 def test_a_program_names_its_trace_in_the_body_of_the_http_api(
-    traced: InMemorySpanExporter, work_off: Callable[..., None], api: Caller, several: bool  # noqa: F811
-) -> None:  # fmt: skip
+    traced: InMemorySpanExporter,
+    work_off: Callable[..., None],
+    api: Caller,  # noqa: F811
+    several: bool,
+) -> None:
     schedule(note, "makes the queue")
     work_off("notes")
     traced.clear()

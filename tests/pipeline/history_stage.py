@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 DAY = date(2026, 10, 20)
 _numbers = itertools.count(1)
 _ARROW = {
-    "string": pa.string(), "integer": pa.int32(), "long": pa.int64(), "timestamp": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
     "map": pa.map_(pa.string(), pa.string()),
-}  # fmt: skip
+}
 ARROW = pa.schema([pa.field(each.name, _ARROW[each.dataType.typeName()]) for each in EVENTS.fields])
 COLUMNS = HOURS.names
 
@@ -45,11 +48,22 @@ def event(outcome: str = "succeeded", ts: datetime | None = None, **columns: Any
     late, took = columns.pop("lateness_ms", 100), columns.pop("duration_ms", 50)
     due = ts - timedelta(milliseconds=max(0, late or 0) + max(0, took or 0))
     row: Row = dict.fromkeys(EVENTS.names) | {
-        "queue": "orders", "shard": 0, "stream_id": f"{int(ts.timestamp() * 1000)}-{number}", "ts": ts,
-        "outcome": outcome, "id": f"job-{number}", "task": "shop.mail", "key": f"{number:032x}", "due": due,
-        "started": None if late is None else due + timedelta(milliseconds=max(0, late)), "lateness_ms": late,
-        "duration_ms": took, "attempt": 1, "worker": "w1", "extra": {},
-    }  # fmt: skip
+        "queue": "orders",
+        "shard": 0,
+        "stream_id": f"{int(ts.timestamp() * 1000)}-{number}",
+        "ts": ts,
+        "outcome": outcome,
+        "id": f"job-{number}",
+        "task": "shop.mail",
+        "key": f"{number:032x}",
+        "due": due,
+        "started": None if late is None else due + timedelta(milliseconds=max(0, late)),
+        "lateness_ms": late,
+        "duration_ms": took,
+        "attempt": 1,
+        "worker": "w1",
+        "extra": {},
+    }
     return row | columns
 
 
@@ -60,8 +74,21 @@ def never_begun(outcome: str, ts: datetime | None = None, **columns: Any) -> Row
 
 def bulk(ts: datetime | None = None) -> Row:
     """The event of a chunk of a bulk write."""
-    return event("bulk", ts, id=None, task=None, key=None, due=None, started=None, lateness_ms=None, duration_ms=None,
-                 attempt=None, worker=None, jobs=250, created=250)  # fmt: skip
+    return event(
+        "bulk",
+        ts,
+        id=None,
+        task=None,
+        key=None,
+        due=None,
+        started=None,
+        lateness_ms=None,
+        duration_ms=None,
+        attempt=None,
+        worker=None,
+        jobs=250,
+        created=250,
+    )
 
 
 def frame(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
@@ -121,8 +148,9 @@ class Database:
             self.rows[key] = row
 
 
-def history(spark: SparkSession, root: Path, inbox: Inbox, step: Callable[[str], None] | None = None,
-            **options: Any) -> History:  # fmt: skip
+def history(
+    spark: SparkSession, root: Path, inbox: Inbox, step: Callable[[str], None] | None = None, **options: Any
+) -> History:
     """A history of an inbox."""
     more = {} if step is None else {"step": step}
     return History(spark, HistoryOptions(str(root), **options), source=inbox, **more)

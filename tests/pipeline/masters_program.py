@@ -131,10 +131,18 @@ def tries(spark: Any) -> list[dict[str, Any]]:
             tasks = store.taskList(stage, 0, 1_000).iterator()
             while tasks.hasNext():
                 one = tasks.next()
-                found.append({
-                    "job": job, "stage": stage, "part": one.index(), "attempt": one.attempt(), "host": one.host(),
-                    "executor": one.executorId(), "status": one.status(), "speculative": one.speculative(),
-                })  # fmt: skip
+                found.append(
+                    {
+                        "job": job,
+                        "stage": stage,
+                        "part": one.index(),
+                        "attempt": one.attempt(),
+                        "host": one.host(),
+                        "executor": one.executorId(),
+                        "status": one.status(),
+                        "speculative": one.speculative(),
+                    }
+                )
     return found
 
 

@@ -65,8 +65,17 @@ class Standalone:
 
     def _start(self, stack: ExitStack, role: str, host: str, *more: str) -> tuple[subprocess.Popen[Any], Path]:
         said = self._folder / f"{role}-{host}.log"
-        command = [_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{role}.{role.title()}",
-                   "--host", host, "--port", "0", "--webui-port", "0", *more]  # fmt: skip
+        command = [
+            _HOME / "bin" / "spark-class",
+            f"org.apache.spark.deploy.{role}.{role.title()}",
+            "--host",
+            host,
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+            *more,
+        ]
         env = {"SPARK_LOCAL_IP": host, "SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(_HOME), "TZ": "UTC"}
         with said.open("w") as log:
             process = processes.spawn(command, env=env, stdout=log, stderr=subprocess.STDOUT)

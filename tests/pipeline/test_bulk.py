@@ -64,27 +64,33 @@ def frame(spark: SparkSession, sql: str = "SELECT 7 AS pk, date '2026-11-21' AS 
 # -- the words ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("template", "sql", "ident"), [
-    ("sms:{pk}:{day}", "SELECT 7 AS pk, date '2026-11-21' AS day", "sms:7:2026-11-21"),
-    ("{a b}{{x}}-{`}", "SELECT 'é' AS `a b`, true AS ```` ", "é{x}-true"),
-    ("{pk}", "SELECT 12.50BD AS pk", "12.50"),
-    ("x{pk}", "SELECT CAST(NULL AS INT) AS pk", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("template", "sql", "ident"),
+    [
+        ("sms:{pk}:{day}", "SELECT 7 AS pk, date '2026-11-21' AS day", "sms:7:2026-11-21"),
+        ("{a b}{{x}}-{`}", "SELECT 'é' AS `a b`, true AS ```` ", "é{x}-true"),
+        ("{pk}", "SELECT 12.50BD AS pk", "12.50"),
+        ("x{pk}", "SELECT CAST(NULL AS INT) AS pk", None),
+    ],
+)
 def test_ids_are_made_of_columns(spark: SparkSession, template: str, sql: str, ident: str | None) -> None:
     made = jobs(spark.sql(sql), ident=template, due=None, opened_ms=0)
     assert [row["id"] for row in made.toArrow().to_pylist()] == [ident]
 
 
-@pytest.mark.parametrize(("template", "words"), [
-    ("sms:{pkk}", "no column 'pkk'. Did you mean 'pk'? It has: pk, day"),
-    ("sms", "names no column"),
-    ("{pk", "no template"),
-    ("{pk:>5}", "only names of columns"),
-    ("{pk!r}", "only names of columns"),
-    ("{}", "no column ''"),
-    ("{f}", "f is double"),
-    ("{t}", "t is timestamp"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("sms:{pkk}", "no column 'pkk'. Did you mean 'pk'? It has: pk, day"),
+        ("sms", "names no column"),
+        ("{pk", "no template"),
+        ("{pk:>5}", "only names of columns"),
+        ("{pk!r}", "only names of columns"),
+        ("{}", "no column ''"),
+        ("{f}", "f is double"),
+        ("{t}", "t is timestamp"),
+    ],
+)
 def test_ids_that_cannot_be_are_refused(spark: SparkSession, template: str, words: str) -> None:
     rows = frame(spark, "SELECT 7 AS pk, current_date() AS day, 1D AS f, now() AS t")
     with pytest.raises(Misconfigured) as caught:
@@ -92,23 +98,44 @@ def test_ids_that_cannot_be_are_refused(spark: SparkSession, template: str, word
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("due", "ms"), [
-    ("at", 1_893_553_445_678), ("ms", 123), ("text", 1_893_553_445_678), ("utc", 1_893_553_445_000), ("none", None),
-    ("+1d2h3m4s", 1_000 + 93_784_000), ("+90", 91_000), ("+0.5s", 1_500),
-    ("2030-01-02T03:04:05.678+00:00", 1_893_553_445_678), ("2030-01-02T04:04:05.6789+01:00", 1_893_553_445_679),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("due", "ms"),
+    [
+        ("at", 1_893_553_445_678),
+        ("ms", 123),
+        ("text", 1_893_553_445_678),
+        ("utc", 1_893_553_445_000),
+        ("none", None),
+        ("+1d2h3m4s", 1_000 + 93_784_000),
+        ("+90", 91_000),
+        ("+0.5s", 1_500),
+        ("2030-01-02T03:04:05.678+00:00", 1_893_553_445_678),
+        ("2030-01-02T04:04:05.6789+01:00", 1_893_553_445_679),
+    ],
+)
 def test_due_times_are_columns_moments_or_delays(spark: SparkSession, due: str, ms: int | None) -> None:
-    rows = frame(spark, "SELECT 7 AS pk, timestamp '2030-01-02T03:04:05.678Z' AS at, 123 AS ms, 'tomorrow' AS none, "
-                 "'2030-01-02T04:04:05.678+01:00' AS text, '2030-01-02 03:04:05' AS utc")  # fmt: skip
+    rows = frame(
+        spark,
+        "SELECT 7 AS pk, timestamp '2030-01-02T03:04:05.678Z' AS at, 123 AS ms, 'tomorrow' AS none, "
+        "'2030-01-02T04:04:05.678+01:00' AS text, '2030-01-02 03:04:05' AS utc",
+    )
     (row,) = jobs(rows, ident="{pk}", due=due, opened_ms=1_000).toArrow().to_pylist()
     found = row["due_ms"] if "due_ms" in row else row["due"]
     assert (int(found.timestamp() * 1000) if isinstance(found, datetime) else found) == ms
 
 
-@pytest.mark.parametrize(("due", "words"), [
-    ("dai", "Did you mean 'day'"), ("day", "a date has no hour"), ("2030-01-02T03:04:05", "no time zone"),
-    ("+", "is no time"), ("+5x", "is no time"), ("+-5", "is no time"), ("+99999d", "ten years"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("due", "words"),
+    [
+        ("dai", "Did you mean 'day'"),
+        ("day", "a date has no hour"),
+        ("2030-01-02T03:04:05", "no time zone"),
+        ("+", "is no time"),
+        ("+5x", "is no time"),
+        ("+-5", "is no time"),
+        ("+99999d", "ten years"),
+    ],
+)
 def test_due_times_that_cannot_be_meant_are_refused(spark: SparkSession, due: str, words: str) -> None:
     with pytest.raises(Exception, match=r".") as caught:
         jobs(frame(spark), ident="{pk}", due=due, opened_ms=0)
@@ -135,12 +162,16 @@ def test_files_become_jobs_once(spark: SparkSession, broker: Broker, how: dict[s
     found = take(broker, 2_000)
     assert len(found) == 1_000
     assert found["sms:7:2026-11-21"] == '{"a":[7,"é7"],"k":{"day":{"$d":"2026-11-21"}}}'.encode()
-    again = bulk(spark, Files((str(parquet),)), BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s",
-                                                            run_id="r", parts=None))  # fmt: skip
+    again = bulk(
+        spark,
+        Files((str(parquet),)),
+        BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r", parts=None),
+    )
     assert (again.rows, again.created, again.before) == (1_000, 1_000, 1_000)
     assert take(broker, 1) == {}
-    last = bulk(spark, Files((str(parquet),)), BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s",
-                                                           run_id="r"))  # fmt: skip
+    last = bulk(
+        spark, Files((str(parquet),)), BulkOptions(**how, args=("pk", "name"), kwargs=("day",), due="+0s", run_id="r")
+    )
     assert last.was_over
     assert (last.rows, dict(last.counts)) == (1_000, {"created": 1_000})
 
@@ -205,18 +236,26 @@ def test_rows_without_an_id_are_put_aside(
     assert pq.read_table(aside).num_rows == 10
 
 
-@pytest.mark.parametrize(("text", "files"), [
-    ("pk,day,at\n1,x,2030-01-02T03:04:05Z\n2,\"y,\"\"z\",\n", Files(("rows.csv",), "csv")),
-    ('{"pk": "1", "day": "x", "at": "2030-01-02T03:04:05Z"}\n{"pk": "2", "day": "y,\\"z"}\n',
-     Files(("rows.json",), "json")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ('pk,day,at\n1,x,2030-01-02T03:04:05Z\n2,"y,""z",\n', Files(("rows.csv",), "csv")),
+        (
+            '{"pk": "1", "day": "x", "at": "2030-01-02T03:04:05Z"}\n{"pk": "2", "day": "y,\\"z"}\n',
+            Files(("rows.json",), "json"),
+        ),
+    ],
+)
 def test_texts_of_csv_and_json_are_read(
     spark: SparkSession, broker: Broker, how: dict[str, Any], tmp_path: Path, text: str, files: Files
 ) -> None:
     path = tmp_path / files.paths[0]
     path.write_text(text)
-    result = bulk(spark, Files((str(path),), files.format), BulkOptions(
-        **how, due="at", args=("pk",), run_id="r", quarantine=str(tmp_path / "aside")))  # fmt: skip
+    result = bulk(
+        spark,
+        Files((str(path),), files.format),
+        BulkOptions(**how, due="at", args=("pk",), run_id="r", quarantine=str(tmp_path / "aside")),
+    )
     assert (result.created, result.bad) == (1, 1)
     (aside,) = pq.read_table(tmp_path / "aside").to_pylist()
     assert aside["id"] == 'sms:2:y,"z'
@@ -256,8 +295,10 @@ def test_the_rows_of_a_model_become_jobs(
 def test_a_dry_run_tells_what_would_be_and_changes_nothing(
     spark: SparkSession, broker: Broker, how: dict[str, Any]
 ) -> None:
-    rows = spark.sql("SELECT IF(id = 0, NULL, id) AS pk, date '2026-11-21' AS day, "
-                     "IF(id = 1, NULL, timestamp_millis(1893456000000 + id * 1000)) AS at FROM range(300)")  # fmt: skip
+    rows = spark.sql(
+        "SELECT IF(id = 0, NULL, id) AS pk, date '2026-11-21' AS day, "
+        "IF(id = 1, NULL, timestamp_millis(1893456000000 + id * 1000)) AS at FROM range(300)"
+    )
     before = raw(broker)
     found = rehearse(spark, rows, BulkOptions(**how, due="at", args=("pk",), more={"shards": "3"}), storm_above=50)
     assert raw(broker) == before == {}
@@ -303,23 +344,45 @@ def test_the_command_uses_the_tasks_own_queue_and_policy_and_keeps_a_row(
 ) -> None:
     make_task(name="bulk.mail", queue="mails", priority=2, shards=3, expires=60)(lambda pk: None)
     settings.TIME_ZONE = "America/Chicago"
-    words = (str(parquet), "--task", "bulk.mail", "--id", "mail:{pk}", "--due", "2030-01-02T03:04:05.678Z",
-             "--args", "pk", "--run-id", "r")  # fmt: skip
+    words = (
+        str(parquet),
+        "--task",
+        "bulk.mail",
+        "--id",
+        "mail:{pk}",
+        "--due",
+        "2030-01-02T03:04:05.678Z",
+        "--args",
+        "pk",
+        "--run-id",
+        "r",
+    )
     dry = run(*words, "--dry-run")
     assert (dry["rows"], len(dry["shards"]), dry["busiest_minute"]["rows"]) == (1_000, 3, 1_000)
     assert PipelineRun.objects.count() == 0
     told = run(*words)
     assert {name: told[name] for name in ("run_id", "rows", "created", "known", "bad", "was_over")} == {
-        "run_id": "r", "rows": 1_000, "created": 1_000, "known": 0, "bad": 0, "was_over": False,
-    }  # fmt: skip
+        "run_id": "r",
+        "rows": 1_000,
+        "created": 1_000,
+        "known": 0,
+        "bad": 0,
+        "was_over": False,
+    }
     assert run(*words)["was_over"] is True
     job = delayq.inspector.page("mails", "waiting", limit=1).jobs[0]
     assert (job.due_ms, job.job.priority, job.job.options) == (1_893_553_445_678, 2, {"expires_in_ms": 60_000})
     assert len(delayq.queue("mails").numbers) == 3
     row, _ = PipelineRun.objects.order_by("pk")
     assert (row.kind, row.state, row.run_id, row.queue, row.task, row.rows, row.created) == (
-        "bulk", "finished", "r", "mails", "bulk.mail", 1_000, 1_000,
-    )  # fmt: skip
+        "bulk",
+        "finished",
+        "r",
+        "mails",
+        "bulk.mail",
+        1_000,
+        1_000,
+    )
 
 
 @pytest.mark.django_db(transaction=True)
@@ -333,14 +396,17 @@ def test_the_command_warns_before_it_writes(spark: SparkSession, delayq: Broker,
     assert run(*words, "--yes")["created"] == 1_000
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (("--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
-    (("x", "--model", "a.B", "--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
-    (("x", "--filter", "{}", "--task", "bulk.mail", "--id", "{pk}"), "--filter is for --model"),
-    (("x", "--task", "bulk.nobody", "--id", "{pk}"), "there is no task 'bulk.nobody'"),
-    (("x", "--id", "{pk}"), "which task"),
-    (("x", "--queue", "q", "--id", "{pk}"), "which task"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
+        (("x", "--model", "a.B", "--task", "bulk.mail", "--id", "{pk}"), "one of the two"),
+        (("x", "--filter", "{}", "--task", "bulk.mail", "--id", "{pk}"), "--filter is for --model"),
+        (("x", "--task", "bulk.nobody", "--id", "{pk}"), "there is no task 'bulk.nobody'"),
+        (("x", "--id", "{pk}"), "which task"),
+        (("x", "--queue", "q", "--id", "{pk}"), "which task"),
+    ],
+)
 def test_the_command_refuses_what_cannot_be(delayq: Broker, words: tuple[str, ...], told: str) -> None:
     with pytest.raises(CommandError, match=told) as caught:
         run(*words)

@@ -100,8 +100,10 @@ def test_a_run_that_failed_for_a_bad_row_goes_on_with_a_quarantine(
 def test_a_dry_run_counts_rows_of_many_minutes_by_minute_and_by_shard(
     spark: SparkSession, broker: Broker, how: dict[str, Any]
 ) -> None:
-    rows = spark.sql("SELECT IF(id = 7, NULL, id) AS pk, IF(id = 9, NULL, timestamp_seconds(2000000000 + 60 * id)) "
-                     "AS at FROM range(2000)")  # fmt: skip
+    rows = spark.sql(
+        "SELECT IF(id = 7, NULL, id) AS pk, IF(id = 9, NULL, timestamp_seconds(2000000000 + 60 * id)) "
+        "AS at FROM range(2000)"
+    )
     found = rehearse(spark, rows, BulkOptions(**how, due="at", more={"shards": "4"}))
     assert (found.rows, found.without_id, found.without_due, found.due_now) == (2_000, 1, 1, 0)
     assert (sum(found.shards.values()), sum(count for _, count in found.dues), found.busiest[1]) == (1_999, 1_999, 1)
@@ -110,11 +112,19 @@ def test_a_dry_run_counts_rows_of_many_minutes_by_minute_and_by_shard(
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("paths", "found"), [
-    (("a.csv", "/x/b.CSV"), "csv"), (("s3a://b/rows.json.gz",), "json"), (("rows.jsonl", "x.ndjson.zst"), "json"),
-    (("rows.orc",), "orc"), (("rows.parquet",), "parquet"), (("folder", "/data/day=1/*"), "parquet"),
-    (("part.snappy.parquet",), "parquet"), (("f.csv/",), "csv"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        (("a.csv", "/x/b.CSV"), "csv"),
+        (("s3a://b/rows.json.gz",), "json"),
+        (("rows.jsonl", "x.ndjson.zst"), "json"),
+        (("rows.orc",), "orc"),
+        (("rows.parquet",), "parquet"),
+        (("folder", "/data/day=1/*"), "parquet"),
+        (("part.snappy.parquet",), "parquet"),
+        (("f.csv/",), "csv"),
+    ],
+)
 def test_the_format_of_files_is_guessed_by_their_ending(paths: tuple[str, ...], found: str) -> None:
     assert format_of(paths) == found
 
@@ -124,10 +134,15 @@ def test_files_of_several_formats_are_not_guessed() -> None:
         format_of(("a.csv", "b.json"))
 
 
-@pytest.mark.parametrize(("text", "kept"), [
-    ("s3a://key:secret@bucket/a@b.csv", "s3a://bucket/a@b.csv"), ("/plain/a@b.csv", "/plain/a@b.csv"),
-    ("hdfs://ada@name:8020/x, s3a://k:s@b", "hdfs://name:8020/x, s3a://b"), ("file:///a@b", "file:///a@b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("s3a://key:secret@bucket/a@b.csv", "s3a://bucket/a@b.csv"),
+        ("/plain/a@b.csv", "/plain/a@b.csv"),
+        ("hdfs://ada@name:8020/x, s3a://k:s@b", "hdfs://name:8020/x, s3a://b"),
+        ("file:///a@b", "file:///a@b"),
+    ],
+)
 def test_the_user_of_a_url_is_cut(text: str, kept: str) -> None:
     assert without_user(text) == kept
 
@@ -154,10 +169,13 @@ def test_what_spark_says_before_the_write_is_a_sentence(
     assert runs.read_run(broker, "r") is None
 
 
-@pytest.mark.parametrize(("name", "merge", "words", "told"), [
-    ("bulk.merged", True, (), "is merged: its jobs need a --payload"),
-    ("bulk.plain", False, ("--payload", "pk"), "is not merged: leave --payload out"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "merge", "words", "told"),
+    [
+        ("bulk.merged", True, (), "is merged: its jobs need a --payload"),
+        ("bulk.plain", False, ("--payload", "pk"), "is not merged: leave --payload out"),
+    ],
+)
 def test_a_payload_is_for_merged_tasks(
     delayq: Broker, name: str, merge: bool, words: tuple[str, ...], told: str
 ) -> None:
@@ -173,8 +191,20 @@ def test_a_new_run_that_is_named_is_looked_at_first_and_a_known_one_is_not(
 ) -> None:
     make_task(name="bulk.named")(lambda pk: None)
     (tmp_path / "rows.csv").write_text("pk\n1\n2\n")
-    words = ("bulk", str(tmp_path / "rows.csv"), "--task", "bulk.named", "--id", "{pk}", "--due", "+1h", "--storm", "1",
-             "--run-id", "r")  # fmt: skip
+    words = (
+        "bulk",
+        str(tmp_path / "rows.csv"),
+        "--task",
+        "bulk.named",
+        "--id",
+        "{pk}",
+        "--due",
+        "+1h",
+        "--storm",
+        "1",
+        "--run-id",
+        "r",
+    )
     with pytest.raises(CommandError, match="2 jobs fall due within one minute"):
         run(*words)
     assert runs.read_run(delayq, "r") is None

@@ -51,8 +51,17 @@ def test_a_driver_that_is_killed_is_gone_on_with_in_another_zone_and_nothing_is_
     # a tenth of them is due, so that it can run between the two tries
     due = [at + timedelta(milliseconds=n) if n % 10 else datetime(2020, 1, 1, tzinfo=UTC) for n in pk]
     pq.write_table(pa.table({"pk": pk, "at": pa.array(due, pa.timestamp("us", "UTC"))}), tmp_path / "rows.parquet")
-    said = {"redis": redis_url, "prefix": broker.prefix, "queue": "q", "task": "t", "id": "{pk}", "due": "at",
-            "args": ("pk",), "run_id": "r", "more": {"shards": "3"}}  # fmt: skip
+    said = {
+        "redis": redis_url,
+        "prefix": broker.prefix,
+        "queue": "q",
+        "task": "t",
+        "id": "{pk}",
+        "due": "at",
+        "args": ("pk",),
+        "run_id": "r",
+        "more": {"shards": "3"},
+    }
     path = str(tmp_path / "rows.parquet")
     killed = start(spawn, "files", {**said, "path": path, "rate": 20_000}, TZ="Asia/Tokyo")
     assert killed.stdout is not None

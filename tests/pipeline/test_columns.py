@@ -77,45 +77,88 @@ def args_of(value: Any) -> bytes:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("column", "args"), [
-    (pa.array([[1, None, -3]], pa.list_(pa.int64())), (1, None, -3)),
-    (pa.array([[]], pa.list_(pa.int64())), ()),
-    (pa.array([None], pa.list_(pa.int64())), ()),
-    (pa.array([HOSTILE]), tuple(HOSTILE)),
-    (pa.array([[True, False, None]]), (True, False, None)),
-    (pa.array([[0.1, 1e300, -0.0, None]]), (0.1, 1e300, -0.0, None)),
-    (pa.array([[[1], [], None]]), ([1], [], None)),
-    (pa.array([{"a": 7, "b": "x", "c": None, "d": 1.5}]), (7, "x", None, 1.5)),
-    (pa.array([{"a": {"z": 1, "b": [{"c": DUE}]}}], pa.struct([("a", pa.struct([
-        ("z", pa.int8()), ("b", pa.list_(pa.struct([("c", pa.timestamp("us", "Europe/Berlin"))])))]))])),
-     ({"z": 1, "b": [{"c": DUE}]},)),
-    (pa.array([{"a": DUE, "b": DUE.replace(tzinfo=None), "c": date(2026, 2, 3), "d": Decimal("1.50"), "e": b"\0\xff",
-                "f": timedelta(days=-1, microseconds=1)}]),
-     (DUE, DUE.replace(tzinfo=None), date(2026, 2, 3), Decimal("1.50"), b"\0\xff", timedelta(days=-1, microseconds=1))),
-    (pa.array([{"m": [("k", 1), ("a", None)]}], pa.struct([("m", pa.map_(pa.string(), pa.int32()))])),
-     ({"k": 1, "a": None},)),
-    (pa.array([{"$dt": {"$dt": "x"}}]), ({"$dt": "x"},)),
-    (pa.array(['[1, "x", {"b": 1.0, "a": null}]']), (1, "x", {"b": 1.0, "a": None})),
-    (pa.array([b' ["\\u00e9"] ']), ("é",)),
-    (pa.array(['[{"$dt": "no tag"}]']), ({"$dt": "no tag"},)),
-    (pa.nulls(1), ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("column", "args"),
+    [
+        (pa.array([[1, None, -3]], pa.list_(pa.int64())), (1, None, -3)),
+        (pa.array([[]], pa.list_(pa.int64())), ()),
+        (pa.array([None], pa.list_(pa.int64())), ()),
+        (pa.array([HOSTILE]), tuple(HOSTILE)),
+        (pa.array([[True, False, None]]), (True, False, None)),
+        (pa.array([[0.1, 1e300, -0.0, None]]), (0.1, 1e300, -0.0, None)),
+        (pa.array([[[1], [], None]]), ([1], [], None)),
+        (pa.array([{"a": 7, "b": "x", "c": None, "d": 1.5}]), (7, "x", None, 1.5)),
+        (
+            pa.array(
+                [{"a": {"z": 1, "b": [{"c": DUE}]}}],
+                pa.struct(
+                    [
+                        (
+                            "a",
+                            pa.struct(
+                                [
+                                    ("z", pa.int8()),
+                                    ("b", pa.list_(pa.struct([("c", pa.timestamp("us", "Europe/Berlin"))]))),
+                                ]
+                            ),
+                        )
+                    ]
+                ),
+            ),
+            ({"z": 1, "b": [{"c": DUE}]},),
+        ),
+        (
+            pa.array(
+                [
+                    {
+                        "a": DUE,
+                        "b": DUE.replace(tzinfo=None),
+                        "c": date(2026, 2, 3),
+                        "d": Decimal("1.50"),
+                        "e": b"\0\xff",
+                        "f": timedelta(days=-1, microseconds=1),
+                    }
+                ]
+            ),
+            (
+                DUE,
+                DUE.replace(tzinfo=None),
+                date(2026, 2, 3),
+                Decimal("1.50"),
+                b"\0\xff",
+                timedelta(days=-1, microseconds=1),
+            ),
+        ),
+        (
+            pa.array([{"m": [("k", 1), ("a", None)]}], pa.struct([("m", pa.map_(pa.string(), pa.int32()))])),
+            ({"k": 1, "a": None},),
+        ),
+        (pa.array([{"$dt": {"$dt": "x"}}]), ({"$dt": "x"},)),
+        (pa.array(['[1, "x", {"b": 1.0, "a": null}]']), (1, "x", {"b": 1.0, "a": None})),
+        (pa.array([b' ["\\u00e9"] ']), ("é",)),
+        (pa.array(['[{"$dt": "no tag"}]']), ({"$dt": "no tag"},)),
+        (pa.nulls(1), ()),
+    ],
+)
 def test_arguments_are_the_bytes_of_a_call(plain: Task, column: Any, args: tuple[Any, ...]) -> None:
     expected = scheduled(plain, {"args": list(args), "id": "0", "at": DUE})
     assert pairs(packed({"id": ["0"], "due": pa.array([DUE]), "args": column})) == [expected]
 
 
-@pytest.mark.parametrize(("column", "kwargs"), [
-    (pa.array([{"b": 1, "a": "x"}]), {"b": 1, "a": "x"}),
-    (pa.array([None], pa.struct([("a", pa.int8())])), {}),
-    (pa.array([{"$x": 1}]), {"$x": 1}),
-    (pa.array([{"é\"": None}]), {"é\"": None}),
-    (pa.array([[("b", 2), ("a", 1)]], pa.map_(pa.string(), pa.int32())), {"a": 1, "b": 2}),
-    (pa.array([[]], pa.map_(pa.string(), pa.int32())), {}),
-    (pa.array(['{"z": [1], "y": {"$b": ""}}']), {"z": [1], "y": {"$b": ""}}),
-    (pa.array(["{}"]), {}),
-    (pa.nulls(1, pa.string()), {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("column", "kwargs"),
+    [
+        (pa.array([{"b": 1, "a": "x"}]), {"b": 1, "a": "x"}),
+        (pa.array([None], pa.struct([("a", pa.int8())])), {}),
+        (pa.array([{"$x": 1}]), {"$x": 1}),
+        (pa.array([{'é"': None}]), {'é"': None}),
+        (pa.array([[("b", 2), ("a", 1)]], pa.map_(pa.string(), pa.int32())), {"a": 1, "b": 2}),
+        (pa.array([[]], pa.map_(pa.string(), pa.int32())), {}),
+        (pa.array(['{"z": [1], "y": {"$b": ""}}']), {"z": [1], "y": {"$b": ""}}),
+        (pa.array(["{}"]), {}),
+        (pa.nulls(1, pa.string()), {}),
+    ],
+)
 @pytest.mark.parametrize("args", [None, [], [5]])
 def test_named_arguments_too(plain: Task, column: Any, kwargs: dict[str, Any], args: list[int] | None) -> None:
     columns = {"id": ["0"], "due": pa.array([DUE]), "kwargs": column}
@@ -126,9 +169,13 @@ def test_named_arguments_too(plain: Task, column: Any, kwargs: dict[str, Any], a
 
 
 def test_a_slice_of_a_larger_batch_is_read_right() -> None:
-    whole = pa.RecordBatch.from_pydict({
-        "id": ["a", "b", "c", "d"], "args": [[1], [2, 3], [], [4]], "kwargs": [{"k": 1}, None, {"k": 3}, {"k": 4}],
-    })  # fmt: skip
+    whole = pa.RecordBatch.from_pydict(
+        {
+            "id": ["a", "b", "c", "d"],
+            "args": [[1], [2, 3], [], [4]],
+            "kwargs": [{"k": 1}, None, {"k": 3}, {"k": 4}],
+        }
+    )
     packer = Packer(WriteOptions(queue="q", task="t"), RUN, "python")
     assert packer.pack(whole.slice(1, 3)).rows == packer.pack(whole).rows.cut(1, 4)
 
@@ -153,11 +200,18 @@ def test_the_bytes_of_a_pull_queue_stay_as_they_are() -> None:
 # -- merged jobs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "score"), [
-    ({"a": 1, "b": None}, 7), ("text", -1.5), (b"\0\xff", "12.50"), (None, 0), ([[1], [2]], 2**60),
-    (3, Decimal("1.10")),
-    (DUE, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "score"),
+    [
+        ({"a": 1, "b": None}, 7),
+        ("text", -1.5),
+        (b"\0\xff", "12.50"),
+        (None, 0),
+        ([[1], [2]], 2**60),
+        (3, Decimal("1.10")),
+        (DUE, 1),
+    ],
+)
 def test_a_merged_job_is_the_same(united: Task, value: Any, score: Any) -> None:
     entry = {"id": 5, "payload": value, "score": score, "at": DUE}
     columns = {"id": pa.array([5]), "due": pa.array([DUE]), "payload": pa.array([value]), "score": pa.array([score])}
@@ -193,23 +247,44 @@ def test_options_of_rows_are_those_of_a_call(plain: Task) -> None:
     expires = DUE + timedelta(hours=1)
     moments = pa.timestamp("us", "UTC")
     columns = {
-        "id": ["a", "b", "c"], "due": pa.array([DUE] * 3), "context": pa.array([{"é": 1}, None, {"é": None}]),
-        "max_attempts": pa.array([3, None, None]), "expires": pa.array([None, expires, None], moments),
-        "priority": pa.array([0, 7, None]), "on_conflict": ["replace", "error", None],
-    }  # fmt: skip
+        "id": ["a", "b", "c"],
+        "due": pa.array([DUE] * 3),
+        "context": pa.array([{"é": 1}, None, {"é": None}]),
+        "max_attempts": pa.array([3, None, None]),
+        "expires": pa.array([None, expires, None], moments),
+        "priority": pa.array([0, 7, None]),
+        "on_conflict": ["replace", "error", None],
+    }
     expected = [
-        scheduled(plain, {"args": [], "id": "a", "at": DUE, "context": {"é": 1}, "max_attempts": 3, "priority": 0,
-                          "on_conflict": "replace"}),
+        scheduled(
+            plain,
+            {
+                "args": [],
+                "id": "a",
+                "at": DUE,
+                "context": {"é": 1},
+                "max_attempts": 3,
+                "priority": 0,
+                "on_conflict": "replace",
+            },
+        ),
         scheduled(plain, {"args": [], "id": "b", "at": DUE, "expires": expires, "priority": 7, "on_conflict": "error"}),
         scheduled(plain, {"args": [], "id": "c", "at": DUE, "context": {"é": None}}),
-    ]  # fmt: skip
+    ]
     assert pairs(packed(columns)) == expected
 
 
 def test_options_of_the_write_are_those_of_a_call(plain: Task) -> None:
     said = {"max_attempts": 9, "expires": 90.5, "context": '{"b": 1, "a": [2]}', "priority": 1}
-    entry = {"args": [1], "id": "0", "at": DUE, "max_attempts": 9, "expires": 90.5, "context": {"b": 1, "a": [2]},
-             "priority": 1}  # fmt: skip
+    entry = {
+        "args": [1],
+        "id": "0",
+        "at": DUE,
+        "max_attempts": 9,
+        "expires": 90.5,
+        "context": {"b": 1, "a": [2]},
+        "priority": 1,
+    }
     made = packed({"id": ["0"], "due": [DUE], "args": [[1]]}, **said, due_policy="earliest")
     assert pairs(made) == [scheduled(plain, {**entry, "due_policy": "earliest"})]
 
@@ -224,14 +299,17 @@ def test_each_row_may_name_its_task() -> None:
     assert [shape.head[6:] for shape in made.shapes] == [b"x.y", b"columns.take", b"x.y"]
 
 
-@pytest.mark.parametrize(("column", "due_ms"), [
-    ({"due": pa.array([DUE])}, DUE_MS),
-    ({"due": pa.array([DUE], pa.timestamp("us", "America/Chicago"))}, DUE_MS),
-    ({"due": pa.array([DUE.replace(microsecond=678000)])}, DUE_MS - 1),
-    ({"due_ms": pa.array([DUE_MS])}, DUE_MS),
-    ({"due_ms": pa.array([0], pa.int16())}, 0),
-    ({}, OPENED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("column", "due_ms"),
+    [
+        ({"due": pa.array([DUE])}, DUE_MS),
+        ({"due": pa.array([DUE], pa.timestamp("us", "America/Chicago"))}, DUE_MS),
+        ({"due": pa.array([DUE.replace(microsecond=678000)])}, DUE_MS - 1),
+        ({"due_ms": pa.array([DUE_MS])}, DUE_MS),
+        ({"due_ms": pa.array([0], pa.int16())}, 0),
+        ({}, OPENED),
+    ],
+)
 def test_due_times_are_whole_milliseconds_and_never_early(column: dict[str, Any], due_ms: int) -> None:
     assert [entry[1] for entry in packed({"id": ["a"], **column}).rows.entries()] == [due_ms]
 
@@ -245,55 +323,68 @@ def test_numbers_become_ids() -> None:
 BROKEN = pa.array([b"a\xff"]).view(pa.string())
 
 
-@pytest.mark.parametrize(("columns", "words"), [
-    ({"id": pa.array([None], pa.string())}, "id is null"),
-    ({"id": pa.array([None], pa.int32())}, "id is null"),
-    ({"id": [""]}, "1 to 255 bytes"),
-    ({"id": ["é" * 128]}, "1 to 255 bytes"),
-    ({"id": ["a\0b"]}, "control characters"),
-    ({"id": ["a\x85b"]}, "control characters"),
-    ({"id": ["a\u2028b"]}, "control characters"),
-    ({"id": ["a\u2066b"]}, "control characters"),
-    ({"id": BROKEN}, "not valid UTF-8"),
-    ({"due_ms": [-1]}, "before 1970"),
-    ({"due_ms": [OPENED * 1000]}, "ten years"),
-    ({"due_ms": [2**62]}, "ten years"),
-    ({"due": pa.array([2**63 - 1], pa.timestamp("us", "UTC"))}, "ten years"),
-    ({"args": [[float("nan")]]}, "no form in JSON"),
-    ({"args": pa.array([[None, float("inf")]])}, "no form in JSON"),
-    ({"args": ["{}"]}, "a list"),
-    ({"args": ["[1"]}, "no JSON"),
-    ({"args": ["[NaN]"]}, "no JSON"),
-    ({"args": [b"\xff"]}, "no JSON"),
-    ({"args": ["[" * 100_000]}, "no JSON"),
-    ({"args": ["[" * 50 + "]" * 50]}, "nested more than"),
-    ({"args": pa.array([[b"a\xff"]]).cast(pa.list_(pa.binary())).view(pa.list_(pa.string()))}, "not valid UTF-8"),
-    ({"args": pa.array([[2**62]], pa.list_(pa.timestamp("us", "UTC")))}, "beyond what Python can hold"),
-    ({"args": [["x" * 2_000_000]]}, "at most 1048576"),
-    ({"kwargs": ["[]"]}, "an object"),
-    ({"kwargs": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))}, "not a text"),
-    ({"priority": [8]}, "priority must be 0 to 7"),
-    ({"on_conflict": ["replaec"]}, "Did you mean 'replace'"),
-    ({"on_conflict": ["merge"]}, "payload"),
-    ({"task": ["a\nb"]}, "control characters"),
-    ({"max_attempts": [0]}, "max_attempts must be 1"),
-    ({"timeout": [0.0]}, "timeout must be more than 0"),
-    ({"timeout": [float("nan")]}, "timeout must be more than 0"),
-    ({"due_ms": [OPENED], "expires": pa.array([OPENED * 1000], pa.timestamp("us", "UTC"))}, "would never run"),
-    ({"context": ["[1]"]}, "an object"),
-    ({"context": pa.array([{"x": DUE}])}, "plain JSON"),
-    ({"context": [f'{{"x": "{"y" * 70_000}"}}']}, "at most 65535"),
-    ({"payload": [1], "score": ["1_0"]}, "finite number"),
-    ({"payload": [1], "score": [float("inf")]}, "finite number"),
-    ({"payload": ["x" * 2_000_000]}, "at most 1048576"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"id": pa.array([None], pa.string())}, "id is null"),
+        ({"id": pa.array([None], pa.int32())}, "id is null"),
+        ({"id": [""]}, "1 to 255 bytes"),
+        ({"id": ["é" * 128]}, "1 to 255 bytes"),
+        ({"id": ["a\0b"]}, "control characters"),
+        ({"id": ["a\x85b"]}, "control characters"),
+        ({"id": ["a\u2028b"]}, "control characters"),
+        ({"id": ["a\u2066b"]}, "control characters"),
+        ({"id": BROKEN}, "not valid UTF-8"),
+        ({"due_ms": [-1]}, "before 1970"),
+        ({"due_ms": [OPENED * 1000]}, "ten years"),
+        ({"due_ms": [2**62]}, "ten years"),
+        ({"due": pa.array([2**63 - 1], pa.timestamp("us", "UTC"))}, "ten years"),
+        ({"args": [[float("nan")]]}, "no form in JSON"),
+        ({"args": pa.array([[None, float("inf")]])}, "no form in JSON"),
+        ({"args": ["{}"]}, "a list"),
+        ({"args": ["[1"]}, "no JSON"),
+        ({"args": ["[NaN]"]}, "no JSON"),
+        ({"args": [b"\xff"]}, "no JSON"),
+        ({"args": ["[" * 100_000]}, "no JSON"),
+        ({"args": ["[" * 50 + "]" * 50]}, "nested more than"),
+        ({"args": pa.array([[b"a\xff"]]).cast(pa.list_(pa.binary())).view(pa.list_(pa.string()))}, "not valid UTF-8"),
+        ({"args": pa.array([[2**62]], pa.list_(pa.timestamp("us", "UTC")))}, "beyond what Python can hold"),
+        ({"args": [["x" * 2_000_000]]}, "at most 1048576"),
+        ({"kwargs": ["[]"]}, "an object"),
+        ({"kwargs": pa.array([[(1, 2)]], pa.map_(pa.int8(), pa.int8()))}, "not a text"),
+        ({"priority": [8]}, "priority must be 0 to 7"),
+        ({"on_conflict": ["replaec"]}, "Did you mean 'replace'"),
+        ({"on_conflict": ["merge"]}, "payload"),
+        ({"task": ["a\nb"]}, "control characters"),
+        ({"max_attempts": [0]}, "max_attempts must be 1"),
+        ({"timeout": [0.0]}, "timeout must be more than 0"),
+        ({"timeout": [float("nan")]}, "timeout must be more than 0"),
+        ({"due_ms": [OPENED], "expires": pa.array([OPENED * 1000], pa.timestamp("us", "UTC"))}, "would never run"),
+        ({"context": ["[1]"]}, "an object"),
+        ({"context": pa.array([{"x": DUE}])}, "plain JSON"),
+        ({"context": [f'{{"x": "{"y" * 70_000}"}}']}, "at most 65535"),
+        ({"payload": [1], "score": ["1_0"]}, "finite number"),
+        ({"payload": [1], "score": [float("inf")]}, "finite number"),
+        ({"payload": ["x" * 2_000_000]}, "at most 1048576"),
+    ],
+)
 def test_a_bad_row_is_named_with_its_reason_and_the_others_go_on(columns: dict[str, Any], words: str) -> None:
     columns = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in columns.items()}
-    good = {"id": "fine", "due_ms": OPENED, "due": 0, "score": 1, "priority": 4, "max_attempts": 1, "timeout": 1.0,
-            "on_conflict": "replace", "task": "t"}  # fmt: skip
-    both = {"id": pa.array(["fine", "bad"]), **{
-        name: pa.concat_arrays([_good(good.get(name), column.type), column]) for name, column in columns.items()
-    }}  # fmt: skip
+    good = {
+        "id": "fine",
+        "due_ms": OPENED,
+        "due": 0,
+        "score": 1,
+        "priority": 4,
+        "max_attempts": 1,
+        "timeout": 1.0,
+        "on_conflict": "replace",
+        "task": "t",
+    }
+    both = {
+        "id": pa.array(["fine", "bad"]),
+        **{name: pa.concat_arrays([_good(good.get(name), column.type), column]) for name, column in columns.items()},
+    }
     made = packed(both)
     assert list(made.bad) == [1]
     assert words in made.bad[1]

@@ -59,8 +59,9 @@ def work(broker: Broker, count: int, *, failing: int = 0, queue: str = "orders")
         while jobs := opened.reserve(number, 250, worker="w:1").jobs:
             began, settled = int(broker.now_ms()), []
             for job in jobs:
-                settled.append(fail(job, began, 5, delay_ms=10**8, error_class="ValueError") if left > 0 else
-                               ack(job, began, 12))  # fmt: skip
+                settled.append(
+                    fail(job, began, 5, delay_ms=10**8, error_class="ValueError") if left > 0 else ack(job, began, 12)
+                )
                 left -= 1
             opened.settle(settled)
 
@@ -86,13 +87,22 @@ def test_what_workers_did_gets_into_the_database(root: Path, delayq: Broker) -> 
 
     told = run("run")
     assert {name: told[name] for name in ("state", "rows", "bad", "days", "broken")} == {
-        "state": "finished", "rows": 50, "bad": 0, "days": [TODAY], "broken": {},
-    }  # fmt: skip
+        "state": "finished",
+        "rows": 50,
+        "bad": 0,
+        "days": [TODAY],
+        "broken": {},
+    }
     assert figures() == [("mails", "shop.pay", 7, 7, 0), ("orders", "shop.pay", 43, 40, 3)]
     row = PipelineRun.objects.get()
     assert (row.run_id, row.kind, row.state, row.rows, row.total, row.error) == (
-        told["run_id"], "history", "finished", 50, 50, "",
-    )  # fmt: skip
+        told["run_id"],
+        "history",
+        "finished",
+        50,
+        50,
+        "",
+    )
     assert row.detail["days"] == [TODAY]
 
     after = json.loads(_text("status", "--json"))
@@ -105,8 +115,9 @@ def test_what_workers_did_gets_into_the_database(root: Path, delayq: Broker) -> 
     assert lines[0] == f"history in {root}, read as 'history'"
     assert lines[1].startswith(f"last run {told['run_id']}: finished, 50 events, began ")
     assert [line.split()[:3] for line in lines if line.startswith(("mails", "orders"))] == [
-        ["mails", "2", "0"], ["orders", "2", "0"],
-    ]  # fmt: skip
+        ["mails", "2", "0"],
+        ["orders", "2", "0"],
+    ]
 
     work(delayq, 5, queue="mails")
     assert run("run", "--queues", "mails", "--max-rows", "2")["rows"] == 5
@@ -267,8 +278,13 @@ def test_a_subcommand_that_cannot_look_for_itself_is_cut_short(root: Path, delay
         return bool(spark.sparkContext.statusTracker().getActiveJobsIds())
 
     begun = time.monotonic()
-    with Desk.stopping, once(is_busy, signal.SIGTERM), pytest.raises(Stopped), \
-            common.recorded(Desk, "compact", "c"), common.session(Desk, {}, "app") as session:  # type: ignore[arg-type]  # fmt: skip
+    with (
+        Desk.stopping,
+        once(is_busy, signal.SIGTERM),
+        pytest.raises(Stopped),
+        common.recorded(Desk, "compact", "c"),
+        common.session(Desk, {}, "app") as session,
+    ):  # type: ignore[arg-type]
         session.range(10**12).selectExpr("sum(id * id % 7)").collect()
     assert time.monotonic() - begun < 30
     assert PipelineRun.objects.get().state == "stopped"
@@ -335,8 +351,14 @@ def test_a_stream_from_the_shell_ends_with_ctrl_c(
         return [int(pid) for pid in found.stdout.split()]
 
     def lines() -> list[str]:
-        answer = subprocess.run([*manage, "delayq_pipeline", "runs", "--json"], env=env, capture_output=True, text=True,
-                                timeout=60, check=True)  # fmt: skip
+        answer = subprocess.run(
+            [*manage, "delayq_pipeline", "runs", "--json"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         return [f"{one['state']} {one['rows']}" for one in json.loads(answer.stdout)["runs"]]
 
     noise = []
@@ -352,8 +374,9 @@ def test_a_stream_from_the_shell_ends_with_ctrl_c(
     assert took < 25, "nobody waits for the next interval; what is left is the end of Spark and of Python"
     assert (json.loads(output)["state"], json.loads(output)["rows"]) == ("stopped", 12)
     assert [one for one in (*noise, *errors.splitlines(keepends=True)) if "incubator" not in one] == [
-        "history: reads every 60 s; SIGTERM or Ctrl-C ends it\n", noise[-1],
-    ]  # fmt: skip
+        "history: reads every 60 s; SIGTERM or Ctrl-C ends it\n",
+        noise[-1],
+    ]
     wait_until(lambda: not alive(java), 10, "the end of Java")
     assert lines() == ["stopped 12"]
     import sqlite3

@@ -68,9 +68,11 @@ def test_backfill_compact_and_purge_show_how_far_they_are(root: Path, monkeypatc
     assert backfill(DAYS[0], DAYS[2], screen)["rows"] == 15
     told = lines(screen)
     assert [line.partition(" rows,")[0] for line in told] == [
-        "backfill, 0 of 3 days: 0 %, 0 of 15", "backfill, 2 of 3 days: 66 %, 10 of 15",
-        "backfill, 3 of 3 days: 100 %, 15 of 15", "backfill, 3 of 3 days: 100 %, 15 of 15",
-    ]  # fmt: skip
+        "backfill, 0 of 3 days: 0 %, 0 of 15",
+        "backfill, 2 of 3 days: 66 %, 10 of 15",
+        "backfill, 3 of 3 days: 100 %, 15 of 15",
+        "backfill, 3 of 3 days: 100 %, 15 of 15",
+    ]
     assert all(" rows/s" in line for line in told)
     assert told[1].endswith(" left")
     assert screen.getvalue().endswith("\n")
@@ -81,9 +83,11 @@ def test_backfill_compact_and_purge_show_how_far_they_are(root: Path, monkeypatc
     screen = Terminal()
     assert run("compact", screen=screen)["days"] == [str(day) for day in DAYS]
     assert [line.partition(" rows,")[0] for line in lines(screen)] == [
-        "compact, 0 of 3 days: 0 %, 0 of 15", "compact, 1 of 3 days: 33 %, 5 of 15",
-        "compact, 2 of 3 days: 66 %, 10 of 15", *["compact, 3 of 3 days: 100 %, 15 of 15"] * 2,
-    ]  # fmt: skip
+        "compact, 0 of 3 days: 0 %, 0 of 15",
+        "compact, 1 of 3 days: 33 %, 5 of 15",
+        "compact, 2 of 3 days: 66 %, 10 of 15",
+        *["compact, 3 of 3 days: 100 %, 15 of 15"] * 2,
+    ]
     row = PipelineRun.objects.get(kind="compact")
     assert (row.state, row.rows, row.total, row.detail["days"]) == ("finished", 15, 15, [str(day) for day in DAYS])
 
@@ -101,8 +105,18 @@ def test_where_nobody_looks_nothing_is_drawn(root: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("django_delayq.pipeline.progress.IN_LOG", float("inf"))
     for more, screen in (((), io.StringIO()), (("--verbosity", "0"), Terminal())):
         out = io.StringIO()
-        call_command("delayq_pipeline", *more, "backfill", "--from", str(DAY), "--to", str(DAY), stdout=out,
-                     stderr=screen, no_color=True)  # fmt: skip
+        call_command(
+            "delayq_pipeline",
+            *more,
+            "backfill",
+            "--from",
+            str(DAY),
+            "--to",
+            str(DAY),
+            stdout=out,
+            stderr=screen,
+            no_color=True,
+        )
         assert json.loads(out.getvalue())["rows"] == 5
         assert screen.getvalue() == ""
 

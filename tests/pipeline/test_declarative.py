@@ -33,8 +33,13 @@ HARMLESS: Final = "[UNKNOWN_RESPONSE] Unknown response: Plan observed(__python_a
 
 def _absent() -> list[str]:
     """What of the extra ``pyspark[pipelines]`` is not installed."""
-    names = {"grpc": "grpcio", "grpc_status": "grpcio-status", "google.rpc": "googleapis-common-protos",
-             "zstandard": "zstandard", "yaml": "pyyaml"}  # fmt: skip
+    names = {
+        "grpc": "grpcio",
+        "grpc_status": "grpcio-status",
+        "google.rpc": "googleapis-common-protos",
+        "zstandard": "zstandard",
+        "yaml": "pyyaml",
+    }
     found = []
     for module, package in names.items():
         try:
@@ -70,11 +75,18 @@ def pipeline(tmp_path: Path, redis_url: str, prefix: str, spawn: Spawn) -> Calla
     except SparkMissing as error:
         pytest.skip(str(error))
     env = {
-        "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(DOCS.parent), os.environ.get("PYTHONPATH", "")])),
-    }  # fmt: skip
-    command = [SPARK / "bin" / "spark-pipelines", "--remote", "local[2]",
-               "--conf", "spark.sql.catalogImplementation=hive"]  # fmt: skip
+    }
+    command = [
+        SPARK / "bin" / "spark-pipelines",
+        "--remote",
+        "local[2]",
+        "--conf",
+        "spark.sql.catalogImplementation=hive",
+    ]
 
     def run(word: str) -> tuple[int, str]:
         log = tmp_path / f"{word}.log"
@@ -122,5 +134,7 @@ def figures(tmp_path: Path) -> list[tuple[Any, ...]]:
     """Queue, runs, successes and failures, whatever the hours."""
     hours = rows(tmp_path, "hours")
     names = ("runs", "succeeded", "failed")
-    return [(queue, *(sum(row[name] for row in hours if row["queue"] == queue) for name in names))
-            for queue in sorted({row["queue"] for row in hours})]  # fmt: skip
+    return [
+        (queue, *(sum(row[name] for row in hours if row["queue"] == queue) for name in names))
+        for queue in sorted({row["queue"] for row in hours})
+    ]

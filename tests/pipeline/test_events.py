@@ -61,18 +61,27 @@ def test_what_workers_did_is_read_as_rows(spark: SparkSession, broker: Broker, o
     queue.schedule_many(NewJob(ident, "shop.pay") for ident in ("a", "b", "c"))
     jobs = {job.id: job for number in queue.numbers for job in queue.reserve(number, 10, worker="w:1").jobs}
     started = int(broker.now_ms())
-    assert queue.settle([
-        ack(jobs["a"], started, 12),
-        fail(jobs["b"], started, 5, delay_ms=60_000, error_class="ValueError"),
-        bury(jobs["c"], started, 1, reason="why"),
-    ]) == [True] * 3  # fmt: skip
+    assert (
+        queue.settle(
+            [
+                ack(jobs["a"], started, 12),
+                fail(jobs["b"], started, 5, delay_ms=60_000, error_class="ValueError"),
+                bury(jobs["c"], started, 1, reason="why"),
+            ]
+        )
+        == [True] * 3
+    )
     frame = spark.read.format("delayq.events").options(**options).load()
     rows = {row["id"]: row for row in frame.toArrow().to_pylist() if row["outcome"] != "bulk"}
     assert {ident: row["outcome"] for ident, row in rows.items()} == {"a": "succeeded", "b": "failed", "c": "buried"}
     one = rows["b"]
     assert (one["task"], one["attempt"], one["worker"], one["error_class"], one["duration_ms"]) == (
-        "shop.pay", 1, "w:1", "ValueError", 5
-    )  # fmt: skip
+        "shop.pay",
+        1,
+        "w:1",
+        "ValueError",
+        5,
+    )
     assert one["started"] == datetime.fromtimestamp(started / 1000, UTC)
     assert one["key"] == jobs["b"].key.hex()
     assert abs((one["ts"] - one["started"]).total_seconds()) < 60
@@ -86,8 +95,9 @@ def test_a_smaller_schema_reads_only_these_columns(
     emit(broker, 1, 2)
     reader = spark.read.format("delayq.events").options(**options)
     assert [tuple(row) for row in reader.schema("id string, shard int").load().orderBy("id").collect()] == [
-        ("j1", 0), ("j2", 0)
-    ]  # fmt: skip
+        ("j1", 0),
+        ("j2", 0),
+    ]
     with pytest.raises(PySparkException, match="no column colour"):
         reader.schema("colour string").load().collect()
 
@@ -134,8 +144,12 @@ def test_a_batch_that_failed_is_read_again_with_the_same_rows(
 
     def run() -> Any:
         stream = spark.readStream.format("delayq.events").options(**options, trim="true").load()
-        query = (stream.writeStream.foreachBatch(land).option("checkpointLocation", str(tmp_path))
-                 .trigger(availableNow=True).start())  # fmt: skip
+        query = (
+            stream.writeStream.foreachBatch(land)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
         try:
             query.awaitTermination(60)
         finally:

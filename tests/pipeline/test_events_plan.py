@@ -78,9 +78,7 @@ def test_queues_and_shards_join_when_they_appear(broker: Broker, make: Make) -> 
     emit(broker, 6, queue="third")
     emit(broker, 7, queue=broker.queue("fourth").name)
     later = offsets(reader, end)
-    assert later == {
-        "fourth": {"0": "7-0"}, "q": {"0": "1-0", "1024": "0-0", "1025": "5-0"}, "third": {"0": "6-0"}
-    }  # fmt: skip
+    assert later == {"fourth": {"0": "7-0"}, "q": {"0": "1-0", "1024": "0-0", "1025": "5-0"}, "third": {"0": "6-0"}}
     assert list(later) == sorted(later)
     assert sorted(ids(reader, end, later)) == named(5, 6, 7)
     assert sorted(ids(some, end, offsets(some, end))) == named(5, 6)
@@ -95,8 +93,9 @@ def test_small_shards_share_a_task_and_large_ones_do_not(
         emit(broker, *range(1, size + 1), number=number)
     reader = make()
     start = reader.initialOffset()
-    tasks = [[(one.number, one.until) for one in task.intervals] for task in
-             reader.partitions(start, offsets(reader, start))]  # fmt: skip
+    tasks = [
+        [(one.number, one.until) for one in task.intervals] for task in reader.partitions(start, offsets(reader, start))
+    ]
     assert tasks == [[(0, "2-0"), (2, "2-0")], [(1, "9-0")], [(3, "4-0"), (5, "1-0")], [(4, "5-0")]]
     assert len(ids(reader, start, offsets(reader, start))) == 23
 

@@ -21,8 +21,18 @@ from django_delayq.pipeline.schemas import EVENTS
 
 SCHEMA = arrow_schema(EVENTS)
 T0 = 1_700_000_000_000
-FINISHED = {"outcome": "succeeded", "id": "order-5", "task": "shop.pay", "key": "0f" * 16, "due": f"{T0 + 1}",
-            "started": f"{T0 + 21}", "ms": "7", "attempt": "2", "worker": "w:1", "error": ""}  # fmt: skip
+FINISHED = {
+    "outcome": "succeeded",
+    "id": "order-5",
+    "task": "shop.pay",
+    "key": "0f" * 16,
+    "due": f"{T0 + 1}",
+    "started": f"{T0 + 21}",
+    "ms": "7",
+    "attempt": "2",
+    "worker": "w:1",
+    "error": "",
+}
 
 
 def entry(position: str, fields: dict[Any, Any]) -> Entry:
@@ -66,11 +76,25 @@ def test_the_arrow_form_is_the_one_that_spark_compares_with() -> None:
 @pytest.mark.usefixtures("zone")
 def test_a_finished_run_has_all_its_columns() -> None:
     assert row() == {
-        "queue": "orders", "shard": 1024, "stream_id": f"{T0 + 30}-4", "ts": moment(T0 + 30), "outcome": "succeeded",
-        "id": "order-5", "task": "shop.pay", "key": "0f" * 16, "due": moment(T0 + 1), "started": moment(T0 + 21),
-        "lateness_ms": 20, "duration_ms": 7, "attempt": 2, "worker": "w:1", "error_class": None, "jobs": None,
-        "created": None, "extra": None,
-    }  # fmt: skip
+        "queue": "orders",
+        "shard": 1024,
+        "stream_id": f"{T0 + 30}-4",
+        "ts": moment(T0 + 30),
+        "outcome": "succeeded",
+        "id": "order-5",
+        "task": "shop.pay",
+        "key": "0f" * 16,
+        "due": moment(T0 + 1),
+        "started": moment(T0 + 21),
+        "lateness_ms": 20,
+        "duration_ms": 7,
+        "attempt": 2,
+        "worker": "w:1",
+        "error_class": None,
+        "jobs": None,
+        "created": None,
+        "extra": None,
+    }
 
 
 def test_a_run_that_never_began_has_neither_start_nor_duration() -> None:
@@ -86,14 +110,24 @@ def test_a_run_that_was_asked_for_before_its_time_is_not_late() -> None:
 def test_a_bulk_write_has_no_run() -> None:
     (found,) = rows(entry(f"{T0}-0", {"outcome": "bulk", "jobs": 250, "created": 249, "run": "r1", "queue": "x"}))
     assert {name: found[name] for name in ("outcome", "jobs", "created", "id", "due", "attempt")} == {
-        "outcome": "bulk", "jobs": 250, "created": 249, "id": None, "due": None, "attempt": None
-    }  # fmt: skip
+        "outcome": "bulk",
+        "jobs": 250,
+        "created": 249,
+        "id": None,
+        "due": None,
+        "attempt": None,
+    }
     assert (found["queue"], found["extra"]) == ("orders", [("run", "r1"), ("queue", "x")])
 
 
 def test_entries_of_different_kinds_stay_in_their_order() -> None:
-    kinds = [FINISHED, {"outcome": "bulk", "jobs": 1, "created": 1}, {"outcome": "cancelled", "id": "c", "task": "t"},
-             {**FINISHED, "trace": "x"}, {}]  # fmt: skip
+    kinds = [
+        FINISHED,
+        {"outcome": "bulk", "jobs": 1, "created": 1},
+        {"outcome": "cancelled", "id": "c", "task": "t"},
+        {**FINISHED, "trace": "x"},
+        {},
+    ]
     given = [entry(f"{T0}-{n}", kinds[n * 7 % 5]) for n in range(50)]
     found = rows(*given)
     assert found == [one for each in given for one in rows(each)]
@@ -104,8 +138,11 @@ def test_entries_of_different_kinds_stay_in_their_order() -> None:
 
 def test_fields_that_lie_as_if_shifted_are_not_taken_for_each_other() -> None:
     """Names of all entries one after another look like those of equal entries; their bounds do not."""
-    found = rows(entry("5-0", {"outcome": "a"}), entry("5-1", {"id": "b", "task": "c"}),
-                 entry("5-2", {"outcome": "d", "id": "e", "task": "f"}))  # fmt: skip
+    found = rows(
+        entry("5-0", {"outcome": "a"}),
+        entry("5-1", {"id": "b", "task": "c"}),
+        entry("5-2", {"outcome": "d", "id": "e", "task": "f"}),
+    )
     told = [(one["outcome"], one["id"], one["task"]) for one in found]
     assert told == [("a", None, None), ("", "b", "c"), ("d", "e", "f")]
 

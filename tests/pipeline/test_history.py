@@ -393,8 +393,11 @@ def test_the_status_says_what_is_there_without_spark(
     assert [(day.day, day.batches) for day in status.days] == [(BEFORE, 1), (DAY, 2)]
     assert status.days[1].files >= 2
     assert {name: bool(size) for name, size in status.days[0].bytes.items()} == {
-        "events": True, "attempts": True, "hours": True, "quarantine": False,
-    }  # fmt: skip
+        "events": True,
+        "attempts": True,
+        "hours": True,
+        "quarantine": False,
+    }
     assert status.days[1].bytes["quarantine"] > 0
     assert status.bytes == sum(path.stat().st_size for path in root.glob("*/day=*/**/*.parquet"))
     assert status.offsets
@@ -403,12 +406,15 @@ def test_the_status_says_what_is_there_without_spark(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"root": ""}, "root must be a folder"), ({"root": "a/*/b"}, "root must be a folder"),
-        ({"format": "orc"}, "format must be parquet or delta"), ({"consumer": "a/b"}, "consumer must be a name"),
-        ({"max_rows": 0}, "max_rows must be 1 or more"), ({"sla": {"*": -1}}, "sla: '\\*' must be"),
+        ({"root": ""}, "root must be a folder"),
+        ({"root": "a/*/b"}, "root must be a folder"),
+        ({"format": "orc"}, "format must be parquet or delta"),
+        ({"consumer": "a/b"}, "consumer must be a name"),
+        ({"max_rows": 0}, "max_rows must be 1 or more"),
+        ({"sla": {"*": -1}}, "sla: '\\*' must be"),
         ({"sla": {"*": float("nan")}}, "sla: '\\*' must be"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(PipelineError, match=said):
         HistoryOptions(**{"root": "x", **wrong})

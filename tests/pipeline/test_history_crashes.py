@@ -15,11 +15,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEPS: Final = (
-    "batch written", "days noted", "events: day put", "batch landed", "landed", "attempts: hour taken out",
-    "attempts: day taken out", "attempts: hour put", "attempts: day put", "attempts written",
-    "quarantine: hour taken out", "quarantine: day taken out", "quarantine: hour put", "quarantine: day put",
-    "quarantine written", "hours: day taken out", "hours: day put", "hours written", "hours told", "days settled",
-)  # fmt: skip
+    "batch written",
+    "days noted",
+    "events: day put",
+    "batch landed",
+    "landed",
+    "attempts: hour taken out",
+    "attempts: day taken out",
+    "attempts: hour put",
+    "attempts: day put",
+    "attempts written",
+    "quarantine: hour taken out",
+    "quarantine: day taken out",
+    "quarantine: hour put",
+    "quarantine: day put",
+    "quarantine written",
+    "hours: day taken out",
+    "hours: day put",
+    "hours written",
+    "hours told",
+    "days settled",
+)
 #: one of each kind
 SOME: Final = ("batch landed", "attempts: hour taken out", "attempts: day taken out", "hours: day put", "hours told")
 
@@ -46,8 +62,10 @@ def test_a_history_that_died_at_every_step_equals_one_that_did_not(
     days = {step: DAY + timedelta(days=number) for number, step in enumerate(steps)}
     # Of two hours, of which the run that dies touches one.
     for hour in (3, 10):
-        inbox.add(*(event(ts=at(day, hour)) for day in days.values()),
-                  *(event(ts=at(day, hour), id=None) for day in days.values()))  # fmt: skip
+        inbox.add(
+            *(event(ts=at(day, hour)) for day in days.values()),
+            *(event(ts=at(day, hour), id=None) for day in days.values()),
+        )
     history(spark, tmp_path / "root", inbox).run(database)
 
     for step, day in days.items():

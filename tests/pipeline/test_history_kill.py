@@ -67,9 +67,15 @@ def run(project: ShellProject) -> None:
 
 @pytest.mark.parametrize(("step", "is_noted"), MOMENTS)
 def test_a_history_whose_driver_was_killed_equals_one_that_nobody_killed(
-    spark: SparkSession, broker: Broker, redis_url: str, project: ShellProject, spawn: Spawn, tmp_path: Path, step: str,
+    spark: SparkSession,
+    broker: Broker,
+    redis_url: str,
+    project: ShellProject,
+    spawn: Spawn,
+    tmp_path: Path,
+    step: str,
     is_noted: bool,
-) -> None:  # fmt: skip
+) -> None:
     work(broker, random.Random(1), 60)
     run(project)
     work(broker, random.Random(2), 40)
@@ -79,8 +85,9 @@ def test_a_history_whose_driver_was_killed_equals_one_that_nobody_killed(
     run(project)  # nothing has come since, so it knows only by its notes what is not done
 
     database = Database()
-    History(spark, HistoryOptions(str(tmp_path / "twin"), redis=redis_url, prefix=broker.prefix,
-                                  consumer="twin")).run(database)  # fmt: skip
+    History(spark, HistoryOptions(str(tmp_path / "twin"), redis=redis_url, prefix=broker.prefix, consumer="twin")).run(
+        database
+    )
     attempts = lake(spark, project.root, "attempts")
     keys = [(row["queue"], row["shard"], row["stream_id"]) for row in attempts]
     assert len(set(keys)) == len(keys) == 2 * (60 + 40) == sum(counted(broker).values())

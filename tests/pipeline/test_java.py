@@ -48,9 +48,16 @@ def with_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return real
 
 
-@pytest.mark.parametrize(("says", "version"), [
-    (EIGHT, 8), (ELEVEN, 11), (SEVENTEEN, 17), ('openjdk version "25" 2025-09-16', 25), ("java? no", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("says", "version"),
+    [
+        (EIGHT, 8),
+        (ELEVEN, 11),
+        (SEVENTEEN, 17),
+        ('openjdk version "25" 2025-09-16', 25),
+        ("java? no", None),
+    ],
+)
 def test_the_version_is_read_from_what_java_says(tmp_path: Path, says: str, version: int | None) -> None:
     assert java.version_of(a_java(tmp_path / "j", says) / "bin" / "java") == version
 

@@ -97,9 +97,13 @@ def test_a_url_cannot_be_opened_without_spark() -> None:
 def test_a_lock_holds_as_long_as_its_process_lives(root: Path) -> None:
     files = LocalFiles(root)
     with subprocess.Popen(
-        [sys.executable, "-c", LOCKED, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[2], env=os.environ,
-    ) as other:  # fmt: skip
+        [sys.executable, "-c", LOCKED, str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ,
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "locked\n"
         for wait_s, give_up in ((0, False), (60, True)):
@@ -191,9 +195,14 @@ def test_batches_become_one_file_with_each_event_once(lake: Lake) -> None:
 
 @pytest.mark.parametrize(
     "dies_at",
-    ["compact: began", "compact: written", "compact: done", "compact: old batch deleted",
-     "compact: note of the beginning deleted"],
-)  # fmt: skip
+    [
+        "compact: began",
+        "compact: written",
+        "compact: done",
+        "compact: old batch deleted",
+        "compact: note of the beginning deleted",
+    ],
+)
 def test_a_compaction_that_dies_neither_loses_nor_doubles_an_event(
     spark: SparkSession, root: Path, dies_at: str
 ) -> None:

@@ -82,15 +82,22 @@ def test_jobs_are_chosen_by_everything_that_is_known_of_them(
     everything = chosen("true")
     assert everything.total == 6
     assert everything.groups == (
-        Group("other", "mail", "waiting", 1), Group("q", "mail", "waiting", 3), Group("q", "work", "waiting", 2),
-    )  # fmt: skip
+        Group("other", "mail", "waiting", 1),
+        Group("q", "mail", "waiting", 3),
+        Group("q", "work", "waiting", 2),
+    )
     assert shown(everything) == ["o1", "a1", "a2", "a3", "b1", "f1"]
     assert shown(chosen("task = 'mail' and id like 'a%' and id <> 'a2'")) == ["a1", "a3"]
     assert shown(chosen("TASK = 'mail'", queues=("other",))) == ["o1"]
     assert shown(chosen("failures > 0 and error_class = 'ValueError'")) == ["f1"]
     assert shown(chosen("due < current_timestamp()")) == []
     assert shown(chosen("queue = 'q' and state = 'waiting' and due > current_timestamp() + interval 59 minutes")) == [
-        "a1", "a2", "a3", "b1", "f1"]  # fmt: skip
+        "a1",
+        "a2",
+        "a3",
+        "b1",
+        "f1",
+    ]
     assert picture(broker) == {"delayed": ["a1", "a2", "a3", "b1", "f1"]}, "nothing was done"
 
 
@@ -126,8 +133,11 @@ def test_failed_and_buried_jobs_are_retried_and_no_others(
     take(queue, "ran")
     assert carry_out(selection.frame, options) == {"retried": 2, "live": 1, "running": 1}
     assert picture(broker) == {
-        "delayed": ["f2", "fresh", "twin"], "ready": ["f1", "m1"], "reserved": ["ran"], "morgue": ["m2", "twin"],
-    }  # fmt: skip
+        "delayed": ["f2", "fresh", "twin"],
+        "ready": ["f1", "m1"],
+        "reserved": ["ran"],
+        "morgue": ["m2", "twin"],
+    }
     again = MaintainOptions("retry", "id = 'twin'", access, delay_ms=60_000, replace=True)
     assert carry_out(choose(spark, again).frame, again) == {"retried": 1}
     assert picture(broker)["morgue"] == ["m2"]
@@ -214,15 +224,18 @@ def test_a_job_that_nobody_can_read_is_counted_and_left_alone(
     assert broker.client.hkeys(queue.shard(queue.shard_of("a")).names["body"]) == [b"a"]
 
 
-@pytest.mark.parametrize(("where", "text"), [
-    ("task == 'x", "the condition cannot be used"),
-    ("taks = 'x'", "taks"),
-    ("id = 'a'; drop table jobs", "the condition cannot be used"),
-    ("id", "cannot be used"),
-    ("count(*) > 1", "the condition cannot be used"),
-    ("id in (select id from nowhere)", "nowhere"),
-    ("   ", "which jobs?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("task == 'x", "the condition cannot be used"),
+        ("taks = 'x'", "taks"),
+        ("id = 'a'; drop table jobs", "the condition cannot be used"),
+        ("id", "cannot be used"),
+        ("count(*) > 1", "the condition cannot be used"),
+        ("id in (select id from nowhere)", "nowhere"),
+        ("   ", "which jobs?"),
+    ],
+)
 def test_a_condition_that_cannot_be_is_told_so(
     spark: SparkSession, queue: Queue, access: dict[str, str], where: str, text: str
 ) -> None:
@@ -231,15 +244,18 @@ def test_a_condition_that_cannot_be_is_told_so(
     assert len(str(error.value)) < 700, "one sentence, and the columns"
 
 
-@pytest.mark.parametrize(("verb", "options", "text"), [
-    ("kill", {}, "verb"),
-    ("reschedule", {}, "either a delay from now or a moment"),
-    ("reschedule", {"delay_ms": 1, "due_ms": 1}, "either a delay from now or a moment"),
-    ("retry", {"due_ms": 1}, "reschedule it then"),
-    ("cancel", {"delay_ms": 1}, "cancel has no time"),
-    ("discard", {"due_ms": 1}, "discard has no time"),
-    ("cancel", {"replace": True}, "is about jobs of the morgue"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "options", "text"),
+    [
+        ("kill", {}, "verb"),
+        ("reschedule", {}, "either a delay from now or a moment"),
+        ("reschedule", {"delay_ms": 1, "due_ms": 1}, "either a delay from now or a moment"),
+        ("retry", {"due_ms": 1}, "reschedule it then"),
+        ("cancel", {"delay_ms": 1}, "cancel has no time"),
+        ("discard", {"due_ms": 1}, "discard has no time"),
+        ("cancel", {"replace": True}, "is about jobs of the morgue"),
+    ],
+)
 def test_what_does_not_go_together_is_refused(verb: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(PipelineError, match=text):
         MaintainOptions(verb, "true", {}, **options)

@@ -60,9 +60,22 @@ def last_run() -> PipelineRun:
 
 
 RECONCILE = (
-    "reconcile", "--model", "shop.Order", "--filter", '{"status": "placed"}', "--created", "created_at",
-    "--task", "shop.remind_customer", "--id", "remind-{pk}", "--due", "expires_at", "--args", "pk",
-)  # fmt: skip
+    "reconcile",
+    "--model",
+    "shop.Order",
+    "--filter",
+    '{"status": "placed"}',
+    "--created",
+    "created_at",
+    "--task",
+    "shop.remind_customer",
+    "--id",
+    "remind-{pk}",
+    "--due",
+    "expires_at",
+    "--args",
+    "pk",
+)
 
 
 def test_missing_reminders_are_put_back(run: Any, delayq: DjangoBroker) -> None:
@@ -75,9 +88,15 @@ def test_missing_reminders_are_put_back(run: Any, delayq: DjangoBroker) -> None:
     assert told.pop("seconds") > 0
     run_id = told.pop("run_id")
     assert told == {
-        "state": "dry run", "rows": 5, "known": 2, "missing": 3, "buried": 0, "bad": 0, "first": missing,
+        "state": "dry run",
+        "rows": 5,
+        "known": 2,
+        "missing": 3,
+        "buried": 0,
+        "bad": 0,
+        "first": missing,
         "outcomes": {},
-    }  # fmt: skip
+    }
     assert "5 rows need a job, 2 jobs are known: 3 are missing" in text
     assert len(waiting(delayq)) == 2
     row = last_run()
@@ -99,9 +118,13 @@ def test_missing_reminders_are_put_back(run: Any, delayq: DjangoBroker) -> None:
 def test_a_durable_job_that_is_still_in_the_outbox_is_not_missing(run: Any, delayq: DjangoBroker) -> None:
     (pk,) = orders(1)
     OutboxJob.objects.create(
-        key="00000000-0000-4000-8000-000000000000", queue=QUEUE, job_id=f"remind-{pk}", task="shop.remind_customer",
-        due_ms=1, record=b"",
-    )  # fmt: skip
+        key="00000000-0000-4000-8000-000000000000",
+        queue=QUEUE,
+        job_id=f"remind-{pk}",
+        task="shop.remind_customer",
+        due_ms=1,
+        record=b"",
+    )
     assert run(*RECONCILE, "--dry-run")[0]["missing"] == 0
     OutboxJob.objects.all().delete()
     assert run(*RECONCILE, "--dry-run")[0]["missing"] == 1
@@ -122,16 +145,19 @@ def test_jobs_that_no_row_needs_are_told_and_cancelled_only_on_demand(run: Any, 
     assert waiting(delayq) == [f"remind-{kept}"]
 
 
-@pytest.mark.parametrize(("changed", "text"), [
-    ({"--task": "shop.remind"}, "there is no task 'shop.remind' here. Did you mean 'shop.remind_customer'?"),
-    ({"--task": "shop.sync_order"}, "is merged: its jobs need a --payload"),
-    ({"--model": "shop.Orders"}, "there is no model 'shop.Orders'. Did you mean 'shop.Order'?"),
-    ({"--id": "remind-{number}"}, "has no column 'number'"),
-    ({"--created": "created"}, "has no column 'created'. Did you mean 'created_at'?"),
-    ({"--filter": '{"state": 1}'}, "Cannot resolve keyword 'state'"),
-    ({"--filter": "status=placed"}, "the filter is no JSON"),
-    ({"--grace": "soon"}, "is no time; write it like"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"--task": "shop.remind"}, "there is no task 'shop.remind' here. Did you mean 'shop.remind_customer'?"),
+        ({"--task": "shop.sync_order"}, "is merged: its jobs need a --payload"),
+        ({"--model": "shop.Orders"}, "there is no model 'shop.Orders'. Did you mean 'shop.Order'?"),
+        ({"--id": "remind-{number}"}, "has no column 'number'"),
+        ({"--created": "created"}, "has no column 'created'. Did you mean 'created_at'?"),
+        ({"--filter": '{"state": 1}'}, "Cannot resolve keyword 'state'"),
+        ({"--filter": "status=placed"}, "the filter is no JSON"),
+        ({"--grace": "soon"}, "is no time; write it like"),
+    ],
+)
 def test_what_cannot_be_compared_is_wrong_use_and_told_at_once(run: Any, changed: dict[str, str], text: str) -> None:
     arguments = list(RECONCILE)
     for name, value in changed.items():
@@ -151,8 +177,12 @@ def test_jobs_are_shown_and_cancelled(run: Any, delayq: DjangoBroker) -> None:
     told, text = run(*where, "--dry-run")
     groups = [{"queue": QUEUE, "task": "shop.remind_customer", "state": "waiting", "jobs": 2}]
     assert {name: told[name] for name in ("verb", "selected", "state", "groups", "outcomes")} == {
-        "verb": "cancel", "selected": 2, "state": "dry run", "groups": groups, "outcomes": {},
-    }  # fmt: skip
+        "verb": "cancel",
+        "selected": 2,
+        "state": "dry run",
+        "groups": groups,
+        "outcomes": {},
+    }
     assert "remind-1" in text
     assert "remind-3" not in text
     assert not PipelineRun.objects.exists()
@@ -164,8 +194,11 @@ def test_jobs_are_shown_and_cancelled(run: Any, delayq: DjangoBroker) -> None:
     row = last_run()
     assert (row.kind, row.state, row.run_id, row.rows, row.total) == ("jobs", "finished", told["run_id"], 2, 2)
     assert row.detail == {
-        "verb": "cancel", "where": "id <> 'remind-3'", "queues": [], "outcomes": {"cancelled": 2},
-    }  # fmt: skip
+        "verb": "cancel",
+        "where": "id <> 'remind-3'",
+        "queues": [],
+        "outcomes": {"cancelled": 2},
+    }
 
 
 def test_failed_jobs_are_retried_and_rescheduled(run: Any, delayq: DjangoBroker) -> None:
@@ -184,13 +217,16 @@ def test_failed_jobs_are_retried_and_rescheduled(run: Any, delayq: DjangoBroker)
     assert "discard is for jobs of the morgue" in text
 
 
-@pytest.mark.parametrize(("arguments", "text", "code"), [
-    (("cancel", "--where", "taks = 'x'"), "the condition cannot be used", 1),
-    (("reschedule", "--where", "true"), "either a delay from now or a moment", 2),
-    (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel has no time", 2),
-    (("reschedule", "--where", "true", "--at", "tomorrow"), "is no moment; write it like", 2),
-    (("reschedule", "--where", "true", "--at", "2031-01-01T00:00:00"), "has no time zone", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "text", "code"),
+    [
+        (("cancel", "--where", "taks = 'x'"), "the condition cannot be used", 1),
+        (("reschedule", "--where", "true"), "either a delay from now or a moment", 2),
+        (("cancel", "--where", "true", "--at", "2031-01-01T00:00:00Z"), "cancel has no time", 2),
+        (("reschedule", "--where", "true", "--at", "tomorrow"), "is no moment; write it like", 2),
+        (("reschedule", "--where", "true", "--at", "2031-01-01T00:00:00"), "has no time zone", 2),
+    ],
+)
 def test_what_cannot_be_done_is_told(run: Any, arguments: tuple[str, ...], text: str, code: int) -> None:
     with pytest.raises(CommandError, match=text) as error:
         run("jobs", *arguments, "--yes")

@@ -199,9 +199,12 @@ def test_a_slow_task_that_spark_begins_once_more_beside_the_first_doubles_nothin
     broker: Broker, standalone: Master, drive: Callable[..., Driver], tmp_path: Path
 ) -> None:
     speculating = {
-        "spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.1", "spark.sql.execution.arrow.maxRecordsPerBatch": "250",
-    }  # fmt: skip
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.1",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "250",
+    }
     options = {"runId": "r", "shards": "1", "chunk": "100", "marks": str(tmp_path)}
     driver = drive("overtake", standalone, options, conf=speculating)
     both = [tmp_path / "halted-0", tmp_path / "halted-1"]

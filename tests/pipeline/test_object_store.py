@@ -29,8 +29,10 @@ SCHEME = "dqstore"
 def store(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     """The folder in which lies what Hadoop, and nobody else, finds under ``dqstore://bucket``."""
     folder = tmp_path / "bucket"
-    settings = {f"fs.{SCHEME}.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
-                "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}  # fmt: skip
+    settings = {
+        f"fs.{SCHEME}.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    }
     for name in ("history", "rows"):
         (folder / name).mkdir(parents=True)
         settings[f"fs.viewfs.mounttable.bucket.link./{name}"] = f"file://{folder}/{name}"
@@ -81,8 +83,19 @@ def test_a_history_at_a_url_is_kept_by_hadoops_api_alone(
 def test_files_at_a_url_become_jobs(store: Path, delayq: Broker) -> None:
     make_task(name="store.mail", queue="mails")(lambda pk: None)
     pq.write_table(pa.table({"pk": list(range(60))}), store / "rows" / "0.parquet")
-    words = ("bulk", f"{SCHEME}://bucket/rows", "--task", "store.mail", "--id", "mail-{pk}", "--args", "pk", "--yes",
-             "--run-id", "r")  # fmt: skip
+    words = (
+        "bulk",
+        f"{SCHEME}://bucket/rows",
+        "--task",
+        "store.mail",
+        "--id",
+        "mail-{pk}",
+        "--args",
+        "pk",
+        "--yes",
+        "--run-id",
+        "r",
+    )
     assert run(*words)["created"] == 60
     assert run(*words)["was_over"] is True
     assert delayq.inspector.counts("mails").ready == 60

@@ -22,23 +22,39 @@ if TYPE_CHECKING:
 def test_each_broken_expectation_is_counted_by_its_name_and_nulls_break_none(spark: SparkSession) -> None:
     far = datetime.now(UTC) + timedelta(days=1)
     rows = [
-        event(), never_begun("lost", attempt=None, due=None),
-        event(id=None), event(id=""), event(task=None), event(outcome="odd"), event(ts=far), event(attempt=0),
-        event(duration_ms=-1), event(started=at() - timedelta(hours=1)), never_begun("undecodable", task=None),
-    ]  # fmt: skip
+        event(),
+        never_begun("lost", attempt=None, due=None),
+        event(id=None),
+        event(id=""),
+        event(task=None),
+        event(outcome="odd"),
+        event(ts=far),
+        event(attempt=0),
+        event(duration_ms=-1),
+        event(started=at() - timedelta(hours=1)),
+        never_begun("undecodable", task=None),
+    ]
     counted = attempts(frame(spark, rows), {}).agg(*quality.counters(EXPECTATIONS)).first()
 
     assert counted is not None
     assert quality.by_name(EXPECTATIONS, counted.asDict()) == {
-        "id is known": 2, "task is known": 1, "outcome is known": 1, "is not of the future": 1,
-        "attempt is counted from 1": 1, "does not end before it begins": 1, "does not begin before it is due": 1,
-    }  # fmt: skip
+        "id is known": 2,
+        "task is known": 1,
+        "outcome is known": 1,
+        "is not of the future": 1,
+        "attempt is counted from 1": 1,
+        "does not end before it begins": 1,
+        "does not begin before it is due": 1,
+    }
     assert counted["bad"] == 2
 
 
 def test_the_reason_names_all_that_drops_a_row_and_nothing_else(spark: SparkSession) -> None:
-    expected = (Expectation("first", "id <> 'x'", "drop"), Expectation("warned", "id <> 'x'"),
-                Expectation("second", "attempt < 5", "drop"))  # fmt: skip
+    expected = (
+        Expectation("first", "id <> 'x'", "drop"),
+        Expectation("warned", "id <> 'x'"),
+        Expectation("second", "attempt < 5", "drop"),
+    )
     rows = attempts(frame(spark, [event(id="x", attempt=9), event(id="y", attempt=9), event(id="z")]), {})
 
     found = {row.id: row.reason for row in rows.withColumn("reason", quality.reason_of(expected)).collect()}

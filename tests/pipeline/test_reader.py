@@ -61,8 +61,9 @@ def filled(broker: Broker) -> Broker:
     )
     queue.schedule_many(NewJob(f"now-{n}", "shop.pay", options=b'{"context":{"n":1}}') for n in range(9))
     held = [job for number in range(3) for job in queue.reserve(number, 50, worker="w").jobs]
-    queue.settle([fail(job, 1, 2, delay_ms=10**9, error_class="E", error=b'{"class":"E","message":"m"}')
-                  for job in held[:2]])  # fmt: skip
+    queue.settle(
+        [fail(job, 1, 2, delay_ms=10**9, error_class="E", error=b'{"class":"E","message":"m"}') for job in held[:2]]
+    )
     queue.settle([bury(job, 1, 2, reason="why") for job in held[2:5]])
     queue.schedule(NewJob(held[-1].id, "shop.pay", due_ms=FAR_MS, delay_ms=None))
     other = broker.queue("mail", shards=1)
@@ -83,22 +84,57 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_a_row_has_everything_that_is_known_of_a_job(broker: Broker, read: Callable[..., Any]) -> None:
     queue = broker.queue("q", shards=2)
-    queue.schedule(NewJob("job", "work", args=EVERY_BYTE, due_ms=FAR_MS, delay_ms=None, key=b"k" * 16, priority=2,
-                          options=json.dumps({"context": {"a": [1]}}).encode()))  # fmt: skip
+    queue.schedule(
+        NewJob(
+            "job",
+            "work",
+            args=EVERY_BYTE,
+            due_ms=FAR_MS,
+            delay_ms=None,
+            key=b"k" * 16,
+            priority=2,
+            options=json.dumps({"context": {"a": [1]}}).encode(),
+        )
+    )
     (row,) = read()
     assert row == {
-        "queue": "q", "shard": queue.shard_of("job"), "state": "waiting", "id": "job", "task": "work", "due": FAR,
-        "priority": 2, "args": EVERY_BYTE, "context": '{"a":[1]}', "key": (b"k" * 16).hex(), "failures": 0,
-        "reserves": 0, "crashes": 0, "lease_until": None, "worker": None, "failed_at": None, "buried_at": None,
-        "reason": None, "error_class": None, "error": None, "payloads": None,
-    }  # fmt: skip
+        "queue": "q",
+        "shard": queue.shard_of("job"),
+        "state": "waiting",
+        "id": "job",
+        "task": "work",
+        "due": FAR,
+        "priority": 2,
+        "args": EVERY_BYTE,
+        "context": '{"a":[1]}',
+        "key": (b"k" * 16).hex(),
+        "failures": 0,
+        "reserves": 0,
+        "crashes": 0,
+        "lease_until": None,
+        "worker": None,
+        "failed_at": None,
+        "buried_at": None,
+        "reason": None,
+        "error_class": None,
+        "error": None,
+        "payloads": None,
+    }
 
 
 @pytest.mark.parametrize(
     "names",
-    [("id", "due"), ("id", "due", "priority", "queue", "shard", "state"), ("id", "lease_until"), ("id", "buried_at"),
-     ("id", "task"), ("args", "id"), ("queue",), ("id", "due", "payloads")],
-)  # fmt: skip
+    [
+        ("id", "due"),
+        ("id", "due", "priority", "queue", "shard", "state"),
+        ("id", "lease_until"),
+        ("id", "buried_at"),
+        ("id", "task"),
+        ("args", "id"),
+        ("queue",),
+        ("id", "due", "payloads"),
+    ],
+)
 def test_some_columns_have_what_they_have_among_all(
     broker: Broker, read: Callable[..., Any], names: tuple[str, ...]
 ) -> None:
@@ -116,10 +152,13 @@ def test_queues_shards_states_and_bounds_are_kept_to(broker: Broker, read: Calla
     assert {row["state"] for row in read()} == {"waiting", "reserved"}
     assert ids(read(queue="mail")) == ["mail-1"]
     assert len(read(queue="mail, orders", **ALL)) == len(everything)
-    assert ids(read(queue="orders", shards="1", states="waiting")) == ids([
-        row for row in everything
-        if row["queue"] == "orders" and queue.shard_of(row["id"]) == 1 and row["state"] == "waiting"
-    ])  # fmt: skip
+    assert ids(read(queue="orders", shards="1", states="waiting")) == ids(
+        [
+            row
+            for row in everything
+            if row["queue"] == "orders" and queue.shard_of(row["id"]) == 1 and row["state"] == "waiting"
+        ]
+    )
     bounded = read(queue="orders", states="waiting", dueFrom=str(FAR_MS + 1000), dueTo=str(FAR_MS + 3000))
     assert ids(bounded) == ["order-1", "order-2"]
 
@@ -133,9 +172,9 @@ def test_some_ids_are_looked_up_wherever_they_lie(broker: Broker, read: Callable
     assert {row["state"] for row in wanted} == {"waiting", "reserved", "gated", "morgue"}
     idents = json.dumps([*names, "nobody", "order-1"])
     assert in_order(read(**ALL, ids=idents)) == in_order(wanted)
-    assert in_order(read("id", "due", **ALL, ids=idents)) == in_order([
-        {"id": row["id"], "due": row["due"]} for row in wanted
-    ])  # fmt: skip
+    assert in_order(read("id", "due", **ALL, ids=idents)) == in_order(
+        [{"id": row["id"], "due": row["due"]} for row in wanted]
+    )
     assert ids(read(queue="mail", ids=" order-1, mail-1")) == ["mail-1"]
     assert ids(read(ids="order-1,order-2", dueFrom=str(FAR_MS + 2000))) == ["order-2"]
     assert read(ids="[]") == []
@@ -152,8 +191,9 @@ def test_of_some_ids_no_other_job_is_read(broker: Broker, options: dict[str, str
         assert before.get(f"cmdstat_{scan}") == after.get(f"cmdstat_{scan}"), scan
 
 
-def test_small_batches_and_few_tasks_have_the_same_rows(broker: Broker, options: dict[str, str],
-                                                         read: Callable[..., Any]) -> None:  # fmt: skip
+def test_small_batches_and_few_tasks_have_the_same_rows(
+    broker: Broker, options: dict[str, str], read: Callable[..., Any]
+) -> None:
     filled(broker)
     everything = in_order(read(**ALL))
     for more in ({"fetch": "1"}, {"partitions": "1"}, {"partitions": "3", "fetch": "7"}):
@@ -203,8 +243,9 @@ def test_damage_in_redis_is_a_row_and_no_error(broker: Broker, read: Callable[..
     assert {row["id"]: row["due"] for row in read("id", "due")} == {ident: row["due"] for ident, row in rows.items()}
 
 
-def test_a_cluster_is_read_on_all_its_nodes(cluster_broker: Broker, cluster_box: ClusterBox,
-                                             read: Callable[..., Any]) -> None:  # fmt: skip
+def test_a_cluster_is_read_on_all_its_nodes(
+    cluster_broker: Broker, cluster_box: ClusterBox, read: Callable[..., Any]
+) -> None:
     filled(cluster_broker)
     on = {"redis": json.dumps(cluster_box.setting), "prefix": cluster_broker.prefix}
     assert len(read(on=on, **ALL)) == 51
@@ -225,8 +266,9 @@ def as_rows(found: DataFrame) -> list[dict[str, Any]]:
     return in_order(rows)
 
 
-def test_spark_reads_what_lies_in_redis(spark: SparkSession, broker: Broker, options: dict[str, str],
-                                         read: Callable[..., Any]) -> None:  # fmt: skip
+def test_spark_reads_what_lies_in_redis(
+    spark: SparkSession, broker: Broker, options: dict[str, str], read: Callable[..., Any]
+) -> None:
     filled(broker)
     found = frame(spark, options, **ALL)
     assert found.rdd.getNumPartitions() == 4
@@ -241,7 +283,11 @@ def test_a_view_in_sql_reads_it_too(spark: SparkSession, broker: Broker, options
     spark.sql(f"CREATE OR REPLACE TEMP VIEW jobs_now USING delayq OPTIONS ({given})")
     found = spark.sql("SELECT state, count(*) AS n, max(error) AS error FROM jobs_now GROUP BY state")
     assert {row["state"]: (row["n"], row["error"]) for row in found.collect()} == {
-        "waiting": (42, "m"), "reserved": (4, None), "gated": (1, None), "morgue": (3, None)}  # fmt: skip
+        "waiting": (42, "m"),
+        "reserved": (4, None),
+        "gated": (1, None),
+        "morgue": (3, None),
+    }
     spark.catalog.dropTempView("jobs_now")
 
 

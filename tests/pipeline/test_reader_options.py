@@ -32,9 +32,17 @@ def test_without_options_all_queues_are_read_as_they_wait_and_run() -> None:
 
 
 def test_every_option_is_understood() -> None:
-    options = read(queue=" a, b,a ", states="MORGUE, waiting", shards="0,1025", dueFrom="2023-11-14T22:13:20Z",
-                   dueTo=str(T0_MS + 5), fetch="10", partitions="3",
-                   missingQueue="empty", ids="a, b,a")  # fmt: skip
+    options = read(
+        queue=" a, b,a ",
+        states="MORGUE, waiting",
+        shards="0,1025",
+        dueFrom="2023-11-14T22:13:20Z",
+        dueTo=str(T0_MS + 5),
+        fetch="10",
+        partitions="3",
+        missingQueue="empty",
+        ids="a, b,a",
+    )
     wanted = Wanted(("a", "b"), frozenset({0, 1025}), ("waiting", "morgue"), T0_MS, T0_MS + 5, ("a", "b"))
     assert options == ReadOptions(wanted, 10, 3, True)
     assert read(queue="*", states="*").wanted == Wanted(states=("waiting", "reserved", "gated", "morgue"))

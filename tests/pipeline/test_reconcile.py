@@ -40,8 +40,15 @@ def options(redis_url: str, broker: Broker) -> Callable[..., ReconcileOptions]:
     """``options(created="day")``: of a comparison of open tickets with the queue."""
 
     def make(**other: Any) -> ReconcileOptions:
-        jobs = {"queue": "q", "task": "close", "id": "ticket-{pk}", "due": "due", "args": ("pk",), "redis": redis_url,
-                "prefix": broker.prefix}  # fmt: skip
+        jobs = {
+            "queue": "q",
+            "task": "close",
+            "id": "ticket-{pk}",
+            "due": "due",
+            "args": ("pk",),
+            "redis": redis_url,
+            "prefix": broker.prefix,
+        }
         rest = {"model": "stock.Ticket", "created": "created", "filters": [{"state": "open"}], "partitions": 2}
         for name, value in other.items():
             (rest if name in ReconcileOptions.__dataclass_fields__ else jobs)[name] = value
@@ -190,9 +197,14 @@ def test_durable_jobs_of_the_outbox_are_known(
     try:
         for place, (pk, queue_name) in enumerate([(unsent, "q"), (lost, "other")]):
             OutboxJob(
-                key=f"00000000-0000-4000-8000-00000000000{place}", queue=queue_name, job_id=name(pk), task="close",
-                due_ms=1, record=b"", created_at=datetime.now(UTC),
-            ).save(using=stock.alias)  # fmt: skip
+                key=f"00000000-0000-4000-8000-00000000000{place}",
+                queue=queue_name,
+                job_id=name(pk),
+                task="close",
+                due_ms=1,
+                record=b"",
+                created_at=datetime.now(UTC),
+            ).save(using=stock.alias)
         found = Reconciliation(spark, options(outbox=("default",))).look()
         assert found.first == (name(lost),)
         assert Reconciliation(spark, options()).look().missing == 2
@@ -272,9 +284,16 @@ def test_several_rows_share_a_merged_job(
     tickets(stock, 1, customer=2, name="c")
     new = NewJob("2", "sync", payload=Payload(b'{"n":1}', "1", new_key()), on_conflict="merge", delay_ms=FAR)
     assert queue.schedule(new) == "created"
-    comparison = Reconciliation(spark, options(
-        id="{customer}", task="sync", args=(), payload="name", score="pk",
-    ))  # fmt: skip
+    comparison = Reconciliation(
+        spark,
+        options(
+            id="{customer}",
+            task="sync",
+            args=(),
+            payload="name",
+            score="pk",
+        ),
+    )
     found = comparison.look()
     assert (found.missing, found.first) == (2, ("1",))
     assert comparison.put_back(found) == {"created": 1, "merged": 1}
@@ -329,19 +348,26 @@ def test_redis_that_is_away_is_told_before_anything_is_read(
         Reconciliation(spark, options(redis="redis://127.0.0.1:1/0")).look()
 
 
-@pytest.mark.parametrize(("other", "text"), [
-    ({"id": "{due}"}, "due is timestamp, whose text may be another one"),
-    ({"id": "{state"}, "is no template"),
-    ({"id": "all"}, "names no column"),
-    ({"id": "{nobody}"}, "has no column 'nobody'"),
-    ({"due": "day"}, "--due day is date"),
-    ({"created": "state"}, "state is string; name a field with the moment, or the day"),
-    ({"filters": [{"_connector": "OR"}]}, "which is no field lookup"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"id": "{due}"}, "due is timestamp, whose text may be another one"),
+        ({"id": "{state"}, "is no template"),
+        ({"id": "all"}, "names no column"),
+        ({"id": "{nobody}"}, "has no column 'nobody'"),
+        ({"due": "day"}, "--due day is date"),
+        ({"created": "state"}, "state is string; name a field with the moment, or the day"),
+        ({"filters": [{"_connector": "OR"}]}, "which is no field lookup"),
+    ],
+)
 def test_columns_that_do_not_fit_are_named(
-    spark: SparkSession, stock: Stock, queue: Queue, options: Callable[..., ReconcileOptions], other: dict[str, Any],
+    spark: SparkSession,
+    stock: Stock,
+    queue: Queue,
+    options: Callable[..., ReconcileOptions],
+    other: dict[str, Any],
     text: str,
-) -> None:  # fmt: skip
+) -> None:
     with pytest.raises((PipelineError, Misconfigured, PySparkException), match=text):
         Reconciliation(spark, options(**other)).look()
 

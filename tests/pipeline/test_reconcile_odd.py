@@ -38,9 +38,15 @@ def outbox(stock: Stock) -> Any:
 
     def make(pk: int, state: str) -> None:
         OutboxJob(
-            key=f"00000000-0000-4000-8000-{pk:012d}", queue="q", job_id=name(pk), task="close", due_ms=1, record=b"",
-            created_at=datetime.now(UTC), state=state,
-        ).save(using=stock.alias)  # fmt: skip
+            key=f"00000000-0000-4000-8000-{pk:012d}",
+            queue="q",
+            job_id=name(pk),
+            task="close",
+            due_ms=1,
+            record=b"",
+            created_at=datetime.now(UTC),
+            state=state,
+        ).save(using=stock.alias)
 
     yield make
     with connections[stock.alias].schema_editor() as editor:
@@ -48,9 +54,13 @@ def outbox(stock: Stock) -> Any:
 
 
 def test_durable_jobs_that_are_buried_or_refused_lie_in_the_morgue(
-    spark: SparkSession, stock: Stock, broker: Broker, queue: Queue, options: Callable[..., ReconcileOptions],  # noqa: F811
+    spark: SparkSession,
+    stock: Stock,
+    broker: Broker,
+    queue: Queue,  # noqa: F811
+    options: Callable[..., ReconcileOptions],  # noqa: F811
     outbox: Any,
-) -> None:  # fmt: skip
+) -> None:
     assert {*DEAD} == {OutboxJob.State.BURIED, OutboxJob.State.REFUSED}
     alive, buried, refused, again = tickets(stock, 4)
     outbox(alive, OutboxJob.State.SENT)
@@ -67,11 +77,20 @@ def test_durable_jobs_that_are_buried_or_refused_lie_in_the_morgue(
 
 
 def test_rows_that_are_no_jobs_do_not_keep_the_others_out(
-    spark: SparkSession, stock: Stock, broker: Broker, queue: Queue, options: Callable[..., ReconcileOptions],  # noqa: F811
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    stock: Stock,
+    broker: Broker,
+    queue: Queue,  # noqa: F811
+    options: Callable[..., ReconcileOptions],  # noqa: F811
+) -> None:
     now = datetime.now(UTC)
-    rows = {"fine": now, "bell\x07": now, "old": datetime(1969, 1, 1, tzinfo=UTC), "x" * 70: now,
-            "far": now + timedelta(days=365 * 20)}  # fmt: skip
+    rows = {
+        "fine": now,
+        "bell\x07": now,
+        "old": datetime(1969, 1, 1, tzinfo=UTC),
+        "x" * 70: now,
+        "far": now + timedelta(days=365 * 20),
+    }
     for text, due in rows.items():
         tickets(stock, 1, name=text)
         stock.rows(Ticket).filter(name=text).update(due=due)
@@ -94,8 +113,12 @@ def test_rows_that_are_no_jobs_do_not_keep_the_others_out(
 
 
 def test_due_times_that_are_far_away_may_be_meant(
-    spark: SparkSession, stock: Stock, broker: Broker, queue: Queue, options: Callable[..., ReconcileOptions],  # noqa: F811
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    stock: Stock,
+    broker: Broker,
+    queue: Queue,  # noqa: F811
+    options: Callable[..., ReconcileOptions],  # noqa: F811
+) -> None:
     (pk,) = tickets(stock, 1)
     stock.rows(Ticket).update(due=datetime.now(UTC) + timedelta(days=365 * 20))
     comparison = Reconciliation(spark, options(more={"allowFar": "true"}))
@@ -104,8 +127,12 @@ def test_due_times_that_are_far_away_may_be_meant(
 
 
 def test_a_row_that_comes_back_keeps_its_job(
-    spark: SparkSession, stock: Stock, broker: Broker, queue: Queue, options: Callable[..., ReconcileOptions],  # noqa: F811
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    stock: Stock,
+    broker: Broker,
+    queue: Queue,  # noqa: F811
+    options: Callable[..., ReconcileOptions],  # noqa: F811
+) -> None:
     closed, reopened = tickets(stock, 2, state="closed")
     put(queue, closed, reopened)
     comparison = Reconciliation(spark, options())
@@ -117,8 +144,11 @@ def test_a_row_that_comes_back_keeps_its_job(
 
 
 def test_orphans_are_judged_by_the_database_that_is_written_to(
-    spark: SparkSession, stock: Stock, queue: Queue, options: Callable[..., ReconcileOptions],  # noqa: F811
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    stock: Stock,
+    queue: Queue,  # noqa: F811
+    options: Callable[..., ReconcileOptions],  # noqa: F811
+) -> None:
     tickets(stock, 1)
     comparison = Reconciliation(spark, options(written="nowhere"))
     assert comparison.look().missing == 1
@@ -138,9 +168,21 @@ class Replicated:
 
 
 WORDS = (
-    "--model", "shop.Order", "--filter", '{"status": "placed"}', "--created", "created_at",
-    "--task", "shop.remind_customer", "--id", "remind-{pk}", "--due", "expires_at", "--args", "pk",
-)  # fmt: skip
+    "--model",
+    "shop.Order",
+    "--filter",
+    '{"status": "placed"}',
+    "--created",
+    "created_at",
+    "--task",
+    "shop.remind_customer",
+    "--id",
+    "remind-{pk}",
+    "--due",
+    "expires_at",
+    "--args",
+    "pk",
+)
 
 
 def test_the_command_asks_the_router_where_rows_are_written(

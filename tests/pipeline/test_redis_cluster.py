@@ -65,9 +65,12 @@ def broker(
     cluster_box.flush()
     prefix = next(name for name in (f"{prefix}-{n}" for n in range(1000)) if spreads(cluster_box, name))
     settings.DELAYQ = {
-        **settings.DELAYQ, "REDIS": cluster_box.setting, "PREFIX": prefix,
-        "PIPELINE": {"root": str(tmp_path / "history")}, "QUEUES": {REMINDERS: {"shards": SHARDS}},
-    }  # fmt: skip
+        **settings.DELAYQ,
+        "REDIS": cluster_box.setting,
+        "PREFIX": prefix,
+        "PIPELINE": {"root": str(tmp_path / "history")},
+        "QUEUES": {REMINDERS: {"shards": SHARDS}},
+    }
     connections.close_broker()
     yield connections.broker()
     fsck.assert_invariants(connections.broker())
@@ -140,8 +143,13 @@ def test_the_rows_of_files_get_to_every_master_and_only_once(
     )
     told = run(*words, "--run-id", "r1")
     assert {name: told[name] for name in ("state", "rows", "created", "known", "bad", "was_over")} == {
-        "state": "finished", "rows": ROWS, "created": ROWS, "known": 0, "bad": 0, "was_over": False,
-    }  # fmt: skip
+        "state": "finished",
+        "rows": ROWS,
+        "created": ROWS,
+        "known": 0,
+        "bad": 0,
+        "was_over": False,
+    }
     there = by_master(cluster_box, broker.queue("spread"))
     assert sum(there.values()) == ROWS
     assert set(there) == {node.port for node in cluster_box.nodes}
@@ -162,8 +170,16 @@ def test_a_run_that_is_gone_on_with_knows_its_chunks_on_every_master(
     spark: SparkSession, broker: DjangoBroker, cluster_box: ClusterBox, parquet: Path, door: dict[str, str]
 ) -> None:
     """Also when the jobs have run and are gone, so that nothing but the ledgers knows them."""
-    options = BulkOptions(**door, queue="spread", task="cluster.mail", id="mail-{pk}", args=("pk",), run_id="r",
-                          close=False, more={"shards": str(SHARDS)})  # fmt: skip
+    options = BulkOptions(
+        **door,
+        queue="spread",
+        task="cluster.mail",
+        id="mail-{pk}",
+        args=("pk",),
+        run_id="r",
+        close=False,
+        more={"shards": str(SHARDS)},
+    )
     source = Files((str(parquet),))
     seen: list[int] = []
     first = bulk(spark, source, options, watch=lambda counts, total: seen.append(sum(counts.values())))
@@ -199,8 +215,12 @@ def test_the_history_of_all_masters_is_exact(spark: SparkSession, broker: Django
 
     told = run("run", "--max-rows", "200")
     assert {name: told[name] for name in ("state", "rows", "bad", "days", "broken")} == {
-        "state": "finished", "rows": 350, "bad": 0, "days": [TODAY], "broken": {},
-    }  # fmt: skip
+        "state": "finished",
+        "rows": 350,
+        "bad": 0,
+        "days": [TODAY],
+        "broken": {},
+    }
     assert figures() == [("mails", 50, 40, 5, 5), ("orders", 300, 240, 30, 30)]
     attempts = spark.read.parquet(f"{settings.DELAYQ['PIPELINE']['root']}/attempts")
     assert attempts.selectExpr("count(*)", "count(distinct queue, id)").first() == (350, 350)
@@ -213,8 +233,10 @@ def test_the_history_of_all_masters_is_exact(spark: SparkSession, broker: Django
     assert run("run")["rows"] == 30
     assert figures() == [("mails", 50, 40, 5, 5), ("orders", 330, 264, 33, 33)]
     assert [(one["kind"], one["state"], one["rows"]) for one in run("runs", "--json")["runs"]] == [
-        ("history", "finished", 30), ("history", "finished", 0), ("history", "finished", 350),
-    ]  # fmt: skip
+        ("history", "finished", 30),
+        ("history", "finished", 0),
+        ("history", "finished", 350),
+    ]
 
 
 def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, cluster_box: ClusterBox) -> None:
@@ -226,13 +248,30 @@ def test_missing_jobs_are_put_back_where_they_belong(broker: DjangoBroker, clust
     for pk in pks[::2]:
         schedule(remind_customer, pk, id=f"remind-{pk}", delay=3600)
     words = (
-        "reconcile", "--model", "shop.Order", "--filter", '{"status": "placed"}', "--created", "created_at",
-        "--task", "shop.remind_customer", "--id", "remind-{pk}", "--due", "expires_at", "--args", "pk",
-    )  # fmt: skip
+        "reconcile",
+        "--model",
+        "shop.Order",
+        "--filter",
+        '{"status": "placed"}',
+        "--created",
+        "created_at",
+        "--task",
+        "shop.remind_customer",
+        "--id",
+        "remind-{pk}",
+        "--due",
+        "expires_at",
+        "--args",
+        "pk",
+    )
     told = run(*words)
     assert {name: told[name] for name in ("state", "rows", "known", "missing", "outcomes")} == {
-        "state": "finished", "rows": 300, "known": 150, "missing": 150, "outcomes": {"created": 150},
-    }  # fmt: skip
+        "state": "finished",
+        "rows": 300,
+        "known": 150,
+        "missing": 150,
+        "outcomes": {"created": 150},
+    }
     there = by_master(cluster_box, broker.queue(REMINDERS))
     assert sum(there.values()) == 300
     assert set(there) == {node.port for node in cluster_box.nodes}
@@ -273,13 +312,15 @@ def test_jobs_of_every_state_are_read_and_repaired_on_all_masters(
         return {name: told[name] for name in ("selected", "outcomes")}
 
     assert do("reschedule", "task = 'shop.post' AND id LIKE 'far-1%'", "--at", "2031-01-01T00:00:00Z") == {
-        "selected": 111, "outcomes": {"moved": 111},
-    }  # fmt: skip
+        "selected": 111,
+        "outcomes": {"moved": 111},
+    }
     moved = frame(spark, door).where("due = timestamp '2031-01-01T00:00:00Z'")
     assert moved.selectExpr("count(*)", "count(distinct shard)").first() == (111, SHARDS)
     assert do("cancel", "task = 'shop.post' AND due < now() + interval 30 days") == {
-        "selected": 89, "outcomes": {"cancelled": 89},
-    }  # fmt: skip
+        "selected": 89,
+        "outcomes": {"cancelled": 89},
+    }
     retried = do("retry", "state = 'waiting' AND failures > 0 OR state = 'morgue' AND shard < 3")["outcomes"]["retried"]
     left = states(spark, door)
     assert (left["waiting"], left["morgue"]) == (111 + retried, 20 - (retried - 20))

@@ -49,8 +49,9 @@ def test_rows_of_one_queue_keep_their_order_whether_they_name_it_or_not(broker: 
 
 def test_a_queue_that_is_no_text_is_put_aside_as_every_bad_value(broker: Broker, tmp_path: Path) -> None:
     names = pa.array([b"y", b"\xff"], pa.binary()).view(pa.string())
-    sent = send(broker, pa.table({"id": ["a", "b"], "queue": names}), 100, on_error="quarantine",
-                quarantine=str(tmp_path))  # fmt: skip
+    sent = send(
+        broker, pa.table({"id": ["a", "b"], "queue": names}), 100, on_error="quarantine", quarantine=str(tmp_path)
+    )
     assert (sent.rows, sent.bad) == (2, 1)
     assert broker.known_queue("y") is not None
 

@@ -156,9 +156,15 @@ def test_a_session_of_its_own(spawn: Spawn, tmp_path: Path) -> None:
         "PYTHONPATH": "",
     }
     process = spawn(
-        sys.executable, "-c", PROBE, env={**os.environ, **environ}, cwd=Path(__file__).resolve().parents[2],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-c",
+        PROBE,
+        env={**os.environ, **environ},
+        cwd=Path(__file__).resolve().parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -228,7 +234,12 @@ print([tuple(row) for row in rows] == [("redis://:geheim@host", os.sys.executabl
 @pytest.mark.spark
 def test_executors_of_other_processes_are_told_the_same_and_the_configuration_shows_nothing() -> None:
     answer = subprocess.run(
-        [sys.executable, "-c", CLUSTER], capture_output=True, text=True, timeout=240, check=False,
-        cwd=Path(__file__).resolve().parents[2], env={**os.environ, "TZ": "America/Chicago"},
-    )  # fmt: skip
+        [sys.executable, "-c", CLUSTER],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "TZ": "America/Chicago"},
+    )
     assert answer.stdout == "True False\n", answer.stdout + answer.stderr[-3000:]

@@ -35,17 +35,38 @@ TEXTS = ["", "plain", "a,b", 'say "yes"', "two\nlines", "\\N", "\\.", "NULL", " 
 SHELF = UUID(int=7)
 
 FULL: dict[str, Any] = {
-    "name": "x", "note": "n", "count": -1, "big": 2**63 - 1, "ratio": 0.1, "price": Decimal("-1.500"),
-    "huge": Decimal("12345678.25"), "fresh": True, "made": MADE,
-    "day": date(1969, 12, 31), "at": time(1, 2, 3, 4), "span": timedelta(days=-1, microseconds=5),
+    "name": "x",
+    "note": "n",
+    "count": -1,
+    "big": 2**63 - 1,
+    "ratio": 0.1,
+    "price": Decimal("-1.500"),
+    "huge": Decimal("12345678.25"),
+    "fresh": True,
+    "made": MADE,
+    "day": date(1969, 12, 31),
+    "at": time(1, 2, 3, 4),
+    "span": timedelta(days=-1, microseconds=5),
     "code": UUID(int=2**127),
-    "data": {"ä": [1, None]}, "raw": bytes(range(256)), "ip": "::1", "shouted": "loud", "coded": "c", "shelf_id": SHELF,
+    "data": {"ä": [1, None]},
+    "raw": bytes(range(256)),
+    "ip": "::1",
+    "shouted": "loud",
+    "coded": "c",
+    "shelf_id": SHELF,
     "thrown_away": False,
-}  # fmt: skip
+}
 IN_SPARK: dict[str, Any] = {
-    **FULL, "huge": "12345678.25", "at": "01:02:03.000004", "span": -86_399_999_995,
-    "code": str(FULL["code"]), "data": '{"ä":[1,null]}', "shouted": "LOUD", "coded": "<c>", "shelf_id": str(SHELF),
-}  # fmt: skip
+    **FULL,
+    "huge": "12345678.25",
+    "at": "01:02:03.000004",
+    "span": -86_399_999_995,
+    "code": str(FULL["code"]),
+    "data": '{"ä":[1,null]}',
+    "shouted": "LOUD",
+    "coded": "<c>",
+    "shelf_id": str(SHELF),
+}
 NULLS = {
     "note",
     "ratio",
@@ -77,9 +98,14 @@ def test_every_kind_of_field_comes_as_it_is(spark: SparkSession, any_stock: Stoc
     read = any_stock.read(spark, "stock.Item", method="orm")
     kinds = {name: kind for name, kind in read.dtypes if kind not in ("string", "bigint")}
     assert kinds == {
-        "ratio": "double", "price": "decimal(12,3)", "fresh": "boolean", "made": "timestamp", "day": "date",
-        "raw": "binary", "thrown_away": "boolean",
-    }  # fmt: skip
+        "ratio": "double",
+        "price": "decimal(12,3)",
+        "fresh": "boolean",
+        "made": "timestamp",
+        "day": "date",
+        "raw": "binary",
+        "thrown_away": "boolean",
+    }
     nothing, full = sorted(read.toArrow().to_pylist(), key=lambda row: row["name"])
     assert {name: full[name] for name in FULL} == IN_SPARK
     assert {name for name, value in nothing.items() if value is None} == NULLS
@@ -89,9 +115,19 @@ def test_every_kind_of_field_comes_as_it_is(spark: SparkSession, any_stock: Stoc
 def test_copy_reads_what_the_orm_reads(spark: SparkSession, postgres_stock: Stock) -> None:
     shelf = postgres_stock.rows(Shelf).create(id=SHELF, name="top")
     postgres_stock.rows(Item).bulk_create(
-        Item(name=text, note=text, made=MADE, shelf=shelf, price=Decimal("0.001"), ratio=1e300, day=date(2026, 1, 2),
-             fresh=False, code=SHELF) for text in TEXTS
-    )  # fmt: skip
+        Item(
+            name=text,
+            note=text,
+            made=MADE,
+            shelf=shelf,
+            price=Decimal("0.001"),
+            ratio=1e300,
+            day=date(2026, 1, 2),
+            fresh=False,
+            code=SHELF,
+        )
+        for text in TEXTS
+    )
     postgres_stock.rows(Item).bulk_create(Item(name=str(n), made=MADE) for n in range(20))
     columns = "name,note,count,big,ratio,price,fresh,made,day,code,shelf,shelf__name"
     ways = {}
@@ -169,45 +205,51 @@ def test_filters_are_those_of_django(spark: SparkSession, any_stock: Stock) -> N
     assert names({"name": "' OR 1=1 --"}) == []
 
 
-@pytest.mark.parametrize(("given", "text"), [
-    ('{"state": "open"}', "Cannot resolve keyword 'state' into field"),
-    ('{"status__is_like": "x"}', "Unsupported lookup 'is_like'"),
-    ('{"version": "many"}', "expected a number but got 'many'"),
-    ('{"created_at__lt": "2026-03-08T09:00:00"}', "without a time zone; end it with one"),
-    ('{"created_at__lt": "yesterday"}', "write a moment like"),
-    ('{"customer__orders__created_at": ["now"]}', "write a moment like"),
-    ('{"created_at__lt": null}', "Cannot use None as a query value"),
-    ('{"created_at__date": "tomorrow"}', "has an invalid date format"),
-    ('{"pk": 1', "the filter is no JSON"),
-    ('"open"', "write it like"),
-    ("[[1]]", "write it like"),
-    ('{"_connector": "OR 1=1"}', "which is no field lookup"),
-    ('{"_negated": true}', "which is no field lookup"),
-    ('{"na me": 1}', "which is no field lookup"),
-    ('{"pk": {"a": 1}}', "a value is a text, a number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ('{"state": "open"}', "Cannot resolve keyword 'state' into field"),
+        ('{"status__is_like": "x"}', "Unsupported lookup 'is_like'"),
+        ('{"version": "many"}', "expected a number but got 'many'"),
+        ('{"created_at__lt": "2026-03-08T09:00:00"}', "without a time zone; end it with one"),
+        ('{"created_at__lt": "yesterday"}', "write a moment like"),
+        ('{"customer__orders__created_at": ["now"]}', "write a moment like"),
+        ('{"created_at__lt": null}', "Cannot use None as a query value"),
+        ('{"created_at__date": "tomorrow"}', "has an invalid date format"),
+        ('{"pk": 1', "the filter is no JSON"),
+        ('"open"', "write it like"),
+        ("[[1]]", "write it like"),
+        ('{"_connector": "OR 1=1"}', "which is no field lookup"),
+        ('{"_negated": true}', "which is no field lookup"),
+        ('{"na me": 1}', "which is no field lookup"),
+        ('{"pk": {"a": 1}}', "a value is a text, a number"),
+    ],
+)
 def test_a_filter_that_cannot_be_is_told_so(stock: Stock, given: str, text: str) -> None:
     with pytest.raises(Misconfigured, match=re.escape(text)):
         Table.of(TableOptions.parse({"model": "shop.Order", "using": stock.alias, "filter": given}))
 
 
-@pytest.mark.parametrize(("options", "text"), [
-    ({"model": "shop.Ordr"}, "there is no model 'shop.Ordr'. Did you mean 'shop.Order'?"),
-    ({"model": "Order"}, "write the app's label and the model's name"),
-    ({}, "which table? Give the option model"),
-    ({"colums": "id"}, "'colums' is no option here. Did you mean 'columns'?"),
-    ({"columns": "id,statsu"}, "has no column 'statsu'. Did you mean 'status'?"),
-    ({"columns": "customer__nme"}, "has no column 'customer__nme'. Did you mean 'name'?"),
-    ({"columns": "status__upper"}, "has no column 'status__upper'"),
-    ({"columns": "id,ID"}, "names one twice"),
-    ({"columns": "id;name"}, "cannot name a field"),
-    ({"columns": " , "}, "is empty"),
-    ({"columns": "lines"}, "leads to many rows"),
-    ({"using": "replica"}, "there is no database 'replica'"),
-    ({"partitions": "0"}, "a whole number from 1 to"),
-    ({"fetch": "all"}, "a whole number from 1 to"),
-    ({"method": "jdbc"}, "use one of auto, orm, copy"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"model": "shop.Ordr"}, "there is no model 'shop.Ordr'. Did you mean 'shop.Order'?"),
+        ({"model": "Order"}, "write the app's label and the model's name"),
+        ({}, "which table? Give the option model"),
+        ({"colums": "id"}, "'colums' is no option here. Did you mean 'columns'?"),
+        ({"columns": "id,statsu"}, "has no column 'statsu'. Did you mean 'status'?"),
+        ({"columns": "customer__nme"}, "has no column 'customer__nme'. Did you mean 'name'?"),
+        ({"columns": "status__upper"}, "has no column 'status__upper'"),
+        ({"columns": "id,ID"}, "names one twice"),
+        ({"columns": "id;name"}, "cannot name a field"),
+        ({"columns": " , "}, "is empty"),
+        ({"columns": "lines"}, "leads to many rows"),
+        ({"using": "replica"}, "there is no database 'replica'"),
+        ({"partitions": "0"}, "a whole number from 1 to"),
+        ({"fetch": "all"}, "a whole number from 1 to"),
+        ({"method": "jdbc"}, "use one of auto, orm, copy"),
+    ],
+)
 def test_what_cannot_be_read_is_told_before(stock: Stock, options: dict[str, str], text: str) -> None:
     given = {"using": stock.alias, **({"model": "shop.Order"} if options else {}), **options}
     with pytest.raises(Misconfigured, match=re.escape(text)):
@@ -284,10 +326,11 @@ def test_a_worker_that_does_not_know_the_project_says_so() -> None:
     without = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     environ = {**without, "PYTHONPATH": str(ROOT)}
     told = [
-        subprocess.run([sys.executable, "-c", program], env={**environ, **more}, capture_output=True, text=True,
-                       check=False).stderr
+        subprocess.run(
+            [sys.executable, "-c", program], env={**environ, **more}, capture_output=True, text=True, check=False
+        ).stderr
         for more in ({}, {"DJANGO_SETTINGS_MODULE": "nowhere.settings"})
-    ]  # fmt: skip
+    ]
     assert "does not know the project's settings. Call django_delayq.pipeline.table.attach(spark)" in told[0]
     assert "the project has to be importable there" in told[1]
 

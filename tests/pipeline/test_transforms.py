@@ -39,8 +39,9 @@ def some_events(seed: int, count: int) -> list[Row]:
             found.append(bulk(ts))
         else:
             late, took = (int(2 ** dice.uniform(0, 33)) - 1 for _ in range(2))
-            found.append(event(dice.choice(kinds), ts, lateness_ms=late, duration_ms=took,
-                               attempt=dice.randrange(1, 4), **where))  # fmt: skip
+            found.append(
+                event(dice.choice(kinds), ts, lateness_ms=late, duration_ms=took, attempt=dice.randrange(1, 4), **where)
+            )
     return found
 
 
@@ -75,12 +76,16 @@ def test_the_limit_of_a_task_comes_before_that_of_its_queue_and_that_before_the_
     late = {
         name: event(task=task, queue=queue, lateness_ms=ms)
         for name, task, queue, ms in [
-            ("task in time", "slow", "mails", 10_000), ("task late", "slow", "mails", 10_001),
-            ("queue in time", "quick", "mails", 1_000), ("queue late", "quick", "mails", 1_001),
-            ("all in time", "quick", "orders", 100), ("all late", "quick", "orders", 101),
-            ("no task in time", None, "orders", 100), ("odd late", "it's \"odd\"", "mails", 1),
+            ("task in time", "slow", "mails", 10_000),
+            ("task late", "slow", "mails", 10_001),
+            ("queue in time", "quick", "mails", 1_000),
+            ("queue late", "quick", "mails", 1_001),
+            ("all in time", "quick", "orders", 100),
+            ("all late", "quick", "orders", 101),
+            ("no task in time", None, "orders", 100),
+            ("odd late", 'it\'s "odd"', "mails", 1),
         ]
-    }  # fmt: skip
+    }
     late["never began"] = never_begun("lost", task="quick")
     names = {row["id"]: name for name, row in late.items()}
 
@@ -91,18 +96,39 @@ def test_the_limit_of_a_task_comes_before_that_of_its_queue_and_that_before_the_
 
 def test_every_outcome_counts_in_its_column_and_an_unknown_one_in_the_runs_only(spark: SparkSession) -> None:
     rows = [
-        event(), event(attempt=3), event("failed", attempt=2), event("timeout"), event("crashed"),
-        event("buried"), event("exhausted"), event("poison"), never_begun("undecodable"), event("unheard of"),
-        never_begun("lost"), never_begun("released"), never_begun("cancelled"), never_begun("expired"),
-        event(attempt=None), bulk(),
-    ]  # fmt: skip
+        event(),
+        event(attempt=3),
+        event("failed", attempt=2),
+        event("timeout"),
+        event("crashed"),
+        event("buried"),
+        event("exhausted"),
+        event("poison"),
+        never_begun("undecodable"),
+        event("unheard of"),
+        never_begun("lost"),
+        never_begun("released"),
+        never_begun("cancelled"),
+        never_begun("expired"),
+        event(attempt=None),
+        bulk(),
+    ]
     ((key, found),) = computed(spark, rows).items()
 
     assert key == (at(), "orders", "shop.mail")
     assert {name: found[name] for name in HOURS.names[3:14]} == {
-        "runs": 15, "succeeded": 3, "failed": 1, "timeout": 1, "crashed": 1, "lost": 1, "released": 1, "cancelled": 1,
-        "expired": 1, "buried": 4, "retries": 2,
-    }  # fmt: skip
+        "runs": 15,
+        "succeeded": 3,
+        "failed": 1,
+        "timeout": 1,
+        "crashed": 1,
+        "lost": 1,
+        "released": 1,
+        "cancelled": 1,
+        "expired": 1,
+        "buried": 4,
+        "retries": 2,
+    }
     assert found["timed"] == 10
 
 

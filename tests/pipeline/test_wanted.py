@@ -21,16 +21,23 @@ MIDNIGHT = datetime(2026, 10, 20, tzinfo=UTC)
 
 def test_an_hour_is_found_again_from_its_number(spark: SparkSession) -> None:
     moments = [
-        MIDNIGHT, MIDNIGHT + timedelta(hours=23, minutes=59), MIDNIGHT + timedelta(hours=24),
-        datetime(1970, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 22, 30, tzinfo=UTC), None,
-    ]  # fmt: skip
+        MIDNIGHT,
+        MIDNIGHT + timedelta(hours=23, minutes=59),
+        MIDNIGHT + timedelta(hours=24),
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 22, 30, tzinfo=UTC),
+        None,
+    ]
     rows = spark.createDataFrame([(moment,) for moment in moments], "ts timestamp")
     numbers = [row.number for row in rows.select(hour_number(F.col("ts")).alias("number")).collect()]
 
     assert numbers[-1] is None
     assert by_day(numbers[:-1]) == {
-        DAY: {0, 23}, NEXT: {0}, date(1970, 1, 1): {0}, date(1969, 12, 31): {22},
-    }  # fmt: skip
+        DAY: {0, 23},
+        NEXT: {0},
+        date(1970, 1, 1): {0},
+        date(1969, 12, 31): {22},
+    }
     assert by_day([]) == {}
 
 
@@ -50,8 +57,12 @@ def test_only_moments_of_wanted_hours_lie_in_them(spark: SparkSession, wanted: W
     ends = [begin + timedelta(hours=1, microseconds=-1) for begin in begins]
     rows = spark.createDataFrame([(moment,) for moment in (*begins, *ends, None)], "ts timestamp")
 
-    kept = [row.number for row in rows.where(lies_in(F.col("ts"), wanted)).select(
-        (hour_number(F.col("ts")) - F.lit(int(MIDNIGHT.timestamp()) // 3600)).alias("number")).collect()]  # fmt: skip
+    kept = [
+        row.number
+        for row in rows.where(lies_in(F.col("ts"), wanted))
+        .select((hour_number(F.col("ts")) - F.lit(int(MIDNIGHT.timestamp()) // 3600)).alias("number"))
+        .collect()
+    ]
 
     assert sorted(kept) == sorted(2 * found)
 

@@ -84,19 +84,26 @@ def test_spark_and_schedule_many_make_the_same_world(
     def send(*args: object, **kwargs: object) -> None: ...
 
     task = make_task(name="world.send", max_attempts=3)(send)
-    entries = [{
-        "args": [n, f'"é{n}"', n / 8], "kwargs": {"to": {"b": [SOON], "a": None}}, "id": f"order-{n}",
-        "at": SOON + timedelta(milliseconds=n), "context": {"trace": str(n)}, "priority": n % 8,
-    } for n in range(40)]  # fmt: skip
+    entries = [
+        {
+            "args": [n, f'"é{n}"', n / 8],
+            "kwargs": {"to": {"b": [SOON], "a": None}},
+            "id": f"order-{n}",
+            "at": SOON + timedelta(milliseconds=n),
+            "context": {"trace": str(n)},
+            "priority": n % 8,
+        }
+        for n in range(40)
+    ]
     delayq.queue("ours", shards=1)
     schedule_many(task, entries, queue="ours")
-    data = [
-        (e["id"], e["at"], tuple(e["args"]), (e["kwargs"]["to"],), e["context"], e["priority"])
-        for e in entries
-    ]  # fmt: skip
-    df = spark.createDataFrame(data, "id string, due timestamp, args struct<n: long, t: string, d: double>, "
-                               "kwargs struct<to: struct<b: array<timestamp>, a: string>>, "
-                               "context map<string, string>, priority int")  # fmt: skip
+    data = [(e["id"], e["at"], tuple(e["args"]), (e["kwargs"]["to"],), e["context"], e["priority"]) for e in entries]
+    df = spark.createDataFrame(
+        data,
+        "id string, due timestamp, args struct<n: long, t: string, d: double>, "
+        "kwargs struct<to: struct<b: array<timestamp>, a: string>>, "
+        "context map<string, string>, priority int",
+    )
     write(df, target, queue="theirs", task="world.send", onConflict="replace")
     ours, theirs = (world(delayq, queue) for queue in ("ours", "theirs"))
     assert ours == theirs
@@ -126,8 +133,10 @@ def test_every_byte_of_a_payload_arrives(spark: SparkSession, broker: Broker, ta
 def test_due_times_do_not_depend_on_the_sessions_zone(
     spark: SparkSession, broker: Broker, target: dict[str, str]
 ) -> None:
-    df = spark.sql("SELECT 'x' AS id, timestamp '2027-03-28T01:30:00.1234Z' AS due, "
-                   "array(timestamp '2027-03-28T01:30:00Z') AS args")  # fmt: skip
+    df = spark.sql(
+        "SELECT 'x' AS id, timestamp '2027-03-28T01:30:00.1234Z' AS due, "
+        "array(timestamp '2027-03-28T01:30:00Z') AS args"
+    )
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")  # an hour that is not there in Berlin
     try:
         write(df, target)
@@ -146,8 +155,9 @@ def test_merged_jobs_are_united(spark: SparkSession, broker: Broker, target: dic
     write(df.coalesce(1), target, runId="united")
     found = read_world(broker.queue("q"), broker.queue("q").numbers[0])["lives"]
     assert {name: [(p.data, p.score) for p in live["waiting"]] for name, live in found.items()} == {
-        "crm-1": [(b'{"a":2}', "1"), (b'{"a":1}', "2")], "crm-2": [(b'{"a":3}', "5")],
-    }  # fmt: skip
+        "crm-1": [(b'{"a":2}', "1"), (b'{"a":1}', "2")],
+        "crm-2": [(b'{"a":3}', "5")],
+    }
 
 
 def test_rows_go_to_the_queues_that_they_name(spark: SparkSession, broker: Broker, target: dict[str, str]) -> None:
@@ -158,9 +168,10 @@ def test_rows_go_to_the_queues_that_they_name(spark: SparkSession, broker: Broke
     write(df, target, runId="several")
     assert {queue: len(take(broker, 100, queue)) for queue in ("q", "one", "two")} == {"q": 48, "one": 6, "two": 6}
     assert {run.id: (run.closed, dict(run.counts)) for run in runs.runs(broker)} == {
-        "several@q": (True, {"created": 48}), "several@one": (True, {"created": 6}),
+        "several@q": (True, {"created": 48}),
+        "several@one": (True, {"created": 6}),
         "several@two": (True, {"created": 6}),
-    }  # fmt: skip
+    }
 
 
 # -- once, however often it is sent ------------------------------------------------------------------------------------
@@ -255,34 +266,37 @@ def test_bad_rows_are_put_aside_with_the_reason(
     assert list((tmp_path / "aside").glob(".*")) == []
 
 
-@pytest.mark.parametrize(("columns", "options", "words"), [
-    ("id int, arguments int", {}, "no column 'arguments'. Did you mean 'args'? Known are: id, due"),
-    ("i int", {}, "no column 'i'"),
-    ("args array<int>", {}, "no column id"),
-    ("id double", {}, "column id is double, but it has to be a string or a whole number"),
-    ("id int, due date", {}, "column due is date"),
-    ("id int, due timestamp_ntz", {}, "column due is timestamp_ntz"),
-    ("id int, due timestamp, due_ms long", {}, "keep one of them"),
-    ("id int, args array<int>, payload int", {}, "keep one of them"),
-    ("id int, score int", {}, "give a column payload"),
-    ("id int, args array<interval month>", {}, "form in JSON"),
-    ("id int, args struct<v: variant>", {}, "form in JSON"),
-    ("id int, kwargs map<int, int>", {}, "keys are no strings"),
-    ("id int, kwargs struct<a: int>", {"encoded": "true"}, "leave kwargs out"),
-    ("id int", {"task": " "}, "task is empty"),
-    ("id int", {"queue": "no queue"}, "queue name"),
-    ("id int", {"onConflict": "update"}, "must be one of merge, replace, ignore, error"),
-    ("id int", {"onConflikt": "error"}, "Did you mean 'onConflict'"),
-    ("id int", {"priority": "8"}, "0 to 7"),
-    ("id int", {"onError": "quarantine"}, "quarantine=FOLDER"),
-    ("id int", {"context": "[]"}, "JSON object"),
-    ("id int", {"source": "[]"}, "JSON object"),
-    ("id int", {"runId": "a b"}, "none of them a space"),
-    ("id int", {"rateLimit": "fast"}, "rateLimit is 'fast'"),
-    ("id int", {"close": "perhaps"}, "use true or false"),
-    ("id int", {"chunk": "251"}, "from 1 to 250"),
-    ("id int", {"kind": "pull"}, "has no tasks"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("columns", "options", "words"),
+    [
+        ("id int, arguments int", {}, "no column 'arguments'. Did you mean 'args'? Known are: id, due"),
+        ("i int", {}, "no column 'i'"),
+        ("args array<int>", {}, "no column id"),
+        ("id double", {}, "column id is double, but it has to be a string or a whole number"),
+        ("id int, due date", {}, "column due is date"),
+        ("id int, due timestamp_ntz", {}, "column due is timestamp_ntz"),
+        ("id int, due timestamp, due_ms long", {}, "keep one of them"),
+        ("id int, args array<int>, payload int", {}, "keep one of them"),
+        ("id int, score int", {}, "give a column payload"),
+        ("id int, args array<interval month>", {}, "form in JSON"),
+        ("id int, args struct<v: variant>", {}, "form in JSON"),
+        ("id int, kwargs map<int, int>", {}, "keys are no strings"),
+        ("id int, kwargs struct<a: int>", {"encoded": "true"}, "leave kwargs out"),
+        ("id int", {"task": " "}, "task is empty"),
+        ("id int", {"queue": "no queue"}, "queue name"),
+        ("id int", {"onConflict": "update"}, "must be one of merge, replace, ignore, error"),
+        ("id int", {"onConflikt": "error"}, "Did you mean 'onConflict'"),
+        ("id int", {"priority": "8"}, "0 to 7"),
+        ("id int", {"onError": "quarantine"}, "quarantine=FOLDER"),
+        ("id int", {"context": "[]"}, "JSON object"),
+        ("id int", {"source": "[]"}, "JSON object"),
+        ("id int", {"runId": "a b"}, "none of them a space"),
+        ("id int", {"rateLimit": "fast"}, "rateLimit is 'fast'"),
+        ("id int", {"close": "perhaps"}, "use true or false"),
+        ("id int", {"chunk": "251"}, "from 1 to 250"),
+        ("id int", {"kind": "pull"}, "has no tasks"),
+    ],
+)
 def test_what_cannot_be_meant_is_refused_before_anything_runs(
     spark: SparkSession, broker: Broker, target: dict[str, str], columns: str, options: dict[str, str], words: str
 ) -> None:

@@ -99,8 +99,10 @@ def test_a_schema_for_reading_may_be_written_in_any_case(
     for schema in ("ID string, Due timestamp", "ID string, Due timestamp, TASK string, Queue string"):
         (row,) = spark.read.format("delayq").options(**door).schema(schema).load().toArrow().to_pylist()
         assert {name.lower(): value for name, value in row.items()} == {
-            "id": "a", "due": DUE, **({"task": "t", "queue": "q"} if "TASK" in schema else {}),
-        }  # fmt: skip
+            "id": "a",
+            "due": DUE,
+            **({"task": "t", "queue": "q"} if "TASK" in schema else {}),
+        }
         assert list(row) == [part.split()[0] for part in schema.split(", ")]
     events = spark.read.format("delayq.events").options(**door).schema("Queue string, ID string").load()
     assert events.columns == ["Queue", "ID"]

@@ -33,8 +33,17 @@ def story(spawn: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     def start(*options: str, **env: str) -> Any:
         folder = tmp_path / "story"
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        process = spawn(sys.executable, STORY, "--folder", folder, *options, stdout=subprocess.PIPE,
-                        stderr=subprocess.STDOUT, cwd=tmp_path, env={"PYTHONPATH": path, **env})  # fmt: skip
+        process = spawn(
+            sys.executable,
+            STORY,
+            "--folder",
+            folder,
+            *options,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+            env={"PYTHONPATH": path, **env},
+        )
         process.folder = folder
         return process
 
@@ -44,11 +53,21 @@ def story(spawn: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 def manage(folder: Path, redis_url: str, *arguments: str, **env: str) -> str:
     """A command of the shop, on a database in a folder and the run's Redis. Returns what it printed."""
     said = {
-        **os.environ, "SHOP_DB": str(folder / "shop.sqlite3"), "SHOP_HISTORY": str(folder / "history"),
-        "SHOP_REDIS_URL": redis_url, "DJANGO_SETTINGS_MODULE": "shop_site.settings", **env,
-    }  # fmt: skip
-    done = subprocess.run([sys.executable, "manage.py", *arguments], cwd=STORY.parent, env=said, timeout=LIMIT,
-                          capture_output=True, text=True)  # fmt: skip
+        **os.environ,
+        "SHOP_DB": str(folder / "shop.sqlite3"),
+        "SHOP_HISTORY": str(folder / "history"),
+        "SHOP_REDIS_URL": redis_url,
+        "DJANGO_SETTINGS_MODULE": "shop_site.settings",
+        **env,
+    }
+    done = subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=STORY.parent,
+        env=said,
+        timeout=LIMIT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -72,8 +91,13 @@ def test_the_story_ends_with_everything_counted_and_drawn(story: Callable[..., A
     results = process.folder / "results"
     drawn = {file.stem: file.read_text() for file in results.glob("*.svg")}
     assert drawn.keys() == {
-        "hours-throughput", "hours-lateness", "hours-heat", "seconds-throughput", "seconds-lateness", "seconds-map",
-    }  # fmt: skip
+        "hours-throughput",
+        "hours-lateness",
+        "hours-heat",
+        "seconds-throughput",
+        "seconds-lateness",
+        "seconds-map",
+    }
     for name, picture in drawn.items():
         assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg", name
     assert "shop.greet" in (results / "index.html").read_text()
@@ -302,9 +326,13 @@ def write_attempts(root: Path, rows: list[tuple[datetime, str, int | None]]) -> 
     stamps, outcomes, late = zip(*rows, strict=True)
     day = root / "attempts" / "day=2026-11-21"
     day.mkdir(parents=True)
-    table = pa.table({
-        "queue": ["greetings"] * len(rows), "task": ["shop.greet"] * len(rows),
-        "ts": pa.array(stamps, pa.timestamp("us", tz="UTC")), "outcome": outcomes,
-        "lateness_ms": pa.array(late, pa.int64()),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "queue": ["greetings"] * len(rows),
+            "task": ["shop.greet"] * len(rows),
+            "ts": pa.array(stamps, pa.timestamp("us", tz="UTC")),
+            "outcome": outcomes,
+            "lateness_ms": pa.array(late, pa.int64()),
+        }
+    )
     pq.write_table(table, day / "part-0.parquet")

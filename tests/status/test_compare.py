@@ -41,8 +41,10 @@ def test_two_looks_at_one_moment_tell_no_rate(seconds: float) -> None:
 
 def test_lateness_and_runs_are_of_what_ended_in_between() -> None:
     before = Figures({"a": lengths(5, 5)}, {("a", "x"): lengths(100), ("a", "y"): lengths(50)})
-    after = Figures({"a": lengths(5, 5, 1000), "b": lengths(10)},
-                    {("a", "x"): lengths(100, 250), ("a", "y"): lengths(50), ("b", "x"): lengths(1)})  # fmt: skip
+    after = Figures(
+        {"a": lengths(5, 5, 1000), "b": lengths(10)},
+        {("a", "x"): lengths(100, 250), ("a", "y"): lengths(50), ("b", "x"): lengths(1)},
+    )
     found = compare(look(0, queue("a"), figures=before), look(1, queue("a"), queue("b"), figures=after))
     assert (found.queues["a"].lateness, found.queues["a"].run) == (lengths(1000), lengths(250))
     assert (found.total.lateness, found.total.run) == (lengths(1000, 10), lengths(250, 1))

@@ -38,20 +38,29 @@ def test_pieces_flow_into_lines() -> None:
 def test_a_table_gives_up_columns_before_it_cuts_names() -> None:
     head, rows = ("name", "first", "second"), [("a-long-name", "1", "2"), ("b", "30", "4")]
     assert fitted(head, rows, ("second",), 40) == [
-        "name         first  second", "a-long-name      1       2", "b               30       4"]  # fmt: skip
+        "name         first  second",
+        "a-long-name      1       2",
+        "b               30       4",
+    ]
     assert fitted(head, rows, ("second",), 18) == ["name         first", "a-long-name      1", "b               30"]
     assert fitted(head, rows, ("second",), 16) == ["name       first", "a-long-n…      1", "b             30"]
 
 
 def test_bytes_read_as_redis_writes_them() -> None:
     assert [human_bytes(size) for size in (5, 1536, 1.5 * 2**20, 2**30, 2**41)] == [
-        "5B", "1.50K", "1.50M", "1.00G", "2.00T"]  # fmt: skip
+        "5B",
+        "1.50K",
+        "1.50M",
+        "1.00G",
+        "2.00T",
+    ]
 
 
 def test_what_is_wrong_with_redis_is_seen_at_once() -> None:
     redis = RedisStatus("7.4.1", used_memory=2048, aof=True, aof_ok=False, rdb_ok=False, loading=True, nodes=3)
     assert server_line(Snapshot(T0, redis=redis)) == (
-        "Redis 7.4.1 on 3 nodes, 2.00K used, AOF, LOADING, AOF WRITES FAIL, SNAPSHOTS FAIL")  # fmt: skip
+        "Redis 7.4.1 on 3 nodes, 2.00K used, AOF, LOADING, AOF WRITES FAIL, SNAPSHOTS FAIL"
+    )
 
 
 def test_the_next_hour_is_a_line() -> None:
@@ -62,20 +71,36 @@ def test_the_next_hour_is_a_line() -> None:
 @pytest.fixture
 def drawn() -> tuple[Snapshot, Change, Trail]:
     """Two queues, one of them paused, and two workers, one of them lost."""
-    orders = Counts("orders", T0, ready=2, delayed=40, reserved=3, failed=1, morgue=9, oldest_due_ms=T0 - 2500,
-                    backlog=(2, 30, 10))  # fmt: skip
+    orders = Counts(
+        "orders", T0, ready=2, delayed=40, reserved=3, failed=1, morgue=9, oldest_due_ms=T0 - 2500, backlog=(2, 30, 10)
+    )
     mails = Counts("mails\x1b[2J", T0, delayed=5, backlog=(0, 0, 5))
-    jobs = (RunningJob(1, "orders", "id-1", "shop.pay", T0 - 4000), RunningJob(2, "orders", "id-2\n", "shop.sync",
-                                                                           T0 - 90_000, 3))  # fmt: skip
+    jobs = (
+        RunningJob(1, "orders", "id-1", "shop.pay", T0 - 4000),
+        RunningJob(2, "orders", "id-2\n", "shop.sync", T0 - 90_000, 3),
+    )
     snapshot = Snapshot(
         T0,
-        (QueueStatus("mails\x1b[2J", "python", mails, 1, 0, paused="out"),
-         QueueStatus("orders", "python", orders, 4, 0)),
-        (WorkerStatus("box:1", T0, 0.4, queues=("orders", "mails"), threads=5, running=2, rss_mib=80, dispatcher=True,
-                      jobs=jobs),
-         WorkerStatus("box:2", T0, 99, threads=5, running=1, jobs=jobs)),
+        (
+            QueueStatus("mails\x1b[2J", "python", mails, 1, 0, paused="out"),
+            QueueStatus("orders", "python", orders, 4, 0),
+        ),
+        (
+            WorkerStatus(
+                "box:1",
+                T0,
+                0.4,
+                queues=("orders", "mails"),
+                threads=5,
+                running=2,
+                rss_mib=80,
+                dispatcher=True,
+                jobs=jobs,
+            ),
+            WorkerStatus("box:2", T0, 99, threads=5, running=1, jobs=jobs),
+        ),
         RedisStatus("7.4.1", used_memory=3 * 2**20, aof=True),
-    )  # fmt: skip
+    )
     rates = Rates(1.0, 12.5, 0.5, lengths(5, 5, 1000, 1000), lengths(100))
     trail = Trail()
     for done in (0.0, 4.0, 12.5):
@@ -102,12 +127,14 @@ def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change
         "  #1 4.0s  shop.pay id-1  orders",
         "  #2 1m30s  shop.sync id-2\\n and 2 more  orders",
         "box:2  busy 1/5  lost",
-    ]  # fmt: skip
+    ]
 
 
 def test_jobs_and_workers_in_quarantine_are_named() -> None:
-    queues = tuple(QueueStatus(name, "python", Counts(name, T0, quarantine=number), 1, 0)
-                   for name, number in (("crm", 2), ("mails", 0), ("orders", 1)))  # fmt: skip
+    queues = tuple(
+        QueueStatus(name, "python", Counts(name, T0, quarantine=number), 1, 0)
+        for name, number in (("crm", 2), ("mails", 0), ("orders", 1))
+    )
     worker = WorkerStatus("box:3", T0, 0.4, threads=1, running=1, quarantine=True, said={"threads": 1, "running": 1})
     snapshot = Snapshot(T0, queues, (worker,))
     line = "quarantine: 2 of crm, 1 of orders wait to run alone in a process, because theirs died under them"

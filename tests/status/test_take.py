@@ -47,9 +47,21 @@ def seeded(any_broker: Broker) -> Broker:
     any_broker.pause("mails", "in")
     any_broker.limit("mails", max_length=7)
     jobs = [{"slot": 1, "queue": "orders", "id": "j3", "task": "work", "started_ms": T0 - 90, "ids": 2}]
-    any_broker.announce("host:2", {
-        "host": "host", "pid": 7, "queues": ["orders"], "threads": 4, "running": 1, "dispatcher": True,
-        "stopping": False, "started": T0 - 5000, "rss_mib": 50, "jobs": jobs})  # fmt: skip
+    any_broker.announce(
+        "host:2",
+        {
+            "host": "host",
+            "pid": 7,
+            "queues": ["orders"],
+            "threads": 4,
+            "running": 1,
+            "dispatcher": True,
+            "stopping": False,
+            "started": T0 - 5000,
+            "rss_mib": 50,
+            "jobs": jobs,
+        },
+    )
     any_broker.announce("host:1", {})
     any_broker.note_figures(Figures({"orders": lengths(5, 10)}, {("orders", "work"): lengths(100)}))
     return any_broker
@@ -59,15 +71,32 @@ def test_a_look_finds_everything(seeded: Broker) -> None:
     found = take(seeded, horizon=[2000], by_shard=True, outbox=False)
     mails, orders = found.queues
     assert (mails.name, mails.kind, mails.shards, mails.epoch, mails.draining, mails.paused, dict(mails.limits)) == (
-        "mails", "pull", 2, 0, False, "in", {"max_length": 7})  # fmt: skip
+        "mails",
+        "pull",
+        2,
+        0,
+        False,
+        "in",
+        {"max_length": 7},
+    )
     assert (mails.counts.backlog, [number for number, _ in mails.counts.shards]) == ((0, 2, 1), [0, 1])
     assert (orders.lag_seconds, orders.scheduled, orders.done, orders.failing) == (1.5, 5, 1, 2)
     assert found.now_ms == T0
     assert found.backlog == (1, 2, 2)
     assert found.totals == Totals(
-        delayed=4, ready=1, reserved=1, gated=0, failed=1, morgue=1, lag_seconds=1.5, busy=1, threads=4, done=1,
-        failing=2, scheduled=8,
-    )  # fmt: skip
+        delayed=4,
+        ready=1,
+        reserved=1,
+        gated=0,
+        failed=1,
+        morgue=1,
+        lag_seconds=1.5,
+        busy=1,
+        threads=4,
+        done=1,
+        failing=2,
+        scheduled=8,
+    )
     assert found.figures.lateness == {"orders": lengths(5, 10)}
     assert (found.outbox, found.recurring) == (None, ())
     assert found.queue("orders") is orders
@@ -77,9 +106,18 @@ def test_a_look_finds_everything(seeded: Broker) -> None:
 def test_workers_are_told_with_what_their_threads_run(seeded: Broker) -> None:
     silent, busy = take(seeded, outbox=False).workers
     assert busy.jobs == (RunningJob(1, "orders", "j3", "work", T0 - 90, 2),)
-    assert (busy.name, busy.host, busy.pid, busy.queues, busy.threads, busy.running, busy.dispatcher, busy.stopping,
-            busy.started_ms, busy.rss_mib) == (
-        "host:2", "host", 7, ("orders",), 4, 1, True, False, T0 - 5000, 50)  # fmt: skip
+    assert (
+        busy.name,
+        busy.host,
+        busy.pid,
+        busy.queues,
+        busy.threads,
+        busy.running,
+        busy.dispatcher,
+        busy.stopping,
+        busy.started_ms,
+        busy.rss_mib,
+    ) == ("host:2", "host", 7, ("orders",), 4, 1, True, False, T0 - 5000, 50)
     assert (silent.name, silent.threads, silent.jobs, silent.pid) == ("host:1", 0, (), None)
     assert not silent.quarantine and worker_status({"name": "q", "seen_ms": T0, "quarantine": True}, T0).quarantine
 
@@ -106,15 +144,41 @@ def test_a_worker_of_another_release_may_say_what_it_likes(said: dict[str, Any])
 
 
 def test_the_masters_of_a_cluster_are_told_together() -> None:
-    master = {"redis_version": "7.4.1", "redis_mode": "cluster", "role": "master", "used_memory": 100,
-              "used_memory_peak": 150, "maxmemory": 0, "maxmemory_policy": "noeviction", "aof_enabled": 1,
-              "connected_clients": 3, "uptime_in_seconds": 50, "rdb_last_save_time": T0 // 1000 - 60, "loading": 0,
-              "rdb_last_bgsave_status": "ok", "instantaneous_ops_per_sec": 10, "connected_slaves": 1}  # fmt: skip
-    worse = {**master, "used_memory": 11, "aof_enabled": 0, "uptime_in_seconds": 7, "rdb_last_bgsave_status": "err",
-             "rdb_last_save_time": T0 // 1000 - 90, "loading": 1}  # fmt: skip
+    master = {
+        "redis_version": "7.4.1",
+        "redis_mode": "cluster",
+        "role": "master",
+        "used_memory": 100,
+        "used_memory_peak": 150,
+        "maxmemory": 0,
+        "maxmemory_policy": "noeviction",
+        "aof_enabled": 1,
+        "connected_clients": 3,
+        "uptime_in_seconds": 50,
+        "rdb_last_save_time": T0 // 1000 - 60,
+        "loading": 0,
+        "rdb_last_bgsave_status": "ok",
+        "instantaneous_ops_per_sec": 10,
+        "connected_slaves": 1,
+    }
+    worse = {
+        **master,
+        "used_memory": 11,
+        "aof_enabled": 0,
+        "uptime_in_seconds": 7,
+        "rdb_last_bgsave_status": "err",
+        "rdb_last_save_time": T0 // 1000 - 90,
+        "loading": 1,
+    }
     found = redis_status([{**master, "role": "slave", "used_memory": 10**9}, master, worse], T0)
     assert (found.nodes, found.version, found.role, found.used_memory, found.used_memory_peak, found.clients) == (
-        2, "7.4.1", "master", 111, 300, 6)  # fmt: skip
+        2,
+        "7.4.1",
+        "master",
+        111,
+        300,
+        6,
+    )
     assert (found.uptime_seconds, found.aof, found.aof_ok, found.rdb_ok, found.loading) == (7, False, True, False, True)
     assert (found.rdb_last_save_seconds, found.ops_per_sec, found.replicas, found.evicted_keys) == (90.0, 20, 2, None)
 
@@ -134,18 +198,35 @@ def test_json_has_it_all(seeded: Broker) -> None:
     orders = said["queues"][1]
     assert orders["lateness_so_far"] == {"count": 2, "mean_ms": 7.5, "p50_ms": 5.0, "p99_ms": 9.9}
     assert (orders["run_so_far"]["count"], said["totals"]["run_so_far"]["count"]) == (1, 1)
-    assert (orders["name"], orders["ready"], orders["lag_seconds"], orders["counters"]["created"], orders["paused"],
-            orders["limits"], orders["done"]) == ("orders", 1, 1.5, 5, "", {}, 1)  # fmt: skip
+    assert (
+        orders["name"],
+        orders["ready"],
+        orders["lag_seconds"],
+        orders["counters"]["created"],
+        orders["paused"],
+        orders["limits"],
+        orders["done"],
+    ) == ("orders", 1, 1.5, 5, "", {}, 1)
     assert said["queues"][0]["backlog"] == [0, 2, 1]
     assert [one["shard"] for one in said["queues"][0]["by_shard"]] == [0, 1]
     assert said["totals"]["delayed"] == 4
     assert said["workers"][1]["jobs"] == [
-        {"slot": 1, "queue": "orders", "id": "j3", "task": "work", "started_ms": T0 - 90, "ids": 2}]  # fmt: skip
+        {"slot": 1, "queue": "orders", "id": "j3", "task": "work", "started_ms": T0 - 90, "ids": 2}
+    ]
     assert {"seen_seconds_ago", "seen_ms", "rss_mib", "lost"} <= said["workers"][1].keys()
     assert said["now"] == "2023-11-14T22:13:20.000+00:00"
     assert "outbox" not in said
-    assert {"version", "mode", "uptime_seconds", "used_memory", "used_memory_human", "maxmemory", "maxmemory_policy",
-            "aof", "clients"} <= said["redis"].keys()  # fmt: skip
+    assert {
+        "version",
+        "mode",
+        "uptime_seconds",
+        "used_memory",
+        "used_memory_human",
+        "maxmemory",
+        "maxmemory_policy",
+        "aof",
+        "clients",
+    } <= said["redis"].keys()
 
 
 def test_nothing_at_all_is_a_status_too(any_broker: Broker) -> None:

@@ -230,8 +230,9 @@ class Browser:
 
     def rows(self, css: str = "#result_list") -> list[list[str]]:
         """The cells of a table's body."""
-        return [[cell.text for cell in row.find_elements("css selector", "th, td")]
-                for row in self.all(f"{css} tbody tr")]  # fmt: skip
+        return [
+            [cell.text for cell in row.find_elements("css selector", "th, td")] for row in self.all(f"{css} tbody tr")
+        ]
 
     # -- what a person does ------------------------------------------------------------------------------------------
 
@@ -268,8 +269,11 @@ class Browser:
         """Write into the field of this name; of a list, choose the entry with this value or text."""
         field = self.find(f'[name="{name}"]')
         if field.tag_name == "select":
-            option = next(one for one in field.find_elements("css selector", "option")
-                          if value in (one.get_attribute("value"), one.text))  # fmt: skip
+            option = next(
+                one
+                for one in field.find_elements("css selector", "option")
+                if value in (one.get_attribute("value"), one.text)
+            )
             option.click()
         else:
             field.clear()

@@ -22,9 +22,14 @@ class ClusterBox:
     """
 
     def __init__(
-        self, masters: int = 3, *, replicas: bool = False, binary: str | None = None, aof: str | None = None,
+        self,
+        masters: int = 3,
+        *,
+        replicas: bool = False,
+        binary: str | None = None,
+        aof: str | None = None,
         **config: object,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._settings: dict[str, Any] = {
             "cluster_enabled": "yes",
             "cluster_node_timeout": 1000,

@@ -57,8 +57,9 @@ def test_while_redis_is_away_the_task_is_kept_and_told_of(delayq: Broker, settin
     assert deeds.letter.get_result(result.id) == result
 
 
-@pytest.mark.parametrize(("state", "status"), [("moved", READY), ("buried", FAILED), ("cancelled", FAILED),
-                                               ("refused", FAILED)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "status"), [("moved", READY), ("buried", FAILED), ("cancelled", FAILED), ("refused", FAILED)]
+)
 def test_the_row_says_what_is_to_become_of_it(delayq: Broker, state: str, status: Any) -> None:
     result = deeds.letter.enqueue("Ann")
     delayq.client.flushall()

@@ -32,8 +32,14 @@ class Project:
     def python(self, code: str, *arguments: str, **env: str) -> Any:
         """What the code prints, as JSON."""
         program = f"import json, sys, django; django.setup()\n{code}"
-        answer = subprocess.run([sys.executable, "-c", program, *arguments], env={**self.env, **env}, cwd=ROOT,
-                                capture_output=True, text=True, timeout=60)  # fmt: skip
+        answer = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env={**self.env, **env},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert answer.returncode == 0, answer.stderr
         return json.loads(answer.stdout)
 
@@ -43,8 +49,9 @@ class Project:
             "from tests.tasks_backend.workshop import tasks\n"
             "calls = json.loads(sys.argv[1])\n"
             "made = [getattr(tasks, name).using(backend='default').enqueue(*args) for name, *args in calls]\n"
-            "print(json.dumps([one.id for one in made]))", json.dumps(calls),
-        )  # fmt: skip
+            "print(json.dumps([one.id for one in made]))",
+            json.dumps(calls),
+        )
         return found
 
     def results(self, *idents: str) -> list[tuple[str, Any, list[str], int]]:
@@ -54,13 +61,15 @@ class Project:
             "def told(r):\n"
             "    errors = [e.exception_class_path.rpartition('.')[2] for e in r.errors]\n"
             "    return r.status.value, r._return_value, errors, len(r.worker_ids)\n"
-            "print(json.dumps([told(task_backends['default'].get_result(one)) for one in sys.argv[1:]]))", *idents,
-        )  # fmt: skip
+            "print(json.dumps([told(task_backends['default'].get_result(one)) for one in sys.argv[1:]]))",
+            *idents,
+        )
         return [tuple(one) for one in found]
 
     def worker(self, *arguments: str) -> Any:
-        return self._spawn(sys.executable, "-m", "django", "delayq_worker", "--threads", "1", *arguments, env=self.env,
-                           cwd=ROOT)  # fmt: skip
+        return self._spawn(
+            sys.executable, "-m", "django", "delayq_worker", "--threads", "1", *arguments, env=self.env, cwd=ROOT
+        )
 
     def dispatcher(self) -> Any:
         return self._spawn(sys.executable, "-m", "django", "delayq_dispatcher", env=self.env, cwd=ROOT)
@@ -112,8 +121,14 @@ def test_a_task_whose_whole_machine_is_lost_is_not_called_running_for_ever(
 
 def fresh(settings: str, code: str, env: dict[str, str], *, before: str = "") -> str:
     program = f"import sys, django\n{before}\ndjango.setup()\n{code}"
-    answer = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=ROOT, capture_output=True, text=True,
-                            env={**os.environ, **env, "DJANGO_SETTINGS_MODULE": settings}, timeout=60)  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env, "DJANGO_SETTINGS_MODULE": settings},
+        timeout=60,
+    )
     assert answer.returncode == 0, answer.stderr
     return answer.stdout.strip()
 

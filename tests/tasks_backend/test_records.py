@@ -44,8 +44,11 @@ def test_a_record_goes_from_ready_over_running_to_its_end(results: Results) -> N
     assert running == results.read("i")
     assert running == Record(head=b"head", state="RUNNING", token=7, first="1", last="1", workers=("w",))
     done = end(results, job(7), "SUCCESSFUL", value=b"42")
-    assert done == results.read("i") == Record(head=b"head", state="SUCCESSFUL", token=7, first="1", last="1", end="2",
-                                               value=b"42", workers=("w",))  # fmt: skip
+    assert (
+        done
+        == results.read("i")
+        == Record(head=b"head", state="SUCCESSFUL", token=7, first="1", last="1", end="2", value=b"42", workers=("w",))
+    )
     assert done.final and not running.final
 
 
@@ -80,8 +83,9 @@ def test_a_second_start_forgets_the_end_of_the_first(results: Results) -> None:
     start(results, job(7))
     end(results, job(7), "SUCCESSFUL", value=b"1", error=b'"x"')
     found = start(results, job(8), at="5")
-    assert found == Record(head=b"head", state="RUNNING", token=8, first="1", last="5", workers=("w", "w"),
-                           errors=(b'"x"',))  # fmt: skip
+    assert found == Record(
+        head=b"head", state="RUNNING", token=8, first="1", last="5", workers=("w", "w"), errors=(b'"x"',)
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,8 +106,9 @@ def test_a_run_that_left_nothing_is_noted_if_it_was_counted(
 
 def test_an_end_without_a_start_is_a_whole_record(results: Results) -> None:
     found = end(results, job(7), "FAILED", head=b"head", error=b'"x"')
-    assert found == Record(head=b"head", state="FAILED", token=7, first="1", last="1", end="2", workers=("w",),
-                           errors=(b'"x"',))  # fmt: skip
+    assert found == Record(
+        head=b"head", state="FAILED", token=7, first="1", last="1", end="2", workers=("w",), errors=(b'"x"',)
+    )
     assert end(results, job(7)).head == b"head"  # type: ignore[union-attr]
 
 

@@ -128,8 +128,17 @@ def test_without_its_record_the_job_itself_tells_as_long_as_it_lives(delayq: Bro
     assert deeds.letter.get_result(result.id) == result
     job = reserve(delayq, "mail")
     assert deeds.letter.get_result(result.id) == replace(result, status=RUNNING)
-    settle(delayq, bury(job, 0, 0, reason="exhausted", error_class="ValueError",
-                        error=b'{"class":"ValueError","message":"no stamps","traceback":""}'))  # fmt: skip
+    settle(
+        delayq,
+        bury(
+            job,
+            0,
+            0,
+            reason="exhausted",
+            error_class="ValueError",
+            error=b'{"class":"ValueError","message":"no stamps","traceback":""}',
+        ),
+    )
     buried = deeds.letter.get_result(result.id)
     assert (buried.status, buried.args, buried.kwargs) == (FAILED, ["Ann"], {"copies": 3})
     assert buried.finished_at is not None
@@ -306,5 +315,14 @@ def start(broker: Broker, job: Any) -> Any:
 
 
 def end(broker: Broker, job: Any, value: bytes) -> Any:
-    return records.of(broker).end(job.id, job, job.worker, 60_000, head=b"", state="SUCCESSFUL", value=value,
-                                  began="2030-01-01T00:00:00+00:00", at="2030-01-01T00:00:01+00:00")  # fmt: skip
+    return records.of(broker).end(
+        job.id,
+        job,
+        job.worker,
+        60_000,
+        head=b"",
+        state="SUCCESSFUL",
+        value=value,
+        began="2030-01-01T00:00:00+00:00",
+        at="2030-01-01T00:00:01+00:00",
+    )

@@ -54,5 +54,6 @@ class Project:
             plugins += ["-p", "pytest_django.plugin"]
         else:
             self.write("pytest.ini", "[pytest]\nfilterwarnings = error\n")
-        return self._pytester.run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers",
-                                  *plugins, *options)  # fmt: skip
+        return self._pytester.run(
+            sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--strict-markers", *plugins, *options
+        )

@@ -27,22 +27,52 @@ def test_a_scheduled_job_has_what_was_asked_for(delayq_fake: Fake) -> None:
     (job,) = scheduled_jobs()
     assert job == assert_scheduled(note)
     assert (job.task, job.args, job.kwargs, job.payloads, job.id, job.queue) == (
-        "works.note", ["x"], {"times": 2}, [], "7", "notes")  # fmt: skip
+        "works.note",
+        ["x"],
+        {"times": 2},
+        [],
+        "7",
+        "notes",
+    )
     assert (job.due, job.delay, job.priority, job.context, job.state, job.failures) == (
-        now + HALF_HOUR, HALF_HOUR, 1, {"trace": "t"}, "delayed", 0)  # fmt: skip
+        now + HALF_HOUR,
+        HALF_HOUR,
+        1,
+        {"trace": "t"},
+        "delayed",
+        0,
+    )
 
 
 def test_every_wish_is_looked_at(delayq_fake: Fake) -> None:
     now = delayq_fake.clock.now
     schedule(note, "x", times=2, id=7, delay=HALF_HOUR, priority=1, context={"trace": "t"})
     good: dict[str, Any] = {
-        "args": ("x",), "kwargs": {"times": 2}, "id": 7, "queue": "notes", "delay": 1800, "at": now + HALF_HOUR,
-        "context": {"trace": "t"}, "priority": 1, "state": "delayed", "failures": 0, "count": 1,
-    }  # fmt: skip
+        "args": ("x",),
+        "kwargs": {"times": 2},
+        "id": 7,
+        "queue": "notes",
+        "delay": 1800,
+        "at": now + HALF_HOUR,
+        "context": {"trace": "t"},
+        "priority": 1,
+        "state": "delayed",
+        "failures": 0,
+        "count": 1,
+    }
     bad: dict[str, Any] = {
-        "args": ["y"], "kwargs": {}, "id": 8, "queue": "others", "delay": 1700, "at": now, "context": {}, "priority": 4,
-        "state": "ready", "failures": 1, "count": 2,
-    }  # fmt: skip
+        "args": ["y"],
+        "kwargs": {},
+        "id": 8,
+        "queue": "others",
+        "delay": 1700,
+        "at": now,
+        "context": {},
+        "priority": 4,
+        "state": "ready",
+        "failures": 1,
+        "count": 2,
+    }
     assert_scheduled(note, **good)
     for name, value in bad.items():
         with pytest.raises(AssertionError):

@@ -111,15 +111,19 @@ def test_in_a_project_with_pytest_django(project: Project) -> None:
 
 
 def test_in_a_project_without_pytest_django(project: Project) -> None:
-    project.write("conftest.py", "import os, django\n\n"
-                  "os.environ['DJANGO_SETTINGS_MODULE'] = 'project_settings'\ndjango.setup()\n")  # fmt: skip
+    project.write(
+        "conftest.py",
+        "import os, django\n\nos.environ['DJANGO_SETTINGS_MODULE'] = 'project_settings'\ndjango.setup()\n",
+    )
     project.write("tests/test_it.py", "def test_it(delayq_fake):\n    assert not delayq_fake.scheduled_jobs()\n")
     project.run(django=False).assert_outcomes(passed=1)
 
 
 def test_a_project_without_django_does_not_notice_it(project: Project) -> None:
-    project.write("tests/test_it.py", "import sys\n\n\ndef test_it():\n"
-                  "    assert not {'django', 'redis', 'pytest_django'} & sys.modules.keys()\n")  # fmt: skip
+    project.write(
+        "tests/test_it.py",
+        "import sys\n\n\ndef test_it():\n    assert not {'django', 'redis', 'pytest_django'} & sys.modules.keys()\n",
+    )
     project.run(django=False).assert_outcomes(passed=1)
 
 
@@ -146,8 +150,9 @@ def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
 )
 def test_importing_it_loads_nothing_foreign(module: str, foreign: set[str]) -> None:
     program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    answer = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, cwd=ROOT,
-                            timeout=60, check=True)  # fmt: skip
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
     assert not foreign & set(answer.stdout.split())
 
 

@@ -79,11 +79,15 @@ def test_retries_follow_the_back_off_until_the_morgue(delayq_fake: Fake, done: l
     delayq_fake.fail_next(note, ValueError, times=3)
     report = run_due(until=10 * MINUTE, raise_errors=False)
     assert [(ran.attempt, ran.outcome, ran.retry_in) for ran in report.runs] == [
-        (1, "failed", MINUTE), (2, "failed", MINUTE), (3, "exhausted", None)]  # fmt: skip
+        (1, "failed", MINUTE),
+        (2, "failed", MINUTE),
+        (3, "exhausted", None),
+    ]
     assert report.failed == report.runs
     assert [ran.outcome for ran in report.buried] == ["exhausted"]
     assert [(type(ran.error), str(ran).partition(":")[0]) for ran in report.buried] == [
-        (ValueError, "works.note id=1 exhausted (attempt 3)")]  # fmt: skip
+        (ValueError, "works.note id=1 exhausted (attempt 3)")
+    ]
     (buried,) = scheduled_jobs(state="morgue")
     assert (buried.id, buried.reason, buried.failures) == ("1", "exhausted", 3)
     assert not scheduled_jobs()

@@ -129,10 +129,17 @@ def hooks() -> Hooks:
 def registry() -> Registry:
     made = Registry()
     options: dict[Any, dict[str, Any]] = {
-        note: {}, wait: {}, hold: {}, crash_once: {}, always_exit: {}, stubborn: {"timeout": 0.2, "max_attempts": 1},
-        brief: {}, deadly: {"crash_limit": 2},
-        wait_early: {"ack": "early"}, explode: {"merge": True, "batch_size": 10, "crash_limit": 1},
-    }  # fmt: skip
+        note: {},
+        wait: {},
+        hold: {},
+        crash_once: {},
+        always_exit: {},
+        stubborn: {"timeout": 0.2, "max_attempts": 1},
+        brief: {},
+        deadly: {"crash_limit": 2},
+        wait_early: {"ack": "early"},
+        explode: {"merge": True, "batch_size": 10, "crash_limit": 1},
+    }
     for function, special in options.items():
         own = {"on_exhausted": exhausted} if os.environ.get("DQ_LISTEN") else {}
         made.add(Task(function, name=function.__name__, options=TaskOptions(**{**FAST, **own, **special})))

@@ -32,9 +32,20 @@ def registry_of(*functions: Callable[..., Any], **options: Any) -> Registry:
 
 def make_job(**changes: Any) -> Job:
     """A reserved job as a worker would hold it."""
-    values = {"queue": "default", "shard": 0, "id": "job-1", "task": "work", "key": new_key(), "args": b"",
-              "options_json": b"", "priority": 4, "due_ms": 1_700_000_000_000, "token": 7, "reserves": 1,
-              "worker": "w"}  # fmt: skip
+    values = {
+        "queue": "default",
+        "shard": 0,
+        "id": "job-1",
+        "task": "work",
+        "key": new_key(),
+        "args": b"",
+        "options_json": b"",
+        "priority": 4,
+        "due_ms": 1_700_000_000_000,
+        "token": 7,
+        "reserves": 1,
+        "worker": "w",
+    }
     return Job(**{**values, **changes})
 
 
@@ -49,8 +60,14 @@ def make_run(job: Job | None = None, **changes: Any) -> Run:
     return run
 
 
-def execute(function: Callable[..., Any], *args: Any, hooks: Hooks | None = None, middlewares: Any = (),
-            job: Job | None = None, **options: Any) -> Run:  # fmt: skip
+def execute(
+    function: Callable[..., Any],
+    *args: Any,
+    hooks: Hooks | None = None,
+    middlewares: Any = (),
+    job: Job | None = None,
+    **options: Any,
+) -> Run:
     """Run ``function`` as the handler of a job, without any Redis."""
     registry = Registry()
     registry.add(Task(function, name="work", options=TaskOptions(**options)))
@@ -59,19 +76,33 @@ def execute(function: Callable[..., Any], *args: Any, hooks: Hooks | None = None
     return run
 
 
-def put(broker: Broker, task: str, *args: Any, id: str = "", delay_ms: int = 0, queue: str = "default",
-        **options: Any) -> str:  # fmt: skip
+def put(
+    broker: Broker, task: str, *args: Any, id: str = "", delay_ms: int = 0, queue: str = "default", **options: Any
+) -> str:
     """Schedule a job; returns its id."""
     new = NewJob(id or new_id(), task, encode_args(args, {}), delay_ms=delay_ms, **options)
     broker.queue(queue).schedule(new)
     return new.id
 
 
-def put_payload(broker: Broker, task: str, id: str, payload: Any, *, score: float = 1, queue: str = "default",
-                key: bytes = b"", **options: Any) -> str:  # fmt: skip
+def put_payload(
+    broker: Broker,
+    task: str,
+    id: str,
+    payload: Any,
+    *,
+    score: float = 1,
+    queue: str = "default",
+    key: bytes = b"",
+    **options: Any,
+) -> str:
     """Schedule a merged job; returns the outcome. ``key``: that of the payload, if not a new one."""
-    new = NewJob(id, task, payload=Payload(encode(payload), str(score), key or new_key()),
-                 **{"delay_ms": 0, "on_conflict": "merge", "due_policy": "keep", **options})  # fmt: skip
+    new = NewJob(
+        id,
+        task,
+        payload=Payload(encode(payload), str(score), key or new_key()),
+        **{"delay_ms": 0, "on_conflict": "merge", "due_policy": "keep", **options},
+    )
     return broker.queue(queue).schedule(new)
 
 
@@ -99,8 +130,9 @@ def config(**changes: Any) -> WorkerConfig:
 
 
 @contextlib.contextmanager
-def working(broker: Broker, registry: Registry, settings: WorkerConfig | None = None, hooks: Hooks | None = None,
-            **options: Any) -> Iterator[Worker]:  # fmt: skip
+def working(
+    broker: Broker, registry: Registry, settings: WorkerConfig | None = None, hooks: Hooks | None = None, **options: Any
+) -> Iterator[Worker]:
     """A worker in this process for the length of a block."""
     worker = Worker(broker, registry, settings or config(), hooks, **options)
     worker.start()
@@ -110,8 +142,9 @@ def working(broker: Broker, registry: Registry, settings: WorkerConfig | None = 
         worker.stop(2.0)
 
 
-def run_dry(broker: Broker, registry: Registry, hooks: Hooks | None = None, *, middlewares: Any = (),
-            **changes: Any) -> Worker:  # fmt: skip
+def run_dry(
+    broker: Broker, registry: Registry, hooks: Hooks | None = None, *, middlewares: Any = (), **changes: Any
+) -> Worker:
     """Let a worker do everything that is ready now."""
     with working(broker, registry, config(burst=True, **changes), hooks, middlewares=middlewares) as worker:
         assert worker.done.wait(DEADLINE), "the worker did not run dry"

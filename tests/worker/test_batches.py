@@ -119,18 +119,32 @@ def test_t20_of_a_hundred_ids_the_one_that_failed_is_tried_again_and_the_rest_is
 
 def test_each_id_is_decided_by_its_own_exception() -> None:
     def work(batch: dict[str, list[Any]]) -> None:
-        raise PartialFailure({
-            "retry": Retry(delay=3), "bury": Bury("no such order"), "release": Release("later", delay=1),
-            "text": "went wrong", "fail": ValueError(), "last": ValueError(), 7: ValueError(),
-        })  # type: ignore[dict-item]  # fmt: skip
+        raise PartialFailure(
+            {
+                "retry": Retry(delay=3),
+                "bury": Bury("no such order"),
+                "release": Release("later", delay=1),
+                "text": "went wrong",
+                "fail": ValueError(),
+                "last": ValueError(),
+                7: ValueError(),
+            }
+        )  # type: ignore[dict-item]
 
     names = ("retry", "bury", "release", "text", "fail", "last", "7", "good")
-    run = execute_batch(work, [merged(name, failures=2 * (name == "last")) for name in names], max_attempts=3,
-                        retry_in=lambda n: 9.0)  # fmt: skip
+    run = execute_batch(
+        work, [merged(name, failures=2 * (name == "last")) for name in names], max_attempts=3, retry_in=lambda n: 9.0
+    )
     assert fates(run) == {
-        "retry": FAILED, "bury": ("bury", "buried", "no such order"), "release": ("release", "released", "later"),
-        "text": FAILED, "fail": FAILED, "last": ("bury", "exhausted", "exhausted"), "7": FAILED, "good": ACKED,
-    }  # fmt: skip
+        "retry": FAILED,
+        "bury": ("bury", "buried", "no such order"),
+        "release": ("release", "released", "later"),
+        "text": FAILED,
+        "fail": FAILED,
+        "last": ("bury", "exhausted", "exhausted"),
+        "7": FAILED,
+        "good": ACKED,
+    }
     delays = {member.job.id: member.settlement.delay_ms for member in run.members if member.settlement}
     assert (delays["retry"], delays["release"], delays["fail"]) == (3000, 1000, 9000)
     text = next(member.settlement for member in run.members if member.job.id == "text")
@@ -221,8 +235,9 @@ def test_what_comes_back_unbegun_is_united_by_the_rules_of_its_task(jobs: int) -
     registry = registry_of(work, merge=True, batch_size=2, score_policy="max", due_policy="inherit")
     members = [make_run(merged(str(number)), deadline=0.0) for number in range(jobs)]
     Execution(registry, Hooks())(BatchRun(members) if jobs > 1 else members[0])
-    rules = [(one.settlement.verb, one.settlement.score_policy, one.settlement.inherit)
-             for one in members if one.settlement]  # fmt: skip
+    rules = [
+        (one.settlement.verb, one.settlement.score_policy, one.settlement.inherit) for one in members if one.settlement
+    ]
     assert rules == [("release", "max", True)] * jobs
 
 
@@ -259,15 +274,21 @@ def test_hooks_surround_a_batch_once_and_events_tell_of_every_job() -> None:
         raise PartialFailure({"b": ValueError()})
 
     hooks = Hooks(
-        before_job=lambda job: told.append(f"before {job.id}"), after_job=lambda job: told.append(f"after {job.id}"),
+        before_job=lambda job: told.append(f"before {job.id}"),
+        after_job=lambda job: told.append(f"after {job.id}"),
         wants=lambda event, task: True,
         notify=lambda event, job, task, **_: told.append(f"{event} {job.id} {task.name}"),
-    )  # fmt: skip
+    )
     execute_batch(work, [merged("a"), merged("b")], hooks)
     assert told == [
-        "before a", "job_started a work", "job_started b work", "handler", "after a", "job_succeeded a work",
+        "before a",
+        "job_started a work",
+        "job_started b work",
+        "handler",
+        "after a",
+        "job_succeeded a work",
         "job_failed b work",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_current_job_of_a_batch_has_a_view_of_each_id() -> None:
@@ -279,13 +300,28 @@ def test_the_current_job_of_a_batch_has_a_view_of_each_id() -> None:
         seen.append((job.id, job.token, job.should_stop, job.lost))
         for one in job.jobs:
             seen.append(
-                (one.id, one.attempt, one.lives, one.key, one.token, one.payloads, one.scores, one.payload_keys,
-                 one.due.timestamp(), dict(one.context), [same.id for same in one.jobs])
-            )  # fmt: skip
+                (
+                    one.id,
+                    one.attempt,
+                    one.lives,
+                    one.key,
+                    one.token,
+                    one.payloads,
+                    one.scores,
+                    one.payload_keys,
+                    one.due.timestamp(),
+                    dict(one.context),
+                    [same.id for same in one.jobs],
+                )
+            )
 
     a = make_job(id="a", merged=True, failures=2, payloads=payloads_of("x", "y"))
-    b = make_job(id="b", merged=True, payloads=(Payload(b'"z"', "2.5", b"k" * 16),),
-                 options_json=b'{"context":{"trace":"t"},"max_attempts":3}')  # fmt: skip
+    b = make_job(
+        id="b",
+        merged=True,
+        payloads=(Payload(b'"z"', "2.5", b"k" * 16),),
+        options_json=b'{"context":{"trace":"t"},"max_attempts":3}',
+    )
     execute_batch(work, [a, b], max_attempts=5)
     due = 1_700_000_000.0
     assert seen == [
@@ -324,8 +360,14 @@ def test_the_smallest_time_limit_of_a_batch_counts() -> None:
 
     execution = Execution(registry_of(work, merge=True, batch_size=3, timeout=9.0), Hooks())
     execution.warden = Watch()  # type: ignore[assignment]
-    execution(BatchRun([make_run(merged(name, options_json=own)) for name, own in
-                        (("a", b""), ("b", b'{"timeout":4}'), ("c", b'{"timeout":null}'))]))  # fmt: skip
+    execution(
+        BatchRun(
+            [
+                make_run(merged(name, options_json=own))
+                for name, own in (("a", b""), ("b", b'{"timeout":4}'), ("c", b'{"timeout":null}'))
+            ]
+        )
+    )
     assert limits == [4]
 
 

@@ -211,8 +211,14 @@ def test_some_duties_are_those_of_every_process_others_of_dispatchers(broker: Br
     def work() -> None:
         pass
 
-    with working(broker, registry_of(work), config(dispatcher=dispatcher), changes=changes,
-                 always={"marks": everywhere}, duties={"relay": housekeeping}):  # fmt: skip
+    with working(
+        broker,
+        registry_of(work),
+        config(dispatcher=dispatcher),
+        changes=changes,
+        always={"marks": everywhere},
+        duties={"relay": housekeeping},
+    ):
         assert everywhere.worked.acquire(timeout=DEADLINE)
         put(broker, "work", key=new_key(durable=True))
         eventually(lambda: HERE in everywhere.turns or HERE in housekeeping.turns, "the news of the end")

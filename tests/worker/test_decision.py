@@ -218,9 +218,17 @@ def test_the_back_off_of_an_exception_counts_more_than_that_of_the_job() -> None
 
 @pytest.mark.parametrize(
     ("delay", "ms"),
-    [(timedelta(minutes=1), 60_000), (-5, 0), (2.5, 2_500), (10**400, round(MAX_DELAY * 1000)), ("10", None),
-     (float("nan"), None), (True, None), (float("inf"), None)],
-)  # fmt: skip
+    [
+        (timedelta(minutes=1), 60_000),
+        (-5, 0),
+        (2.5, 2_500),
+        (10**400, round(MAX_DELAY * 1000)),
+        ("10", None),
+        (float("nan"), None),
+        (True, None),
+        (float("inf"), None),
+    ],
+)
 def test_a_delay_that_a_handler_asks_for_may_be_anything(delay: Any, ms: int | None) -> None:
     retried = decision.raised(make_job(), policy(), Retry(delay=delay), 0, 0)
     released = decision.raised(make_job(), policy(), Release(delay=delay), 0, 0)
@@ -325,9 +333,14 @@ def raised(error: BaseException) -> BaseException:
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("x" * 1_000_000), ValueError("\x00\x1b" * 100_000), ValueError("ü😀" * 100_000), Unreadable(),
-     SystemExit(3)],
-)  # fmt: skip
+    [
+        ValueError("x" * 1_000_000),
+        ValueError("\x00\x1b" * 100_000),
+        ValueError("ü😀" * 100_000),
+        Unreadable(),
+        SystemExit(3),
+    ],
+)
 def test_an_error_record_is_small_valid_json_whatever_was_raised(error: BaseException) -> None:
     record = error_record(raised(error))
     assert len(record) <= 4096

@@ -85,9 +85,11 @@ def test_a_lease_that_ran_out_is_notified_by_one_of_several_dispatchers(
     first, _ = (program("single", listen=ENDS, consumer=False) for _ in range(2))
     eventually(lambda: places(broker) == {"morgue": 2})
     assert sorted(first.ends()) == [
-        "job_buried:a:poison:Crashed", "job_buried:b:poison:Crashed",
-        "on_exhausted:a:Crashed:note", "on_exhausted:b:Crashed:note",
-    ]  # fmt: skip
+        "job_buried:a:poison:Crashed",
+        "job_buried:b:poison:Crashed",
+        "on_exhausted:a:Crashed:note",
+        "on_exhausted:b:Crashed:note",
+    ]
 
 
 def test_an_end_whose_dispatcher_died_before_it_was_stored_is_notified_by_the_next_one(

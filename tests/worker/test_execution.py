@@ -51,9 +51,18 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("x"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), JobTimeout(),
-     RecursionError(), MemoryError(), BaseExceptionGroup("many", [SystemExit(2)])],
-)  # fmt: skip
+    [
+        ValueError("x"),
+        SystemExit(1),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        JobTimeout(),
+        RecursionError(),
+        MemoryError(),
+        BaseExceptionGroup("many", [SystemExit(2)]),
+    ],
+)
 def test_no_exception_leaves_the_job_boundary(error: BaseException) -> None:
     run = execute(raising(error))
     assert run.settlement and run.settlement.verb == "fail" and run.settlement.error
@@ -239,8 +248,14 @@ def test_events_are_prepared_only_for_listeners_and_may_fail() -> None:
     assert execute(lambda: None, hooks=hooks).settlement.verb == "ack"  # type: ignore[union-attr]
     execute(raising(ValueError()), hooks=hooks, retry_in=lambda n: 5.0)
     execute(raising(Bury("no")), hooks=hooks)
-    assert [event for event, _ in told] == ["job_started", "job_succeeded", "job_started", "job_failed", "job_started",
-                                            "job_buried"]  # fmt: skip
+    assert [event for event, _ in told] == [
+        "job_started",
+        "job_succeeded",
+        "job_started",
+        "job_failed",
+        "job_started",
+        "job_buried",
+    ]
     assert told[1][1]["seconds"] >= 0 and told[1][1]["task"].name == "work"
     assert (told[3][1]["outcome"], told[3][1]["retry_in"]) == ("failed", 5.0)
     assert (told[5][1]["reason"], str(told[5][1]["error"])) == ("no", "no")

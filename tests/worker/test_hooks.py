@@ -37,8 +37,12 @@ def test_the_task_hears_of_its_last_failure_in_the_thread_of_the_job() -> None:
     from django_delayq.core.codec import encode_args
 
     for failures in (0, 1, 2):
-        execute(work, job=make_job(id=f"job-{failures}", failures=failures, args=encode_args((7,), {})),
-                max_attempts=3, on_exhausted=exhausted)  # fmt: skip
+        execute(
+            work,
+            job=make_job(id=f"job-{failures}", failures=failures, args=encode_args((7,), {})),
+            max_attempts=3,
+            on_exhausted=exhausted,
+        )
     assert heard == [("job-2", 3, [7], True, "no", threading.current_thread().name)]
 
 
@@ -70,8 +74,10 @@ def test_in_a_batch_it_hears_of_each_id_that_is_exhausted() -> None:
     def work(batch: dict[str, list[str]]) -> None:
         raise PartialFailure({"a": ValueError("a"), "b": ValueError("b")})
 
-    jobs = [make_job(id=ident, merged=True, failures=failures, payloads=payloads_of(ident + "1", ident + "2"))
-            for ident, failures in (("a", 0), ("b", 1), ("c", 1))]  # fmt: skip
+    jobs = [
+        make_job(id=ident, merged=True, failures=failures, payloads=payloads_of(ident + "1", ident + "2"))
+        for ident, failures in (("a", 0), ("b", 1), ("c", 1))
+    ]
 
     def exhausted(job: Any, error: BaseException) -> None:
         heard.append((job.id, job.payloads, job.scores, str(error)))
@@ -167,8 +173,14 @@ def test_t42_whatever_users_hang_in_may_raise_and_the_worker_lives_on(broker: Br
     def work(n: int) -> None:
         ran.append(n)
 
-    hooks = Hooks(thread_start=broken, thread_end=broken, notify=broken, wants=lambda event, task: True,
-                  process_stop=broken, format_error=broken)  # fmt: skip
+    hooks = Hooks(
+        thread_start=broken,
+        thread_end=broken,
+        notify=broken,
+        wants=lambda event, task: True,
+        process_stop=broken,
+        format_error=broken,
+    )
     registry = registry_of(failing, work, max_attempts=2, retry_in=broken, on_exhausted=broken)
     put(broker, "failing", id="bad")
     with working(broker, registry, hooks=hooks):

@@ -120,8 +120,11 @@ def test_processes_begin_at_different_shards() -> None:
 def test_shards_of_one_queue_share_its_pace() -> None:
     made = build_sources([queue("a", 3), queue("b")], WorkerConfig(queues=("a", "b"), weights={"a": 2.0}), "w")
     assert [(source.queue.name, source.shard, source.stride) for source in made] == [
-        ("a", 0, 0.5), ("a", 1, 0.5), ("a", 2, 0.5), ("b", 0, 1.0),
-    ]  # fmt: skip
+        ("a", 0, 0.5),
+        ("a", 1, 0.5),
+        ("a", 2, 0.5),
+        ("b", 0, 1.0),
+    ]
     assert made[0].pace is made[2].pace is not made[3].pace
 
 

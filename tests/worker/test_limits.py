@@ -45,8 +45,14 @@ def overrun(*, raises: bool) -> Run:
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_traced_program_goes_on_after_a_time_limit(raises: bool) -> None:
     program = PROGRAM.format(act=f"overrun(raises={raises})")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False,
-                          cwd=Path(__file__).parents[2])  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
     assert (done.stdout, done.stderr) == ("went on\n", "")
 
 

@@ -179,9 +179,12 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
 
     now = time.time() * 1000
     queue = BrokenQueue(
-        [Tick(now, None, now, False, False), Tick(now + 60_000, None, now, True, False),
-         Tick(now + 60_000, None, now, True, True)]
-    )  # fmt: skip
+        [
+            Tick(now, None, now, False, False),
+            Tick(now + 60_000, None, now, True, False),
+            Tick(now + 60_000, None, now, True, True),
+        ]
+    )
     patrol = patrol_of(queue, Weather())
     for _ in range(3):
         patrol.run()

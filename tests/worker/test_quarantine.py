@@ -238,8 +238,15 @@ def test_the_start_of_a_job_that_was_lost_unclearly_is_recorded_before_it_happen
 
 
 def mark(ident: str, **changes: Any) -> Mark:
-    values = {"queue": "default", "shard": 0, "id": ident, "token": 7, "started": 1.0, "limit_at": NEVER,
-              "timed_out": False}  # fmt: skip
+    values = {
+        "queue": "default",
+        "shard": 0,
+        "id": ident,
+        "token": 7,
+        "started": 1.0,
+        "limit_at": NEVER,
+        "timed_out": False,
+    }
     return Mark(**values | changes)
 
 
@@ -267,5 +274,7 @@ def test_nobody_is_suspected_when_a_process_ends_on_purpose() -> None:
     jobs = [make_job(id="a"), make_job(id="b", quarantined=True), make_job(id="waiting")]
     settlements = verdicts(jobs, [mark("a"), mark("b")], registry_of(), "ended", planned=True, died_at=9.0)
     assert [(one.outcome, one.quarantine) for one in settlements] == [
-        ("released", False), ("released", True), ("released", False),
-    ]  # fmt: skip
+        ("released", False),
+        ("released", True),
+        ("released", False),
+    ]

@@ -212,8 +212,9 @@ def test_idle_shards_cost_less_than_one_command_a_second(broker: Broker, registr
     def commands() -> int:
         stats = client.info("commandstats")
         # What scripts do inside is counted too, but not what only clients send.
-        return sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_blpop", "cmdstat_client|id")
-                   if name in stats)  # fmt: skip
+        return sum(
+            stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_blpop", "cmdstat_client|id") if name in stats
+        )
 
     with working(broker, registry, config()):
         eventually(lambda: broker.workers(), "the first announcement")

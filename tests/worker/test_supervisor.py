@@ -70,10 +70,16 @@ def program(
         **config: Any,
     ) -> Program:
         environment = {
-            "DQ_URL": redis_url, "DQ_PREFIX": prefix, "DQ_CONFIG": json.dumps(config), "DQ_PATIENCE": str(patience),
-            "DQ_LEASE": str(lease), "DQ_IDLE": str(idle), "DQ_LISTEN": listen, "PYTHONPATH": str(ROOT),
+            "DQ_URL": redis_url,
+            "DQ_PREFIX": prefix,
+            "DQ_CONFIG": json.dumps(config),
+            "DQ_PATIENCE": str(patience),
+            "DQ_LEASE": str(lease),
+            "DQ_IDLE": str(idle),
+            "DQ_LISTEN": listen,
+            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
-        }  # fmt: skip
+        }
         process = spawn(sys.executable, "-m", "tests.worker.program", role, env=environment, cwd=ROOT)
         return Program(process, redis_client)
 
@@ -284,18 +290,34 @@ def test_a_single_worker_without_supervisor_obeys_the_signals_too(
 
 def test_what_a_dead_child_held_is_settled_by_what_it_was_doing() -> None:
     def mark(ident: str, **changes: Any) -> Mark:
-        return Mark(**{"queue": "default", "shard": 0, "id": ident, "token": 7, "started": 1.0, "limit_at": NEVER,
-                       "timed_out": False, **changes})  # fmt: skip
+        return Mark(
+            **{
+                "queue": "default",
+                "shard": 0,
+                "id": ident,
+                "token": 7,
+                "started": 1.0,
+                "limit_at": NEVER,
+                "timed_out": False,
+                **changes,
+            }
+        )
 
     jobs = [make_job(id=name) for name in ("running", "waiting", "stuck", "other_token")]
     marks = [mark("running"), mark("stuck", timed_out=True), mark("other_token", token=6)]
     registry = registry_of(retry_in=lambda n: 5.0)
     crashed = verdicts(jobs, marks, registry, "died of signal 9", planned=False, died_at=9.0)
     assert [(s.verb, s.outcome) for s in crashed] == [
-        ("fail", "crashed"), ("release", "released"), ("fail", "timeout"), ("release", "released"),
-    ]  # fmt: skip
+        ("fail", "crashed"),
+        ("release", "released"),
+        ("fail", "timeout"),
+        ("release", "released"),
+    ]
     planned = verdicts(jobs, marks, registry, "ended", planned=True, died_at=9.0)
     assert [(s.verb, s.outcome) for s in planned] == [
-        ("release", "released"), ("release", "released"), ("fail", "timeout"), ("release", "released"),
-    ]  # fmt: skip
+        ("release", "released"),
+        ("release", "released"),
+        ("fail", "timeout"),
+        ("release", "released"),
+    ]
     assert crashed[0].run_ms == 8000

@@ -99,8 +99,15 @@ _CONFLICTS = ("merge", "replace", "ignore", "error")
 _DUE_POLICIES = ("keep", "replace", "earliest", "latest", "inherit")
 
 
-@extend_schema_field({"oneOf": [{"type": "number", "minimum": 0}, {"type": "string"},
-                                {"type": "array", "items": {"type": "number", "minimum": 0}}]})  # fmt: skip
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "number", "minimum": 0},
+            {"type": "string"},
+            {"type": "array", "items": {"type": "number", "minimum": 0}},
+        ]
+    }
+)
 class _RetryField(serializers.Field[Any, Any, Any, Any]):
     pass
 
@@ -150,9 +157,14 @@ class BytesSerializer(_JobSerializer):
     body_base64 = serializers.CharField(required=False, allow_blank=True)
 
 
-@extend_schema_field(PolymorphicProxySerializer(
-    component_name="Entry", serializers=[CallSerializer, BytesSerializer], resource_type_field_name=None, many=True,
-))  # fmt: skip
+@extend_schema_field(
+    PolymorphicProxySerializer(
+        component_name="Entry",
+        serializers=[CallSerializer, BytesSerializer],
+        resource_type_field_name=None,
+        many=True,
+    )
+)
 class _EntriesField(serializers.Field[Any, Any, Any, Any]):
     pass
 

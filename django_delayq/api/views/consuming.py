@@ -27,10 +27,20 @@ if TYPE_CHECKING:
 _TAGS: Final = ["consuming"]
 _NOT_FOUND: Final = OpenApiResponse(ProblemSerializer, description="queue_not_found")
 _HELD: Final = {
-    "queue": "images", "id": "order-5", "lease": "3.1795432101234567", "key": "6f1c" * 8, "task": "raw",
-    "body": '{"url": "https://example.org/5.png"}', "due": "2026-11-21T11:23:43.123Z", "attempt": 1, "failures": 0,
-    "noe": 0, "lives": 26, "context": {}, "lease_ends": "2026-11-21T11:24:45.500Z",
-}  # fmt: skip
+    "queue": "images",
+    "id": "order-5",
+    "lease": "3.1795432101234567",
+    "key": "6f1c" * 8,
+    "task": "raw",
+    "body": '{"url": "https://example.org/5.png"}',
+    "due": "2026-11-21T11:23:43.123Z",
+    "attempt": 1,
+    "failures": 0,
+    "noe": 0,
+    "lives": 26,
+    "context": {},
+    "lease_ends": "2026-11-21T11:24:45.500Z",
+}
 _ONE: Final = {"id": _HELD["id"], "lease": _HELD["lease"]}
 _STALE: Final = (
     "`counted` is false where the lease was lost (it ended, the job was ended before, or it is somebody else's): then "
@@ -67,18 +77,21 @@ class Reserve(_Reserving):
     """Jobs of one queue."""
 
     @extend_schema(
-        operation_id="reserve", summary="Take due jobs of a queue", tags=_TAGS, request=ReserveForm,
+        operation_id="reserve",
+        summary="Take due jobs of a queue",
+        tags=_TAGS,
+        request=ReserveForm,
         description="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
-                    "it back. End it with ack, fail, release or bury, or hold it longer with touch; each wants its id "
-                    "and `lease`. A lease that runs out counts as a crash. With `wait`, a server under ASGI answers as "
-                    "soon as something is due; the answer is an empty list when nothing was. `Retry-After` says when "
-                    "to ask again; without it, at once. In a queue of kind python this competes with its workers.",
+        "it back. End it with ack, fail, release or bury, or hold it longer with touch; each wants its id "
+        "and `lease`. A lease that runs out counts as a crash. With `wait`, a server under ASGI answers as "
+        "soon as something is due; the answer is an empty list when nothing was. `Retry-After` says when "
+        "to ask again; without it, at once. In a queue of kind python this competes with its workers.",
         responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
         examples=[
             OpenApiExample("up to ten, wait for the first", request_only=True, value={"max": 10, "wait": 20}),
             OpenApiExample("one", response_only=True, value={"jobs": [_HELD]}),
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Take them."""
         return self.take(request, (queue,), self.read(request, ReserveForm))
@@ -95,16 +108,18 @@ class ReserveFromMany(_Reserving):
         return names
 
     @extend_schema(
-        operation_id="reserve_from_many", summary="Take due jobs of several queues", tags=_TAGS,
+        operation_id="reserve_from_many",
+        summary="Take due jobs of several queues",
+        tags=_TAGS,
         request=ReserveFromManyForm,
         description="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
-                    "one queue.",
+        "one queue.",
         responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
         examples=[
             OpenApiExample("of two queues", request_only=True, value={"queues": ["images", "mail"], "wait": 20}),
             OpenApiExample("one", response_only=True, value={"jobs": [_HELD]}),
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request) -> Response:
         """Take them."""
         asked = self.read(request, ReserveFromManyForm)
@@ -152,24 +167,26 @@ class _Ending(ApiView):
         jobs = self.read(request, form)["jobs"]
         seed = None if self._kept is None else self._kept.call()
         counted = settling.settle(queue, jobs, how, _name_of(request), seed)
-        return Response({
-            "results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]
-        })  # fmt: skip
+        return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
 
 
-_COUNTED: Final = OpenApiExample("it counted", response_only=True,
-                                 value={"results": [{"id": _HELD["id"], "counted": True}]})  # fmt: skip
+_COUNTED: Final = OpenApiExample(
+    "it counted", response_only=True, value={"results": [{"id": _HELD["id"], "counted": True}]}
+)
 
 
 class Ack(_Ending):
     """Jobs that are done."""
 
     @extend_schema(
-        operation_id="ack", summary="The jobs are done", tags=_TAGS, request=AckForm,
+        operation_id="ack",
+        summary="The jobs are done",
+        tags=_TAGS,
+        request=AckForm,
         description=f"Nothing of them stays. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
         examples=[OpenApiExample("one", request_only=True, value={"jobs": [_ONE]}), _COUNTED],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Done."""
         return self.end(request, queue, AckForm, settling.acked)
@@ -179,18 +196,35 @@ class Fail(_Ending):
     """Jobs whose attempts failed."""
 
     @extend_schema(
-        operation_id="fail", summary="The attempts failed", tags=_TAGS, request=FailForm,
+        operation_id="fail",
+        summary="The attempts failed",
+        tags=_TAGS,
+        request=FailForm,
         description="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
-                    f"attempt it is in the morgue. {_STALE}",
+        f"attempt it is in the morgue. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
         examples=[
             OpenApiExample("with a text", request_only=True, value={"jobs": [{**_ONE, "error": "503 from the host"}]}),
-            OpenApiExample("with everything", request_only=True, value={"jobs": [{
-                **_ONE, "delay": 30,
-                "error": {"class": "TimeoutError", "message": "no answer", "traceback": "at fetch (w.js:12)"}}]}),
+            OpenApiExample(
+                "with everything",
+                request_only=True,
+                value={
+                    "jobs": [
+                        {
+                            **_ONE,
+                            "delay": 30,
+                            "error": {
+                                "class": "TimeoutError",
+                                "message": "no answer",
+                                "traceback": "at fetch (w.js:12)",
+                            },
+                        }
+                    ]
+                },
+            ),
             _COUNTED,
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Failed."""
         return self.end(request, queue, FailForm, settling.failed)
@@ -200,11 +234,14 @@ class Release(_Ending):
     """Jobs that are given back."""
 
     @extend_schema(
-        operation_id="release", summary="Give the jobs back", tags=_TAGS, request=ReleaseForm,
+        operation_id="release",
+        summary="Give the jobs back",
+        tags=_TAGS,
+        request=ReleaseForm,
         description=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
         examples=[OpenApiExample("for later", request_only=True, value={"jobs": [{**_ONE, "delay": 60}]}), _COUNTED],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Back."""
         return self.end(request, queue, ReleaseForm, settling.released)
@@ -214,12 +251,17 @@ class Bury(_Ending):
     """Jobs that can never succeed."""
 
     @extend_schema(
-        operation_id="bury", summary="The jobs can never succeed", tags=_TAGS, request=BuryForm,
+        operation_id="bury",
+        summary="The jobs can never succeed",
+        tags=_TAGS,
+        request=BuryForm,
         description=f"They go to the morgue, where a person finds the reason. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[OpenApiExample("with a reason", request_only=True,
-                                 value={"jobs": [{**_ONE, "reason": "no such order"}]}), _COUNTED],
-    )  # fmt: skip
+        examples=[
+            OpenApiExample("with a reason", request_only=True, value={"jobs": [{**_ONE, "reason": "no such order"}]}),
+            _COUNTED,
+        ],
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Buried."""
         return self.end(request, queue, BuryForm, settling.buried)
@@ -231,17 +273,25 @@ class Touch(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
     @extend_schema(
-        operation_id="touch", summary="Hold the jobs longer", tags=_TAGS, request=TouchForm,
+        operation_id="touch",
+        summary="Hold the jobs longer",
+        tags=_TAGS,
+        request=TouchForm,
         description=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
-                    "the lease was lost. `stopping` says that somebody cancelled the job: it may be ended in any way, "
-                    "and does not come back.",
+        "the lease was lost. `stopping` says that somebody cancelled the job: it may be ended in any way, "
+        "and does not come back.",
         responses={200: TouchedSerializer, 404: _NOT_FOUND},
         examples=[
             OpenApiExample("two minutes", request_only=True, value={"jobs": [{**_ONE, "ttr": 120}]}),
-            OpenApiExample("held", response_only=True, value={"results": [
-                {"id": _HELD["id"], "held": True, "stopping": False, "lease_ends": _HELD["lease_ends"]}]}),
+            OpenApiExample(
+                "held",
+                response_only=True,
+                value={
+                    "results": [{"id": _HELD["id"], "held": True, "stopping": False, "lease_ends": _HELD["lease_ends"]}]
+                },
+            ),
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Longer."""
         found = self.queue(queue)

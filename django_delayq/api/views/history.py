@@ -71,9 +71,14 @@ class Hours(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="list_hours", summary="What became of runs, hour by hour", tags=[TAG],
-                   parameters=[*NAMES, *PERIOD, CURSOR, LIMIT], responses={200: HoursPageSerializer},
-                   examples=_example("list_hours"))  # fmt: skip
+    @extend_schema(
+        operation_id="list_hours",
+        summary="What became of runs, hour by hour",
+        tags=[TAG],
+        parameters=[*NAMES, *PERIOD, CURSOR, LIMIT],
+        responses={200: HoursPageSerializer},
+        examples=_example("list_hours"),
+    )
     def get(self, request: Request) -> Response:
         """The latest first. They are filled by the pipeline; queues that the project's own rule does not let the user
         see are left out."""
@@ -91,9 +96,14 @@ class HistoryView(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="get_history", summary="A period of the history as its charts show it", tags=[TAG],
-                   parameters=[*NAMES, *PERIOD], responses={200: SummarySerializer},
-                   examples=_example("get_history"))  # fmt: skip
+    @extend_schema(
+        operation_id="get_history",
+        summary="A period of the history as its charts show it",
+        tags=[TAG],
+        parameters=[*NAMES, *PERIOD],
+        responses={200: SummarySerializer},
+        examples=_example("get_history"),
+    )
     def get(self, request: Request) -> Response:
         """All hours that lie in it, in part or as a whole, in up to 170 slots; without `from` and `to` the last 24
         hours."""
@@ -116,10 +126,13 @@ class HoursFile(ApiView):
     renderer_classes = (CsvRenderer,)
 
     @extend_schema(
-        operation_id="download_hours", summary="The same hours as CSV", tags=[TAG], parameters=[*NAMES, *PERIOD],
+        operation_id="download_hours",
+        summary="The same hours as CSV",
+        tags=[TAG],
+        parameters=[*NAMES, *PERIOD],
         responses={(200, _CSV): OpenApiResponse(OpenApiTypes.STR, "a head, and a line for each hour, queue and task")},
         examples=[OpenApiExample("the beginning", ",".join(FIELDS) + "\r\n", response_only=True, media_type=_CSV)],
-    )  # fmt: skip
+    )
     def get(self, request: Request) -> Any:
         """All of them, the latest first, sent while they are read. A text that a spreadsheet would take for a formula
         has an apostrophe before it."""
@@ -133,8 +146,14 @@ class Runs(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="list_runs", summary="Runs of the pipeline", tags=[TAG], parameters=RUNS,
-                   responses={200: RunsPageSerializer}, examples=_example("list_runs"))  # fmt: skip
+    @extend_schema(
+        operation_id="list_runs",
+        summary="Runs of the pipeline",
+        tags=[TAG],
+        parameters=RUNS,
+        responses={200: RunsPageSerializer},
+        examples=_example("list_runs"),
+    )
     def get(self, request: Request) -> Response:
         """The latest first. Where the project has a rule of its own, runs about queues that it hides are left out, and
         those about no certain queue have neither `detail` nor `error`."""
@@ -151,19 +170,32 @@ class ForecastView(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="get_forecast", summary="What falls due in the next 24 hours", tags=[TAG],
-                   parameters=NAMES[:1], responses={200: ForecastSerializer},
-                   examples=_example("get_forecast"))  # fmt: skip
+    @extend_schema(
+        operation_id="get_forecast",
+        summary="What falls due in the next 24 hours",
+        tags=[TAG],
+        parameters=NAMES[:1],
+        responses={200: ForecastSerializer},
+        examples=_example("get_forecast"),
+    )
     def get(self, request: Request) -> Response:
         """And when it will be done, if workers go on as in each queue's busiest hour of the last week. Queues that the
         project's own rule does not let the user see are left out."""
         asked = self.read_query(request, QueueQuery)
         broker = brokers.broker()
-        queues = [queue for queue in broker.queues()
-                  if asked["queue"] in ("", queue.name) and may_use(request, "view", queue.name)]  # fmt: skip
+        queues = [
+            queue
+            for queue in broker.queues()
+            if asked["queue"] in ("", queue.name) and may_use(request, "view", queue.name)
+        ]
         found = forecast(broker, queues)
-        return Response({"now": _moment(found.now), "total": _ahead(found.total),
-                         "queues": [{"queue": one.queue, **_ahead(one)} for one in found.queues]})  # fmt: skip
+        return Response(
+            {
+                "now": _moment(found.now),
+                "total": _ahead(found.total),
+                "queues": [{"queue": one.queue, **_ahead(one)} for one in found.queues],
+            }
+        )
 
 
 def _conditions(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,22 +237,30 @@ def _summary(found: Summary) -> dict[str, Any]:
         "to": _moment(found.period.end),
         "step_hours": found.period.step,
         "total": _tally(found.total),
-        "slots": [{"start": _moment(start), **_tally(tally), "lateness_histogram": tally.lateness}
-                  for start, tally in zip(found.period.slots, found.slots, strict=True)],
+        "slots": [
+            {"start": _moment(start), **_tally(tally), "lateness_histogram": tally.lateness}
+            for start, tally in zip(found.period.slots, found.slots, strict=True)
+        ],
         "tasks": [{"queue": queue, "task": task, **_tally(tally)} for (queue, task), tally in tasks[:_MOST_TASKS]],
         "tasks_left_out": max(0, len(tasks) - _MOST_TASKS),
         "bounds_ms": [high for place in range(histograms.BUCKETS) if (high := histograms.bounds_of(place)[1])],
-    }  # fmt: skip
+    }
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
     percentiles: dict[str, float | None] = {}
-    for kind, of, most in (("lateness", tally.lateness_ms, tally.lateness_max),
-                           ("duration", tally.duration_ms, tally.duration_max)):  # fmt: skip
+    for kind, of, most in (
+        ("lateness", tally.lateness_ms, tally.lateness_max),
+        ("duration", tally.duration_ms, tally.duration_max),
+    ):
         percentiles |= {f"{kind}_p{percent}_ms": _rounded(of(percent)) for percent in (50, 95, 99)}
         percentiles[f"{kind}_max_ms"] = _rounded(most)
-    return {**dict(zip(COUNTS, tally.counts, strict=True)), "failures": tally.failures,
-            "failure_rate": tally.failure_rate, **percentiles}  # fmt: skip
+    return {
+        **dict(zip(COUNTS, tally.counts, strict=True)),
+        "failures": tally.failures,
+        "failure_rate": tally.failure_rate,
+        **percentiles,
+    }
 
 
 def _rounded(ms: float | None) -> float | None:
@@ -233,24 +273,38 @@ def _run(row: PipelineRun) -> dict[str, Any]:
     told = bool(row.queue) or allows() is None
     detail = mask().value(row.detail) if told and isinstance(row.detail, dict) else {}
     return {
-        "number": row.pk, "run_id": row.run_id, "kind": row.kind, "state": state, "queue": row.queue,
-        "task": row.task, "started": _moment(row.started_at), "seen": _moment(row.seen_at),
-        "ended": _moment(row.ended_at), "seconds": round(max(0.0, (end - row.started_at).total_seconds()), 3),
-        "total": row.total, "rows": row.rows, "created": row.created, "known": row.known, "bad": row.bad,
-        "detail": detail, "error": mask().text(row.error) if told else "",
-    }  # fmt: skip
+        "number": row.pk,
+        "run_id": row.run_id,
+        "kind": row.kind,
+        "state": state,
+        "queue": row.queue,
+        "task": row.task,
+        "started": _moment(row.started_at),
+        "seen": _moment(row.seen_at),
+        "ended": _moment(row.ended_at),
+        "seconds": round(max(0.0, (end - row.started_at).total_seconds()), 3),
+        "total": row.total,
+        "rows": row.rows,
+        "created": row.created,
+        "known": row.known,
+        "bad": row.bad,
+        "detail": detail,
+        "error": mask().text(row.error) if told else "",
+    }
 
 
 def _ahead(one: QueueForecast) -> dict[str, Any]:
     pace = one.pace
     return {
-        "due": one.due, "hours": list(one.hours), "later": one.later,
+        "due": one.due,
+        "hours": list(one.hours),
+        "later": one.later,
         "runs_per_hour": None if pace is None else pace.per_hour,
         "mean_duration": None if pace is None else round(pace.mean_ms / 1000, 6),
         "work": None if one.work_s is None else round(one.work_s, 3),
         "behind": [round(left, 3) for left in one.behind],
         "drained_in": None if one.drained_s is None else round(one.drained_s, 3),
-    }  # fmt: skip
+    }
 
 
 urlpatterns: list[URLPattern] = [

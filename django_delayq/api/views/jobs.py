@@ -38,14 +38,16 @@ if TYPE_CHECKING:
 
 TAG: Final = "jobs"
 _PRODUCE: Final = PolymorphicProxySerializer(
-    component_name="Produce", serializers=[CallSerializer, BytesSerializer, ManySerializer],
+    component_name="Produce",
+    serializers=[CallSerializer, BytesSerializer, ManySerializer],
     resource_type_field_name=None,
-)  # fmt: skip
+)
 #: what is asked for as one is answered as one
 _PRODUCED: Final = PolymorphicProxySerializer(
-    component_name="ProducedOneOrMany", serializers=[ProducedSerializer, ProducedManySerializer],
+    component_name="ProducedOneOrMany",
+    serializers=[ProducedSerializer, ProducedManySerializer],
     resource_type_field_name=None,
-)  # fmt: skip
+)
 
 
 class Jobs(ApiView):
@@ -54,10 +56,13 @@ class Jobs(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "produce"}
 
     @extend_schema(
-        operation_id="list_jobs", summary="Jobs of a queue, page by page", tags=[TAG], parameters=JOBS_PARAMETERS,
+        operation_id="list_jobs",
+        summary="Jobs of a queue, page by page",
+        tags=[TAG],
+        parameters=JOBS_PARAMETERS,
         responses={200: JobsPageSerializer},
         examples=[OpenApiExample("one page", {"jobs": [], "cursor": None}, response_only=True)],
-    )  # fmt: skip
+    )
     def get(self, request: Request, queue: str) -> Response:
         """Live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
         query = self.read_query(request, JobsQuery)
@@ -65,26 +70,58 @@ class Jobs(ApiView):
         return Response(Wish.of(query, place, orders).answer(self.queue(queue)))
 
     @extend_schema(
-        operation_id="produce_jobs", summary="Put jobs in", tags=[TAG], request=_PRODUCE,
+        operation_id="produce_jobs",
+        summary="Put jobs in",
+        tags=[TAG],
+        request=_PRODUCE,
         responses={
-            200: _PRODUCED, 201: ProducedSerializer, 202: _PRODUCED, 409: ProblemSerializer, 422: ProblemSerializer,
+            200: _PRODUCED,
+            201: ProducedSerializer,
+            202: _PRODUCED,
+            409: ProblemSerializer,
+            422: ProblemSerializer,
         },
         examples=[
-            OpenApiExample("a call of a task", request_only=True, value={
-                "task": "shop.cancel_order", "args": [17], "id": "order-17", "delay": 1800}),
-            OpenApiExample("bytes for a queue of kind pull", request_only=True, value={
-                "body": "{\"order\": 17}", "at": "2026-11-21T18:00:00Z"}),
-            OpenApiExample("many", request_only=True, value={
-                "jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]}),
-            OpenApiExample("one was taken in", response_only=True, status_codes=["201"], value={
-                "id": "order-17", "queue": "orders", "outcome": "created", "due": "2026-11-21T11:53:43.123Z"}),
-            OpenApiExample("one was there already", response_only=True, status_codes=["200"], value={
-                "id": "order-17", "queue": "orders", "outcome": "ignored", "due": "2026-11-21T11:53:43.123Z"}),
-            OpenApiExample("many were", response_only=True, status_codes=["200"], value={
-                "results": [{"id": "order-17", "outcome": "created"}, {"id": "order-18", "outcome": "replaced"}],
-                "counts": {"created": 1, "replaced": 1}}),
+            OpenApiExample(
+                "a call of a task",
+                request_only=True,
+                value={"task": "shop.cancel_order", "args": [17], "id": "order-17", "delay": 1800},
+            ),
+            OpenApiExample(
+                "bytes for a queue of kind pull",
+                request_only=True,
+                value={"body": '{"order": 17}', "at": "2026-11-21T18:00:00Z"},
+            ),
+            OpenApiExample(
+                "many",
+                request_only=True,
+                value={
+                    "jobs": [{"task": "shop.cancel_order", "args": [17]}, {"task": "shop.cancel_order", "args": [18]}]
+                },
+            ),
+            OpenApiExample(
+                "one was taken in",
+                response_only=True,
+                status_codes=["201"],
+                value={"id": "order-17", "queue": "orders", "outcome": "created", "due": "2026-11-21T11:53:43.123Z"},
+            ),
+            OpenApiExample(
+                "one was there already",
+                response_only=True,
+                status_codes=["200"],
+                value={"id": "order-17", "queue": "orders", "outcome": "ignored", "due": "2026-11-21T11:53:43.123Z"},
+            ),
+            OpenApiExample(
+                "many were",
+                response_only=True,
+                status_codes=["200"],
+                value={
+                    "results": [{"id": "order-17", "outcome": "created"}, {"id": "order-18", "outcome": "replaced"}],
+                    "counts": {"created": 1, "replaced": 1},
+                },
+            ),
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """One job (201, or 200 if nothing new is there), or up to 1,000 as `jobs` (200).
 
@@ -113,8 +150,9 @@ class OneJob(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "DELETE": "operate", "PATCH": "operate"}
 
-    @extend_schema(operation_id="get_job", summary="One job", tags=[TAG],
-                   responses={200: JobSerializer, 404: ProblemSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="get_job", summary="One job", tags=[TAG], responses={200: JobSerializer, 404: ProblemSerializer}
+    )
     def get(self, request: Request, queue: str, id: str) -> Response:
         """The live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
@@ -125,8 +163,12 @@ class OneJob(ApiView):
         held = view.state != "morgue" and view.job.merged
         return Response(values.job(view, inspector.payloads(live.name, ident) if held else view.payloads))
 
-    @extend_schema(operation_id="cancel_job", summary="Cancel one job", tags=[TAG],
-                   responses={200: OutcomeSerializer, 202: OutcomeSerializer, 404: ProblemSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="cancel_job",
+        summary="Cancel one job",
+        tags=[TAG],
+        responses={200: OutcomeSerializer, 202: OutcomeSerializer, 404: ProblemSerializer},
+    )
     def delete(self, request: Request, queue: str, id: str) -> Response:
         """`cancelled`: it was waiting and is gone. `stopping`: it runs, hears of it with its next heartbeat, and is not
         tried again. 202 `outbox`: Redis does not answer, and is told as soon as it does."""
@@ -136,9 +178,13 @@ class OneJob(ApiView):
             raise job_not_found(live.name, id)
         return Response({"outcome": outcome}, status=_status(outcome))
 
-    @extend_schema(operation_id="reschedule_job", summary="Give one job another due time", tags=[TAG],
-                   request=WhenSerializer, responses={200: MovedSerializer, 202: MovedSerializer,
-                                                      404: ProblemSerializer, 409: ProblemSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="reschedule_job",
+        summary="Give one job another due time",
+        tags=[TAG],
+        request=WhenSerializer,
+        responses={200: MovedSerializer, 202: MovedSerializer, 404: ProblemSerializer, 409: ProblemSerializer},
+    )
     def patch(self, request: Request, queue: str, id: str) -> Response:
         """What waits under the id, or waits for the end of a run, is due then. 409: it runs, and nothing waits."""
         due_ms, delay_ms = moving.due_of(self.read(request, When))
@@ -172,8 +218,11 @@ def _not_waiting(queue: Queue, ident: str) -> Problem:
     view = brokers.broker().inspector.get(queue.name, ident, most_bytes=0)
     if view is None or view.state == "morgue":
         return job_not_found(queue.name, ident)
-    return Problem(409, "conflict", f"job {ident!r} of queue {queue.name!r} is {view.state} now: what runs has no due "
-                                    f"time any more")  # fmt: skip
+    return Problem(
+        409,
+        "conflict",
+        f"job {ident!r} of queue {queue.name!r} is {view.state} now: what runs has no due time any more",
+    )
 
 
 def _status(outcome: str) -> int:

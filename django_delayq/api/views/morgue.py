@@ -31,8 +31,13 @@ class Morgue(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="list_morgue", summary="The morgue of a queue, page by page", tags=[TAG],
-                   parameters=MORGUE_PARAMETERS, responses={200: JobsPageSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="list_morgue",
+        summary="The morgue of a queue, page by page",
+        tags=[TAG],
+        parameters=MORGUE_PARAMETERS,
+        responses={200: JobsPageSerializer},
+    )
     def get(self, request: Request, queue: str) -> Response:
         """Records in the order in which they were buried, or by id. An id may have several."""
         return Response(Wish.of(self.read_query(request, MorgueQuery), *MORGUE).answer(self.queue(queue)))
@@ -43,9 +48,13 @@ class Graves(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="get_graves", summary="All records of an id in the morgue", tags=[TAG],
-                   parameters=GRAVES_PARAMETERS,
-                   responses={200: JobsPageSerializer, 404: ProblemSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="get_graves",
+        summary="All records of an id in the morgue",
+        tags=[TAG],
+        parameters=GRAVES_PARAMETERS,
+        responses={200: JobsPageSerializer, 404: ProblemSerializer},
+    )
     def get(self, request: Request, queue: str, id: str) -> Response:
         """Up to 250, page by page, the one that was buried last first. A page ends with the record by which it holds a
         MiB, so it may have fewer than `limit`. Arguments are masked, and left out (`cut`) if they are larger than a MiB
@@ -60,22 +69,30 @@ class KickView(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
     @extend_schema(
-        operation_id="kick_jobs", summary="Bring jobs back from the morgue", tags=[TAG], request=Kick,
+        operation_id="kick_jobs",
+        summary="Bring jobs back from the morgue",
+        tags=[TAG],
+        request=Kick,
         responses={200: either("Kicked")},
         examples=[
             OpenApiExample("some", {"ids": ["order-17"], "delay": 60}, request_only=True),
             OpenApiExample("a certain record", {"jobs": [{"id": "order-17", "key": "7f" * 16}]}, request_only=True),
             OpenApiExample("all, ten in a second", {"all": True, "per_second": 10}, request_only=True),
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Their failures are forgotten. `kicked`, `live` (a live job of the id stands in the way) or `gone`."""
         asked, live = self.read(request, Kick), self.queue(queue)
         delay_ms, replace = asked.get("delay", 0), asked.get("replace", False)
         if "all" in asked:
             pace = asked.get("per_second")
-            return Response(verbs.swept(lambda progress: bulk.kick_all(
-                live, delay_ms=delay_ms, per_second=pace, replace=replace, progress=progress)))  # fmt: skip
+            return Response(
+                verbs.swept(
+                    lambda progress: bulk.kick_all(
+                        live, delay_ms=delay_ms, per_second=pace, replace=replace, progress=progress
+                    )
+                )
+            )
         wanted = _wanted(asked)
         outcomes = [
             live.kick(ident, key=key, delay_ms=delay_ms, replace=replace, request=call) or verbs.GONE
@@ -90,13 +107,16 @@ class DiscardView(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
     @extend_schema(
-        operation_id="discard_jobs", summary="Throw jobs out of the morgue", tags=[TAG], request=Discard,
+        operation_id="discard_jobs",
+        summary="Throw jobs out of the morgue",
+        tags=[TAG],
+        request=Discard,
         responses={200: either("Discarded")},
         examples=[
             OpenApiExample("some", {"ids": ["order-17"]}, request_only=True),
             OpenApiExample("what is older than a week", {"all": True, "older_than": 604800}, request_only=True),
         ],
-    )  # fmt: skip
+    )
     def post(self, request: Request, queue: str) -> Response:
         """`discarded`, or `gone`: it was not there."""
         asked, live = self.read(request, Discard), self.queue(queue)

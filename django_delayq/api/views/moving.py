@@ -31,8 +31,9 @@ TAG: Final = "jobs"
 
 def either(name: str) -> PolymorphicProxySerializer:
     """The answer of a verb that takes ids or all."""
-    return PolymorphicProxySerializer(component_name=name, serializers=[ResultsSerializer, BulkSerializer],
-                                      resource_type_field_name=None)  # fmt: skip
+    return PolymorphicProxySerializer(
+        component_name=name, serializers=[ResultsSerializer, BulkSerializer], resource_type_field_name=None
+    )
 
 
 #: examples of what is asked and answered
@@ -49,8 +50,14 @@ class _Verb(ApiView):
 class Cancel(_Verb):
     """``queues/{queue}/cancel``."""
 
-    @extend_schema(operation_id="cancel_jobs", summary="Cancel jobs", tags=[TAG], request=IdsOrAll,
-                   responses={200: either("Cancelled")}, examples=ASKED)  # fmt: skip
+    @extend_schema(
+        operation_id="cancel_jobs",
+        summary="Cancel jobs",
+        tags=[TAG],
+        request=IdsOrAll,
+        responses={200: either("Cancelled")},
+        examples=ASKED,
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Jobs by their ids (`cancelled`, `stopping`, `gone`, or `outbox` while Redis is away), or all that wait; those
         that run are left alone then."""
@@ -63,10 +70,14 @@ class Cancel(_Verb):
 class Reschedule(_Verb):
     """``queues/{queue}/reschedule``."""
 
-    @extend_schema(operation_id="reschedule_jobs", summary="Give jobs another due time", tags=[TAG], request=IdsWhen,
-                   responses={200: ResultsSerializer},
-                   examples=[OpenApiExample("in an hour", {"ids": ["order-17"], "delay": 3600}, request_only=True)]
-                   )  # fmt: skip
+    @extend_schema(
+        operation_id="reschedule_jobs",
+        summary="Give jobs another due time",
+        tags=[TAG],
+        request=IdsWhen,
+        responses={200: ResultsSerializer},
+        examples=[OpenApiExample("in an hour", {"ids": ["order-17"], "delay": 3600}, request_only=True)],
+    )
     def post(self, request: Request, queue: str) -> Response:
         """`moved`, `not_waiting` (there is no such job, or it runs), or `outbox` while Redis is away."""
         asked, live = self.read(request, IdsWhen), self.queue(queue)
@@ -77,8 +88,14 @@ class Reschedule(_Verb):
 class RunNow(_Verb):
     """``queues/{queue}/run-now``."""
 
-    @extend_schema(operation_id="run_jobs_now", summary="Make jobs due now", tags=[TAG], request=IdsOrAll,
-                   responses={200: either("RunNow")}, examples=ASKED)  # fmt: skip
+    @extend_schema(
+        operation_id="run_jobs_now",
+        summary="Make jobs due now",
+        tags=[TAG],
+        request=IdsOrAll,
+        responses={200: either("RunNow")},
+        examples=ASKED,
+    )
     def post(self, request: Request, queue: str) -> Response:
         """`moved`, `not_waiting` or `outbox`, as for reschedule. What is overdue keeps its place."""
         asked, live = self.read(request, IdsOrAll), self.queue(queue)
@@ -102,8 +119,13 @@ class KillFailed(_Failed):
 
     act = staticmethod(bulk.kill_failed)
 
-    @extend_schema(operation_id="kill_failed_jobs", summary="Bury all jobs that have failed", tags=[TAG], request=None,
-                   responses={200: BulkSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="kill_failed_jobs",
+        summary="Bury all jobs that have failed",
+        tags=[TAG],
+        request=None,
+        responses={200: BulkSerializer},
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Waiting jobs that have failed go to the morgue (`killed`); those that run are left alone."""
         return self.answer(request, queue)
@@ -114,8 +136,13 @@ class DeleteFailed(_Failed):
 
     act = staticmethod(bulk.delete_failed)
 
-    @extend_schema(operation_id="delete_failed_jobs", summary="Delete all jobs that have failed", tags=[TAG],
-                   request=None, responses={200: BulkSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="delete_failed_jobs",
+        summary="Delete all jobs that have failed",
+        tags=[TAG],
+        request=None,
+        responses={200: BulkSerializer},
+    )
     def post(self, request: Request, queue: str) -> Response:
         """Waiting jobs that have failed go for good (`deleted`); those that run are left alone."""
         return self.answer(request, queue)

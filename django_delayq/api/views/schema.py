@@ -34,11 +34,13 @@ class Schema(ApiView):
         responses={200: OpenApiResponse(OpenApiTypes.OBJECT, "the document"), 400: ProblemSerializer},
         examples=[
             OpenApiExample(
-                "The beginning", {"openapi": "3.0.3", "info": {"title": "django_delayq"}}, response_only=True,
+                "The beginning",
+                {"openapi": "3.0.3", "info": {"title": "django_delayq"}},
+                response_only=True,
                 status_codes=["200"],
             ),
         ],
-    )  # fmt: skip
+    )
     def get(self, request: Request) -> Response:
         """The document, for the place where the project included this API."""
         self.read_query(request, Body)

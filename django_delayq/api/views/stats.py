@@ -59,14 +59,23 @@ class Stats(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @extend_schema(
-        operation_id="get_stats", summary="Length, morgue and lag of every queue", tags=_TAGS,
+        operation_id="get_stats",
+        summary="Length, morgue and lag of every queue",
+        tags=_TAGS,
         description="Cheap enough to be asked every second. Queues that the project's own rule does not let the user "
-                    "see are left out.",
+        "see are left out.",
         responses={200: StatsSerializer},
-        examples=[OpenApiExample("one queue", response_only=True, value={
-            "total": {"length": 1200, "morgue_length": 3, "lag": 0.25},
-            "by_queue": {"mail": {"length": 1200, "morgue_length": 3, "lag": 0.25}}})],
-    )  # fmt: skip
+        examples=[
+            OpenApiExample(
+                "one queue",
+                response_only=True,
+                value={
+                    "total": {"length": 1200, "morgue_length": 3, "lag": 0.25},
+                    "by_queue": {"mail": {"length": 1200, "morgue_length": 3, "lag": 0.25}},
+                },
+            )
+        ],
+    )
     def get(self, request: Request) -> Response:
         """Three numbers of each queue, and of all."""
         broker = brokers.broker()
@@ -81,11 +90,13 @@ class Status(ApiView):
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
     @extend_schema(
-        operation_id="get_status", summary="Everything that is known of queues, workers and Redis", tags=_TAGS,
+        operation_id="get_status",
+        summary="Everything that is known of queues, workers and Redis",
+        tags=_TAGS,
         description="What `manage.py delayq_status --json` prints, in six round trips to Redis and a look into the "
-                    "database. Queues that the project's own rule does not let the user see are left out.",
+        "database. Queues that the project's own rule does not let the user see are left out.",
         responses={200: StatusSerializer},
-    )  # fmt: skip
+    )
     def get(self, request: Request) -> Response:
         """The whole snapshot."""
         return Response(Visible(request).snapshot(status.take(brokers.broker(), recurring=True)).as_json())

@@ -47,9 +47,10 @@ class RunningJobSerializer(Shape):
     started = serializers.DateTimeField(allow_null=True)
     ids = serializers.IntegerField(help_text="jobs that this run takes together; `id` is the first of them")
     lease_ends = serializers.DateTimeField(
-        allow_null=True, required=False,
+        allow_null=True,
+        required=False,
         help_text="only where one worker is shown; null if the worker does not hold the job any more",
-    )  # fmt: skip
+    )
 
 
 class WorkerSerializer(Shape):
@@ -98,8 +99,9 @@ class Workers(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="list_workers", summary="List the worker processes", tags=_TAGS,
-                   responses={200: WorkersSerializer})  # fmt: skip
+    @extend_schema(
+        operation_id="list_workers", summary="List the worker processes", tags=_TAGS, responses={200: WorkersSerializer}
+    )
     def get(self, request: Request) -> Response:
         """Those that are registered, the lost ones too."""
         broker = brokers.broker()
@@ -112,8 +114,12 @@ class OneWorker(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(operation_id="get_worker", summary="Show a worker, and until when it holds what it runs", tags=_TAGS,
-                   responses={200: WorkerSerializer, 404: _NOT_FOUND})  # fmt: skip
+    @extend_schema(
+        operation_id="get_worker",
+        summary="Show a worker, and until when it holds what it runs",
+        tags=_TAGS,
+        responses={200: WorkerSerializer, 404: _NOT_FOUND},
+    )
     def get(self, request: Request, worker: str) -> Response:
         """It, and when its leases end."""
         broker = brokers.broker()
@@ -143,10 +149,15 @@ class Stop(_Tell):
 
     word = "stop"
 
-    @extend_schema(operation_id="stop_worker", summary="Stop a worker", tags=_TAGS, request=None,
-                   description="As SIGTERM to its program: all its processes take nothing new, finish what they run "
-                               f"within their grace period, and end. {_TOLD}",
-                   responses={202: ToldSerializer, 404: _NOT_FOUND})  # fmt: skip
+    @extend_schema(
+        operation_id="stop_worker",
+        summary="Stop a worker",
+        tags=_TAGS,
+        request=None,
+        description="As SIGTERM to its program: all its processes take nothing new, finish what they run "
+        f"within their grace period, and end. {_TOLD}",
+        responses={202: ToldSerializer, 404: _NOT_FOUND},
+    )
     def post(self, request: Request, worker: str) -> Response:
         """Tells it."""
         return self.tell(worker)
@@ -157,9 +168,14 @@ class Drain(_Tell):
 
     word = "drain"
 
-    @extend_schema(operation_id="drain_worker", summary="Let a worker finish what it has, and take nothing new",
-                   tags=_TAGS, request=None, description=f"As SIGUSR1 to its program. {_TOLD}",
-                   responses={202: ToldSerializer, 404: _NOT_FOUND})  # fmt: skip
+    @extend_schema(
+        operation_id="drain_worker",
+        summary="Let a worker finish what it has, and take nothing new",
+        tags=_TAGS,
+        request=None,
+        description=f"As SIGUSR1 to its program. {_TOLD}",
+        responses={202: ToldSerializer, 404: _NOT_FOUND},
+    )
     def post(self, request: Request, worker: str) -> Response:
         """Tells it."""
         return self.tell(worker)
@@ -171,28 +187,51 @@ class Dump(_Tell):
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "operate"}
     word = "dump"
 
-    @extend_schema(operation_id="dump_worker", summary="Ask a worker for the stacks of its threads", tags=_TAGS,
-                   request=None, description=f"They are logged, and kept for ten minutes. {_TOLD}",
-                   responses={202: ToldSerializer, 404: _NOT_FOUND})  # fmt: skip
+    @extend_schema(
+        operation_id="dump_worker",
+        summary="Ask a worker for the stacks of its threads",
+        tags=_TAGS,
+        request=None,
+        description=f"They are logged, and kept for ten minutes. {_TOLD}",
+        responses={202: ToldSerializer, 404: _NOT_FOUND},
+    )
     def post(self, request: Request, worker: str) -> Response:
         """Tells it."""
         return self.tell(worker)
 
     @extend_schema(
-        operation_id="get_dump", summary="Read the stacks that a worker was asked for", tags=_TAGS,
-        responses={200: DumpSerializer, 404: OpenApiResponse(
-            ProblemSerializer, description="not_found: it was not asked, has not heard of it yet, or it is ten minutes "
-                                           "ago")},
-        examples=[OpenApiExample("of one thread", response_only=True, value={
-            "worker": "web-1:4711:k3", "taken": "2026-11-21T11:23:43.123Z",
-            "stacks": 'Thread 139 "slot-1":\n  File "shop/tasks.py", line 7, in pay\n    sleep(60)\n'})],
-    )  # fmt: skip
+        operation_id="get_dump",
+        summary="Read the stacks that a worker was asked for",
+        tags=_TAGS,
+        responses={
+            200: DumpSerializer,
+            404: OpenApiResponse(
+                ProblemSerializer,
+                description="not_found: it was not asked, has not heard of it yet, or it is ten minutes ago",
+            ),
+        },
+        examples=[
+            OpenApiExample(
+                "of one thread",
+                response_only=True,
+                value={
+                    "worker": "web-1:4711:k3",
+                    "taken": "2026-11-21T11:23:43.123Z",
+                    "stacks": 'Thread 139 "slot-1":\n  File "shop/tasks.py", line 7, in pay\n    sleep(60)\n',
+                },
+            )
+        ],
+    )
     def get(self, request: Request, worker: str) -> Response:
         """The latest."""
         found = brokers.broker().dump_of(worker)
         if found is None:
-            raise Problem(404, "not_found", f"there are no stacks of worker {worker[:300]!r}; POST to this address asks"
-                                            " for them, and they are there after its next heartbeat")  # fmt: skip
+            raise Problem(
+                404,
+                "not_found",
+                f"there are no stacks of worker {worker[:300]!r}; POST to this address asks"
+                " for them, and they are there after its next heartbeat",
+            )
         taken_ms, stacks = found
         return Response({"worker": worker, "taken": moment(taken_ms), "stacks": stacks})
 
@@ -205,17 +244,33 @@ def unknown(worker: str) -> Problem:
 def described(worker: WorkerStatus, ends: Mapping[tuple[str, str], int] | None = None) -> dict[str, Any]:
     """A worker as JSON; ``ends``: (queue, id) → end of the lease, Unix ms, where they were looked up."""
     return {
-        "name": worker.name, "host": worker.host, "pid": worker.pid, "queues": list(worker.queues),
-        "threads": worker.threads, "running": worker.running, "dispatcher": worker.dispatcher,
-        "quarantine": worker.quarantine, "stopping": worker.stopping,
-        "started": moment(worker.started_ms), "rss_mib": worker.rss_mib,
-        "seen": moment(worker.seen_ms), "seconds_ago": seconds(worker.seconds_ago * 1000), "lost": worker.lost,
-        "jobs": [{
-            "slot": job.slot, "queue": job.queue, "id": job.id, "task": job.task, "started": moment(job.started_ms),
-            "ids": job.ids,
-            **({} if ends is None else {"lease_ends": moment(ends.get((job.queue, job.id)))}),
-        } for job in worker.jobs],
-    }  # fmt: skip
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": list(worker.queues),
+        "threads": worker.threads,
+        "running": worker.running,
+        "dispatcher": worker.dispatcher,
+        "quarantine": worker.quarantine,
+        "stopping": worker.stopping,
+        "started": moment(worker.started_ms),
+        "rss_mib": worker.rss_mib,
+        "seen": moment(worker.seen_ms),
+        "seconds_ago": seconds(worker.seconds_ago * 1000),
+        "lost": worker.lost,
+        "jobs": [
+            {
+                "slot": job.slot,
+                "queue": job.queue,
+                "id": job.id,
+                "task": job.task,
+                "started": moment(job.started_ms),
+                "ids": job.ids,
+                **({} if ends is None else {"lease_ends": moment(ends.get((job.queue, job.id)))}),
+            }
+            for job in worker.jobs
+        ],
+    }
 
 
 def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], int]:
@@ -224,9 +279,10 @@ def lease_ends(broker: Broker, worker: WorkerStatus) -> dict[tuple[str, str], in
     wanted = [(queues[job.queue], job.id) for job in worker.jobs if job.queue in queues]
     leases = broker.inspector.leases(wanted)
     return {
-        (queue.name, ident): lease.ends_ms for (queue, ident), lease in zip(wanted, leases, strict=True)
+        (queue.name, ident): lease.ends_ms
+        for (queue, ident), lease in zip(wanted, leases, strict=True)
         if lease and lease.worker == worker.name
-    }  # fmt: skip
+    }
 
 
 urlpatterns: list[URLPattern] = [

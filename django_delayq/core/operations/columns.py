@@ -86,9 +86,15 @@ class Entries:
     @classmethod
     def joined(cls, some: Sequence[Entries]) -> Entries:
         """Several pages of one index as one."""
-        return cls(some[0].part, some[0].priority, sum(page.n for page in some),
-                   *(b"".join(packed) for packed in zip(*((page.lengths, page.ids, page.scores) for page in some),
-                                                        strict=True)))  # fmt: skip
+        return cls(
+            some[0].part,
+            some[0].priority,
+            sum(page.n for page in some),
+            *(
+                b"".join(packed)
+                for packed in zip(*((page.lengths, page.ids, page.scores) for page in some), strict=True)
+            ),
+        )
 
     def idents(self) -> list[str]:
         """The ids."""
@@ -176,8 +182,9 @@ def _names(idents: Iterable[str]) -> Iterator[bytes]:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def _pages(broker: Broker, part: Part, index: str, limit: int, most: bytes,
-           bounds: tuple[bytes, bytes, bytes] | None = None) -> Iterator[Reply]:  # fmt: skip
+def _pages(
+    broker: Broker, part: Part, index: str, limit: int, most: bytes, bounds: tuple[bytes, bytes, bytes] | None = None
+) -> Iterator[Reply]:
     """What lies in an index, page by page."""
     if bounds is None:
         by_due = _is_bounded_by_index(part)
@@ -225,12 +232,14 @@ def _scan(broker: Broker, part: Part) -> Iterator[dict[bytes, float]]:
 
 def _entries_of(part: Part, priority: int | None, ids: Collection[bytes], scores: Collection[float]) -> Entries:
     n = len(ids)
-    return Entries(part, priority, n, struct.pack(f"<{n}I", *map(len, ids)), b"".join(ids),
-                   struct.pack(f"<{n}d", *scores))  # fmt: skip
+    return Entries(
+        part, priority, n, struct.pack(f"<{n}I", *map(len, ids)), b"".join(ids), struct.pack(f"<{n}d", *scores)
+    )
 
 
-def _entries_by_priority(broker: Broker, part: Part, ids: Sequence[bytes],
-                         scores: Sequence[float]) -> Iterator[Entries]:  # fmt: skip
+def _entries_by_priority(
+    broker: Broker, part: Part, ids: Sequence[bytes], scores: Sequence[float]
+) -> Iterator[Entries]:
     """Entries of an index that does not say the priorities; one whose job has just gone is left out."""
     with clear_errors():
         bodies = broker.client.hmget(broker.shard(part.queue, part.shard).names["body"], list(ids))
@@ -300,8 +309,9 @@ class _IndexPages:
             return []
         member, score = self._last or (b"", None)
         position = SHARD_KEYS.index(self._index) + 1
-        reply = _ask(self._broker, self._part, _WITHOUT_BODIES, position, self._limit, text_of(score), member,
-                     *self._bounds)  # fmt: skip
+        reply = _ask(
+            self._broker, self._part, _WITHOUT_BODIES, position, self._limit, text_of(score), member, *self._bounds
+        )
         self._more = reply.more
         found = list(zip(reply.members(), reply.numbers(), strict=True))
         if found and self._more:
@@ -310,11 +320,36 @@ class _IndexPages:
         return found
 
 
-def _ask(broker: Broker, part: Part, most: bytes, position: int | bytes, limit: int, score: bytes, member: bytes,
-         low: bytes, high: bytes, of_members: bytes, idents: bytes = b"") -> Reply:  # fmt: skip
+def _ask(
+    broker: Broker,
+    part: Part,
+    most: bytes,
+    position: int | bytes,
+    limit: int,
+    score: bytes,
+    member: bytes,
+    low: bytes,
+    high: bytes,
+    of_members: bytes,
+    idents: bytes = b"",
+) -> Reply:
     shard = broker.shard(part.queue, part.shard)
-    frame = broker.scripts.call("columns", shard.keys, b"", shard.constants, part.place[:1].encode(), position, limit,
-                                score, member, low, high, of_members, most, idents)  # fmt: skip
+    frame = broker.scripts.call(
+        "columns",
+        shard.keys,
+        b"",
+        shard.constants,
+        part.place[:1].encode(),
+        position,
+        limit,
+        score,
+        member,
+        low,
+        high,
+        of_members,
+        most,
+        idents,
+    )
     return unpack_reply(frame, with_bodies=most != _WITHOUT_BODIES)
 
 

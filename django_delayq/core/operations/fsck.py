@@ -109,8 +109,18 @@ def _framed(member: bytes) -> bytes:
     return len(member).to_bytes(2, "little") + member
 
 
-def _examine(broker: Broker, shard: Shard, where: str, report: Report, repair: bool, n: int, *, idents: bytes = b"",
-             graves: bytes = b"", payloads: bytes = b"") -> None:  # fmt: skip
+def _examine(
+    broker: Broker,
+    shard: Shard,
+    where: str,
+    report: Report,
+    repair: bool,
+    n: int,
+    *,
+    idents: bytes = b"",
+    graves: bytes = b"",
+    payloads: bytes = b"",
+) -> None:
     findings = broker.scripts.call(
         "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves, payloads
     )

@@ -58,8 +58,9 @@ class Inspector:
         opened = self._broker.known_queue(queue)
         return self._count([opened])[0] if opened else Counts(queue)
 
-    def all_counts(self, *, horizon: Sequence[int] = (), by_shard: bool = False,
-                   queues: Sequence[Queue] | None = None) -> list[Counts]:  # fmt: skip
+    def all_counts(
+        self, *, horizon: Sequence[int] = (), by_shard: bool = False, queues: Sequence[Queue] | None = None
+    ) -> list[Counts]:
         """The same for every queue, in one round trip for each 16,384 shards (on a cluster: of each node).
 
         Args:
@@ -88,8 +89,7 @@ class Inspector:
             found[-1].add(answer)
         return found
 
-    def _count(self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *,
-               by_shard: bool = False) -> list[Counts]:  # fmt: skip
+    def _count(self, queues: Sequence[Queue], offsets: tuple[int, ...] = (), *, by_shard: bool = False) -> list[Counts]:
         nothing = (0,) * (len(offsets) + 2)
         counts = {queue.name: Counts(queue.name, backlog=nothing) for queue in queues}
         calls: list[_Call] = [(queue, number, offsets) for queue in queues for number in queue.numbers]
@@ -245,8 +245,14 @@ class Inspector:
             if some:
                 return
 
-    def search(self, queue: str, wanted: str | Callable[[JobView], bool], *, places: Iterable[str] = SEARCHED,
-               limit: int | None = None) -> Iterator[JobView]:  # fmt: skip
+    def search(
+        self,
+        queue: str,
+        wanted: str | Callable[[JobView], bool],
+        *,
+        places: Iterable[str] = SEARCHED,
+        limit: int | None = None,
+    ) -> Iterator[JobView]:
         """Jobs of a queue in which something is found; see :mod:`.search`.
 
         Args:
@@ -263,16 +269,28 @@ class Inspector:
 
         return search(self._broker, queue, wanted, tuple(places), limit)
 
-    def views(self, queue: Queue, number: int, place: str, members: Sequence[bytes],
-              most_bytes: int | None = None) -> Iterator[JobView]:  # fmt: skip
+    def views(
+        self, queue: Queue, number: int, place: str, members: Sequence[bytes], most_bytes: int | None = None
+    ) -> Iterator[JobView]:
         """The jobs of a shard behind these members of an index of ``place``, as far as they are still there.
 
         They are read as they are asked for, in pieces of little more than a MiB.
         """
         return self._views(queue, number, place, members, most_bytes)
 
-    def page(self, queue: str, place: str, by: str = "", *, cursor: str = "", limit: int = 100, reverse: bool = False,
-             low: Bound = None, high: Bound = None, most_bytes: int | None = None) -> Page:  # fmt: skip
+    def page(
+        self,
+        queue: str,
+        place: str,
+        by: str = "",
+        *,
+        cursor: str = "",
+        limit: int = 100,
+        reverse: bool = False,
+        low: Bound = None,
+        high: Bound = None,
+        most_bytes: int | None = None,
+    ) -> Page:
         """A page of jobs.
 
         Args:
@@ -304,8 +322,9 @@ class Inspector:
         views = self._view_entries(opened, place, entries[:limit], most_bytes)
         return Page(views, pack_cursor(entries[limit - 1]) if len(entries) > limit else "")
 
-    def _entries(self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool,
-                 wanted: Range) -> list[Entry]:  # fmt: skip
+    def _entries(
+        self, queue: Queue, names: tuple[str, ...], after: Entry | None, limit: int, reverse: bool, wanted: Range
+    ) -> list[Entry]:
         """The first entries of a range behind the cursor, over all shards and all indexes of the place.
 
         An id lies in one shard and one index only, so (score, member) names an entry of the whole queue.
@@ -314,8 +333,9 @@ class Inspector:
         range_ = wanted.arguments()
         calls: list[_Call] = [
             (queue, number, (SHARD_KEYS.index(name) + 1, b"1" if reverse else b"0", limit, score, member, *range_))
-            for number in queue.numbers for name in names
-        ]  # fmt: skip
+            for number in queue.numbers
+            for name in names
+        ]
         found: list[Entry] = []
         for (_, number, _), answer in zip(calls, self._ask_all("page", calls), strict=True):
             for entry, text in zip(answer[::2], answer[1::2], strict=True):
@@ -323,8 +343,7 @@ class Inspector:
         pick = heapq.nlargest if reverse else heapq.nsmallest
         return pick(limit, found)
 
-    def _view_entries(self, queue: Queue, place: str, entries: Sequence[Entry],
-                      most: int | None) -> list[JobView]:  # fmt: skip
+    def _view_entries(self, queue: Queue, place: str, entries: Sequence[Entry], most: int | None) -> list[JobView]:
         members: dict[int, list[bytes]] = {}
         for entry in entries:
             members.setdefault(entry.shard, []).append(entry.member)
@@ -336,21 +355,30 @@ class Inspector:
         # What was settled between the two looks is left out; the cursor goes on behind it all the same.
         return [views[place_of] for entry in entries if (place_of := (entry.shard, entry.member)) in views]
 
-    def _first_replies(self, queue: Queue, place: str, members: dict[int, list[bytes]],
-                       most: int | None) -> dict[int, bytes]:  # fmt: skip
+    def _first_replies(
+        self, queue: Queue, place: str, members: dict[int, list[bytes]], most: int | None
+    ) -> dict[int, bytes]:
         """What each shard says of its part first, which mostly is all: in one round trip and not one for each."""
         script, arguments = ("graves", _graves_arguments) if place == "morgue" else ("view", _view_arguments)
         calls: list[_Call] = [(queue, number, arguments(mine, most)) for number, mine in members.items()]
         return dict(zip(members, self._ask_all(script, calls), strict=True)) if calls else {}
 
-    def _views(self, queue: Queue, number: int, place: str, members: Sequence[bytes], most: int | None,
-               reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
+    def _views(
+        self,
+        queue: Queue,
+        number: int,
+        place: str,
+        members: Sequence[bytes],
+        most: int | None,
+        reply: bytes | None = None,
+    ) -> Iterator[JobView]:
         if place == "morgue":
             return self._buried(queue, number, members, most, reply)
         return self._live(queue, number, [member.decode() for member in members], most, reply)
 
-    def _live(self, queue: Queue, number: int, idents: Sequence[str], most: int | None,
-              reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
+    def _live(
+        self, queue: Queue, number: int, idents: Sequence[str], most: int | None, reply: bytes | None = None
+    ) -> Iterator[JobView]:
         while idents:
             if reply is None:
                 reply = self._ask(queue, number, "view", *_view_arguments([ident.encode() for ident in idents], most))
@@ -358,8 +386,9 @@ class Inspector:
             idents, reply = idents[len(views) :], None
             yield from filter(None, views)
 
-    def _buried(self, queue: Queue, number: int, graves: Sequence[bytes], most: int | None,
-                reply: bytes | None = None) -> Iterator[JobView]:  # fmt: skip
+    def _buried(
+        self, queue: Queue, number: int, graves: Sequence[bytes], most: int | None, reply: bytes | None = None
+    ) -> Iterator[JobView]:
         while graves:
             if reply is None:
                 reply = self._ask(queue, number, "graves", *_graves_arguments(graves, most))

@@ -67,8 +67,17 @@ def _bring_back(queue: Queue, ident: str, grave: _Grave, delay_ms: int, again: b
         if number == grave.shard:
             reply: bytes = queue.call("kick", number, ident.encode(), grave.key, delay_ms, again)
         else:
-            reply = queue.call("adopt", number, ident.encode(), delay_ms, again, grave.task, grave.body,
-                               grave.payloads, request=grave.request)  # fmt: skip
+            reply = queue.call(
+                "adopt",
+                number,
+                ident.encode(),
+                delay_ms,
+                again,
+                grave.task,
+                grave.body,
+                grave.payloads,
+                request=grave.request,
+            )
             if reply == b"kicked":
                 queue.call("discard", grave.shard, ident.encode(), grave.key, b"1", request=grave.request)
         return None if reply == _MOVED else reply

@@ -101,8 +101,10 @@ class Patience:
             QueueUnavailable: it took too long.
         """
         if time.monotonic() >= self._give_up_at:
-            raise QueueUnavailable(f"queue {queue!r} is being changed and does not come to rest; try again, and look "
-                                   f"at manage.py delayq_reshard {queue} --status")  # fmt: skip
+            raise QueueUnavailable(
+                f"queue {queue!r} is being changed and does not come to rest; try again, and look "
+                f"at manage.py delayq_reshard {queue} --status"
+            )
         time.sleep(self._pause * random.uniform(0.5, 1.0))
         self._pause = min(0.05, self._pause * 1.5)
 
@@ -131,8 +133,11 @@ class Epochs:
             raise InvalidJob(f"a queue has 1 to {MAX_SHARDS} shards, not {shards!r}")
         while True:
             layout = self._broker.change_layout(
-                name, lambda now: now if layouts.is_pending(now) or now["shards"] == shards
-                else layouts.with_next(now, shards))  # fmt: skip
+                name,
+                lambda now: (
+                    now if layouts.is_pending(now) or now["shards"] == shards else layouts.with_next(now, shards)
+                ),
+            )
             if not layouts.is_pending(layout):
                 return layout
             self.finish(name)
@@ -179,10 +184,14 @@ class Epochs:
             return []
         present = queue.epochs[-1][0]
         found = [
-            Progress(epoch, shards, "open" if epoch == present else "old",
-                     self._broker.inspector.count_shards(queue, _numbers(epoch, shards)))
+            Progress(
+                epoch,
+                shards,
+                "open" if epoch == present else "old",
+                self._broker.inspector.count_shards(queue, _numbers(epoch, shards)),
+            )
             for epoch, shards in queue.epochs
-        ]  # fmt: skip
+        ]
         if "next" in queue.layout:
             epoch, shards = queue.layout["next"]
             found.append(Progress(epoch, shards, "coming", Counts(name)))
@@ -208,8 +217,11 @@ class Epochs:
         if layout["epoch"] == epoch:
             if not layouts.is_pending(layout):
                 # A registry that was restored from an older copy than the shards: go on in a new epoch.
-                log.warning("queue %r says that epoch %d is open, but its shards are closed; a new one is opened",
-                            queue.name, epoch)  # fmt: skip
+                log.warning(
+                    "queue %r says that epoch %d is open, but its shards are closed; a new one is opened",
+                    queue.name,
+                    epoch,
+                )
                 self._open_another(queue.name, epoch)
             elif patience.is_over():
                 self.finish(queue.name)
@@ -334,8 +346,9 @@ class Epochs:
             stored, layout = self._broker.read_layout(name)
             if layout is None or layouts.is_deleted(layout) or layouts.is_pending(layout):
                 return retired
-            epoch = next((epoch for epoch, shards in layout.get("old", ()) if self._end(name, layout, epoch, shards)),
-                         None)  # fmt: skip
+            epoch = next(
+                (epoch for epoch, shards in layout.get("old", ()) if self._end(name, layout, epoch, shards)), None
+            )
             if epoch is None:
                 return retired
             if self._swapped(name, stored, layouts.without_epoch(layout, epoch)):
@@ -405,6 +418,7 @@ def _later_ticks(known: dict[bytes, bytes], meta: dict[bytes, bytes]) -> dict[by
     """Of the ticks in a shard's meta those that are later than the known ones; when a schedule was first seen."""
     found = {field: value for field, value in meta.items() if field.startswith(_TICKS)}
     return {
-        field: value for field, value in found.items()
+        field: value
+        for field, value in found.items()
         if field not in known or (field.startswith(b"tick:") and int(value) > int(known[field]))
-    }  # fmt: skip
+    }

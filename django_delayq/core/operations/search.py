@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from ..queue import Queue
 
 
-def search(broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], places: Iterable[str],
-           limit: int | None) -> Iterator[JobView]:  # fmt: skip
+def search(
+    broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], places: Iterable[str], limit: int | None
+) -> Iterator[JobView]:
     """See :meth:`Inspector.search`. What is wrong is raised at the call, not at the first job."""
     unknown = [place for place in places if place not in INDEXES]
     if unknown:
@@ -35,8 +36,9 @@ def search(broker: Broker, queue: str, wanted: str | Callable[[JobView], bool], 
     return _found(broker, opened, matches, tuple(dict.fromkeys(places)), limit) if opened else iter(())
 
 
-def _found(broker: Broker, queue: Queue, matches: Callable[[JobView], bool], places: Sequence[str],
-           limit: int | None) -> Iterator[JobView]:  # fmt: skip
+def _found(
+    broker: Broker, queue: Queue, matches: Callable[[JobView], bool], places: Sequence[str], limit: int | None
+) -> Iterator[JobView]:
     told: set[tuple[str, bytes]] = set()
     for place in places:
         for view in _jobs(broker, queue, place):

@@ -50,10 +50,19 @@ def last_score(queue: Queue, number: int, index: str) -> bytes:
     return found[1] if found else b""
 
 
-def _page(queue: Queue, number: int, index: str, *, backwards: bool = False, limit: int = CHUNK, score: bytes = b"",
-          member: bytes = b"") -> list[bytes]:  # fmt: skip
-    found: list[bytes] = queue.call("page", number, SHARD_KEYS.index(index) + 1, b"1" if backwards else b"0", limit,
-                                    score, member)  # fmt: skip
+def _page(
+    queue: Queue,
+    number: int,
+    index: str,
+    *,
+    backwards: bool = False,
+    limit: int = CHUNK,
+    score: bytes = b"",
+    member: bytes = b"",
+) -> list[bytes]:
+    found: list[bytes] = queue.call(
+        "page", number, SHARD_KEYS.index(index) + 1, b"1" if backwards else b"0", limit, score, member
+    )
     return found
 
 
@@ -70,8 +79,14 @@ def walk_index(queue: Queue, number: int, index: str, until: float) -> Iterator[
         member, score = found[-2], found[-1]
 
 
-def sweep(queue: Queue, indexes: Sequence[str], until: Mapping[int, float] | None, act: Act, total: int,
-          progress: Progress | None) -> dict[str, int]:  # fmt: skip
+def sweep(
+    queue: Queue,
+    indexes: Sequence[str],
+    until: Mapping[int, float] | None,
+    act: Act,
+    total: int,
+    progress: Progress | None,
+) -> dict[str, int]:
     """Acts on what lies in these indexes, a chunk of each at a time, so that all shards get on together.
 
     Args:

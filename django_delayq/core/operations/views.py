@@ -155,9 +155,19 @@ def unpack_views(queue: str, shard: int, idents: Sequence[str], frame: bytes) ->
             behind.args = b"" if gated_left_out else behind.args
         if left_out:
             job.args = b""
-        views.append(JobView(job, seen, job.due_ms, behind.due_ms if behind else None, payloads,
-                             job.deadline_ms or None, gated=behind, left_out=left_out,
-                             gated_left_out=gated_left_out))  # fmt: skip
+        views.append(
+            JobView(
+                job,
+                seen,
+                job.due_ms,
+                behind.due_ms if behind else None,
+                payloads,
+                job.deadline_ms or None,
+                gated=behind,
+                left_out=left_out,
+                gated_left_out=gated_left_out,
+            )
+        )
     return views
 
 
@@ -183,9 +193,20 @@ def unpack_graves(queue: str, shard: int, frame: bytes) -> Iterator[JobView]:
             job.args = b""
         payloads = tuple(_grave_payloads(record[inner:])) if job.merged else ()
         count = int.from_bytes(record[inner : inner + 4], "little") if job.merged and left_out else len(payloads)
-        yield JobView(job, "morgue", job.due_ms, None, count, None, int(buried_us // 1000), outcome.decode(),
-                      reason.decode(errors="replace"), error_class.decode(errors="replace"), payloads,
-                      left_out=left_out)  # fmt: skip
+        yield JobView(
+            job,
+            "morgue",
+            job.due_ms,
+            None,
+            count,
+            None,
+            int(buried_us // 1000),
+            outcome.decode(),
+            reason.decode(errors="replace"),
+            error_class.decode(errors="replace"),
+            payloads,
+            left_out=left_out,
+        )
 
 
 def _buried_job(queue: str, shard: int, ident: str, key: bytes, body: bytes, tasks: Mapping[int, str]) -> Job:

@@ -14,9 +14,25 @@ from .frames import take_u8, take_u16, take_u32, unpack_names, unpack_state
 
 #: columns of every job besides its queue, shard and place; times are Unix ms
 NAMES: Final = (
-    "id", "task", "due", "priority", "args", "context", "key", "failures", "reserves", "crashes", "lease_until",
-    "worker", "failed_at", "buried_at", "reason", "error_class", "error", "payloads",
-)  # fmt: skip
+    "id",
+    "task",
+    "due",
+    "priority",
+    "args",
+    "context",
+    "key",
+    "failures",
+    "reserves",
+    "crashes",
+    "lease_until",
+    "worker",
+    "failed_at",
+    "buried_at",
+    "reason",
+    "error_class",
+    "error",
+    "payloads",
+)
 
 _COUNTED: Final = ("failures", "reserves", "crashes")
 _HEAD: Final = struct.Struct("<BII")
@@ -70,9 +86,9 @@ class Columns:
         kept = [place for place, due in enumerate(self.column("due")) if self.part.holds(due)]
         if len(kept) == self.n:
             return self
-        return Columns(self.part, len(kept), {
-            name: [values[place] for place in kept] for name, values in self.values.items()
-        })  # fmt: skip
+        return Columns(
+            self.part, len(kept), {name: [values[place] for place in kept] for name, values in self.values.items()}
+        )
 
 
 def default_of(name: str) -> int | None:

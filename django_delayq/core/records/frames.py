@@ -124,8 +124,14 @@ def pack_new(job: NewJob) -> bytes:
     marks = (_DELAY if delay else 0) | (0 if job.reset_retries else _KEEP_RETRIES)
     if job.payload is not None:
         marks |= _MERGED if job.payload.score else _MERGED | _SCORE_IS_NOW
-    head = _NEW.pack(CONFLICT[job.on_conflict], DUE_POLICY[job.due_policy], SCORE_POLICY[job.score_policy],
-                     marks, ms or 0, len(ident))  # fmt: skip
+    head = _NEW.pack(
+        CONFLICT[job.on_conflict],
+        DUE_POLICY[job.due_policy],
+        SCORE_POLICY[job.score_policy],
+        marks,
+        ms or 0,
+        len(ident),
+    )
     task = job.task.encode()
     plain = b"".join((head, ident, bytes((len(task),)), task, _U32.pack(len(body)), body))
     if job.payload is None:
@@ -191,9 +197,13 @@ def pack_settlement(settlement: Settlement) -> bytes:
     run = b""
     if settlement.event:
         texts = (
-            job.task.encode(), job.key.hex().encode(), b"%d" % job.due_ms, b"%d" % settlement.started_ms,
-            b"%d" % settlement.run_ms, b"%d" % (job.failures + 1),
-        )  # fmt: skip
+            job.task.encode(),
+            job.key.hex().encode(),
+            b"%d" % job.due_ms,
+            b"%d" % settlement.started_ms,
+            b"%d" % settlement.run_ms,
+            b"%d" % (job.failures + 1),
+        )
         run = b"".join([b"%c%b" % (len(text), text) for text in texts])
     size = _U16.pack(len(run))
     if is_ack:
@@ -202,10 +212,22 @@ def pack_settlement(settlement: Settlement) -> bytes:
     error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
     if settlement.verb == "release":  # which has no error to keep, but may change the priority
         error = b"" if settlement.priority is None else bytes((settlement.priority,))
-    return b"".join((
-        head, ident, size, run, bytes((len(outcome),)), outcome, bytes((len(reason),)), reason,
-        bytes((len(error_class),)), error_class, _U16.pack(len(error)), error,
-    ))  # fmt: skip
+    return b"".join(
+        (
+            head,
+            ident,
+            size,
+            run,
+            bytes((len(outcome),)),
+            outcome,
+            bytes((len(reason),)),
+            reason,
+            bytes((len(error_class),)),
+            error_class,
+            _U16.pack(len(error)),
+            error,
+        )
+    )
 
 
 def waits_for_end(job: Job) -> bool:
@@ -251,8 +273,9 @@ def pack_take_over(job: Job, *, only_expired: bool) -> bytes:
     return struct.pack("<dB", job.token, only_expired) + pack_id(job.id)
 
 
-def unpack_batch(frame: bytes, queue: str, shard: int,
-                 worker: str) -> tuple[list[Job], list[BrokenJob], float, float, float]:  # fmt: skip
+def unpack_batch(
+    frame: bytes, queue: str, shard: int, worker: str
+) -> tuple[list[Job], list[BrokenJob], float, float, float]:
     """``(jobs, broken, now µs, next due µs or -1, quarantined due µs or -1)`` of a frame of ``lua/lib/reserve.lua``."""
     token, now_us, next_due, quarantined, n = _BATCH.unpack_from(frame)
     tasks, at = unpack_names(frame, _BATCH.size)
@@ -280,9 +303,34 @@ def unpack_batch(frame: bytes, queue: str, shard: int,
             job = Job(queue, shard, ident, "", body[3:19], b"", b"", DEFAULT_PRIORITY, int(due // 1000), token)
             broken.append(BrokenJob(job, str(error), body))
             continue
-        jobs.append(Job(queue, shard, ident, task, key, args, options, priority, int(due // 1000), token, failures,
-                        reserves, crashes, flags, int(failed_at), 0, worker, b"", payloads, merged, own,
-                        is_quarantined(body), since, reason))  # fmt: skip
+        jobs.append(
+            Job(
+                queue,
+                shard,
+                ident,
+                task,
+                key,
+                args,
+                options,
+                priority,
+                int(due // 1000),
+                token,
+                failures,
+                reserves,
+                crashes,
+                flags,
+                int(failed_at),
+                0,
+                worker,
+                b"",
+                payloads,
+                merged,
+                own,
+                is_quarantined(body),
+                since,
+                reason,
+            )
+        )
     return jobs, broken, now_us, next_due, quarantined
 
 
@@ -317,8 +365,21 @@ def unpack_state(packed: bytes) -> State:
     if flags & POSTPONED:
         since, reason, at = _unpack_postponed(packed, at)
         at += _DOUBLE.size  # the due score that it has got
-    return State(int(token), due, failures, reserves, crashes, own, flags, int(failed_at), worker, taken // 32,
-                 packed[at:], since, reason)  # fmt: skip
+    return State(
+        int(token),
+        due,
+        failures,
+        reserves,
+        crashes,
+        own,
+        flags,
+        int(failed_at),
+        worker,
+        taken // 32,
+        packed[at:],
+        since,
+        reason,
+    )
 
 
 def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
@@ -333,17 +394,40 @@ def unpack_names(frame: bytes, at: int) -> tuple[dict[int, str], int]:
     return tasks, at
 
 
-def job_of(queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State,
-           due_us: float) -> Job:  # fmt: skip
+def job_of(
+    queue: str, shard: int, ident: str, body: bytes, tasks: Mapping[int, str], state: State, due_us: float
+) -> Job:
     """A job from its stored records; a body that cannot be read gives one with an empty task."""
     try:
         priority, merged, key, task, options, args = unpack_body(body, tasks)
     except Undecodable:
         priority, merged, key, task, options, args = DEFAULT_PRIORITY, False, body[3:19], "", b"", body
-    return Job(queue, shard, ident, task, key, args, options, priority, int(due_us // 1000), state.token,
-               state.failures, state.reserves, state.crashes, state.flags, state.failed_at_ms, 0, state.worker,
-               state.error, (), merged, state.own_crashes, is_quarantined(body), state.postponed_at_ms,
-               state.postponed_for)  # fmt: skip
+    return Job(
+        queue,
+        shard,
+        ident,
+        task,
+        key,
+        args,
+        options,
+        priority,
+        int(due_us // 1000),
+        state.token,
+        state.failures,
+        state.reserves,
+        state.crashes,
+        state.flags,
+        state.failed_at_ms,
+        0,
+        state.worker,
+        state.error,
+        (),
+        merged,
+        state.own_crashes,
+        is_quarantined(body),
+        state.postponed_at_ms,
+        state.postponed_for,
+    )
 
 
 def unpack_leases(frame: bytes, queue: str, shard: int) -> list[Job]:

@@ -57,10 +57,27 @@ from ..job import PRIORITIES
 MAX_SHARDS: Final = 1024
 SHARD_KEYS: Final = (
     *(f"due.{priority}" for priority in range(PRIORITIES)),
-    "lease", "body", "state", "gate", "order", "payload", "failed", "failures",
-    "morgue", "morgue_id", "grave", "reply", "window", "count", "event", "meta", "task", "settled", "quarantine",
+    "lease",
+    "body",
+    "state",
+    "gate",
+    "order",
+    "payload",
+    "failed",
+    "failures",
+    "morgue",
+    "morgue_id",
+    "grave",
+    "reply",
+    "window",
+    "count",
+    "event",
+    "meta",
+    "task",
+    "settled",
+    "quarantine",
     "begun",
-)  # fmt: skip
+)
 #: the sets of waiting jobs, in the order of their classes in the scripts
 DUE_KEYS: Final = (*SHARD_KEYS[:PRIORITIES], "quarantine")
 _FRESH_KEYS: Final = ("body", "count", "reply", "window", "meta", "task")
@@ -127,8 +144,9 @@ def number_of(epoch: int, place: int) -> int:
     return epoch * MAX_SHARDS + place
 
 
-def make_shard(prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int,
-               cluster: bool) -> Shard:  # fmt: skip
+def make_shard(
+    prefix: str, queue: str, epoch: int, number: int, *, lease_ms: int, event_cap: int, cluster: bool
+) -> Shard:
     """The keys and constants of one shard of a queue."""
     stem = f"{prefix}:{{{queue}:{epoch}.{number}}}:"
     names = {name: f"{stem}{name}".encode() for name in SHARD_KEYS}

@@ -47,9 +47,19 @@ class Shape:
         return self.head[_HEAD.size :]
 
     @classmethod
-    def of(cls, task: str, *, on_conflict: str = "ignore", due_policy: str = "replace", score_policy: str = "min",
-           reset_retries: bool = True, flags: int, merged: bool = False, score_is_now: bool = False,
-           keyed: bool = True) -> Shape:  # fmt: skip
+    def of(
+        cls,
+        task: str,
+        *,
+        on_conflict: str = "ignore",
+        due_policy: str = "replace",
+        score_policy: str = "min",
+        reset_retries: bool = True,
+        flags: int,
+        merged: bool = False,
+        score_is_now: bool = False,
+        keyed: bool = True,
+    ) -> Shape:
         """As a :class:`~..job.NewJob` says it; ``flags`` is the first byte of the bodies (:func:`~..job.pack_body`).
 
         Raises:
@@ -63,8 +73,19 @@ class Shape:
         marks = (0 if reset_retries else _KEEP_RETRIES) | (_MERGED if merged else 0)
         marks |= _SCORE_IS_NOW if score_is_now else 0
         name = check_task_name(task).encode()
-        return cls(_HEAD.pack(CONFLICT[on_conflict], DUE_POLICY[due_policy], SCORE_POLICY[score_policy], marks,
-                              check_int("flags", flags, 0, 255), len(name)) + name, merged, keyed)  # fmt: skip
+        return cls(
+            _HEAD.pack(
+                CONFLICT[on_conflict],
+                DUE_POLICY[due_policy],
+                SCORE_POLICY[score_policy],
+                marks,
+                check_int("flags", flags, 0, 255),
+                len(name),
+            )
+            + name,
+            merged,
+            keyed,
+        )
 
 
 #: id, due in Unix ms, body behind its first byte, what merged jobs have behind it
@@ -83,8 +104,10 @@ def entry_of(new: NewJob) -> tuple[Shape, Entry]:
         raise InvalidJob("a bulk write takes no durable jobs: their rows are in the database, so schedule them there")
     keyed = bool(new.key or new.payload)
     if keyed and not len(new.key) == KEY_BYTES == len(new.payload.key if new.payload else new.key):
-        raise InvalidJob(f"a bulk write needs the key of job {new.id!r}, and of its payload, 16 bytes each: one made "
-                         "by chance would be another in a second try; make it with key_of()")  # fmt: skip
+        raise InvalidJob(
+            f"a bulk write needs the key of job {new.id!r}, and of its payload, 16 bytes each: one made "
+            "by chance would be another in a second try; make it with key_of()"
+        )
     if new.due_ms is None:
         raise InvalidJob("a bulk write needs the moment when a job is due: a delay would mean another in a second try")
     packed = pack_new(new)
@@ -150,8 +173,9 @@ class Rows:
         """Some of them."""
         if not places:
             return Rows()
-        taken: Callable[[list[bytes]], Sequence[bytes]] = itemgetter(*places) if len(places) > 1 else (
-            lambda column: (column[places[0]],))  # fmt: skip
+        taken: Callable[[list[bytes]], Sequence[bytes]] = (
+            itemgetter(*places) if len(places) > 1 else (lambda column: (column[places[0]],))
+        )
         return Rows(*(list(taken(column)) if column else [] for column in self._columns()))
 
     def cut(self, start: int, stop: int) -> Rows:
@@ -198,8 +222,12 @@ class Frame:
         sizes = list(map(len, idents))
         if max(sizes) > MAX_ID_BYTES or not min(sizes) or b"\0" in b"".join(idents):
             raise bad_id(next(one for one in idents if not 0 < len(one) <= MAX_ID_BYTES or b"\0" in one))
-        front = (shape.head, _U16.pack(len(idents)), _column(rows.dues, list(map(len, rows.dues)), _U8.pack),
-                 _column(idents, sizes, _U8.pack))  # fmt: skip
+        front = (
+            shape.head,
+            _U16.pack(len(idents)),
+            _column(rows.dues, list(map(len, rows.dues)), _U8.pack),
+            _column(idents, sizes, _U8.pack),
+        )
         tail = _column(rows.extras, list(map(len, rows.extras)), _U32.pack) if shape.merged else b""
         return cls(shape.head[4:5], b"".join(front), tail)
 

@@ -140,10 +140,19 @@ def _of_url(url: str) -> dict[str, Any]:
 
 
 #: Options of URLs written for other programs, which have a fixed value here.
-_FIXED: Final = frozenset((
-    "protocol", "decode_responses", "encoding", "encoding_errors", "retry_on_timeout", "socket_keepalive",
-    "health_check_interval", "client_name", "timeout",
-))  # fmt: skip
+_FIXED: Final = frozenset(
+    (
+        "protocol",
+        "decode_responses",
+        "encoding",
+        "encoding_errors",
+        "retry_on_timeout",
+        "socket_keepalive",
+        "health_check_interval",
+        "client_name",
+        "timeout",
+    )
+)
 
 
 def _of_query(query: str) -> dict[str, Any]:
@@ -170,8 +179,15 @@ def _of_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
             raise Misconfigured(f"{str(key)[:40]!r} is no option of Redis.{suggest(str(key).upper(), known)}")
         values[name] = value
     url = values.pop("url", None)
-    ways = [name for name, there in (("URL", url is not None), ("SENTINELS", "sentinels" in values),
-                                     ("CLUSTER", "cluster_nodes" in values)) if there]  # fmt: skip
+    ways = [
+        name
+        for name, there in (
+            ("URL", url is not None),
+            ("SENTINELS", "sentinels" in values),
+            ("CLUSTER", "cluster_nodes" in values),
+        )
+        if there
+    ]
     if len(ways) > 1:
         raise Misconfigured(f"{' and '.join(ways)} are different ways to name one Redis; keep one of them")
     if url is not None:

@@ -52,8 +52,9 @@ class _Gathering:
         for pool, places in self._by_node().items():
             for start in range(0, len(places), PIPELINE):
                 self._ask_node(pool, places[start : start + PIPELINE], sha)
-        return [self._alone(place) if isinstance(found, Exception) else found
-                for place, found in enumerate(self._found)]  # fmt: skip
+        return [
+            self._alone(place) if isinstance(found, Exception) else found for place, found in enumerate(self._found)
+        ]
 
     def _by_node(self) -> dict[BoundedPool, list[int]]:
         parts: dict[BoundedPool, list[int]] = {}

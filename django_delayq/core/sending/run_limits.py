@@ -128,8 +128,12 @@ class Brakes:
             used, limit = self._memory()
             if not limit or used <= self._limits.most_memory * limit:
                 return
-            wait.rest(QueueFull(f"Redis uses {used / limit:.0%} of its maxmemory, and run {self._run.id!r} stops at "
-                                f"{self._limits.most_memory:.0%}; give it memory and go on with the run"))  # fmt: skip
+            wait.rest(
+                QueueFull(
+                    f"Redis uses {used / limit:.0%} of its maxmemory, and run {self._run.id!r} stops at "
+                    f"{self._limits.most_memory:.0%}; give it memory and go on with the run"
+                )
+            )
 
     def _memory(self) -> tuple[int, int]:
         """Bytes in use and the limit, of the node that is nearest to its limit."""

@@ -23,8 +23,18 @@ from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_ru
 if TYPE_CHECKING:
     from ..broker import Broker
 
-__all__ = ["Entry", "Limits", "Rows", "RunClosed", "RunStopped", "RunWriter", "Shape", "Written", "entry_of",
-           "write_all"]  # fmt: skip
+__all__ = [
+    "Entry",
+    "Limits",
+    "Rows",
+    "RunClosed",
+    "RunStopped",
+    "RunWriter",
+    "Shape",
+    "Written",
+    "entry_of",
+    "write_all",
+]
 
 _REFUSED: Final = "fp"
 _MOVED: Final = "v"
@@ -116,8 +126,9 @@ class RunWriter:
         RunClosed: the run has come to its end.
     """
 
-    def __init__(self, broker: Broker, run: Run, limits: Limits | None = None,
-                 stop: Callable[[], bool] = lambda: False) -> None:  # fmt: skip
+    def __init__(
+        self, broker: Broker, run: Run, limits: Limits | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> None:
         if run.state != OPEN:
             raise self._closed(run)
         self._broker = broker
@@ -272,8 +283,9 @@ class RunWriter:
             self.abandon()
             raise
 
-    def _send_to(self, epoch: tuple[int, int], shape: Shape, group: int, rows: Rows,
-                 origin: _Sent | None = None) -> None:  # fmt: skip
+    def _send_to(
+        self, epoch: tuple[int, int], shape: Shape, group: int, rows: Rows, origin: _Sent | None = None
+    ) -> None:
         """The same rows make the same chunks, whoever sends them again. Most often they have one place."""
         number, shards = epoch
         by_place: dict[int, Rows] = {}
@@ -410,16 +422,22 @@ class RunWriter:
     def _refusal(self, letter: str) -> DelayQError:
         waited = f"run {self.run.id!r} waited {self._limits.patience:g} s"
         if letter == "p":
-            return QueuePaused(f"queue {self.run.queue!r} is paused for new jobs, and {waited} for it; resume it and "
-                               "go on with the run")  # fmt: skip
-        return QueueFull(f"queue {self.run.queue!r} has reached its max_length, or a merged job its max_payloads, and "
-                         f"{waited} for room; let the workers catch up, or raise the limit, and go on with the "
-                         "run")  # fmt: skip
+            return QueuePaused(
+                f"queue {self.run.queue!r} is paused for new jobs, and {waited} for it; resume it and "
+                "go on with the run"
+            )
+        return QueueFull(
+            f"queue {self.run.queue!r} has reached its max_length, or a merged job its max_payloads, and "
+            f"{waited} for room; let the workers catch up, or raise the limit, and go on with the "
+            "run"
+        )
 
     @staticmethod
     def _closed(run: Run) -> RunClosed:
-        return RunClosed(f"run {run.id!r} was closed or forgotten, so nothing more is written for it; begin a new run "
-                         "for what is missing")  # fmt: skip
+        return RunClosed(
+            f"run {run.id!r} was closed or forgotten, so nothing more is written for it; begin a new run "
+            "for what is missing"
+        )
 
 
 def write_all(writer: RunWriter, news: Iterable[NewJob]) -> Written:

@@ -57,9 +57,18 @@ MOST_GROUPS: Final = 4096
 CLOSED_MS: Final = 86_400_000
 #: what the letters of the scripts are called here
 OUTCOMES: Final[Mapping[str, str]] = {
-    "c": "created", "m": "merged", "r": "replaced", "i": "ignored", "g": "gated", "e": "exists", "t": "taken",
-    "k": "known", "f": "full", "p": "paused", "v": "moved",
-}  # fmt: skip
+    "c": "created",
+    "m": "merged",
+    "r": "replaced",
+    "i": "ignored",
+    "g": "gated",
+    "e": "exists",
+    "t": "taken",
+    "k": "known",
+    "f": "full",
+    "p": "paused",
+    "v": "moved",
+}
 #: those that are final: each row of a run comes to one of them, once
 _COUNTED: Final = tuple(letter for letter in OUTCOMES if letter not in "fpv")
 
@@ -94,8 +103,9 @@ class Run:
         return self.state == CLOSED
 
 
-def open_run(broker: Broker, run_id: str, queue: str, *, source: Mapping[str, object] | None = None,
-             chunk: int = CHUNK) -> Run:  # fmt: skip
+def open_run(
+    broker: Broker, run_id: str, queue: str, *, source: Mapping[str, object] | None = None, chunk: int = CHUNK
+) -> Run:
     """Begins a run, or goes on with the one of this id.
 
     Args:
@@ -128,8 +138,10 @@ def open_run(broker: Broker, run_id: str, queue: str, *, source: Mapping[str, ob
             continue
         differences = list(_differences(found, wanted))
         if differences:
-            raise RunDiffers(f"run {run_id!r} was begun with other things: {'; '.join(differences)}. Give it what it "
-                             "was begun with, or begin a new run under another id")  # fmt: skip
+            raise RunDiffers(
+                f"run {run_id!r} was begun with other things: {'; '.join(differences)}. Give it what it "
+                "was begun with, or begin a new run under another id"
+            )
         if found.state != CLOSING:
             return found
         close_run(broker, found)  # nor who began to close it
@@ -146,8 +158,9 @@ def runs(broker: Broker) -> list[Run]:
     """All runs that are remembered, the oldest first."""
     with clear_errors():
         stored = broker.client.hgetall(runs_key(broker.prefix))
-    return sorted((_decode(name.decode(), record) for name, record in stored.items()),
-                  key=lambda run: (run.opened_ms, run.id))  # fmt: skip
+    return sorted(
+        (_decode(name.decode(), record) for name, record in stored.items()), key=lambda run: (run.opened_ms, run.id)
+    )
 
 
 def progress(broker: Broker, run: Run) -> Counter[str]:
@@ -185,8 +198,12 @@ def close_run(broker: Broker, run: Run) -> Run:
             continue
         # The ledgers keep their counts for a day, in which whoever finishes this for us finds them all.
         counts = _close_ledgers(broker, known)
-        _swap(broker, run.id, stored, replace(known, state=CLOSED, closed_ms=round(broker.now_ms()),
-                                              counts=tuple(sorted(counts.items()))))  # fmt: skip
+        _swap(
+            broker,
+            run.id,
+            stored,
+            replace(known, state=CLOSED, closed_ms=round(broker.now_ms()), counts=tuple(sorted(counts.items()))),
+        )
     return replace(run, state=CLOSED)
 
 

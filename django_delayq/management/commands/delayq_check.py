@@ -31,9 +31,11 @@ class Command(DelayQCommand):
             help="what makes the exit code 1 (default: error)",
         )
         parser.add_argument(
-            "--max-outbox-age", type=positive(float, "a number of seconds"), metavar="SECONDS",
+            "--max-outbox-age",
+            type=positive(float, "a number of seconds"),
+            metavar="SECONDS",
             help="an error if a durable job has waited longer than this to be sent to Redis",
-        )  # fmt: skip
+        )
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, **options: Any) -> None:

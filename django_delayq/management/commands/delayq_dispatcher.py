@@ -24,9 +24,11 @@ class Command(DelayQCommand):
         """The command line."""
         parser.add_argument("--queues", type=queue_list, metavar="A,B", help="only these queues (default: all)")
         parser.add_argument(
-            "--log-format", choices=("plain", "json"), default="plain",
+            "--log-format",
+            choices=("plain", "json"),
+            default="plain",
             help="used when the project's LOGGING has no handler for 'django_delayq'",
-        )  # fmt: skip
+        )
 
     def run(self, **options: Any) -> None:
         """Work until told to stop."""

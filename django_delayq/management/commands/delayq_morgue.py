@@ -36,17 +36,24 @@ class Command(DelayQCommand):
             "--limit", type=positive(int, "a number of jobs"), help="at most so many jobs (list: 50 unless told)"
         )
         parser.add_argument(
-            "--delay", type=positive(float, "a number of seconds", zero=True), default=0.0, metavar="SECONDS",
+            "--delay",
+            type=positive(float, "a number of seconds", zero=True),
+            default=0.0,
+            metavar="SECONDS",
             help="retry: due after so many seconds",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--per-second", type=positive(float, "a number of jobs"), metavar="JOBS",
+            "--per-second",
+            type=positive(float, "a number of jobs"),
+            metavar="JOBS",
             help="retry --all: so many of each queue fall due in a second, instead of all at once",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--older-than", type=positive(float, "a number of seconds"), metavar="SECONDS",
+            "--older-than",
+            type=positive(float, "a number of seconds"),
+            metavar="SECONDS",
             help="discard --all: only what was buried longer ago",
-        )  # fmt: skip
+        )
         parser.add_argument("--replace", action="store_true", help="retry: take the place of a live job of the same id")
         parser.add_argument("--yes", action="store_true", help="discard --all: do not ask")
         parser.add_argument("--json", action="store_true", help="print JSON")
@@ -90,15 +97,21 @@ class Command(DelayQCommand):
         if there:
             most = min(there, options["limit"] or there)
             up_to = "up to " if options["older_than"] is not None else ""
-            self.confirm(f"Discard {up_to}{most} job{'s' if most > 1 else ''} of the morgue for good?",
-                         yes=options["yes"])  # fmt: skip
+            self.confirm(
+                f"Discard {up_to}{most} job{'s' if most > 1 else ''} of the morgue for good?", yes=options["yes"]
+            )
 
     def act_on(self, queue: Queue, wanted: list[bulk.Wanted], action: str, options: dict[str, Any]) -> dict[str, int]:
         """Retry or discard these jobs of a queue."""
         if action == "discard":
             return bulk.discard_many(queue, wanted, progress=self.show_progress)
-        return bulk.kick_many(queue, wanted, delay_ms=int(options["delay"] * 1000), replace=options["replace"],
-                              progress=self.show_progress)  # fmt: skip
+        return bulk.kick_many(
+            queue,
+            wanted,
+            delay_ms=int(options["delay"] * 1000),
+            replace=options["replace"],
+            progress=self.show_progress,
+        )
 
     def act_on_all(self, queue: Queue, action: str, options: dict[str, Any]) -> dict[str, int]:
         """Retry or discard the whole morgue of a queue."""
@@ -106,8 +119,13 @@ class Command(DelayQCommand):
             age = options["older_than"]
             before_ms = None if age is None else queue.broker.now_ms() - age * 1000
             return bulk.discard_all(queue, before_ms=before_ms, progress=self.show_progress)
-        return bulk.kick_all(queue, delay_ms=int(options["delay"] * 1000), per_second=options["per_second"],
-                             replace=options["replace"], progress=self.show_progress)  # fmt: skip
+        return bulk.kick_all(
+            queue,
+            delay_ms=int(options["delay"] * 1000),
+            per_second=options["per_second"],
+            replace=options["replace"],
+            progress=self.show_progress,
+        )
 
     def queues(self, name: str | None) -> list[Queue]:
         """The chosen queue, or all."""

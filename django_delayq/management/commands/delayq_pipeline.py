@@ -20,8 +20,18 @@ from ..pipeline.stopping import Stopped, Stopping
 
 #: each is a module of django_delayq.management.pipeline
 SUBCOMMANDS: Final = (
-    "run", "stream", "status", "doctor", "backfill", "compact", "purge", "bulk", "reconcile", "jobs", "runs",
-)  # fmt: skip
+    "run",
+    "stream",
+    "status",
+    "doctor",
+    "backfill",
+    "compact",
+    "purge",
+    "bulk",
+    "reconcile",
+    "jobs",
+    "runs",
+)
 _ROOM: Final = "django_delayq.management.pipeline"
 
 

@@ -22,15 +22,27 @@ from ..base import DelayQCommand, add_show_secrets, call_of, mask_for, positive,
 
 #: action -> what it does, what it asks, and the verb
 BULK: Final[dict[str, tuple[str, str, Callable[..., dict[str, int]]]]] = {
-    "run-now": ("make every waiting job due now, in their order",
-                "Make all {delayed} delayed jobs of {queue} due now?", bulk.run_all_now),
-    "kill-failed": ("put every waiting job that has failed into the morgue",
-                    "Put the {failed} jobs of {queue} that have failed into the morgue?", bulk.kill_failed),
-    "delete-failed": ("delete every waiting job that has failed",
-                      "Delete the {failed} jobs of {queue} that have failed, for good?", bulk.delete_failed),
-    "cancel-all": ("delete every waiting job",
-                   "Delete all {waiting} waiting jobs of {queue}, for good?", bulk.cancel_all),
-}  # fmt: skip
+    "run-now": (
+        "make every waiting job due now, in their order",
+        "Make all {delayed} delayed jobs of {queue} due now?",
+        bulk.run_all_now,
+    ),
+    "kill-failed": (
+        "put every waiting job that has failed into the morgue",
+        "Put the {failed} jobs of {queue} that have failed into the morgue?",
+        bulk.kill_failed,
+    ),
+    "delete-failed": (
+        "delete every waiting job that has failed",
+        "Delete the {failed} jobs of {queue} that have failed, for good?",
+        bulk.delete_failed,
+    ),
+    "cancel-all": (
+        "delete every waiting job",
+        "Delete all {waiting} waiting jobs of {queue}, for good?",
+        bulk.cancel_all,
+    ),
+}
 
 JOB_COLUMNS: Final = ("state", "id", "task", "due", "failures", "content")
 
@@ -48,16 +60,29 @@ class Command(DelayQCommand):
         for name, text in (("pause", "stop a queue"), ("resume", "let a paused queue go on")):
             one = self._action(actions, name, text)
             ways = one.add_mutually_exclusive_group()
-            ways.add_argument("--in", action="store_const", dest="direction", const="in", default="both",
-                              help="only for new jobs: schedule() is refused")  # fmt: skip
-            ways.add_argument("--out", action="store_const", dest="direction", const="out",
-                              help="only for workers: nothing is started")  # fmt: skip
+            ways.add_argument(
+                "--in",
+                action="store_const",
+                dest="direction",
+                const="in",
+                default="both",
+                help="only for new jobs: schedule() is refused",
+            )
+            ways.add_argument(
+                "--out",
+                action="store_const",
+                dest="direction",
+                const="out",
+                help="only for workers: nothing is started",
+            )
         search = self._action(actions, "search", "look for jobs by what is in them")
         search.add_argument("text", help="a text in the id, the task's name, the arguments, payloads, context or error")
-        search.add_argument("--place", action="append", choices=tuple(INDEXES), dest="places",
-                            help="only there; may be repeated")  # fmt: skip
-        search.add_argument("--limit", type=positive(int, "a number of jobs"), default=50,
-                            help="at most so many jobs (50 unless told)")  # fmt: skip
+        search.add_argument(
+            "--place", action="append", choices=tuple(INDEXES), dest="places", help="only there; may be repeated"
+        )
+        search.add_argument(
+            "--limit", type=positive(int, "a number of jobs"), default=50, help="at most so many jobs (50 unless told)"
+        )
         add_show_secrets(search)
         for name, (text, _, _) in BULK.items():
             self._asking(self._action(actions, name, text))
@@ -106,8 +131,12 @@ class Command(DelayQCommand):
     def question(self, text: str, queue: Queue) -> str:
         """A question with numbers, so that who answers knows how much is at stake."""
         counts = queue.broker.inspector.counts(queue.name)
-        return text.format(queue=printable(queue.name), delayed=counts.delayed, failed=counts.failed,
-                           waiting=counts.delayed + counts.ready)  # fmt: skip
+        return text.format(
+            queue=printable(queue.name),
+            delayed=counts.delayed,
+            failed=counts.failed,
+            waiting=counts.delayed + counts.ready,
+        )
 
     def order(self, queue: Queue, action: str, direction: str, *, as_json: bool) -> None:
         """Pause or resume."""
@@ -117,8 +146,11 @@ class Command(DelayQCommand):
         if as_json:
             self.print_json({"queue": queue.name, "paused": paused})
         elif paused:
-            what = {"in": "new jobs are refused", "out": "nothing is started",
-                    "both": "new jobs are refused and nothing is started"}[paused]  # fmt: skip
+            what = {
+                "in": "new jobs are refused",
+                "out": "nothing is started",
+                "both": "new jobs are refused and nothing is started",
+            }[paused]
             self.stdout.write(f"{printable(queue.name)} is paused: {what}")
         else:
             self.stdout.write(f"{printable(queue.name)} is not paused")

@@ -41,17 +41,23 @@ class Command(DelayQCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The command line."""
         parser.add_argument(
-            "--outbox", action="store_true",
+            "--outbox",
+            action="store_true",
             help="send what waits, take down what has ended, send again what Redis has lost, however young it is",
-        )  # fmt: skip
+        )
         parser.add_argument("--mirror", action="store_true", help="copy failed jobs and the morgue from Redis anew")
         parser.add_argument(
             "--buried", action="store_true", help="make jobs again of durable ones whose record in the morgue was lost"
         )
         parser.add_argument("--refused", action="store_true", help="send durable jobs again that were refused")
         parser.add_argument("--queue", help="only this queue (not of --outbox)")
-        parser.add_argument("--id", action="append", default=[], dest="ids",
-                            help="only this job (of --buried and --refused); may be repeated")  # fmt: skip
+        parser.add_argument(
+            "--id",
+            action="append",
+            default=[],
+            dest="ids",
+            help="only this job (of --buried and --refused); may be repeated",
+        )
         parser.add_argument("--dry-run", action="store_true", help="change nothing, say what would be done")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--json", action="store_true", help="print JSON")

@@ -52,10 +52,22 @@ class Command(DelayQCommand):
     def show(self, name: str, epochs: list[Progress], *, as_json: bool) -> None:
         """What lies in which epoch."""
         if as_json:
-            self.print_json({"queue": name, "epochs": [
-                {"epoch": one.epoch, "shards": one.shards, "state": one.state, "jobs": _jobs(one),
-                 "reserved": one.counts.reserved, "morgue": one.counts.morgue} for one in epochs
-            ]})  # fmt: skip
+            self.print_json(
+                {
+                    "queue": name,
+                    "epochs": [
+                        {
+                            "epoch": one.epoch,
+                            "shards": one.shards,
+                            "state": one.state,
+                            "jobs": _jobs(one),
+                            "reserved": one.counts.reserved,
+                            "morgue": one.counts.morgue,
+                        }
+                        for one in epochs
+                    ],
+                }
+            )
             return
         head = ("epoch", "state", "shards", "jobs", "reserved", "morgue")
         rows = [

@@ -30,9 +30,13 @@ class Command(DelayQCommand):
         """The command line."""
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         parser.add_argument(
-            "--watch", nargs="?", const=2.0, type=positive(float, "a number of seconds"), metavar="SECONDS",
+            "--watch",
+            nargs="?",
+            const=2.0,
+            type=positive(float, "a number of seconds"),
+            metavar="SECONDS",
             help="draw it anew every SECONDS (default 2) with rates and what each thread runs, until Ctrl-C",
-        )  # fmt: skip
+        )
 
     def run(self, **options: Any) -> None:
         """Print once, or again and again."""

@@ -36,32 +36,42 @@ class Command(DelayQCommand):
         parser.add_argument("--threads", type=number, metavar="N", help="jobs at the same time in one process (5)")
         parser.add_argument("--processes", type=number, metavar="N", help="processes (1)")
         parser.add_argument(
-            "--quarantine", type=number, metavar="N",
+            "--quarantine",
+            type=number,
+            metavar="N",
             help="further processes at most, for jobs whose process died under them, one job each (2)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--nodes", type=number, metavar="N",
+            "--nodes",
+            type=number,
+            metavar="N",
             help="machines that share the work; each begins with its own shards (splitter by_node)",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--node", type=positive(int, "a whole number", zero=True), metavar="N", help="which of them this is, from 0"
         )
         parser.add_argument("--max-jobs", type=number, metavar="N", help="replace a process after so many jobs")
         parser.add_argument("--max-rss", type=number, metavar="MIB", help="replace a process that uses more memory")
         parser.add_argument(
-            "--grace", type=positive(float, "a number of seconds", zero=True), metavar="SECONDS",
+            "--grace",
+            type=positive(float, "a number of seconds", zero=True),
+            metavar="SECONDS",
             help="time that running jobs get to finish at the end (25)",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--dispatcher", action=BooleanOptionalAction, default=None,
+            "--dispatcher",
+            action=BooleanOptionalAction,
+            default=None,
             help="also do the housekeeping of the queues (default: yes)",
-        )  # fmt: skip
+        )
         parser.add_argument("--reload", action="store_true", help="start fresh processes when code changes")
         parser.add_argument("--burst", action="store_true", help="one process; end when nothing is ready any more")
         parser.add_argument(
-            "--log-format", choices=("plain", "json"), default="plain",
+            "--log-format",
+            choices=("plain", "json"),
+            default="plain",
             help="used when the project's LOGGING has no handler for 'django_delayq'",
-        )  # fmt: skip
+        )
 
     def run(self, **options: Any) -> None:
         """Be a child, a single process, or a supervisor."""

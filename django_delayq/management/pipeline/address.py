@@ -17,8 +17,18 @@ from ...settings.conf import SETTING, Conf
 
 #: the environment variable of Spark's workers that holds it
 ENV: Final = "DELAYQ_PIPELINE_REDIS"
-_SSL: Final = ("ca_certs", "ca_path", "ca_data", "certfile", "keyfile", "password", "cert_reqs", "check_hostname",
-               "ciphers", "min_version")  # fmt: skip
+_SSL: Final = (
+    "ca_certs",
+    "ca_path",
+    "ca_data",
+    "certfile",
+    "keyfile",
+    "password",
+    "cert_reqs",
+    "check_hostname",
+    "ciphers",
+    "min_version",
+)
 
 
 def spoken(settings: Conf) -> str:
@@ -83,8 +93,12 @@ def of_client(client: Any) -> dict[str, Any]:
         found = {"path": given["path"], "db": given.get("db") or 0, **_access(given, tls=False)}
     else:
         tls = issubclass(pool.connection_class, SSLConnection)
-        found = {"host": given.get("host", "localhost"), "port": int(given.get("port", 6379)),
-                 "db": given.get("db") or 0, **_access(given, tls=tls)}  # fmt: skip
+        found = {
+            "host": given.get("host", "localhost"),
+            "port": int(given.get("port", 6379)),
+            "db": given.get("db") or 0,
+            **_access(given, tls=tls),
+        }
     return {name: value for name, value in found.items() if value is not None}
 
 

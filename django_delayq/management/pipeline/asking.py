@@ -41,8 +41,10 @@ def preview(command: common.Desk, selection: Selection, options: Mapping[str, An
     """How many jobs of which kinds were chosen, and the first of them."""
     if not selection.total:
         return
-    groups = [(printable(group.queue), printable(group.task or "?"), group.state, f"{group.jobs:,}")
-              for group in selection.groups]  # fmt: skip
+    groups = [
+        (printable(group.queue), printable(group.task or "?"), group.state, f"{group.jobs:,}")
+        for group in selection.groups
+    ]
     lines = table(("queue", "task", "state", "jobs"), groups, left=3)
     names, hide = list(selection.examples[0]), mask_for(options)
     rows = [hide.value(row) for row in selection.examples]

@@ -35,29 +35,47 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The command line."""
     source = parser.add_argument_group("rows")
     source.add_argument("paths", nargs="*", metavar="PATH", help="files or folders, also URLs that Spark can open")
-    source.add_argument("--format", choices=FORMATS, help="of the files (default: what their endings say, else "
-                        "parquet)")  # fmt: skip
-    source.add_argument("--schema", metavar="COLUMNS", help="of csv and json, like 'pk LONG, day DATE'; without it all "
-                        "columns of csv are texts")  # fmt: skip
+    source.add_argument(
+        "--format", choices=FORMATS, help="of the files (default: what their endings say, else parquet)"
+    )
+    source.add_argument(
+        "--schema",
+        metavar="COLUMNS",
+        help="of csv and json, like 'pk LONG, day DATE'; without it all columns of csv are texts",
+    )
     source.add_argument("--no-header", action="store_true", help="the first line of a csv file is data")
     source.add_argument("--model", metavar="APP.MODEL", help="the rows of a Django model instead of files")
     source.add_argument("--filter", metavar="JSON", help="""lookups of its rows, like '{"status": "pending"}'""")
     source.add_argument("--using", metavar="ALIAS", help="the database of the model")
     made = parser.add_argument_group("jobs")
-    made.add_argument("--task", help="its name; queue, priority, expiry and how payloads are merged are those of the "
-                      "task")  # fmt: skip
+    made.add_argument(
+        "--task", help="its name; queue, priority, expiry and how payloads are merged are those of the task"
+    )
     made.add_argument("--queue", type=check_queue_name, help="another queue, or one of kind pull")
     made.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'sms:{pk}:{day}', of columns of the rows")
-    made.add_argument("--due", metavar="WHAT", help="a column, a moment like 2026-11-21T08:00:00+01:00, or a time from "
-                      "now on like +2h30m; without it the jobs are due at once")  # fmt: skip
+    made.add_argument(
+        "--due",
+        metavar="WHAT",
+        help="a column, a moment like 2026-11-21T08:00:00+01:00, or a time from "
+        "now on like +2h30m; without it the jobs are due at once",
+    )
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
         # "args" is a word of Django's own among the options of a command
-        made.add_argument(f"--{name}", dest=f"{name}_columns", type=making.names, default=(), metavar="A,B",
-                          help=f"columns that are {text}")  # fmt: skip
+        made.add_argument(
+            f"--{name}",
+            dest=f"{name}_columns",
+            type=making.names,
+            default=(),
+            metavar="A,B",
+            help=f"columns that are {text}",
+        )
     made.add_argument("--payload", metavar="COLUMN", help="of merged tasks, and the bytes of a queue of kind pull")
     made.add_argument("--score", metavar="COLUMN", help="the order of the payload")
-    made.add_argument("--on-conflict", choices=("ignore", "replace", "merge", "error"), help="what happens to a "
-                      "live job of the same id (default: ignore; merge for jobs with a payload)")  # fmt: skip
+    made.add_argument(
+        "--on-conflict",
+        choices=("ignore", "replace", "merge", "error"),
+        help="what happens to a live job of the same id (default: ignore; merge for jobs with a payload)",
+    )
     made.add_argument("--priority", type=int, help="0 (first) to 7")
     how = parser.add_argument_group("run")
     how.add_argument("--run-id", metavar="X", help="go on with a run, or name a new one")
@@ -66,12 +84,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
     how.add_argument("--parts", type=positive(int, "a number of tasks"), help="tasks of Spark (default: one a core)")
-    how.add_argument("--part-bytes", type=positive(int, "a number of bytes"), default=PART_BYTES,
-                     help="of a file that one task reads at most (default: 64 MiB)")  # fmt: skip
+    how.add_argument(
+        "--part-bytes",
+        type=positive(int, "a number of bytes"),
+        default=PART_BYTES,
+        help="of a file that one task reads at most (default: 64 MiB)",
+    )
     how.add_argument("--quarantine", metavar="DIR", help="put rows that are no jobs there; else the first ends the run")
     how.add_argument("--dry-run", action="store_true", help="say what would be written; nothing is")
-    how.add_argument("--storm", type=positive(int, "a number of jobs"), default=60_000, metavar="N",
-                     help="with --dry-run: warn of more jobs than these in one minute (default: 60,000)")  # fmt: skip
+    how.add_argument(
+        "--storm",
+        type=positive(int, "a number of jobs"),
+        default=60_000,
+        metavar="N",
+        help="with --dry-run: warn of more jobs than these in one minute (default: 60,000)",
+    )
     how.add_argument("--yes", action="store_true", help="write although the look before found something to warn of")
     common.add_spark(parser)
 
@@ -115,8 +142,14 @@ def _attach(spark: Any, options: Mapping[str, Any]) -> None:
         attach(spark)
 
 
-def _write(command: common.Desk, spark: Any, source: Files | Table, wanted: BulkOptions, options: Mapping[str, Any],
-           kept: Record) -> BulkResult:  # fmt: skip
+def _write(
+    command: common.Desk,
+    spark: Any,
+    source: Files | Table,
+    wanted: BulkOptions,
+    options: Mapping[str, Any],
+    kept: Record,
+) -> BulkResult:
     from ...pipeline.bulk import bulk, rehearse
 
     _attach(spark, options)
@@ -193,14 +226,27 @@ def _wanted(options: Mapping[str, Any]) -> BulkOptions:
     if task is None and policy.kind != "pull":
         raise CommandError(f"which task? Queue {queue!r} is of kind {policy.kind}: give --task", returncode=2)
     return BulkOptions(
-        queue=queue, task=name, id=options["id"], due=options["due"], args=options["args_columns"],
+        queue=queue,
+        task=name,
+        id=options["id"],
+        due=options["due"],
+        args=options["args_columns"],
         kwargs=options["kwargs_columns"],
-        payload=options["payload"], score=options["score"], context=options["context_columns"], redis_env=ENV,
-        prefix=settings.prefix, run_id=options["run_id"], chunk=options["chunk"], parts=options["parts"],
-        part_bytes=options["part_bytes"], rate=options["rate"], quarantine=options["quarantine"],
-        more=making.policies(queue, task, kind=policy.kind, onConflict=options["on_conflict"],
-                             priority=options["priority"]),
-    )  # fmt: skip
+        payload=options["payload"],
+        score=options["score"],
+        context=options["context_columns"],
+        redis_env=ENV,
+        prefix=settings.prefix,
+        run_id=options["run_id"],
+        chunk=options["chunk"],
+        parts=options["parts"],
+        part_bytes=options["part_bytes"],
+        rate=options["rate"],
+        quarantine=options["quarantine"],
+        more=making.policies(
+            queue, task, kind=policy.kind, onConflict=options["on_conflict"], priority=options["priority"]
+        ),
+    )
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,26 +258,47 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told(result: BulkResult) -> dict[str, Any]:
     return {
-        "run_id": result.run_id, "state": "finished", "rows": result.rows, "created": result.created,
-        "known": result.known, "bad": result.bad, "before": result.before, "was_over": result.was_over,
-        "counts": dict(result.counts), "seconds": round(result.seconds, 3),
+        "run_id": result.run_id,
+        "state": "finished",
+        "rows": result.rows,
+        "created": result.created,
+        "known": result.known,
+        "bad": result.bad,
+        "before": result.before,
+        "was_over": result.was_over,
+        "counts": dict(result.counts),
+        "seconds": round(result.seconds, 3),
         "rows_per_second": round(result.rows_per_second),
-    }  # fmt: skip
+    }
 
 
 def _show(command: common.Desk, found: DryRun, options: Mapping[str, Any]) -> None:
     """For people on stderr, for machines as the last line."""
-    lines = [f"{found.rows:,} rows, {found.due_now:,} of them due already; about {found.bytes_per_job:,.0f} bytes a "
-             f"job, {found.memory / 1e6:,.1f} MB in all"]  # fmt: skip
+    lines = [
+        f"{found.rows:,} rows, {found.due_now:,} of them due already; about {found.bytes_per_job:,.0f} bytes a "
+        f"job, {found.memory / 1e6:,.1f} MB in all"
+    ]
     lines += ["", *table(("shard", "rows"), sorted(found.shards.items())), ""]
     lines += table(("due from (UTC)", "rows"), [(moment(start), count) for start, count in found.dues])
     lines += ["", *(json.dumps(row, default=str, ensure_ascii=False) for row in found.first)]
     lines += ["", *(f"WARNING: {text}" for text in found.warnings)]
     common.say(command, "\n".join(lines), options)
-    common.finish(command, {
-        "state": "dry run", "rows": found.rows, "due_now": found.due_now, "without_id": found.without_id,
-        "without_due": found.without_due, "shards": dict(found.shards), "dues": list(found.dues),
-        "width_minutes": found.width_min, "busiest_minute": {"at": moment(found.busiest[0]), "rows": found.busiest[1]},
-        "bytes_per_job": round(found.bytes_per_job), "bytes": found.memory, "free_bytes": found.free,
-        "first": list(found.first), "warnings": found.warnings,
-    })  # fmt: skip
+    common.finish(
+        command,
+        {
+            "state": "dry run",
+            "rows": found.rows,
+            "due_now": found.due_now,
+            "without_id": found.without_id,
+            "without_due": found.without_due,
+            "shards": dict(found.shards),
+            "dues": list(found.dues),
+            "width_minutes": found.width_min,
+            "busiest_minute": {"at": moment(found.busiest[0]), "rows": found.busiest[1]},
+            "bytes_per_job": round(found.bytes_per_job),
+            "bytes": found.memory,
+            "free_bytes": found.free,
+            "first": list(found.first),
+            "warnings": found.warnings,
+        },
+    )

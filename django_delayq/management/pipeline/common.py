@@ -47,9 +47,13 @@ def add_spark(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", metavar="URL", help="where it runs (default: DELAYQ['PIPELINE']['master'], local)")
     group.add_argument(
-        "--conf", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+        "--conf",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="KEY=VALUE",
         help="an option of Spark, over those of DELAYQ['PIPELINE']['conf']; may be repeated",
-    )  # fmt: skip
+    )
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -93,8 +93,11 @@ def _packages(settings: Conf) -> Iterator[Finding]:
         yield Finding("OK", "deltalake", f"{version('deltalake')}{'' if wanted else ' (not used: format is parquet)'}")
     except PackageNotFoundError:
         if wanted:
-            yield Finding("ERROR", "deltalake", f"{SETTING}['PIPELINE']['format'] is 'delta', which needs it: "
-                          f"pip install 'django-delayq[delta]'")  # fmt: skip
+            yield Finding(
+                "ERROR",
+                "deltalake",
+                f"{SETTING}['PIPELINE']['format'] is 'delta', which needs it: pip install 'django-delayq[delta]'",
+            )
         else:
             yield Finding("OK", "deltalake", "not installed, and not needed for format parquet")
 
@@ -138,8 +141,12 @@ def _eviction(nodes: Sequence[Mapping[str, Any]]) -> Finding:
     bad = next((policy for policy in policies if policy.startswith("allkeys")), None)
     if bad is not None:
         where = f", on each of {len(nodes)} nodes" if len(nodes) > 1 else ""
-        return Finding("ERROR", "eviction", f"maxmemory-policy is {bad}, which throws jobs and events away when "
-                       f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction{where}")  # fmt: skip
+        return Finding(
+            "ERROR",
+            "eviction",
+            f"maxmemory-policy is {bad}, which throws jobs and events away when "
+            f"memory is full: redis-cli CONFIG SET maxmemory-policy noeviction{where}",
+        )
     risky = next((policy for policy in policies if policy not in ("noeviction", "unknown")), None)
     if risky is not None:
         return Finding("WARN", "eviction", f"maxmemory-policy is {risky}; noeviction is safe whatever comes")
@@ -150,8 +157,12 @@ def _cap(settings: Conf) -> Iterator[Finding]:
     """For how long do the streams hold what happens, at the rate at which it does?"""
     cap = settings.events.cap
     if not cap:
-        yield Finding("ERROR", "events", f"{SETTING}['EVENTS']['cap'] is 0, so nothing is written that a history could "
-                      f"be made of: leave it out, or set it to the events of some hours")  # fmt: skip
+        yield Finding(
+            "ERROR",
+            "events",
+            f"{SETTING}['EVENTS']['cap'] is 0, so nothing is written that a history could "
+            f"be made of: leave it out, or set it to the events of some hours",
+        )
         return
     broker = ours.broker()
     places = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
@@ -170,8 +181,11 @@ def _cap(settings: Conf) -> Iterator[Finding]:
     holds, queue = shortest
     text += f"; at the rate of queue {queue} they are those of {duration(holds)}"
     if holds < 3600:
-        yield Finding("WARN", "events", f"{text}: read them more often than that, by delayq_pipeline stream, or raise "
-                      f"{SETTING}['EVENTS']['cap']")  # fmt: skip
+        yield Finding(
+            "WARN",
+            "events",
+            f"{text}: read them more often than that, by delayq_pipeline stream, or raise {SETTING}['EVENTS']['cap']",
+        )
     else:
         yield Finding("OK", "events", f"{text}; read them more often than that")
 
@@ -181,8 +195,12 @@ def _unread(settings: Conf) -> Iterator[Finding]:
     name, cap = settings.pipeline.consumer, settings.events.cap
     broker = ours.broker()
     if name not in {one.name for one in events.consumers(broker)}:
-        yield Finding("WARN", "history", f"nobody called {name!r} has read events yet: run delayq_pipeline run from "
-                      f"cron, or keep delayq_pipeline stream running")  # fmt: skip
+        yield Finding(
+            "WARN",
+            "history",
+            f"nobody called {name!r} has read events yet: run delayq_pipeline run from "
+            f"cron, or keep delayq_pipeline stream running",
+        )
         return
     lag = events.lag(broker, name)
     left: dict[str, int] = defaultdict(int)
@@ -191,9 +209,13 @@ def _unread(settings: Conf) -> Iterator[Finding]:
     fullest = max(lag, key=lambda one: one.entries, default=None)
     text = f"{sum(left.values())} events are not read yet"
     if fullest is not None and cap and fullest.entries >= NEARLY_FULL * cap:
-        yield Finding("WARN", "history", f"{text}; shard {fullest.shard} of queue {fullest.queue} has "
-                      f"{fullest.entries} of at most {cap}, then the oldest are lost: run delayq_pipeline run "
-                      f"now")  # fmt: skip
+        yield Finding(
+            "WARN",
+            "history",
+            f"{text}; shard {fullest.shard} of queue {fullest.queue} has "
+            f"{fullest.entries} of at most {cap}, then the oldest are lost: run delayq_pipeline run "
+            f"now",
+        )
     else:
         yield Finding("OK", "history", text)
 
@@ -214,8 +236,11 @@ def _database() -> Iterator[Finding]:
         yield Finding("ERROR", "database", f"cannot be used: {str(error).strip()[:200]}")
         return
     if missing:
-        yield Finding("ERROR", "database", f"{len(missing)} migrations of django_delayq are not applied: "
-                      f"manage.py migrate django_delayq")  # fmt: skip
+        yield Finding(
+            "ERROR",
+            "database",
+            f"{len(missing)} migrations of django_delayq are not applied: manage.py migrate django_delayq",
+        )
     else:
         yield Finding("OK", "database", f"{connection.vendor}, the tables of the history are there")
 
@@ -232,8 +257,11 @@ def _root(root: str, master: str) -> Iterator[Finding]:
             Path(name).unlink()
             free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding("ERROR", "root", f"{folder} cannot be written ({error.strerror}): set "
-                      f"{SETTING}['PIPELINE']['root'] to a folder of yours")  # fmt: skip
+        yield Finding(
+            "ERROR",
+            "root",
+            f"{folder} cannot be written ({error.strerror}): set {SETTING}['PIPELINE']['root'] to a folder of yours",
+        )
         return
     space = f"{free / (1 << 30):.1f} GiB free"
     if free < LITTLE_SPACE:
@@ -241,8 +269,11 @@ def _root(root: str, master: str) -> Iterator[Finding]:
     else:
         yield Finding("OK", "root", f"{folder}, {space}")
     if not master.startswith("local"):
-        yield Finding("WARN", "root", f"every machine of {master} must see the folder {folder} as its own: share it, "
-                      f"or name an object store")  # fmt: skip
+        yield Finding(
+            "WARN",
+            "root",
+            f"every machine of {master} must see the folder {folder} as its own: share it, or name an object store",
+        )
 
 
 @contextlib.contextmanager

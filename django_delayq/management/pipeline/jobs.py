@@ -35,15 +35,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         "verb", choices=tuple(_VERBS), help="; ".join(f"{verb}: {text}" for verb, text in _VERBS.items())
     )
     parser.add_argument(
-        "--where", required=True, metavar="SQL",
+        "--where",
+        required=True,
+        metavar="SQL",
         help="a condition of Spark SQL over the columns of the format delayq, like \"task = 'shop.remind' and failures "
-        "> 3 and failed_at > now() - interval 1 day\"; times are UTC; \"true\" means all",
-    )  # fmt: skip
+        '> 3 and failed_at > now() - interval 1 day"; times are UTC; "true" means all',
+    )
     parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
     parser.add_argument("--delay", type=seconds, metavar="TIME", help="from now on, like 90s or 2h30m")
     parser.add_argument("--at", metavar="MOMENT", help="like 2026-11-21T08:00:00+01:00")
-    parser.add_argument("--replace", action="store_true",
-                        help="jobs of the morgue take the places of live plain jobs of the same ids")  # fmt: skip
+    parser.add_argument(
+        "--replace", action="store_true", help="jobs of the morgue take the places of live plain jobs of the same ids"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be chosen; nothing is done")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_show_secrets(parser)
@@ -94,8 +97,9 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
             kept.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
             if seen < selection.total:
                 command.stopping.check()
-    common.finish(command, {**told, "state": "finished", "outcomes": outcomes,
-                            "seconds": round(time.monotonic() - began, 3)})  # fmt: skip
+    common.finish(
+        command, {**told, "state": "finished", "outcomes": outcomes, "seconds": round(time.monotonic() - began, 3)}
+    )
 
 
 def choose(command: common.Desk, spark: Any, wanted: MaintainOptions) -> Selection:
@@ -115,8 +119,10 @@ def choose(command: common.Desk, spark: Any, wanted: MaintainOptions) -> Selecti
 
 def groups(selection: Selection) -> list[dict[str, Any]]:
     """How many jobs of which kinds, for the last line."""
-    return [{"queue": group.queue, "task": group.task, "state": group.state, "jobs": group.jobs}
-            for group in selection.groups]  # fmt: skip
+    return [
+        {"queue": group.queue, "task": group.task, "state": group.state, "jobs": group.jobs}
+        for group in selection.groups
+    ]
 
 
 def _wanted(options: Mapping[str, Any]) -> MaintainOptions:
@@ -129,9 +135,14 @@ def _wanted(options: Mapping[str, Any]) -> MaintainOptions:
         if options["delay"] is not None:
             delay_ms = delay_ms_of(timedelta(seconds=options["delay"]), allow_far=conf().allow_far)
         return MaintainOptions(
-            options["verb"], options["where"], common.format_options(), tuple(options["queues"]), delay_ms, due_ms,
+            options["verb"],
+            options["where"],
+            common.format_options(),
+            tuple(options["queues"]),
+            delay_ms,
+            due_ms,
             options["replace"],
-        )  # fmt: skip
+        )
     except DelayQError as error:
         raise CommandError(str(error), returncode=2) from None
 

@@ -28,13 +28,16 @@ def add_reading(parser: ArgumentParser) -> None:
     """``--queues``, ``--max-rows`` and ``--allow-loss``."""
     parser.add_argument("--queues", type=queue_list, default=(), metavar="A,B", help="only these queues (default: all)")
     parser.add_argument(
-        "--max-rows", type=positive(int, "a number of events"), metavar="N",
+        "--max-rows",
+        type=positive(int, "a number of events"),
+        metavar="N",
         help="read at most so many events at once (500000), which bounds the memory; all are read all the same",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--allow-loss", action="store_true",
+        "--allow-loss",
+        action="store_true",
         help="when events were lost before they were read: say so, and go on with what is there",
-    )  # fmt: skip
+    )
 
 
 def days_option(parser: ArgumentParser, name: str, default: float | None, text: str) -> None:
@@ -93,8 +96,10 @@ def asked(options: Mapping[str, Any]) -> dict[str, Any]:
     """What the command line ordered, for the run's row; no secret can be among it."""
     names = ("queues", "max_rows", "interval", "first", "last", "older_than", "allow_loss", "master")
     found = {name: options[name] for name in names if options.get(name)}
-    return {name: value if isinstance(value, int | float | str) else
-            list(value) if isinstance(value, tuple) else str(value) for name, value in found.items()}  # fmt: skip
+    return {
+        name: value if isinstance(value, int | float | str) else list(value) if isinstance(value, tuple) else str(value)
+        for name, value in found.items()
+    }
 
 
 def counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, int | None]]:
@@ -113,7 +118,10 @@ def counter(spark: SparkSession, total: int | None) -> Callable[[], tuple[int, i
 def told(summary: Summary) -> dict[str, Any]:
     """What a summary says, for the last line and for the run's row."""
     return {
-        "rows": summary.rows, "bad": summary.bad, "batches": summary.batches,
-        "days": [str(one) for one in summary.days], "broken": dict(summary.broken),
+        "rows": summary.rows,
+        "bad": summary.bad,
+        "batches": summary.batches,
+        "days": [str(one) for one in summary.days],
+        "broken": dict(summary.broken),
         "seconds": round(summary.seconds, 3),
-    }  # fmt: skip
+    }

@@ -27,9 +27,11 @@ def known_task(name: str, *, payload: str | None) -> Task:
     """
     task = registry.get(name)
     if task is None:
-        raise CommandError(f"there is no task {name!r} here.{suggest(name, registry.tasks)} `manage.py delayq_check` "
-                           "names those that there are. Jobs of an unknown task would wait for a worker that knows it",
-                           returncode=2)  # fmt: skip
+        raise CommandError(
+            f"there is no task {name!r} here.{suggest(name, registry.tasks)} `manage.py delayq_check` "
+            "names those that there are. Jobs of an unknown task would wait for a worker that knows it",
+            returncode=2,
+        )
     if bool(task.options.merge) != (payload is not None):
         told = "is merged: its jobs need a --payload" if task.options.merge else "is not merged: leave --payload out"
         raise CommandError(f"task {name!r} {told}", returncode=2)
@@ -43,12 +45,19 @@ def policies(queue: str, task: Task | None, **given: object) -> dict[str, str]:
         task: None = the jobs have none.
         given: options that go before those of the task; None = it was not given.
     """
-    said: dict[str, Any] = {"shards": ours.configured_shards(queue), "maxArgsBytes": conf().max_args_bytes,
-                            "allowFar": str(conf().allow_far).lower()}  # fmt: skip
+    said: dict[str, Any] = {
+        "shards": ours.configured_shards(queue),
+        "maxArgsBytes": conf().max_args_bytes,
+        "allowFar": str(conf().allow_far).lower(),
+    }
     if task is not None:
         said |= {"priority": task.options.priority, "expires": task.options.expires}
     if task is not None and task.options.merge:
-        said |= {"duePolicy": task.options.due_policy, "scorePolicy": task.options.score_policy,
-                 "payloads": task.options.payloads, "maxPayloads": task.options.max_payloads}  # fmt: skip
+        said |= {
+            "duePolicy": task.options.due_policy,
+            "scorePolicy": task.options.score_policy,
+            "payloads": task.options.payloads,
+            "maxPayloads": task.options.max_payloads,
+        }
     said |= {name: value for name, value in given.items() if value is not None}
     return {name: str(value) for name, value in said.items() if value is not None}

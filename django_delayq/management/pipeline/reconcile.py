@@ -36,27 +36,47 @@ def add_arguments(parser: ArgumentParser) -> None:
     rows.add_argument("--model", required=True, metavar="APP.MODEL")
     rows.add_argument("--filter", metavar="JSON", help="""lookups that are true of them, like '{"status": "placed"}'""")
     rows.add_argument("--using", metavar="ALIAS", help="the database of the model")
-    rows.add_argument("--created", required=True, metavar="FIELD",
-                      help="a field with the moment (or the day) from which on a row needs its job")  # fmt: skip
-    rows.add_argument("--grace", type=seconds, default=600.0, metavar="TIME",
-                      help="leave rows alone that are younger than this (10m)")  # fmt: skip
+    rows.add_argument(
+        "--created",
+        required=True,
+        metavar="FIELD",
+        help="a field with the moment (or the day) from which on a row needs its job",
+    )
+    rows.add_argument(
+        "--grace", type=seconds, default=600.0, metavar="TIME", help="leave rows alone that are younger than this (10m)"
+    )
     jobs = parser.add_argument_group("their jobs")
-    jobs.add_argument("--task", required=True, help="its name; queue, priority, expiry and how payloads are merged are "
-                      "those of the task")  # fmt: skip
+    jobs.add_argument(
+        "--task",
+        required=True,
+        help="its name; queue, priority, expiry and how payloads are merged are those of the task",
+    )
     jobs.add_argument("--queue", type=check_queue_name, help="another queue")
     jobs.add_argument("--id", required=True, metavar="TEMPLATE", help="like 'order-{pk}', of fields of the model")
-    jobs.add_argument("--due", metavar="WHAT", help="when a job is due that is put back: a field, a moment like "
-                      "2026-11-21T08:00:00+01:00, or a time from now on like +2h30m; without it at once")  # fmt: skip
+    jobs.add_argument(
+        "--due",
+        metavar="WHAT",
+        help="when a job is due that is put back: a field, a moment like "
+        "2026-11-21T08:00:00+01:00, or a time from now on like +2h30m; without it at once",
+    )
     # Django takes what is called args for itself.
     for name, text in (("args", "positional arguments"), ("kwargs", "named arguments"), ("context", "the context")):
-        jobs.add_argument(f"--{name}", dest=f"job_{name}", type=making.names, default=(), metavar="A,B",
-                          help=f"fields that are {text}")  # fmt: skip
+        jobs.add_argument(
+            f"--{name}",
+            dest=f"job_{name}",
+            type=making.names,
+            default=(),
+            metavar="A,B",
+            help=f"fields that are {text}",
+        )
     jobs.add_argument("--payload", metavar="FIELD", help="of merged tasks")
     jobs.add_argument("--score", metavar="FIELD", help="the order of the payload")
     how = parser.add_argument_group("what is done")
-    how.add_argument("--include-morgue", action="store_true",
-                     help="put back also what has nothing but a job in the morgue, or refused by the outbox; those "
-                     "records stay")  # fmt: skip
+    how.add_argument(
+        "--include-morgue",
+        action="store_true",
+        help="put back also what has nothing but a job in the morgue, or refused by the outbox; those records stay",
+    )
     how.add_argument("--report-orphans", action="store_true", help="tell of live jobs of the task that no row needs")
     how.add_argument("--cancel-orphans", action="store_true", help="cancel them; --filter decides what is needed")
     how.add_argument("--rate", type=positive(float, "a number of jobs"), metavar="N", help="jobs a second at most")
@@ -160,16 +180,24 @@ def _orphans(
 def _sentence(found: Found, wanted: ReconcileOptions) -> str:
     lines = [f"{found.rows:,} rows need a job, {found.known:,} jobs are known: {found.missing:,} are missing"]
     if found.buried and not wanted.include_morgue:
-        lines.append(f"{found.buried:,} have nothing but a job in the morgue, or refused by the outbox; retry those, "
-                     "or use --include-morgue")  # fmt: skip
+        lines.append(
+            f"{found.buried:,} have nothing but a job in the morgue, or refused by the outbox; retry those, "
+            "or use --include-morgue"
+        )
     if found.first:
         lines.append(f"the first: {', '.join(map(repr, found.first))}")
     return "\n".join(lines)
 
 
 def _told(found: Found) -> dict[str, Any]:
-    return {"rows": found.rows, "known": found.known, "missing": found.missing, "buried": found.buried,
-            "bad": found.bad, "first": list(found.first)}  # fmt: skip
+    return {
+        "rows": found.rows,
+        "known": found.known,
+        "missing": found.missing,
+        "buried": found.buried,
+        "bad": found.bad,
+        "first": list(found.first),
+    }
 
 
 # -- what is wanted ----------------------------------------------------------------------------------------------------
@@ -186,17 +214,31 @@ def _wanted(options: Mapping[str, Any]) -> ReconcileOptions:
     queue = options["queue"] or task.options.queue
     try:
         jobs = BulkOptions(
-            queue=queue, task=task.name, id=options["id"], due=options["due"], args=options["job_args"],
-            kwargs=options["job_kwargs"], context=options["job_context"], payload=options["payload"],
-            score=options["score"], redis_env=ENV, prefix=settings.prefix, rate=options["rate"],
+            queue=queue,
+            task=task.name,
+            id=options["id"],
+            due=options["due"],
+            args=options["job_args"],
+            kwargs=options["job_kwargs"],
+            context=options["job_context"],
+            payload=options["payload"],
+            score=options["score"],
+            redis_env=ENV,
+            prefix=settings.prefix,
+            rate=options["rate"],
             more=making.policies(queue, task),
-        )  # fmt: skip
+        )
         found = ReconcileOptions(
-            jobs=jobs, model=options["model"], created=options["created"], filters=parse_filter(options["filter"]),
-            using=options["using"], grace_ms=options["grace"] * 1000, include_morgue=options["include_morgue"],
+            jobs=jobs,
+            model=options["model"],
+            created=options["created"],
+            filters=parse_filter(options["filter"]),
+            using=options["using"],
+            grace_ms=options["grace"] * 1000,
+            include_morgue=options["include_morgue"],
             scratch=_scratch(options),
             outbox=tuple(settings.outbox.databases),
-        )  # fmt: skip
+        )
         # Said here rather than by a worker of Spark's, which takes twenty seconds and many more words.
         Table.of(TableOptions(found.model, tuple(found.filters), (*found.columns, found.created), found.using))
         return replace(found, written=options["using"] or router.db_for_write(apps.get_model(found.model)))

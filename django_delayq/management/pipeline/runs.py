@@ -62,11 +62,22 @@ def run(command: Any, options: Mapping[str, Any]) -> None:
 def as_json(row: PipelineRun, now: datetime) -> dict[str, Any]:
     """A run as the JSON tells it. Times are in UTC."""
     return {
-        "run_id": row.run_id, "kind": row.kind, "state": state_of(row, now), "queue": row.queue, "task": row.task,
-        "started_at": row.started_at.isoformat(), "ended_at": row.ended_at and row.ended_at.isoformat(),
-        "seconds": round(_seconds(row, now), 3), "total": row.total, "rows": row.rows, "created": row.created,
-        "known": row.known, "bad": row.bad, "detail": mask().value(row.detail), "error": mask().text(row.error),
-    }  # fmt: skip
+        "run_id": row.run_id,
+        "kind": row.kind,
+        "state": state_of(row, now),
+        "queue": row.queue,
+        "task": row.task,
+        "started_at": row.started_at.isoformat(),
+        "ended_at": row.ended_at and row.ended_at.isoformat(),
+        "seconds": round(_seconds(row, now), 3),
+        "total": row.total,
+        "rows": row.rows,
+        "created": row.created,
+        "known": row.known,
+        "bad": row.bad,
+        "detail": mask().value(row.detail),
+        "error": mask().text(row.error),
+    }
 
 
 def _seconds(row: PipelineRun, now: datetime) -> float:
@@ -77,5 +88,14 @@ def _seconds(row: PipelineRun, now: datetime) -> float:
 
 def _cells(row: PipelineRun, now: datetime) -> tuple[object, ...]:
     began = timezone.localtime(row.started_at) if timezone.is_aware(row.started_at) else row.started_at
-    return (f"{began:%Y-%m-%d %H:%M:%S}", row.kind, printable(row.run_id), state_of(row, now),
-            duration(_seconds(row, now)), row.rows, row.created, row.known, row.bad)  # fmt: skip
+    return (
+        f"{began:%Y-%m-%d %H:%M:%S}",
+        row.kind,
+        printable(row.run_id),
+        state_of(row, now),
+        duration(_seconds(row, now)),
+        row.rows,
+        row.created,
+        row.known,
+        row.bad,
+    )

@@ -50,11 +50,15 @@ def look() -> dict[str, Any]:
     last = PipelineRun.objects.filter(kind=PipelineRun.Kind.HISTORY).order_by("-started_at", "-id").first()
     queues = _queues(settings.pipeline.consumer)
     told: dict[str, Any] = {
-        "root": root, "consumer": settings.pipeline.consumer, "format": settings.pipeline.format,
+        "root": root,
+        "consumer": settings.pipeline.consumer,
+        "format": settings.pipeline.format,
         "last_run": None if last is None else as_json(last, now),
-        "unread": sum(one["unread"] for one in queues), "queues": queues,
-        "pending_days": None, "tables": None,
-    }  # fmt: skip
+        "unread": sum(one["unread"] for one in queues),
+        "queues": queues,
+        "pending_days": None,
+        "tables": None,
+    }
     if "://" not in root:  # what lies in an object store only Spark can tell
         files = files_at(root, None)
         told["pending_days"] = files.names(PENDING)
@@ -75,8 +79,13 @@ def _queues(consumer: str) -> list[dict[str, Any]]:
 def _table(files: Files, name: str) -> dict[str, Any]:
     days = [entry.removeprefix("day=") for entry in files.names(name) if entry.startswith("day=")]
     size, count = files.size(name)
-    return {"days": len(days), "first": min(days, default=None), "last": max(days, default=None), "bytes": size,
-            "files": count}  # fmt: skip
+    return {
+        "days": len(days),
+        "first": min(days, default=None),
+        "last": max(days, default=None),
+        "bytes": size,
+        "files": count,
+    }
 
 
 def drawn(told: Mapping[str, Any]) -> list[str]:
@@ -86,8 +95,10 @@ def drawn(told: Mapping[str, Any]) -> list[str]:
     if last is None:
         lines.append("No run yet. Begin with: manage.py delayq_pipeline run")
     else:
-        lines.append(f"last run {last['run_id']}: {last['state']}, {last['rows']} events, began "
-                     f"{last['started_at'][:19].replace('T', ' ')} UTC, took {duration(last['seconds'])}")  # fmt: skip
+        lines.append(
+            f"last run {last['run_id']}: {last['state']}, {last['rows']} events, began "
+            f"{last['started_at'][:19].replace('T', ' ')} UTC, took {duration(last['seconds'])}"
+        )
         if last["error"]:
             lines.append(f"  {last['error'].splitlines()[0][:200]}")
     if told["queues"]:
@@ -95,11 +106,16 @@ def drawn(told: Mapping[str, Any]) -> list[str]:
         lines += ["", *table(("queue", "shards", "not read", "behind"), rows)]
     if told["tables"] is None:
         return [*lines, "", "What lies there only Spark can tell."]
-    days = [(name, one["days"], one["first"] or "-", one["last"] or "-", one["files"], human_bytes(one["bytes"]))
-            for name, one in told["tables"].items()]  # fmt: skip
+    days = [
+        (name, one["days"], one["first"] or "-", one["last"] or "-", one["files"], human_bytes(one["bytes"]))
+        for name, one in told["tables"].items()
+    ]
     lines += ["", *table(("table", "days", "first", "last", "files", "size"), days)]
     pending = told["pending_days"]
     if pending:
-        lines += ["", f"{len(pending)} days are to be computed once more by the next run: {', '.join(pending[:10])}"
-                  f"{' …' if len(pending) > 10 else ''}"]  # fmt: skip
+        lines += [
+            "",
+            f"{len(pending)} days are to be computed once more by the next run: {', '.join(pending[:10])}"
+            f"{' …' if len(pending) > 10 else ''}",
+        ]
     return lines

@@ -41,8 +41,9 @@ class Stopping:
         self.listen()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         before, self._before = self._before, {}
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

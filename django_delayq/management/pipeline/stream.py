@@ -20,9 +20,12 @@ HELP: Final = "keep the history up to date until SIGTERM or Ctrl-C, which end it
 def add_arguments(parser: ArgumentParser) -> None:
     """The command line."""
     parser.add_argument(
-        "--interval", type=positive(float, "a number of seconds"), default=60.0, metavar="SECONDS",
+        "--interval",
+        type=positive(float, "a number of seconds"),
+        default=60.0,
+        metavar="SECONDS",
         help="read so often (60)",
-    )  # fmt: skip
+    )
     keeping.add_reading(parser)
     common.add_spark(parser)
 

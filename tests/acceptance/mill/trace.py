@@ -19,8 +19,15 @@ def leave(event: str, **details: Any) -> None:
     line: dict[str, Any] = {"event": event, "at": time.time(), "pid": os.getpid(), "thread": threading.get_ident()}
     job = current_job()
     if job is not None:
-        line |= {"id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt, "token": job.token,
-                 "noe": job.noe, "due": job.due.timestamp()}  # fmt: skip
+        line |= {
+            "id": job.id,
+            "task": job.task,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "token": job.token,
+            "noe": job.noe,
+            "due": job.due.timestamp(),
+        }
     os.write(_file, json.dumps(line | details).encode() + b"\n")
 
 
@@ -32,9 +39,19 @@ def leave_each(event: str, payloads_by_id: Mapping[str, list[Any]], failed: Cont
     lines = []
     for job in batch.jobs:
         lines.append(
-            {**common, "id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt, "token": job.token,
-             "due": job.due.timestamp(), "scores": job.scores, "payloads": payloads_by_id[job.id],
-             "failed": job.id in failed, "batch": len(payloads_by_id)}
-        )  # fmt: skip
+            {
+                **common,
+                "id": job.id,
+                "task": job.task,
+                "queue": job.queue,
+                "attempt": job.attempt,
+                "token": job.token,
+                "due": job.due.timestamp(),
+                "scores": job.scores,
+                "payloads": payloads_by_id[job.id],
+                "failed": job.id in failed,
+                "batch": len(payloads_by_id),
+            }
+        )
     assert len(lines) == len(payloads_by_id)
     os.write(_file, b"".join(json.dumps(line).encode() + b"\n" for line in lines))

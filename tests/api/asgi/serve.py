@@ -20,5 +20,6 @@ class Server(uvicorn.Server):
 
 
 if __name__ == "__main__":
-    Server(uvicorn.Config("tests.api.asgi.app:application", fd=int(sys.argv[-1]), lifespan="off",
-                          log_level="warning")).run()  # fmt: skip
+    Server(
+        uvicorn.Config("tests.api.asgi.app:application", fd=int(sys.argv[-1]), lifespan="off", log_level="warning")
+    ).run()

@@ -42,8 +42,14 @@ def shell(server: Server, folder: Path) -> list[str]:
     if not (shutil.which("curl") and shutil.which("jq")):
         pytest.skip("curl or jq is missing")
     (folder / "command.py").write_text(_COMMAND)
-    return ["sh", str(DOCS / "http_worker.sh"), "feed", shutil.which("python3") or "python3",
-            str(folder / "command.py"), str(folder / "done")]  # fmt: skip
+    return [
+        "sh",
+        str(DOCS / "http_worker.sh"),
+        "feed",
+        shutil.which("python3") or "python3",
+        str(folder / "command.py"),
+        str(folder / "done"),
+    ]
 
 
 def javascript(server: Server, folder: Path) -> list[str]:

@@ -117,5 +117,9 @@ def test_twenty_clients_share_two_thousand_jobs(asgi: Server) -> None:
     change = Counter(now)
     change.subtract(before)
     assert (change["acked"], change["failed"], change["crashed"], change["late"]) == (
-        JOBS, ledger.ends["fail"], ledger.ends["died"], 0)  # fmt: skip
+        JOBS,
+        ledger.ends["fail"],
+        ledger.ends["died"],
+        0,
+    )
     assert change["reserved"] == sum(ledger.ends.values())

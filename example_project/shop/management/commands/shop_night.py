@@ -38,22 +38,57 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--day", type=a_day, help="whose greetings these are (default: today); a customer gets one "
-                            "for each day, however often this runs")  # fmt: skip
-        parser.add_argument("--grace", type=span, default=GRACE, metavar="SECONDS",
-                            help="leave orders alone that are younger than this (600)")  # fmt: skip
+        parser.add_argument(
+            "--day",
+            type=a_day,
+            help="whose greetings these are (default: today); a customer gets one "
+            "for each day, however often this runs",
+        )
+        parser.add_argument(
+            "--grace",
+            type=span,
+            default=GRACE,
+            metavar="SECONDS",
+            help="leave orders alone that are younger than this (600)",
+        )
 
     def handle(self, *args: Any, day: date | None, grace: timedelta, **options: Any) -> None:
         day = day or timezone.localdate()
         self.pipeline(
-            "bulk", "--model", "shop.Customer", "--task", "shop.greet", "--id", f"night:{{id}}:{day}",
-            "--args", "id,email", "--due", "+5m", "--run-id", f"night-{day}", "--yes",
-        )  # fmt: skip
+            "bulk",
+            "--model",
+            "shop.Customer",
+            "--task",
+            "shop.greet",
+            "--id",
+            f"night:{{id}}:{day}",
+            "--args",
+            "id,email",
+            "--due",
+            "+5m",
+            "--run-id",
+            f"night-{day}",
+            "--yes",
+        )
         self.pipeline(
-            "reconcile", "--model", "shop.Order", "--filter", json.dumps({"status": "placed"}),
-            "--task", "shop.cancel_order", "--id", "order-{id}", "--args", "id", "--due", "expires_at",
-            "--created", "created_at", "--grace", f"{grace.total_seconds():g}s",
-        )  # fmt: skip
+            "reconcile",
+            "--model",
+            "shop.Order",
+            "--filter",
+            json.dumps({"status": "placed"}),
+            "--task",
+            "shop.cancel_order",
+            "--id",
+            "order-{id}",
+            "--args",
+            "id",
+            "--due",
+            "expires_at",
+            "--created",
+            "created_at",
+            "--grace",
+            f"{grace.total_seconds():g}s",
+        )
         self.pipeline("run")
         self.pipeline("compact")
         self.pipeline("purge")

@@ -25,8 +25,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("folder", nargs="?", type=Path, help="for the pictures; without one only the table is made")
-        parser.add_argument("--queue", default="greetings", help="which is drawn by the second, and whose totals the "
-                            "JSON has (default greetings)")  # fmt: skip
+        parser.add_argument(
+            "--queue",
+            default="greetings",
+            help="which is drawn by the second, and whose totals the JSON has (default greetings)",
+        )
 
     def handle(self, *args: Any, folder: Path | None, queue: str, **options: Any) -> None:
         period = named("24h")
@@ -50,18 +53,32 @@ class Command(BaseCommand):
 
 
 def _table(rows: list[HourlyStat]) -> str:
-    cells = [HEAD, *(
-        (f"{row.hour:%Y-%m-%d %H}h", row.queue, row.task or "-", f"{row.runs:,}", f"{row.succeeded:,}",
-         f"{sum(getattr(row, name) for name in FAILURES):,}", f"{row.retries:,}", _ms(row.lateness_p50_ms),
-         _ms(row.lateness_p99_ms), _ms(row.duration_p50_ms))
-        for row in rows
-    )]  # fmt: skip
+    cells = [
+        HEAD,
+        *(
+            (
+                f"{row.hour:%Y-%m-%d %H}h",
+                row.queue,
+                row.task or "-",
+                f"{row.runs:,}",
+                f"{row.succeeded:,}",
+                f"{sum(getattr(row, name) for name in FAILURES):,}",
+                f"{row.retries:,}",
+                _ms(row.lateness_p50_ms),
+                _ms(row.lateness_p99_ms),
+                _ms(row.duration_p50_ms),
+            )
+            for row in rows
+        ),
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) if place < 3 else cell.rjust(width)
-                  for place, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
+        "  ".join(
+            cell.ljust(width) if place < 3 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in cells
-    )  # fmt: skip
+    )
 
 
 def _ms(value: int | None) -> str:
