@@ -264,7 +264,8 @@ class Broker:
             False if there is no such queue.
 
         Raises:
-            QueueNotEmpty: it holds jobs, or records in its morgue.
+            QueueNotEmpty: it holds jobs, records in its morgue, completion marks of durable jobs, or open attempts of
+                jobs that were acked before they began.
         """
         gone = self.epochs.delete(name, force=force)
         if gone:

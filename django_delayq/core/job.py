@@ -281,6 +281,9 @@ class Settlement:
     score_policy: str = "min"
     priority: int | None = None  # of a release: new priority, 0 … 7
     postpone: bool = False  # of a release: the attempt could not begin, for this reason
+    began: bool = False  # of a release: the attempt began, so the postponement is over
+    #: of a release: the end of the attempt in case its early ack was applied, which is stored behind it
+    also: Settlement | None = None
 
 
 def ack(job: Job, started_ms: int, run_ms: int, *, event: bool = True) -> Settlement:
@@ -318,6 +321,7 @@ def release(
     event: bool = False,
     priority: int | None = None,
     postpone: bool = False,
+    began: bool = False,
 ) -> Settlement:
     """Put the job back without counting an attempt.
 
@@ -325,6 +329,7 @@ def release(
         quarantine: run its next attempt in quarantine; None = as decided before.
         event: record an event, because the release may cause a second attempt.
         postpone: its attempt could not begin for this reason; the wait counts as lateness.
+        began: its attempt began, so a postponement is over. One that never began keeps the moment of the first one.
     """
     wanted = job.quarantined if quarantine is None else quarantine
     return Settlement(
@@ -341,6 +346,7 @@ def release(
         event=event,
         priority=priority,
         postpone=postpone,
+        began=began,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -342,32 +342,43 @@ class Shards:
         """
         return self._leases(number, offset, min(limit, CHUNK), only_expired=True)
 
-    def take_over(self, job: Job, worker: str, *, only_expired: bool = False) -> Job | None:
+    def take_over(
+        self, job: Job, worker: str, *, only_expired: bool = False, request: bytes | None = None
+    ) -> Job | None:
         """Take a job whose attempt has begun over from its holder, under a new token, for one lease from now.
 
         Args:
             job: as its holder has it.
             worker: the new holder. The returned job still names the old one, to which the attempt belongs.
             only_expired: only if its lease is over.
+            request: the request id of an earlier call whose reply was lost: it gives the same job again.
 
         Returns:
             The job under the new token; None if it is settled, or held under another token, or not over.
         """
-        frame = self.call("take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode())
+        frame = self.call(
+            "take_over", job.shard, pack_take_over(job, only_expired=only_expired), worker.encode(), request=request
+        )
         jobs, broken, *_ = unpack_batch(frame, self.name, job.shard, job.worker)
         return next(iter([*jobs, *(one.job for one in broken)]), None)
 
-    def begun(self, number: int, worker: str = "") -> list[Job]:
+    def begun(
+        self, number: int, worker: str = "", *, before_ms: float | None = None, except_workers: Iterable[str] = ()
+    ) -> list[Job]:
         """Return jobs of a shard that were acked before their attempts began, and whose end is not stored yet.
 
         Args:
             number: the shard.
             worker: only its jobs; "" = those of all.
+            before_ms: only runs that began before this moment, Unix ms; None = whenever.
+            except_workers: names of workers whose jobs are left out.
 
         Returns:
             At most 250; ``deadline_ms`` is the moment at which the attempt began.
         """
-        return unpack_begun(self.call("begun", number, worker.encode()), self.name, number)
+        before = b"" if before_ms is None else b"%d" % before_ms
+        left_out = [name.encode() for name in except_workers]
+        return unpack_begun(self.call("begun", number, worker.encode(), before, *left_out), self.name, number)
 
     def held_by(self, worker: str) -> Iterator[Job]:
         """Yield all jobs that a worker holds, over all shards. Meant for a dead worker that reserves no more."""

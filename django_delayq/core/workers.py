@@ -25,7 +25,7 @@ WORDS: Final = ("stop", "drain", "dump")
 #: seconds for which stacks are kept
 DUMP_KEPT: Final = 600
 MOST_DUMP_BYTES: Final = 64 * 1024
-#: a worker that was not heard of for so long is not counted on to run a job
+#: a worker that was not heard of for so long, or for three heartbeats, is not counted on to run a job
 ALIVE_MS: Final = 15_000
 _CUT: Final = b"\n... (cut here)"
 #: workers whose tasks are read in one call
@@ -81,12 +81,19 @@ def is_among(task: str, packed: bytes | None) -> bool:
     return f"\0{task}\0".encode() in (packed or b"")
 
 
+def is_alive(worker: Mapping[str, Any], now_ms: float, *, least_ms: float = ALIVE_MS) -> bool:
+    """Return True if a worker announced itself within ``least_ms``, or three of its heartbeats if they take longer."""
+    heartbeat = worker.get("heartbeat_ms")  # an older release does not say
+    patience = 3 * heartbeat if type(heartbeat) is int else 0
+    return bool(now_ms - worker["seen_ms"] < max(least_ms, patience))
+
+
 def runs_jobs_of(worker: Mapping[str, Any], queue: str, now_ms: float) -> bool:
     """Return True if a worker is alive and reserves jobs from a queue. It may be of another release."""
     queues = worker.get("queues")
     serves = worker.get("all_queues") is True or (isinstance(queues, list) and queue in queues)
     busy = bool(worker.get("threads")) and not worker.get("stopping")
-    return serves and busy and now_ms - worker["seen_ms"] < ALIVE_MS
+    return serves and busy and is_alive(worker, now_ms)
 
 
 def knows_task(broker: Broker, queue: str, task: str, now_ms: float) -> bool:

@@ -174,9 +174,15 @@ class MemoryBroker(DjangoBroker):
         if queue is None:
             return False
         with self.reached():
-            held = [shard for number in queue.numbers if (shard := self.store(name, number)).lives or shard.graves]
+            held = [
+                shard
+                for number in queue.numbers
+                if (shard := self.store(name, number)).lives or shard.graves or shard.begun
+            ]
             if held and not force:
-                raise QueueNotEmpty(f"queue {name!r} holds jobs, or graves in its morgue; empty it first, or use force")
+                raise QueueNotEmpty(
+                    f"queue {name!r} holds jobs, their open runs, or graves in its morgue; empty it first, or use force"
+                )
             for number in queue.numbers:
                 self._stores.pop((name, number), None)
             self._figures = self._figures.without(name)

@@ -120,6 +120,7 @@ def stats(shard: Shard, *offsets: int) -> list[Any]:
         shard.hold_ms,
         len(shard.settled),
         len(shard.waiting(PRIORITIES)),
+        len(shard.begun),
         [sum(1 for due in waiting if due <= shard.now_ms + offset) for offset in offsets],
     ]
     for name, number in shard.counters.items():

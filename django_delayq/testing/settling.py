@@ -108,7 +108,7 @@ def _fail(shard: Shard, s: Settlement, live: Live) -> None:
 def _release(shard: Shard, s: Settlement, live: Live) -> None:
     shard.count("released")
     live.flags = live.flags | UNCLEAR if s.unclear else live.flags & ~UNCLEAR
-    live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~POSTPONED
+    live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~(POSTPONED if s.began else 0)
     if s.priority is not None:
         live.content = replace(live.content, priority=s.priority)
     _wait_again(shard, s, live, live.due if s.delay_ms is None else shard.due(shard.now_ms + s.delay_ms))
@@ -166,8 +166,9 @@ def _wait_again(shard: Shard, s: Settlement, live: Live, due: Due) -> None:
 def _postponed(shard: Shard, s: Settlement, live: Live, due: Due) -> Postponed:
     """Return the record of an attempt that could not start; it counts from the first of consecutive ones."""
     before = live.postponed
-    since_ms = before.since_ms if before is not None and before.reason == s.reason else shard.now_ms
-    return Postponed(s.reason, since_ms, live.due, due)
+    if before is not None and (before.reason == s.reason or not s.postpone):
+        return Postponed(before.reason, before.since_ms, live.due, due)
+    return Postponed(s.reason, shard.now_ms, live.due, due)
 
 
 def _unite(s: Settlement, live: Live) -> None:

@@ -123,6 +123,7 @@ def raised(
             reason=_reason(error),
             quarantine=False,
             priority=asked_priority(job, error.priority),
+            began=True,
         )
     if isinstance(error, Bury):
         return bury(
@@ -348,10 +349,14 @@ def give_back(
     quarantine: bool | None = None,
     event: bool = False,
     priority: int | None = None,
+    began: bool = False,
 ) -> Settlement:
-    """Back without counting an attempt."""
+    """Give the job back without counting an attempt. ``began``: its run did, so that it is postponed no more."""
     return _merged(
-        release(job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority), policy
+        release(
+            job, delay_ms=delay_ms, reason=reason, quarantine=quarantine, event=event, priority=priority, began=began
+        ),
+        policy,
     )
 
 
@@ -363,16 +368,6 @@ def postpone(job: Job, policy: Policy, reason: str, delay: float) -> Settlement:
 def postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
     """Return for how long the job has been postponed for this reason without a break."""
     return max(0.0, now_ms - job.postponed_at_ms) / 1000 if job.postponed_for == reason else 0.0
-
-
-def give_backs(job: Job) -> int:
-    """How often the job was handed out before this time without a counted attempt."""
-    return max(0, job.reserves - 1 - job.failures)
-
-
-def growing_delay(times: int, first: float, longest: float) -> float:
-    """``first · 2^times`` seconds, at most ``longest``."""
-    return min(longest, first * 2.0 ** min(times, 30))
 
 
 def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:

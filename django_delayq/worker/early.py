@@ -6,11 +6,13 @@ Redis keeps what is known of the run until its end is stored, so that a crash le
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from ..core.job import Settlement
 from . import decision
 from .decision import Policy
+from .orphans import crashed_early
 from .run import NEVER, Run
 
 logger: Final = logging.getLogger(__name__)
@@ -30,11 +32,13 @@ def ack_early(run: Run, policy: Policy) -> bool:
         counted = run.queue.settle([Settlement(part.job, "ack_early", event=False) for part in parts])
     except Exception as error:
         # It may have been applied or not. If not, giving back puts the job in again; if it was, giving back does
-        # nothing, and the job is lost rather than begun twice.
+        # nothing, and the job is lost rather than begun twice. Its run is open then in Redis, and nobody would look for
+        # it while this worker lives, so its end is stored too; that does nothing if there is no such run.
         logger.warning("%s: not begun, its early ack could not be made: %s", run.job.id, error)
-        counted = [False] * len(parts)
+        counted, is_unsure = [False] * len(parts), True
         reason = "its early ack could not be made"
     else:
+        is_unsure = False
         reason = "the lease was lost before the run could start"
         for part, good in zip(parts, counted, strict=True):
             part.lost = part.lost or not good
@@ -42,4 +46,7 @@ def ack_early(run: Run, policy: Policy) -> bool:
         if not good:
             part.deadline = deadline
             part.settlement = decision.give_back(part.job, policy, reason=reason)
+            if is_unsure:
+                job = replace(part.job, deadline_ms=int(part.now_ms))
+                part.settlement.also = crashed_early(job, reason, part.now_ms)
     return any(counted)

@@ -9,12 +9,15 @@ begins anew. What a listener does therefore happens at least once; once, if noth
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.job import Settlement
+from ..core.requests import new_request
 from .hooks import Hooks
 from .notifier import Notifier
 from .record import record_of
@@ -25,6 +28,21 @@ if TYPE_CHECKING:
     from ..core.task import Registry
 
 logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class End:
+    """End of a job whose holder is gone, on its way into Redis.
+
+    It may be tried again after an error: what was done before is kept, and a call is sent again as it was.
+    """
+
+    queue: Queue
+    settlement: Settlement
+    seed: bytes = field(default_factory=new_request)
+    #: since when this process holds the job (monotonic); 0 = it does not
+    taken_at: float = 0.0
+    notified: bool = False
 
 
 class Orphans:
@@ -57,20 +75,39 @@ class Orphans:
         counted.update(zip(quiet, queue.settle([settlements[place] for place in quiet]), strict=True))
         heard = [place for place in range(len(settlements)) if place not in counted]
         if heard:
-            self._hooks.thread_start()
-            try:
-                counted.update((place, self._settle_heard(queue, settlements[place])) for place in heard)
-            finally:
-                self._hooks.thread_end()
+            with self.listening():
+                counted.update((place, self.finish(End(queue, settlements[place]))) for place in heard)
         return [counted[place] for place in range(len(settlements))]
 
-    def _settle_heard(self, queue: Queue, settlement: Settlement) -> bool:
-        if settlement.verb != "record":  # a record is held by nobody
-            job = queue.take_over(settlement.job, self._name, only_expired=settlement.guard == "expired")
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Prepare this thread for :meth:`finish`."""
+        self._hooks.thread_start()
+        try:
+            yield
+        finally:
+            self._hooks.thread_end()
+
+    def finish(self, end: End) -> bool:
+        """Notify of an end and settle the job. May be called again after an error.
+
+        Returns:
+            Whether it counted.
+        """
+        settlement = end.settlement
+        if settlement.verb != "record" and not end.taken_at:  # a record is held by nobody
+            job = end.queue.take_over(
+                settlement.job, self._name, only_expired=settlement.guard == "expired", request=end.seed
+            )
             if job is None:
                 return False
-            settlement = replace(settlement, job=job, guard="token")
-        return copy_context().run(self._notify, queue, settlement) and queue.settle([settlement])[0]
+            end.taken_at = time.monotonic()
+            end.settlement = replace(settlement, job=job, guard="token")
+        if not end.notified:
+            if not copy_context().run(self._notify, end.queue, end.settlement):
+                return False
+            end.notified = True
+        return end.queue.settle([end.settlement], seed=end.seed)[0]
 
     def _notify(self, queue: Queue, settlement: Settlement) -> bool:
         """Notify of an end. Returns False if that is to be tried again, when the lease is over."""

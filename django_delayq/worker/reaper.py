@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ..core.job import Settlement, release
+from ..core.job import STARTED, Settlement, release
+from ..core.workers import is_alive
 from . import decision
 from .orphans import crashed_early
 from .run import NEVER
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 #: a lease that ended so long ago is given back by a dispatcher that does not know the task
 UNKNOWN_TASK_MS: Final = 600_000
-#: a worker that was silent for so long is dead
+#: a worker that was silent for so long, and for three heartbeats, is dead
 SILENT_MS: Final = 60_000
 #: seconds between two looks at a shard for runs of dead workers whose jobs were acked before they began
 LOOK_FOR_RUNS: Final = 30.0
@@ -74,8 +75,9 @@ class LeaseReaper:
         if now - self._looked_at.get((queue.name, shard), -LOOK_FOR_RUNS) < LOOK_FOR_RUNS:
             return
         self._looked_at[queue.name, shard] = now
-        alive = {worker["name"] for worker in queue.broker.workers() if now_ms - worker["seen_ms"] < SILENT_MS}
-        lost = [job for job in queue.begun(shard) if job.worker not in alive and now_ms - job.deadline_ms > SILENT_MS]
+        workers = queue.broker.workers()
+        alive = {worker["name"] for worker in workers if is_alive(worker, now_ms, least_ms=SILENT_MS)}
+        lost = queue.begun(shard, before_ms=now_ms - SILENT_MS, except_workers=alive)
         known = [job for job in lost if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS or self._is_ours(queue, job)]
         self._settle(queue, [crashed_early(job, f"worker {job.worker} is gone", now_ms) for job in known])
 
@@ -97,7 +99,12 @@ class LeaseReaper:
             return decision.lost(job, decision.policy_of(self._orphans.registry.get(job.task), job))
         if now_ms - job.deadline_ms >= UNKNOWN_TASK_MS:
             return release(
-                job, reason="lease ran out and no dispatcher knew the task", unclear=True, guard="expired", event=True
+                job,
+                reason="lease ran out and no dispatcher knew the task",
+                unclear=True,
+                guard="expired",
+                event=True,
+                began=bool(job.flags & STARTED),
             )
         return None
 

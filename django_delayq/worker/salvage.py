@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..core.job import Job, Settlement
+from ..core.requests import new_request
 from ..core.task import Registry
 from . import decision
 from .board import Mark, place_of
-from .run import NEVER
+from .orphans import End
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
@@ -47,7 +49,7 @@ def verdicts(
         if mark.timed_out or (not planned and mark.limit_at < died_at):
             settlements.append(decision.overran(job, policy, started_ms, run_ms))
         elif planned:
-            settlements.append(_back(job, policy, f"interrupted: {why}"))
+            settlements.append(_back(job, policy, f"interrupted: {why}", began=True))
         else:
             settlements.append(decision.crashed(job, policy, why, beside=beside, started_ms=started_ms, run_ms=run_ms))
     return settlements
@@ -61,40 +63,99 @@ def _begun(jobs: Sequence[Job], marks: Sequence[Mark]) -> int:
     return sum(1 + len(mark.others) for mark in begun)
 
 
-def _back(job: Job, policy: decision.Policy, reason: str) -> Settlement:
-    return decision.give_back(job, policy, reason=reason[:200], event=True)
+def _back(job: Job, policy: decision.Policy, reason: str, *, began: bool = False) -> Settlement:
+    return decision.give_back(job, policy, reason=reason[:200], event=True, began=began)
 
 
-def salvage(
-    queues: Sequence[Queue],
-    worker: str,
-    marks: Sequence[Mark],
-    orphans: Orphans,
-    why: str,
-    *,
-    planned: bool,
-    died_at: float,
-) -> float:
-    """Settle everything that ``worker``, who is dead, held in ``queues``.
+class Salvage:
+    """Settle everything that a dead worker held.
 
-    Returns:
-        Seconds until the first of the jobs is due that wait for quarantine now; infinite if none does.
+    What was decided and done is kept from one call of :meth:`run` to the next: a job that was taken over, so that its
+    end can be notified, is no longer held by that worker, and would not be found again.
 
-    Raises:
-        QueueUnavailable: Redis is away; may be called again. If nobody does, the leases run out.
+    Args:
+        worker: name of the dead worker.
+        marks: what its board says it was running.
+        orphans: notifies of the ends.
+        why: how it died.
+        planned: see :func:`verdicts`.
+        died_at: monotonic time of the death.
+        expect: called with the seconds until a job is due that waits for quarantine now.
     """
-    soonest = NEVER
-    for queue in queues:
-        orphans.settle_begun(queue, worker, why)
-        jobs = list(queue.held_by(worker))
-        if not jobs:
-            continue
-        settlements = verdicts(jobs, marks, orphans.registry, why, planned=planned, died_at=died_at)
-        ends = orphans.settle(queue, settlements)
+
+    def __init__(
+        self,
+        worker: str,
+        marks: Sequence[Mark],
+        orphans: Orphans,
+        why: str,
+        *,
+        planned: bool,
+        died_at: float,
+        expect: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self._worker = worker
+        self._marks = marks
+        self._orphans = orphans
+        self._why = why
+        self._planned = planned
+        self._died_at = died_at
+        self._expect = expect
+        self._seed = new_request()
+        #: by queue: the settlements that nothing is called for; none any more once they are stored
+        self._quiet: dict[str, list[Settlement]] = {}
+        self._heard: deque[End] = deque()
+
+    @property
+    def held_since(self) -> float:
+        """When the lease of the next job began at the latest (monotonic): it may have been taken over by now."""
+        return max(self._died_at, *[end.taken_at for end in self._heard]) if self._heard else self._died_at
+
+    def run(self, queues: Sequence[Queue]) -> None:
+        """Settle the jobs for whose ends nothing is called first: what is called for the others may take its time.
+
+        Raises:
+            QueueUnavailable: Redis is away; may be called again. If nobody does, the leases run out.
+        """
+        for queue in queues:
+            self._settle_quiet(queue)
+        if self._heard:
+            with self._orphans.listening():
+                while self._heard:
+                    end = self._heard[0]
+                    counted = self._orphans.finish(end)
+                    self._heard.popleft()
+                    self._account(end.queue, [end.settlement], [counted])
+        for queue in queues:
+            self._orphans.settle_begun(queue, self._worker, self._why)
+
+    def _settle_quiet(self, queue: Queue) -> None:
+        if queue.name not in self._quiet:
+            settlements = verdicts(
+                list(queue.held_by(self._worker)),
+                self._marks,
+                self._orphans.registry,
+                self._why,
+                planned=self._planned,
+                died_at=self._died_at,
+            )
+            quiet = self._quiet[queue.name] = []
+            for one in settlements:
+                if self._orphans.is_heard(one):
+                    self._heard.append(End(queue, one))
+                else:
+                    quiet.append(one)
+        if quiet := self._quiet[queue.name]:
+            counted = queue.settle(quiet, seed=self._seed)
+            self._quiet[queue.name] = []
+            self._account(queue, quiet, counted)
+
+    def _account(self, queue: Queue, settlements: list[Settlement], ends: list[bool]) -> None:
         queue.broker.tally.ended(queue.name, settlements)
         for settlement, counted in zip(settlements, ends, strict=True):
             if counted and settlement.verb != "release":
-                logger.warning("%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome, why)
+                logger.warning(
+                    "%s: task %s %s: %s", settlement.job.id, settlement.job.task, settlement.outcome, self._why
+                )
             if counted and settlement.quarantine:
-                soonest = min(soonest, (settlement.delay_ms or 0) / 1000)
-    return soonest
+                self._expect((settlement.delay_ms or 0) / 1000)

@@ -96,7 +96,8 @@ class Settler:
         """Settle these attempts, which belong to one queue."""
         queue = runs[0].source.queue
         settlements = settlements_of(runs)
-        counted = self.patiently(lambda: queue.settle(settlements), runs)
+        also = [one.also for one in settlements if one.also is not None]
+        counted = self.patiently(lambda: queue.settle([*settlements, *also])[: len(settlements)], runs)
         if counted is None:
             return
         self.account(runs, counted)

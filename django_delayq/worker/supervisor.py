@@ -25,7 +25,7 @@ from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
-from .salvage import salvage
+from .salvage import Salvage
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:
@@ -306,22 +306,26 @@ class Supervisor:
     def _salvage(self, name: str, marks: list[Mark], why: str, planned: bool, died_at: float) -> None:
         """Settle the jobs of a dead child. Retried for one lease; after that the reaper of any dispatcher does it."""
         pause = Backoff()
+        salvage = Salvage(name, marks, self._orphans, why, planned=planned, died_at=died_at, expect=self._expect)
         while True:
             try:
                 broker = self._broker()
                 queues = broker.served(self._config.queues, every=self._config.all_queues, awaited=self._config.awaited)
-                soonest = salvage(queues, name, marks, self._orphans, why, planned=planned, died_at=died_at)
-                self._suspects.expect(time.monotonic() + soonest)
-                if self._signals is not None:
-                    self._signals.poke()
+                salvage.run(queues)
                 broker.forget(name)
                 broker.tally.flush()
                 return
             except Exception as error:
-                if time.monotonic() - died_at > self._lease():
+                if time.monotonic() - salvage.held_since > self._lease():
                     logger.warning("jobs of child %s are left to the reaper: %s", name, error)
                     return
                 time.sleep(pause.next())
+
+    def _expect(self, seconds: float) -> None:
+        """A job is due in quarantine so many seconds from now."""
+        self._suspects.expect(time.monotonic() + seconds)
+        if self._signals is not None:
+            self._signals.poke()
 
     def _finish_salvage(self) -> None:
         until = time.monotonic() + _SALVAGE_AT_END

@@ -362,6 +362,7 @@ class Worker:
             "running": self.config.threads - slots.free if slots else 0,
             "settled": consumer.settled if consumer else 0,
             "dispatcher": self.config.dispatcher,
+            "heartbeat_ms": round(self.config.heartbeat * 1000),
             "quarantine": self._which == "quarantined",
             "started": int(self._born * 1000),
             "rss_mib": round(resident_mib()),

@@ -399,7 +399,7 @@ class ModelShard:
         else:
             self.count("released")
             live.flags = live.flags | UNCLEAR if s.unclear else live.flags & ~UNCLEAR
-            live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~POSTPONED
+            live.flags = live.flags | POSTPONED if s.postpone else live.flags & ~(POSTPONED if s.began else 0)
             self._wait_again(s, live, live.due if s.delay_ms is None else self.at(self.now_ms + s.delay_ms))
         return True
 
@@ -469,8 +469,9 @@ class ModelShard:
         due = min(due, live.gate[0]) if live.gate and not s.inherit else due
         if live.flags & POSTPONED:
             before = live.postponed
-            since_ms = before[1] if before and before[0] == s.reason else self.now_ms
-            live.postponed = s.reason, since_ms, live.due, due
+            reason = s.reason if s.postpone or not before else before[0]
+            since_ms = before[1] if before and before[0] == reason else self.now_ms
+            live.postponed = reason, since_ms, live.due, due
         else:
             live.postponed = None
         live.due = due

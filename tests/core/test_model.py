@@ -113,7 +113,7 @@ def endings(draw: Any, guard: str = "token") -> Ending:
         )
     if verb in ("expire", "record"):
         return lambda job: Settlement(job, verb, 1, 2, outcome="late", guard=guard)
-    unclear, old_place = draw(st.booleans()), draw(st.booleans())
+    unclear, old_place, began = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quarantine, postponed = draw(st.sampled_from([None, True, False])), draw(st.sampled_from(["", "", "x", "y"]))
     return lambda job: replace(
         release(
@@ -124,6 +124,7 @@ def endings(draw: Any, guard: str = "token") -> Ending:
             quarantine=quarantine,
             reason=postponed,
             postpone=bool(postponed),
+            began=began,
         ),
         **of_merged,
     )

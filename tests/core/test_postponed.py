@@ -57,13 +57,18 @@ def test_a_postponed_job_that_somebody_moves_is_due_at_the_new_time(stage: Stage
     assert remembered(stage.take_one()) == ("unknown task", 0, 5_000)
 
 
-def test_a_postponed_job_that_is_given_back_unbegun_keeps_its_due_time(stage: Stage) -> None:
+def test_a_postponed_job_that_is_given_back_unbegun_keeps_its_due_time_and_what_it_remembers(stage: Stage) -> None:
     """A worker that stops gives it back at its old place."""
     stage.put("a", at=0)
     job = postpone(stage, stage.take_one())
     assert stage.released(job)
     assert stage.picture()["waiting"] == ["a +0"]
-    assert remembered(stage.take_one()) == ("", 0, 0)
+    job = stage.take_one()
+    assert job.postponed_at_ms == T0 and (job.postponed_for, job.due_ms) == ("no database", T0)
+    assert stage.released(job, 3_000, reason="reserved, but the reply was lost")
+    assert stage.picture()["waiting"] == ["a +4000"]
+    stage.wait(3_000)
+    assert postpone(stage, stage.take_one()).postponed_at_ms == job.postponed_at_ms
 
 
 def fail(stage: Stage, job: Job) -> None:
@@ -71,7 +76,7 @@ def fail(stage: Stage, job: Job) -> None:
 
 
 def give_back(stage: Stage, job: Job) -> None:
-    stage.released(job, delay_ms=0)
+    stage.released(job, delay_ms=0, began=True)
 
 
 def replace_content(stage: Stage, job: Job) -> None:
@@ -80,7 +85,7 @@ def replace_content(stage: Stage, job: Job) -> None:
 
 
 @pytest.mark.parametrize("end", [fail, give_back, replace_content])
-def test_a_run_another_release_or_new_content_ends_the_postponement(
+def test_a_run_its_release_or_new_content_ends_the_postponement(
     stage: Stage, end: Callable[[Stage, Job], None]
 ) -> None:
     stage.put("a", at=0)

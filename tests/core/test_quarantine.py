@@ -186,3 +186,11 @@ def test_a_quarantined_job_in_a_wrong_place_is_found_and_mended(stage: Stage) ->
     assert "wrong priority class" in fsck.check(stage.broker, repair=True).violations[0]
     assert fsck.check(stage.broker).violations == []
     assert reserved(stage, "quarantined") == ["a"]
+
+
+def test_an_undecodable_job_that_was_in_quarantine_comes_back_from_the_morgue_as_any_other(stage: Stage) -> None:
+    suspect(stage, "a")
+    (job,) = stage.batch(which="quarantined").jobs
+    assert stage.buried(job, "undecodable", outcome="undecodable")
+    assert stage.queue.kick("a") == "kicked"
+    assert reserved(stage, "others") == ["a"]

@@ -39,7 +39,10 @@ def test_an_old_epoch_ends_when_nothing_lies_in_it_and_no_call_may_come_again(fu
     assert left == set()
     for place in range(3):
         shard = full.broker.shard("q", place)
-        assert {key for key in shard.keys if full.broker.client.exists(key)} <= {shard.names["meta"], *shard.keys[27:]}
+        assert {key for key in shard.keys if full.broker.client.exists(key)} <= {
+            shard.names["meta"],
+            *shard.keys[len(SHARD_KEYS) :],
+        }
     assert retire("q") == []
 
 
@@ -120,6 +123,34 @@ def test_t44_a_queue_with_jobs_or_graves_is_not_deleted_unless_forced(full: Stag
     assert full.broker.queue_names() == []
     assert not full.broker.delete_queue("q")
     assert [key for key in raw(full.broker) if ":q:" in key or "{q:" in key] == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_t44_of_a_deleted_queue_every_key_goes_but_the_tombstones_of_its_shards(broker: Broker, force: bool) -> None:
+    stage = Stage(broker, clock=False)
+    stage.put("a")
+    job = stage.take_one()
+    assert stage.settle(Settlement(job, "ack_early", event=False)) == [True]
+    if not force:
+        with unchanged(broker), pytest.raises(QueueNotEmpty, match="1 runs of jobs that were acked before they began"):
+            broker.delete_queue("q")
+        assert stage.settle(Settlement(job, "record")) == [True]
+    assert broker.delete_queue("q", force=force)
+    left = {key for key in broker.client.scan_iter(f"{broker.prefix}:*") if b"{q:" in key or b":q" in key}
+    assert left == {stage.key("meta")}
+
+
+def test_an_epoch_with_an_open_run_of_an_acked_job_does_not_end(stage: Stage) -> None:
+    stage.put("a")
+    job = stage.take_one()
+    assert stage.settle(Settlement(job, "ack_early", event=False)) == [True]
+    assert stage.broker.inspector.counts("q").begun == 1
+    reshard(stage, 2)
+    stage.wait(130_000)
+    assert stage.broker.epochs.retire("q") == []
+    assert stage.settle(Settlement(job, "record")) == [True]
+    stage.wait(130_000)
+    assert stage.broker.epochs.retire("q") == [0]
 
 
 def test_t44_a_producer_that_knew_the_queue_brings_it_back_where_all_can_see_it(broker: Broker) -> None:

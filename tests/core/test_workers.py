@@ -9,6 +9,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.records.keys import workers_key
+from django_delayq.core.workers import runs_jobs_of
 
 
 def stored(broker: Broker, said: bytes) -> dict[str, Any]:
@@ -40,6 +41,21 @@ def test_what_somebody_announced_is_plain_text_that_can_be_sent_on(
     found = stored(broker, said)
     assert found == {**known, "name": "w", "seen_ms": 1_700_000_000_000}
     json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "alive_ms"),
+    [
+        ({}, 15_000),
+        ({"heartbeat_ms": 100}, 15_000),
+        ({"heartbeat_ms": 20_000}, 60_000),
+        ({"heartbeat_ms": "x"}, 15_000),
+    ],
+)
+def test_a_worker_is_counted_on_for_three_of_its_heartbeats(said: dict[str, Any], alive_ms: int) -> None:
+    worker = {"queues": ["q"], "threads": 1, "seen_ms": 1_000_000, **said}
+    assert runs_jobs_of(worker, "q", 1_000_000 + alive_ms - 1)
+    assert not runs_jobs_of(worker, "q", 1_000_000 + alive_ms)
 
 
 def test_a_new_worker_is_not_told_what_was_meant_for_another_one_of_its_name(broker: Broker) -> None:

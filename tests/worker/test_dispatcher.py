@@ -103,6 +103,25 @@ def test_an_early_run_of_a_worker_that_lives_is_left_alone(broker: Broker) -> No
     assert [job.id for job in queue.begun(0)] == ["here"]
 
 
+def test_runs_of_living_workers_do_not_hide_those_of_dead_ones(broker: Broker) -> None:
+    queue, gone = broker.queue("default"), {f"gone-{number}" for number in range(40)}
+    for ident in [*map(str, range(300)), *gone]:
+        put(broker, "work", id=ident)
+    for name, limit in (("here", 250), ("here", 50), ("gone", 40)):
+        jobs = queue.reserve(0, limit, worker=name).jobs
+        assert all(queue.settle([Settlement(job, "ack_early", event=False) for job in jobs]))
+    put(broker, "work", id="young")
+    young = queue.reserve(0, 1, worker="young").jobs
+    queue.settle([Settlement(young[0], "ack_early", event=False)])
+    broker.announce("here", {})
+    key, long_ago = queue.shard(0).names["begun"], struct.pack("<d", broker.now_ms() - SILENT_MS - 1)
+    old = {field: long_ago + value[8:] for field, value in broker.client.hgetall(key).items() if field[8:] != b"young"}
+    broker.client.hset(key, mapping=old)
+    reaper = LeaseReaper(Orphans(registry_of(work)))
+    reaper.reap_runs(queue, 0, broker.now_ms())
+    assert {field[8:].decode() for field in broker.client.hkeys(key)} == {*map(str, range(300)), "young"}
+
+
 def test_a_lease_of_a_task_that_no_dispatcher_knows_comes_back_uncounted_in_the_end(broker: Broker) -> None:
     queue, ident = broker.queue("default"), put(broker, "removed")
     queue.reserve(0, 1, worker="gone", started=True)

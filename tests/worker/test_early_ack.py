@@ -148,6 +148,28 @@ def test_without_redis_the_job_does_not_begin_and_goes_back() -> None:
     assert run.deadline == deadline and not run.acked and not run.lost
 
 
+def test_an_early_ack_whose_reply_was_lost_leaves_no_open_run(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, failures = broker.scripts.call, ["ack_early"]
+
+    def failing(name: str, *args: Any) -> Any:
+        reply = call(name, *args)
+        if name in failures:
+            failures.remove(name)
+            raise QueueUnavailable("gone")
+        return reply
+
+    ran: list[int] = []
+
+    def work() -> None:
+        ran.append(1)
+
+    monkeypatch.setattr(broker.scripts, "call", failing)
+    put(broker, "work", id="x")
+    run_dry(broker, registry_of(work, ack="early"))
+    assert ran == [] and places(broker) == {} and events(broker) == [("crashed", "x")]
+    assert broker.inspector.counts("default").begun == 0
+
+
 class Answering:
     """A queue that acks what it is told to."""
 

@@ -1,17 +1,29 @@
 #!lua flags=no-writes
 -- Runs of jobs that were acked before they began, and whose end is not stored yet.
--- ARGV    3 worker: only its runs; '' = all
+-- ARGV    3 worker: only its runs; '' = all; 4 only runs that began before this moment (ms), '' = whenever; 5 ... names of
+--         workers whose runs are left out. What does not fit is left for a later call, so the choice is made here.
 -- Returns the names of the tasks, '<I2 n>' and for each '<d begun ms>', id, state, body, payloads (lib/payload, nothing of
 --         a plain job) as 'Bc0 I4c0 I4c0 I4c0'. At most 250, or 4 MiB.
 -- Events  none
 -- include keys clock begin body names state
 local MOST, REPLY_BYTES = 250, 4 * 1024 * 1024
 local runs, size = {}, 0
+local before = tonumber(ARGV[4]) or math.huge
+local others = {}
+for place = 5, #ARGV do
+  others[ARGV[place]] = true
+end
+
+local function is_wanted(began, packed)
+  local worker = read_state(packed).worker
+  return began < before and (ARGV[3] == '' or worker == ARGV[3]) and not others[worker]
+end
+
 local found = redis.call('HGETALL', BEGUN)
 for i = 1, #found, 2 do
   local value = found[i + 1]
   local began, packed, body = struct.unpack('<dI4c0I4c0', value)
-  if (ARGV[3] == '' or read_state(packed).worker == ARGV[3]) and #runs < MOST and size < REPLY_BYTES then
+  if #runs < MOST and size < REPLY_BYTES and is_wanted(began, packed) then
     local id = string.sub(found[i], 9)
     name_task_of(body)
     runs[#runs + 1] = struct.pack('<dBc0', began, #id, id) .. string.sub(value, 9)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Jobs that go back without counting an attempt: at their old place, or due after a delay.
--- ARGV    3 worker; 4 entries (lib/settle); mark LOST = a start of it may have gone unrecorded; mark POSTPONED = it
---         could not begin, for this reason; error: a byte with the priority that the job has from now on, or nothing
+-- ARGV    3 worker; 4 entries (lib/settle); mark LOST = a start of it may have gone unrecorded; mark BEGAN =
+--         its run began; mark POSTPONED = it could not begin, for this reason; error: a byte with the priority that the job has from now on, or nothing
 -- Returns one '1' or '0' (the lease was lost) for each.
 -- Events  released, where the entry asks for one; cancelled
 -- include keys clock begin sweep window settled body state due wake bytes payload gate event lease settle
@@ -20,7 +20,7 @@ return settle_all(ARGV[4], function(e, s)
   end
   if has_mark(e, MARK.POSTPONED) then
     postpone(e, s)
-  else
+  elseif has_mark(e, MARK.BEGAN) then
     clear_flag(s, POSTPONED)
   end
   if e.error ~= '' then

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Ends a closed shard for good. What stays is a tombstone: the rule that nothing may come in, for those who still hold
 -- an old layout; and until the epoch ends, the counters, which do not change any more.
--- ARGV    3 '1' = whatever lies there; else only when no job, no grave, no mark and no run does, no call may be sent again
---         any more, and every consumer has read the events; 4 ... names of all consumers that follow this queue
+-- ARGV    3 '1' = whatever lies there; else only when no job, no grave, no mark and no open run of an acked job (begun.lua)
+--         does, no call may be sent again any more, and every consumer has read the events; 4 ... names of all consumers
+--         that follow this queue
 -- Returns '1', or '0' when it is too early.
 -- Events  none
 -- include keys clock begin sweep window rules position
@@ -33,9 +34,9 @@ if ARGV[3] ~= '1' and not is_empty() then
 end
 -- Who comes too late to read can tell by this what was missed.
 local last_event = end_of_stream()
-for place = 1, 27 do
-  if KEYS[place] ~= META and (KEYS[place] ~= COUNT or ARGV[3] == '1') then
-    redis.call('UNLINK', KEYS[place])
+for _, key in ipairs(KEYS) do
+  if key ~= META and key ~= WAKE and (key ~= COUNT or ARGV[3] == '1') then
+    redis.call('UNLINK', key)
   end
 end
 for _, field in ipairs(redis.call('HKEYS', META)) do

@@ -3,7 +3,7 @@
 -- ARGV    3 ... offsets from now in ms, ascending, for the backlog; none = nobody asks for it
 -- Returns {now ms, ready, delayed, reserved, gated, failed, morgue, oldest due us of those that do not wait for quarantine
 --          (-1 none), first deadline ms (-1 none), hold until ms, marks, how many wait for quarantine (ready and delayed
---          ones), {how many wait that are due up to each offset}, counter name, counter value, ...}.
+--          ones), open runs of jobs that were acked before they began, {how many wait that are due up to each offset}, counter name, counter value, ...}.
 -- Events  none
 -- include keys clock begin body due
 local ready, waiting, backlog = 0, 0, {}
@@ -25,7 +25,7 @@ local first = redis.call('ZRANGE', LEASE, 0, 0, 'WITHSCORES')
 local answer = {
   text(now_ms), ready, waiting - ready, redis.call('ZCARD', LEASE), redis.call('HLEN', GATE),
   redis.call('ZCARD', FAILED), redis.call('ZCARD', MORGUE), text(head() or -1), first[2] or '-1', text(hold_ms),
-  redis.call('HLEN', SETTLED), redis.call('ZCARD', DUE[QUARANTINE]), backlog,
+  redis.call('HLEN', SETTLED), redis.call('ZCARD', DUE[QUARANTINE]), redis.call('HLEN', BEGUN), backlog,
 }
 for _, item in ipairs(redis.call('HGETALL', COUNT)) do
   answer[#answer + 1] = item

@@ -27,6 +27,8 @@ class Counts:
     marks: int = 0
     #: jobs whose next run is in quarantine; also counted as delayed or ready
     quarantine: int = 0
+    #: runs of jobs that were acked before they began, and whose end is not stored yet
+    begun: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     #: of what waits: due by now, then up to each offset of the horizon that was asked for, then later
     backlog: tuple[int, ...] = (0, 0)
@@ -45,7 +47,7 @@ class Counts:
     def add(self, answer: Sequence[Any]) -> None:
         """Adds what ``stats.lua`` says of one shard."""
         now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, *rest = answer
-        quarantine, due, *counters = rest
+        quarantine, begun, due, *counters = rest
         self.now_ms = max(self.now_ms, float(now_ms))
         self.ready += ready
         self.delayed += delayed
@@ -55,6 +57,7 @@ class Counts:
         self.morgue += morgue
         self.marks += marks
         self.quarantine += quarantine
+        self.begun += begun
         self.hold_ms = max(self.hold_ms, float(hold) - float(now_ms))
         due_ms = float(oldest) // 1000
         if due_ms >= 0 and (self.oldest_due_ms is None or due_ms < self.oldest_due_ms):

@@ -171,6 +171,11 @@ class Epochs:
                 f"queue {queue.name!r} holds the ends of {counts.marks} durable jobs, which a worker has to note in "
                 "the outbox; wait until one has, or delete it with --force (force=True)"
             )
+        if counts.begun:
+            raise QueueNotEmpty(
+                f"queue {queue.name!r} has {counts.begun} runs of jobs that were acked before they began; wait until "
+                "they have ended, or delete it with --force (force=True)"
+            )
 
     def progress(self, name: str) -> list[Progress]:
         """Every epoch of a queue with what lies in it, the oldest first; nothing for a queue that is not there."""
@@ -333,7 +338,8 @@ class Epochs:
         """Takes off the old epochs in which nothing lies any more; returns them.
 
         An epoch stays for two minutes after its last call, because that may be sent again, and as long as there are
-        graves in its morgue, marks of durable jobs, or events that a consumer has not read (:mod:`..events`).
+        graves in its morgue, marks of durable jobs, open runs of jobs that were acked before they began, or events that
+        a consumer has not read (:mod:`..events`).
         """
         retired: list[int] = []
         while True:
@@ -392,7 +398,8 @@ class Epochs:
         if queue is None:
             return True
         counts = self._broker.inspector.count_shards(queue, _all_numbers(epochs))
-        return not (counts.ready or counts.delayed or counts.reserved or counts.morgue or counts.marks)
+        held = counts.reserved or counts.begun
+        return not (counts.ready or counts.delayed or held or counts.morgue or counts.marks)
 
     def _call(self, script: str, name: str, number: int, *args: Any) -> Any:
         shard = self._broker.shard(name, number)

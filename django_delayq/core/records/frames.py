@@ -184,7 +184,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
     """Return an entry of the settling scripts (``lua/lib/settle.lua``)."""
     job = settlement.job
     ident = job.id.encode()
-    marks = _RUN_MERGED if job.merged else 0
+    marks = _RUN_MERGED if (settlement.began if settlement.verb == "release" else job.merged) else 0
     if settlement.guard == "expired":
         marks |= _EXPIRED
     is_ack = settlement.verb in ("ack", "ack_early")

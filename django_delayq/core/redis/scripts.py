@@ -216,7 +216,7 @@ class Scripts:
     def _packed(self, sha: str, keys: tuple[bytes, ...], arguments: int) -> bytes:
         """Return the constant part of a script's command on a shard, in wire format.
 
-        Packing 28 keys takes redis-py longer than all the rest of a schedule() call.
+        Packing all the keys of a shard takes redis-py longer than all the rest of a schedule() call.
         """
         of = (sha, keys[0], keys[-1], arguments)
         known = self._heads.get(of)

@@ -47,6 +47,7 @@ end
 -- Makes the content of a record live, due at `ms`. Return kicked, live (a live job of the id prevents it) or v (this
 -- shard is closed and the id not live here: it has to come back in another one), and how many payloads came back.
 local function bring_back(id, body, payloads, ms, replace)
+  body = with_quarantine(body, false) -- that of an undecodable job was buried as it was
   local merged, moved = is_merged(body), 0
   local old = redis.call('HGET', BODY, id)
   if old and (task_code_of(old) ~= task_code_of(body) or is_merged(old) ~= merged or not (merged or replace)) then

@@ -2,15 +2,16 @@
 -- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 run>', the run being the texts of its event
 -- 'Bc0 task, key, due, started, ms, attempt' or empty, and for every verb but ack
 -- 'Bc0 outcome, reason, error class, I2c0 error'.
--- Marks: 1 the run is a merged job's; 2 only if the lease is over; 4 the job waits for quarantine from now on; 8 its
--- process died under it (release: the lease was lost, and with it perhaps a start that nobody recorded); 16 bury only the
--- first payload (fail: the crash surely was the job's own); 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
+-- Marks: 1 the run is a merged job's (release: the run began); 2 only if the lease is over; 4 the job waits for
+-- quarantine from now on; 8 its process died under it (release: the lease was lost, and with it perhaps a start that
+-- nobody recorded); 16 bury only the first payload (fail: the crash surely was the job's own; release: the run could not
+-- begin, the job is postponed); 32 gated content does not shorten the back-off; 64 and 128 score policy (0 min, 1 max,
 -- 2 first, 3 last) between a payload that comes back and an equal one that came meanwhile. Acks have 1 and 2, and 4 = the
--- job's key, or one of its payloads', is durable. Of a release 16 = the run could not begin: the job is postponed.
+-- job's key, or one of its payloads', is durable.
 -- One table, since a script has no more than 200 local names.
 local MARK = {
   MERGED = 1, EXPIRED = 2, QUARANTINE = 4, CRASH = 8, OLDEST = 16, INHERIT = 32,
-  LOST = 8, OWN = 16, POSTPONED = 16, DURABLE = 4,
+  BEGAN = 1, LOST = 8, OWN = 16, POSTPONED = 16, DURABLE = 4,
 }
 local settler = ARGV[3]
 
