@@ -3,8 +3,9 @@
 Each verb is one ``transaction.on_commit`` callback, so that rolling back a savepoint drops exactly the verbs of that
 savepoint, and Django's own test helpers (``captureOnCommitCallbacks``) see them.
 
-Consecutive schedules nevertheless share a round trip. The verbs of a transaction are queued in a :class:`Line`. The
-first verb that Django calls after the commit also sends the following ones, as long as these are schedules too and are
+Consecutive schedules nevertheless share a round trip. The verbs of a transaction are queued in a :class:`CommitQueue`.
+The first verb that Django calls after the commit also sends the following ones, as long as these are schedules too and
+are
 *certain* to be called. When Django calls those, they have already been sent and do nothing. A verb is certain if its
 callback can no longer be dropped: none of the savepoints that it depends on was, or can have been, rolled back.
 
@@ -50,7 +51,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class CallDescription:
     """Description of a call, used in the log and the signal when it cannot be sent."""
 
     verb: str
@@ -75,7 +76,11 @@ def in_transaction(using: str | None) -> bool:
 
 
 def now_or_on_commit(
-    send: Callable[[], T], what: What, *, using: str | None, failed: Callable[[Exception], None] | None = None
+    send: Callable[[], T],
+    what: CallDescription,
+    *,
+    using: str | None,
+    failed: Callable[[Exception], None] | None = None,
 ) -> T | OnCommit:
     """Call ``send`` now, or after the commit if a transaction is open on ``using``.
 
@@ -88,11 +93,11 @@ def now_or_on_commit(
     """
     if not in_transaction(using):
         return send()
-    Late(send, what, failed).wait(using)
+    OnCommitCall(send, what, failed).wait(using)
     return ON_COMMIT
 
 
-class Late:
+class OnCommitCall:
     """Call that waits for the commit. The testing kit finds these among Django's callbacks.
 
     Attributes:
@@ -106,13 +111,13 @@ class Late:
 
     __slots__ = ("_failed", "_send", "line", "opened", "place", "risk", "sent", "what")
 
-    line: Line
+    line: CommitQueue
     place: int
     opened: frozenset[str]
     risk: frozenset[str] | None
 
     def __init__(
-        self, send: Callable[[], object], what: What, failed: Callable[[Exception], None] | None = None
+        self, send: Callable[[], object], what: CallDescription, failed: Callable[[Exception], None] | None = None
     ) -> None:
         self._send = send
         self._failed = failed
@@ -124,7 +129,7 @@ class Late:
         connection = connections[using or DEFAULT_DB_ALIAS]
         line = _lines.get(connection)
         if line is None or not connection.run_on_commit:  # the earlier queue is committed, or dropped
-            line = _lines[connection] = Line(connection)
+            line = _lines[connection] = CommitQueue(connection)
         line.append(self)
         transaction.on_commit(self, using=using, robust=True)
 
@@ -135,7 +140,7 @@ class Late:
                 late.sent = True
             self.deliver(batch)
 
-    def travels_with(self, first: Late) -> bool:
+    def travels_with(self, first: OnCommitCall) -> bool:
         """Return True if this call and ``first`` can be sent by one :meth:`deliver` of ``first``."""
         return False
 
@@ -164,17 +169,17 @@ class Late:
         emit(job_not_sent, what.task, verb=what.verb, id=what.id, queue=what.queue, error=error)
 
 
-class Line:
+class CommitQueue:
     """Queue of the calls of one transaction, in call order."""
 
     __slots__ = ("_at_risk", "_connection", "_verbs")
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
-        self._verbs: list[Late] = []
-        self._at_risk: dict[str, list[Late]] = {}
+        self._verbs: list[OnCommitCall] = []
+        self._at_risk: dict[str, list[OnCommitCall]] = {}
 
-    def append(self, late: Late) -> None:
+    def append(self, late: OnCommitCall) -> None:
         """Add a call that is made now."""
         late.line, late.place = self, len(self._verbs)
         late.opened = late.risk = frozenset(sid for sid in self._connection.savepoint_ids if sid is not None)
@@ -190,7 +195,7 @@ class Line:
         there = set()
         waiting: list[Any] = self._connection.run_on_commit  # (savepoints, callback, robust)
         for _, callback, _ in reversed(waiting):
-            if isinstance(callback, Late) and callback.line is self:
+            if isinstance(callback, OnCommitCall) and callback.line is self:
                 there.add(callback)
                 if callback.place <= verbs[0].place:
                     break
@@ -198,7 +203,7 @@ class Line:
             if late.risk is not None:
                 late.risk = late.risk - {sid} if late in there else None
 
-    def with_followers(self, first: Late) -> list[Late]:
+    def with_followers(self, first: OnCommitCall) -> list[OnCommitCall]:
         """Return the call that is due, followed by those that are sent with it."""
         batch = [first]
         if self._connection.in_atomic_block:
@@ -212,14 +217,14 @@ class Line:
         return batch
 
 
-_lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, Line]] = WeakKeyDictionary()
+_lines: Final[WeakKeyDictionary[BaseDatabaseWrapper, CommitQueue]] = WeakKeyDictionary()
 
 
 #: outcomes of schedule_many for jobs that are not stored
 REFUSED: Final = ("taken", "exists", "full", "paused")
 
 
-def log_refused(what: What, counts: Mapping[str, int]) -> None:
+def log_refused(what: CallDescription, counts: Mapping[str, int]) -> None:
     """Log jobs that were not stored and count them in `not_sent`: after a commit the caller cannot read the counts."""
     for outcome in REFUSED:
         number = counts.get(outcome, 0)

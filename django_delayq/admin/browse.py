@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.operations.inspector import INDEXES, SEARCHED, Counts
-from .needle import GaveUp, Needle
+from .needle import GaveUp, TextSearch
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.operations.views import JobView
 
-__all__ = ["LATEST_FIRST", "PATIENCE", "PLACES", "USUAL_LIMIT", "Listing", "Wish", "browse", "count_at", "look_for"]
+__all__ = [
+    "LATEST_FIRST",
+    "PATIENCE",
+    "PLACES",
+    "USUAL_LIMIT",
+    "BrowseQuery",
+    "Listing",
+    "browse",
+    "count_at",
+    "look_for",
+]
 
 #: places that can be listed → their orders, default first
 PLACES: Final[dict[str, tuple[str, ...]]] = {
@@ -43,7 +53,7 @@ MOST_BYTES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BrowseQuery:
     """Query of the job browser; ``queue`` "" = all."""
 
     queue: str = ""
@@ -76,7 +86,7 @@ def count_at(counts: Counts, place: str) -> int:
     return number
 
 
-def browse(broker: Broker, wish: Wish, counts: Sequence[Counts]) -> Listing:
+def browse(broker: Broker, wish: BrowseQuery, counts: Sequence[Counts]) -> Listing:
     """Return one page.
 
     Args:
@@ -123,7 +133,7 @@ def _index_of(place: str) -> str:
     return "reserved" if place == "gated" else place
 
 
-def _room(wish: Wish, listing: Listing) -> int:
+def _room(wish: BrowseQuery, listing: Listing) -> int:
     """Return the number of jobs to request from the inspector.
 
     Only some of the reserved jobs have gated content, so a page of gated ones may need several requests. Such a page
@@ -135,7 +145,7 @@ def _room(wish: Wish, listing: Listing) -> int:
 # -- search ----------------------------------------------------------------------------------------------------------
 
 
-def look_for(broker: Broker, wish: Wish, counts: Sequence[Counts], *, patience: float = PATIENCE) -> Listing:
+def look_for(broker: Broker, wish: BrowseQuery, counts: Sequence[Counts], *, patience: float = PATIENCE) -> Listing:
     """Return jobs with this id, then those containing the text, until the time or the list is used up.
 
     Args:
@@ -146,7 +156,7 @@ def look_for(broker: Broker, wish: Wish, counts: Sequence[Counts], *, patience: 
     """
     mine = [one for one in counts if wish.queue in ("", one.queue) and _places_of(one)]
     give_up = time.monotonic() + patience
-    needle = Needle(wish.text, give_up)
+    needle = TextSearch(wish.text, give_up)
     listing = Listing()
     known: set[tuple[str, str, bytes]] = set()
 
@@ -176,7 +186,7 @@ def _places_of(counts: Counts) -> list[str]:
     return [place for place in SEARCHED if count_at(counts, place)]
 
 
-def _by_id(broker: Broker, names: Sequence[str], needle: Needle, text: str) -> Iterator[JobView]:
+def _by_id(broker: Broker, names: Sequence[str], needle: TextSearch, text: str) -> Iterator[JobView]:
     try:
         ident = check_id(text)
     except InvalidJob:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from .. import connections
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..models import Dashboard
-from .dashboard_data import COLUMNS, HEATS, LEVELS, PLACES, Wish, answer, wish_of
+from .dashboard_data import COLUMNS, HEATS, LEVELS, PLACES, DashboardQuery, answer, wish_of
 from .dashboard_looks import LOOKS, SPANS
 from .dashboard_picture import PAUSED, Picture, tiles, zone_ms
 from .dashboard_urls import Addresses
@@ -127,7 +127,7 @@ class DashboardAdmin(RedisPages):
 
     # -- the page with another wish ----------------------------------------------------------------------------------
 
-    def link(self, wish: Wish, **other: Any) -> str:
+    def link(self, wish: DashboardQuery, **other: Any) -> str:
         """Return the URL of the page with changed query parameters."""
         words = {
             "q": wish.text,
@@ -141,7 +141,7 @@ class DashboardAdmin(RedisPages):
         given = {name: value for name, value in words.items() if value != "" and value != usual.get(name)}
         return f"?{urlencode(given)}" if given else self.url("changelist")
 
-    def column(self, wish: Wish, name: str) -> tuple[str, str, str, str]:
+    def column(self, wish: DashboardQuery, name: str) -> tuple[str, str, str, str]:
         """Return (name, label, URL that sorts by it, current sort direction) of a column."""
         mine = wish.sort == name
         down = not wish.reverse if mine else name != "name"

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from ..core.records.keys import MAX_SHARDS
 from ..core.timings import BUCKETS_MS
 from ..status.change import united
-from .dashboard_looks import SPANS, Look, running
+from .dashboard_looks import SPANS, DashboardSnapshot, running
 from .dashboard_words import grouped, outbox_facts, redis_facts, warnings_of, worker_facts
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..status import QueueStatus, Snapshot, WorkerStatus
 
-__all__ = ["COLUMNS", "HEATS", "PLACES", "Wish", "answer", "chosen", "level", "wish_of"]
+__all__ = ["COLUMNS", "HEATS", "PLACES", "DashboardQuery", "answer", "chosen", "level", "wish_of"]
 
 #: maximum number of queues, rows of the heat map, shards in such a row, and workers on a page
 MOST_QUEUES: Final = 100
@@ -45,7 +45,7 @@ LEVELS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DashboardQuery:
     """Query of the dashboard.
 
     Attributes:
@@ -63,12 +63,12 @@ class Wish:
     heat: str = "ready"
 
 
-def wish_of(request: HttpRequest) -> Wish:
+def wish_of(request: HttpRequest) -> DashboardQuery:
     """Return the query of a request; invalid parameters are ignored."""
     asked = request.GET
     sort, span, heat, down = (asked.get(name, "") for name in ("sort", "span", "heat", "down"))
     sort = sort if sort in COLUMNS else ""
-    return Wish(
+    return DashboardQuery(
         text=asked.get("q", "").strip()[:64],
         sort=sort,
         reverse=down == "1" if down in ("0", "1") else sort != "name",
@@ -77,7 +77,7 @@ def wish_of(request: HttpRequest) -> Wish:
     )
 
 
-def chosen(look: Look, wish: Wish) -> tuple[list[QueueStatus], int]:
+def chosen(look: DashboardSnapshot, wish: DashboardQuery) -> tuple[list[QueueStatus], int]:
     """Return the queues to show, and how many matched."""
     wanted = wish.text.lower()
     found = [queue for queue in look.snapshot.queues if wanted in queue.name.lower()]
@@ -106,7 +106,7 @@ def chosen(look: Look, wish: Wish) -> tuple[list[QueueStatus], int]:
     return found[:MOST_QUEUES], len(found)
 
 
-def answer(look: Look, wish: Wish, *, ids: bool) -> dict[str, Any]:
+def answer(look: DashboardSnapshot, wish: DashboardQuery, *, ids: bool) -> dict[str, Any]:
     """Return all data of the page; ``backlog``, ``shards`` and ``outbox`` only if the snapshot has them.
 
     Args:
@@ -171,7 +171,7 @@ def _workers(snapshot: Snapshot) -> Sequence[WorkerStatus]:
     return sorted(snapshot.workers, key=lambda worker: (not worker.lost, worker.name))[:MOST_WORKERS]
 
 
-def _worker(look: Look, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
+def _worker(look: DashboardSnapshot, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
     jobs = [job for name, job in running(look.snapshot) if name == worker.name]
     return {
         "name": worker.name,
@@ -199,7 +199,7 @@ def _worker(look: Look, worker: WorkerStatus, *, ids: bool) -> dict[str, Any]:
     }
 
 
-def backlog(look: Look) -> dict[str, Any]:
+def backlog(look: DashboardSnapshot) -> dict[str, Any]:
     """Return the backlog: due already, by bars of the span, and later."""
     bars, step_ms = SPANS[look.span]
     due, *bins, later = look.snapshot.backlog or (0,) * (bars + 2)

@@ -14,7 +14,7 @@ from ..status import Change, RunningJob, Snapshot, compare, take
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
 
-__all__ = ["LOOKS", "SPANS", "Look", "Looks", "running"]
+__all__ = ["LOOKS", "SPANS", "DashboardSnapshot", "Looks", "running"]
 
 #: seconds for which a snapshot, or a failure of Redis, is shared
 SHARED: Final = 0.9
@@ -31,7 +31,7 @@ _KEEP: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DashboardSnapshot:
     """Snapshot with its cost.
 
     Attributes:
@@ -62,11 +62,11 @@ class Looks:
         self._forget()
 
     def _forget(self) -> None:
-        self._kept: dict[str, tuple[float, Look]] = {}
+        self._kept: dict[str, tuple[float, DashboardSnapshot]] = {}
         self._error: tuple[float, DelayQError] | None = None
         self._earlier: list[tuple[float, Snapshot]] = []
 
-    def look(self, broker: DjangoBroker, span: str = "") -> Look:
+    def look(self, broker: DjangoBroker, span: str = "") -> DashboardSnapshot:
         """Return a snapshot that is at most ``SHARED`` seconds old.
 
         Raises:
@@ -91,14 +91,14 @@ class Looks:
             self._kept[span] = time.monotonic(), found
             return found
 
-    def _look(self, broker: DjangoBroker, span: str) -> Look:
+    def _look(self, broker: DjangoBroker, span: str) -> DashboardSnapshot:
         began = time.monotonic()
         bars, step = SPANS.get(span, (0, 0))
         horizon = [step * (place + 1) for place in range(bars)]
         snapshot = take(broker, horizon=horizon, by_shard=bool(span), outbox=bool(span))
         leases = _leases(broker, (job for _, job in running(snapshot)))
         cost_ms = (time.monotonic() - began) * 1000
-        return Look(snapshot, span, leases, cost_ms, self._change(snapshot))
+        return DashboardSnapshot(snapshot, span, leases, cost_ms, self._change(snapshot))
 
     def _change(self, snapshot: Snapshot) -> Change | None:
         now = time.monotonic()

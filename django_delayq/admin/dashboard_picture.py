@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from ..status import Change
 from . import dashboard_words as words
-from .dashboard_data import HEATS, PLACES, Wish, level
+from .dashboard_data import HEATS, PLACES, DashboardQuery, level
 from .dashboard_urls import Addresses
 from .words import moment
 
@@ -52,7 +52,7 @@ class Picture:
     """
 
     told: Mapping[str, Any]
-    wish: Wish
+    wish: DashboardQuery
     change: Change | None
     urls: Addresses
 

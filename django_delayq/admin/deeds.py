@@ -31,7 +31,17 @@ from .paging import CappedCount
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
-__all__ = ["BURY", "DISCARD", "LONG_COLUMNS", "RETRY_IN", "RETRY_NOW", "Deed", "DeedsMixin", "phrases", "told"]
+__all__ = [
+    "BURY",
+    "DISCARD",
+    "LONG_COLUMNS",
+    "RETRY_IN",
+    "RETRY_NOW",
+    "JobAction",
+    "JobActionsMixin",
+    "phrases",
+    "told",
+]
 
 #: long columns that are not needed to identify a row
 LONG_COLUMNS: Final = ("args", "options", "error_message", "error_traceback")
@@ -42,7 +52,7 @@ _NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class JobAction:
     """Definition of an action on jobs.
 
     Attributes:
@@ -64,7 +74,7 @@ class Deed:
     flag: int = CHANGE
 
 
-RETRY_NOW: Final = Deed(
+RETRY_NOW: Final = JobAction(
     name="retry_now",
     verb="retry",
     title=gettext_lazy("Retry now"),
@@ -72,14 +82,14 @@ RETRY_NOW: Final = Deed(
         "They become due at once and are run by the next free worker. Attempts that failed stay counted."
     ),
 )
-RETRY_IN: Final = Deed(
+RETRY_IN: Final = JobAction(
     name="retry_in",
     verb="retry",
     title=gettext_lazy("Retry in…"),
     delayed=True,
     effect=gettext_lazy("They become due after the delay. Attempts that failed stay counted."),
 )
-DISCARD: Final = Deed(
+DISCARD: Final = JobAction(
     name="discard",
     verb="discard",
     title=gettext_lazy("Discard"),
@@ -87,7 +97,7 @@ DISCARD: Final = Deed(
     flag=DELETION,
     effect=gettext_lazy("They are deleted for good, with their arguments. This cannot be undone."),
 )
-BURY: Final = Deed(
+BURY: Final = JobAction(
     name="bury",
     verb="bury",
     title=gettext_lazy("Bury"),
@@ -117,10 +127,10 @@ class Wanted:
         return self.all_matching and self.total > conf().admin.bulk_threshold
 
 
-class DeedsMixin(ReadOnlyAdmin):
+class JobActionsMixin(ReadOnlyAdmin):
     """List with actions on its rows."""
 
-    def perform(self, request: HttpRequest, rows: QuerySet[Any], deed: Deed) -> HttpResponse:
+    def perform(self, request: HttpRequest, rows: QuerySet[Any], deed: JobAction) -> HttpResponse:
         """Ask for confirmation, then carry out the action or order it as a bulk action."""
         wanted = self._wanted(request, rows)
         confirmed = "confirmed" in request.POST
@@ -159,7 +169,7 @@ class DeedsMixin(ReadOnlyAdmin):
 
     # -- the question ------------------------------------------------------------------------------------------------
 
-    def _ask(self, request: HttpRequest, wanted: Wanted, deed: Deed, form: DelayForm | None) -> HttpResponse:
+    def _ask(self, request: HttpRequest, wanted: Wanted, deed: JobAction, form: DelayForm | None) -> HttpResponse:
         kinds = Counter(wanted.rows.order_by().values_list("queue", "task")[:_COUNTED])
         named = kinds.most_common(_NAMED)
         selected = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
@@ -181,7 +191,7 @@ class DeedsMixin(ReadOnlyAdmin):
 
     # -- the deed ----------------------------------------------------------------------------------------------------
 
-    def _do(self, request: HttpRequest, wanted: Wanted, deed: Deed, seconds: float) -> Counter[str]:
+    def _do(self, request: HttpRequest, wanted: Wanted, deed: JobAction, seconds: float) -> Counter[str]:
         rows = list(wanted.rows.defer(*LONG_COLUMNS))
         try:
             outcomes = _VERBS[deed.verb](rows, seconds)
@@ -191,7 +201,7 @@ class DeedsMixin(ReadOnlyAdmin):
         self.note(request, rows, deed.flag, f"{deed.title}: {_summary(outcomes)}")
         return outcomes
 
-    def _order(self, request: HttpRequest, wanted: Wanted, deed: Deed, seconds: float) -> str:
+    def _order(self, request: HttpRequest, wanted: Wanted, deed: JobAction, seconds: float) -> str:
         """Order the action as a bulk action and return the URL of its progress page."""
         action = repair.order(
             deed.verb,

@@ -21,9 +21,9 @@ from ..core.job import Payload, Undecodable
 from ..core.operations.views import JobView
 from ..repair.edit import MOST_PAYLOADS
 from . import shown
-from .deeds import DeedsMixin, told
+from .deeds import JobActionsMixin, told
 from .forms import CallForm, EditForm, PayloadsForm
-from .redis_look import Look, look_at
+from .redis_look import RedisState, look_at
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -34,7 +34,7 @@ __all__ = ["EditMixin"]
 _MOST_BYTES: Final = 200_000
 
 
-class EditMixin(DeedsMixin):
+class EditMixin(JobActionsMixin):
     """Mixin that adds the page ``<key>/edit/``."""
 
     def get_urls(self) -> list[Any]:
@@ -104,7 +104,7 @@ def _value(edited: Any) -> Any:
         raise ValueError(_("This is nested too deep.")) from None
 
 
-def _refusal(look: Look) -> str:
+def _refusal(look: RedisState) -> str:
     """Return why there is nothing to edit; empty if there is."""
     if look.view is None:
         return _("There is nothing to edit: %(state)s.") % {"state": look.words}

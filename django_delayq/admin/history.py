@@ -18,7 +18,7 @@ from ..history.names import known_tasks
 from ..history.paging import Page, page
 from ..history.series import summary
 from ..models.history import HourlyStat
-from .history_asked import Asked
+from .history_asked import HistoryQuery
 from .history_picture import charts, failing, foretold, rates, rows_of, tiles
 from .redis_pages import RedisPages
 
@@ -58,7 +58,7 @@ class HourlyStatAdmin(RedisPages):
 
     def page_view(self, request: HttpRequest) -> HttpResponse:
         """Render charts, tables and the forecast."""
-        asked = Asked.of(request.GET)
+        asked = HistoryQuery.of(request.GET)
         found = summary(asked.wish, asked.period)
         names = known_tasks()
         listed = self.listed(request, asked)
@@ -83,12 +83,12 @@ class HourlyStatAdmin(RedisPages):
 
     def file_view(self, request: HttpRequest) -> Any:
         """Return the hours of the page as CSV."""
-        asked = Asked.of(request.GET)
+        asked = HistoryQuery.of(request.GET)
         if asked.problem:
             return HttpResponseBadRequest(asked.problem, content_type="text/plain; charset=utf-8")
         return csvfile.response(request, asked.wish.rows(HourlyStat._default_manager.all()))
 
-    def ahead(self, asked: Asked) -> dict[str, Any]:
+    def ahead(self, asked: HistoryQuery) -> dict[str, Any]:
         """Return the forecast, or the error if Redis is unavailable."""
         try:
             broker = connections.hurried_broker(connections.PATIENCE)
@@ -97,7 +97,7 @@ class HourlyStatAdmin(RedisPages):
         except (QueueUnavailable, Misconfigured, RedisError) as error:
             return {"down": str(error)}
 
-    def listed(self, request: HttpRequest, asked: Asked) -> Page:
+    def listed(self, request: HttpRequest, asked: HistoryQuery) -> Page:
         """Return a page of the table; the first one if the URL names none."""
         rows = asked.wish.rows(HourlyStat._default_manager.all())
         try:
@@ -105,7 +105,7 @@ class HourlyStatAdmin(RedisPages):
         except ValueError:
             return page(rows, LIMIT)
 
-    def link(self, asked: Asked, **other: str) -> str:
+    def link(self, asked: HistoryQuery, **other: str) -> str:
         """Return the URL of the page with another named period."""
         query = asked.query(**{"from": "", "to": "", **other})
         return f"?{query}" if query else self.url("changelist")

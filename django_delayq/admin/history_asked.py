@@ -12,17 +12,17 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 
-from ..history.periods import NAMED, USUAL, Period, Wish, named
+from ..history.periods import NAMED, USUAL, Period, SeriesQuery, named
 from ..models.history import NAME_LENGTH
 
-__all__ = ["Asked"]
+__all__ = ["HistoryQuery"]
 
 _LONGEST: Final = 40
 _DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HistoryQuery:
     """Parsed query.
 
     Attributes:
@@ -42,7 +42,7 @@ class Asked:
     problem: str = ""
 
     @classmethod
-    def of(cls, query: QueryDict) -> Asked:
+    def of(cls, query: QueryDict) -> HistoryQuery:
         """Return the query of a URL; an invalid period is reported in ``problem``."""
         queue, task = (query.get(name, "").replace("\0", "")[:NAME_LENGTH] for name in ("queue", "task"))
         since, until = (query.get(name, "").strip()[:_LONGEST] for name in ("from", "to"))
@@ -57,9 +57,9 @@ class Asked:
             return cls(queue, task, USUAL, since, until, named(USUAL), problem)
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> SeriesQuery:
         """Row filter of the query."""
-        return Wish(self.queue, self.task, self.period)
+        return SeriesQuery(self.queue, self.task, self.period)
 
     def query(self, **other: Any) -> str:
         """Return the query string of the same page with some parameters replaced, without a question mark."""

@@ -15,10 +15,10 @@ from django.utils.translation import gettext as _
 from ..history import histograms
 from ..history.forecast import Forecast, QueueForecast
 from ..history.moments import HOUR, from_row
-from ..history.series import FAILURES, Summary, Tally
+from ..history.series import FAILURES, SeriesSum, Summary
 from ..models.history import HourlyStat
 from .dashboard_words import grouped, millis
-from .history_asked import Asked
+from .history_asked import HistoryQuery
 from .history_svg import Drawing, Mark, bars, heat, lines, share
 from .words import duration
 
@@ -167,7 +167,7 @@ def _band(band: int) -> str:
 # -- numbers and tables ----------------------------------------------------------------------------------------------
 
 
-def tiles(total: Tally) -> list[tuple[str, str, str]]:
+def tiles(total: SeriesSum) -> list[tuple[str, str, str]]:
     """Return (key, name, text) for the whole period."""
     return [
         ("runs", _("runs"), grouped(total["runs"])),
@@ -183,7 +183,7 @@ def tiles(total: Tally) -> list[tuple[str, str, str]]:
     ]
 
 
-def rates(found: Summary, asked: Asked) -> list[dict[str, Any]]:
+def rates(found: Summary, asked: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with the highest failure rates."""
     some = found.by_failure_rate(LEAST_RUNS)[:MOST_TASKS]
     return [
@@ -197,7 +197,7 @@ def rates(found: Summary, asked: Asked) -> list[dict[str, Any]]:
     ]
 
 
-def failing(found: Summary, asked: Asked) -> list[dict[str, Any]]:
+def failing(found: Summary, asked: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with most failures, by kind of failure."""
     some = found.by_failures()[:MOST_TASKS]
     return [
@@ -211,7 +211,7 @@ def failing(found: Summary, asked: Asked) -> list[dict[str, Any]]:
     ]
 
 
-def _named(name: tuple[str, str], asked: Asked) -> dict[str, str]:
+def _named(name: tuple[str, str], asked: HistoryQuery) -> dict[str, str]:
     queue, task = name
     return {"queue": queue, "task": task or _NOTHING, "url": f"?{asked.query(queue=queue, task=task)}"}
 

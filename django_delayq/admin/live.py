@@ -25,7 +25,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
-from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, Listing, Wish, browse, count_at, look_for
+from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, look_for
 from .looks import JobLook, payload_look
 from .redis_pages import RedisPages
 from .words import moment
@@ -157,7 +157,7 @@ class LiveJobAdmin(RedisPages):
         lease_ms = connections.broker().lease_ms
         return [JobLook(view, now_ms, lease_ms) for view in views]
 
-    def link(self, wish: Wish, **other: Any) -> str:
+    def link(self, wish: BrowseQuery, **other: Any) -> str:
         """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
         words = {
             "queue": wish.queue,
@@ -205,17 +205,17 @@ class LiveJobAdmin(RedisPages):
             "graves": earlier,
             "graves_left_out": max(0, len(others) - GRAVES),
             "morgue_url": self.url_of("morguejob", "changelist"),
-            "list_url": self.link(Wish(queue=queue), place=place_of(view)),
+            "list_url": self.link(BrowseQuery(queue=queue), place=place_of(view)),
             "may_run": self.may(request, "run") and can_move(view),
             "may_cancel": self.may(request, "cancel") and view.state != "morgue",
             **{f"{verb}_url": self.url(verb, look.name) for verb in ("run", "reschedule", "cancel")},
         }
-        trail = [(queue, self.link(Wish(queue=queue))), (ident, "")]
+        trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, "")]
         return self.render(request, "live_job", ident, context, trail=trail)
 
     def gone(self, request: HttpRequest, queue: str, ident: str) -> HttpResponse:
         """Render a 404 page: there is no such job. Completed jobs are gone, too."""
-        context = {"queue": queue, "ident": ident, "list_url": self.link(Wish(queue=queue))}
+        context = {"queue": queue, "ident": ident, "list_url": self.link(BrowseQuery(queue=queue))}
         trail = [(queue, context["list_url"]), (ident, "")]
         return self.render(request, "live_gone", ident, context, trail=trail, status=404)
 
@@ -299,18 +299,18 @@ class LiveJobAdmin(RedisPages):
             return self.gone(request, queue, ident)
         look = self.looks([view], broker.now_ms())[0]
         job_url = self.url("change", look.name)
-        trail = [(queue, self.link(Wish(queue=queue))), (ident, job_url), (title, "")]
+        trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, job_url), (title, "")]
         return self.render(request, template, title, {"look": look, "job_url": job_url, **more}, trail=trail)
 
 
-def wish_of(request: HttpRequest) -> Wish:
+def wish_of(request: HttpRequest) -> BrowseQuery:
     """Return the query of a request; invalid parameters are ignored."""
     asked = request.GET
     place = asked.get("place", "")
     place = place if place in PLACES else "waiting"
     by = asked.get("by", "")
     reverse = asked.get("reverse", "")
-    return Wish(
+    return BrowseQuery(
         queue=asked.get("queue", "")[:255],
         place=place,
         by=by if by in PLACES[place] else "",

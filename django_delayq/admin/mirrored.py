@@ -17,9 +17,9 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.task import registry
 from . import shown
-from .deeds import LONG_COLUMNS, Deed, DeedsMixin
+from .deeds import LONG_COLUMNS, JobAction, JobActionsMixin
 from .edit import EditMixin
-from .redis_look import Look, look_at
+from .redis_look import RedisState, look_at
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -35,11 +35,11 @@ _MESSAGE_START: Final = 300
 _SMALL_OPTIONS: Final = 4096
 
 
-class MirroredAdmin(EditMixin, DeedsMixin):
+class MirroredAdmin(EditMixin, JobActionsMixin):
     """Mirrored jobs with search, details and repair actions."""
 
     #: buttons on the page of one job
-    deeds: ClassVar[tuple[Deed, ...]] = ()
+    deeds: ClassVar[tuple[JobAction, ...]] = ()
     change_form_template = "admin/django_delayq/mirrored.html"
     search_fields = ("job_id",)
     search_help_text = _("The id of a job, or its beginning")
@@ -125,7 +125,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
             return known
         return super().get_object(request, object_id, from_field)
 
-    def _buttons(self, request: HttpRequest) -> list[Deed]:
+    def _buttons(self, request: HttpRequest) -> list[JobAction]:
         allowed = self.get_actions(request)
         return [deed for deed in self.deeds if deed.name in allowed]
 
@@ -161,7 +161,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
         """Return the arguments of the call."""
         if row.merged:
             return gettext("a merged job: its payloads are its arguments")
-        look: Look | None = getattr(row, "delayq_look", None)
+        look: RedisState | None = getattr(row, "delayq_look", None)
         if look is not None and look.view is not None:
             return shown.call_table(row.task, look.view.job.args)
         if row.args is None:
@@ -171,7 +171,7 @@ class MirroredAdmin(EditMixin, DeedsMixin):
     @admin.display(description=_("payloads"))
     def payloads(self, row: MirroredJob) -> SafeString | str:
         """Return the payloads of a merged job, from Redis."""
-        look: Look | None = getattr(row, "delayq_look", None)
+        look: RedisState | None = getattr(row, "delayq_look", None)
         if not row.merged:
             return "–"
         if look is None or look.view is None:

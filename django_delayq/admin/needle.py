@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ..core.job import Job
     from ..core.operations.views import JobView
 
-__all__ = ["GaveUp", "Needle"]
+__all__ = ["GaveUp", "TextSearch"]
 
 
 class GaveUp(Exception):
     """Signal that the search ran out of time."""
 
 
-class Needle:
+class TextSearch:
     """Case-insensitive search predicate for jobs, with a deadline.
 
     Args:

@@ -18,11 +18,11 @@ from . import shown
 if TYPE_CHECKING:
     from ..models import FailedJob, MirroredJob
 
-__all__ = ["Look", "look_at"]
+__all__ = ["RedisState", "look_at"]
 
 
 @dataclass(slots=True)
-class Look:
+class RedisState:
     """State of a job in Redis.
 
     Attributes:
@@ -44,7 +44,7 @@ class Look:
     answered: bool = True
 
 
-def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) -> Look:
+def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) -> RedisState:
     """Return the state of a row's job in Redis, or that Redis is unavailable.
 
     Args:
@@ -56,7 +56,7 @@ def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) ->
         live = found.inspector.get(row.queue, row.job_id)
         graves = found.inspector.graves(row.queue, row.job_id)
     except DelayQError as error:
-        return Look(_("Redis does not answer: %(error)s") % {"error": error}, "bad", answered=False)
+        return RedisState(_("Redis does not answer: %(error)s") % {"error": error}, "bad", answered=False)
     is_live = live is not None and live.state != "morgue"
     if live is not None and is_live and live.job.key == row.key.bytes:
         payloads: Sequence[Payload] = ()
@@ -68,21 +68,21 @@ def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) ->
         words, kind = _("in the morgue"), "plain"
         if is_live:
             words, kind = _("in the morgue, while another job of this id is live"), "late"
-        look = Look(words, kind, buried, buried.payloads[:most], len(buried.payloads))
+        look = RedisState(words, kind, buried, buried.payloads[:most], len(buried.payloads))
         look.facts[_("buried")] = shown.ago(shown.from_ms(buried.buried_ms))
         return look
     if is_live:
-        return Look(_("gone; another job has this id now"), "bad")
-    return Look(_("gone: it was run, cancelled or removed since"), "bad")
+        return RedisState(_("gone; another job has this id now"), "bad")
+    return RedisState(_("gone: it was run, cancelled or removed since"), "bad")
 
 
-def _live(view: JobView, payloads: Sequence[Payload]) -> Look:
+def _live(view: JobView, payloads: Sequence[Payload]) -> RedisState:
     words = {
         "delayed": _("waits for its next attempt"),
         "ready": _("due, waits for a worker"),
         "reserved": _("a worker has it now"),
     }.get(view.state, view.state)
-    look = Look(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
+    look = RedisState(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
     if view.state == "reserved":
         look.facts[_("worker")] = view.job.worker or "–"
         look.facts[_("its lease ends")] = shown.until(shown.from_ms(view.deadline_ms))

@@ -21,7 +21,7 @@ from ..pull.held import RAW
 from ..scheduling.handle import JobHandle
 from ..scheduling.merged import MergedJobs
 from ..scheduling.middleware import Chain, Scheduling, chain
-from ..scheduling.options import JOB_OPTIONS, Rare, check_option_names, due, due_ms_here
+from ..scheduling.options import JOB_OPTIONS, JobOptions, check_option_names, due, due_ms_here
 from ..scheduling.records import NewJobs
 from ..scheduling.targets import find_task
 from ..scheduling.verbs import COLLECTED
@@ -53,7 +53,7 @@ class TaskNotFound(Exception):
 
 
 @dataclass(slots=True)
-class Asked:
+class ValidJob:
     """Valid job, ready to be sent.
 
     Attributes:
@@ -86,11 +86,11 @@ class Reader:
         self._pull = kind == "pull"
         self._kept = kept
         self._tasks: dict[str, _OfTask] = {}
-        self._raw = Rare(_RAW_TASK)
+        self._raw = JobOptions(_RAW_TASK)
         self._limit = conf().max_args_bytes
         self._around = None if self._pull else chain()
 
-    def one(self, entry: Any, send: Callable[[Asked], str]) -> JobHandle:
+    def one(self, entry: Any, send: Callable[[ValidJob], str]) -> JobHandle:
         """Read one job and send it, with the schedule middlewares around both steps.
 
         Args:
@@ -122,13 +122,13 @@ class Reader:
         # A middleware may return a handle without passing the job on.
         return answer if isinstance(answer, JobHandle) else made[-1] if made else _skipped(self._queue)
 
-    def many(self, entries: list[Any]) -> list[Asked | None]:
+    def many(self, entries: list[Any]) -> list[ValidJob | None]:
         """Return all jobs in request order; None for each job that a schedule middleware did not pass on.
 
         Raises:
             Problem: some entries are invalid (400), or name an unknown task (404). Nothing was stored.
         """
-        read: list[Asked | None] = []
+        read: list[ValidJob | None] = []
         wrong: list[tuple[str, str]] = []
         missing: list[tuple[str, str]] = []
         around = self._around
@@ -149,13 +149,13 @@ class Reader:
 
     # -- one entry ---------------------------------------------------------------------------------------------------
 
-    def _read(self, entry: Any, place: int) -> Asked:
+    def _read(self, entry: Any, place: int) -> ValidJob:
         if self._pull:
             return self._bytes(_object(entry), place)
         of, args, kwargs, options = self._call(entry, place)
         return self._signed(of.make(args, kwargs, options), place)
 
-    def _signed(self, asked: Asked, place: int) -> Asked:
+    def _signed(self, asked: ValidJob, place: int) -> ValidJob:
         """Return the job, its key derived from the request's Idempotency-Key if there is one."""
         if self._kept is not None:
             new = asked.new
@@ -196,9 +196,9 @@ class Reader:
             raise TaskNotFound(f"no task {short(name)} can be scheduled over HTTP; it needs @task(api=True)")
         return found
 
-    def _pass(self, around: Chain, entry: Any, place: int) -> Asked | None:
+    def _pass(self, around: Chain, entry: Any, place: int) -> ValidJob | None:
         of, args, kwargs, options = self._call(entry, place)
-        made: list[Asked] = []
+        made: list[ValidJob] = []
 
         def end(scheduling: Scheduling) -> JobHandle:
             if scheduling.task is not of.task or not scheduling.options.keys() <= of.members:
@@ -212,7 +212,7 @@ class Reader:
         around(Scheduling(of.task, args, kwargs, options, many=True, end=end))
         return made[-1] if made else None
 
-    def _bytes(self, options: Entry, place: int) -> Asked:
+    def _bytes(self, options: Entry, place: int) -> ValidJob:
         if not options.keys() <= _PULL:
             _refuse_members(options, _PULL, self._pull)
         body = _body(options.pop("body", None), options.pop("body_base64", None), self._limit)
@@ -227,7 +227,7 @@ class Reader:
             self._raw.apply(new, options)
         except InvalidJob as error:
             raise _pointed(error, None, _PULL) from None
-        return self._signed(Asked(None, self._queue, new), place)
+        return self._signed(ValidJob(None, self._queue, new), place)
 
 
 class _OfTask:
@@ -242,7 +242,7 @@ class _OfTask:
         self.members = self._maker.entry_keys | {"durable"}
         self._durable = door.is_durable(task, {}, self._maker.queue)
 
-    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> Asked:
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> ValidJob:
         """Return one job; raise :class:`Wrong` if it is invalid."""
         maker = self._maker
         durable = self._durable
@@ -252,7 +252,7 @@ class _OfTask:
                 durable = door.is_durable(self.task, options, maker.queue)
         except (InvalidJob, TypeError) as error:
             raise _pointed(error, self.task, self.members) from None
-        return Asked(self.task, maker.queue, new, durable)
+        return ValidJob(self.task, maker.queue, new, durable)
 
 
 def _raw_task() -> None:

@@ -14,7 +14,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..history.moments import to_row
 from ..history.names import known_queues
-from ..history.periods import Period, Wish
+from ..history.periods import Period, SeriesQuery
 from ..models.history import HourlyStat, PipelineRun
 from .base import Body
 from .fields import moment_of, number_of
@@ -117,9 +117,9 @@ def period_of(asked: Mapping[str, Any]) -> Period:
         raise invalid(str(error), ("/from", str(error))) from None
 
 
-def wish_of(request: Request, asked: Mapping[str, Any], period: Period | None = None) -> Wish:
+def wish_of(request: Request, asked: Mapping[str, Any], period: Period | None = None) -> SeriesQuery:
     """Return the row filter of a query, limited to queues its user may see."""
-    return Wish(asked["queue"], asked["task"], period, visible_queues(request))
+    return SeriesQuery(asked["queue"], asked["task"], period, visible_queues(request))
 
 
 def visible_queues(request: Request) -> frozenset[str] | None:

@@ -70,7 +70,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedError:
     """Error reported by a program in another language."""
 
     message: str
@@ -78,10 +78,10 @@ class Told:
     trace: str = ""
 
 
-def read_error(value: object) -> Told:
+def read_error(value: object) -> ReportedError:
     """Parse an error: a text, or an object with class, message and traceback."""
     if isinstance(value, str):
-        return Told(value)
+        return ReportedError(value)
     if not isinstance(value, dict):
         raise InvalidJob(f"an error is a text, or an object with class, message and traceback, not {short(value)}")
     for name, text in value.items():
@@ -89,7 +89,7 @@ def read_error(value: object) -> Told:
             raise InvalidJob(f"an error has class, message and traceback, not {short(name)}")
         if not isinstance(text, str):
             raise InvalidJob(f"{name} of an error is a text, not {short(text)}")
-    return Told(value.get("message", ""), one_line(value.get("class", "")), value.get("traceback", ""))
+    return ReportedError(value.get("message", ""), one_line(value.get("class", "")), value.get("traceback", ""))
 
 
 def read_ttr(value: object) -> int:

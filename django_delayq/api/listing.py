@@ -69,7 +69,7 @@ class MorgueQuery(_PageQuery):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ListingQuery:
     """Validated query for one page of jobs."""
 
     place: str
@@ -84,7 +84,7 @@ class Wish:
     high: float | str | None
 
     @classmethod
-    def of(cls, query: dict[str, Any], place: str, orders: tuple[str, ...]) -> Wish:
+    def of(cls, query: dict[str, Any], place: str, orders: tuple[str, ...]) -> ListingQuery:
         """Return the page query for validated query parameters.
 
         Raises:

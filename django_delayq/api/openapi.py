@@ -32,7 +32,7 @@ from .documented import (
     plain_paths,
 )
 from .examples import add_examples
-from .shapes import Said, Shape
+from .shapes import RequestSchema, Shape
 
 _HOOKS: Final = ("drf_spectacular.hooks.postprocess_schema_enums", "django_delayq.api.openapi.complete")
 #: drf-spectacular settings for this document; the project's settings for its own document are ignored
@@ -108,7 +108,7 @@ class BodyExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call
 class SaidExtension(BodyExtension):  # type: ignore[no-untyped-call]
     """Schema extension for request shapes that exist only in the document."""
 
-    target_class = Said
+    target_class = RequestSchema
 
 
 class ShapeExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]

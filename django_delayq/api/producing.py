@@ -22,11 +22,11 @@ from ..core.requests import request_for
 from ..core.task import registry
 from ..models import InboxEntry
 from ..outbox import door, rows, swift
-from ..outbox.swift import OUTBOX, Outgoing, Result
+from ..outbox.swift import OUTBOX, OutgoingJob, Result
 from ..settings.conf import conf
 from ..signals import emit, job_scheduled
 from . import brokers, problems
-from .entries import Asked, Reader
+from .entries import Reader, ValidJob
 from .parsing import too_many
 from .values import moment
 
@@ -103,7 +103,7 @@ def produce_many(entries: Any, reader: Reader, queue: str) -> tuple[int, dict[st
     return 202 if counts[OUTBOX] == len(outcomes) else 200, {"results": results, "counts": dict(counts)}
 
 
-def _send_one(asked: Asked) -> str:
+def _send_one(asked: ValidJob) -> str:
     if asked.durable:
         (result,) = _send_durable([asked])
         if result.error is not None:
@@ -115,7 +115,7 @@ def _send_one(asked: Asked) -> str:
     return outcome
 
 
-def send(jobs: Sequence[Asked]) -> list[str]:
+def send(jobs: Sequence[ValidJob]) -> list[str]:
     """Store jobs in order, in as few round trips as possible, and return their outcomes.
 
     Raises:
@@ -135,7 +135,7 @@ def send(jobs: Sequence[Asked]) -> list[str]:
     return outcomes
 
 
-def _company(asked: Asked) -> tuple[str, bool, str]:
+def _company(asked: ValidJob) -> tuple[str, bool, str]:
     """Return the group key of a job: jobs with the same key are sent together.
 
     Rows of different tasks are written one after the other.
@@ -143,17 +143,17 @@ def _company(asked: Asked) -> tuple[str, bool, str]:
     return asked.queue, asked.durable, asked.new.task if asked.durable else ""
 
 
-def _store(queue: Queue, some: list[Asked]) -> list[str]:
+def _store(queue: Queue, some: list[ValidJob]) -> list[str]:
     return queue.schedule_many([asked.new for asked in some])
 
 
-def _send_durable(some: Sequence[Asked]) -> list[swift.Result]:
+def _send_durable(some: Sequence[ValidJob]) -> list[swift.Result]:
     alias = door.check(None)
     queue = some[0].queue
     outgoing = []
     for asked in some:
         door.make_durable(asked.new, queue)
-        outgoing.append(Outgoing(queue, asked.new, time.monotonic(), rows.key_of(asked.new)))
+        outgoing.append(OutgoingJob(queue, asked.new, time.monotonic(), rows.key_of(asked.new)))
     keys = [job.key for job in outgoing if job.key is not None]
     left = set(keys) if _write_rows(alias, queue, some) else rows.states(alias, keys).keys()
     results = iter(swift.send(alias, [job for job in outgoing if job.key in left]))
@@ -161,7 +161,7 @@ def _send_durable(some: Sequence[Asked]) -> list[swift.Result]:
     return [next(results) if job.key in left else Result("created") for job in outgoing]
 
 
-def _write_rows(alias: str, queue: str, some: Sequence[Asked]) -> bool:
+def _write_rows(alias: str, queue: str, some: Sequence[ValidJob]) -> bool:
     """Write the rows of durable jobs; return False if this very request has written them before."""
     news = [asked.new for asked in some]
     if not news[0].repeatable:
@@ -180,7 +180,7 @@ def _write_rows(alias: str, queue: str, some: Sequence[Asked]) -> bool:
     return True
 
 
-def _tell(asked: Asked, outcome: str) -> None:
+def _tell(asked: ValidJob, outcome: str) -> None:
     if job_scheduled.receivers and outcome != OUTBOX:
         due = datetime.fromtimestamp((asked.new.due_ms or time.time() * 1000 + (asked.new.delay_ms or 0)) / 1000, UTC)
         emit(job_scheduled, asked.task, id=asked.new.id, queue=asked.queue, outcome=outcome, due=due)

@@ -23,12 +23,12 @@ from ..core.task import registry
 from ..pull import ends
 from ..worker import decision
 from ..worker.record import name_of, record_of
-from .leases import TTR, Entry, Told
+from .leases import TTR, Entry, ReportedError
 from .values import moment
 
 #: function that builds the settlement: held job, its entry, start of the lease (Unix ms), ms since then
 How = Callable[[Job, Entry, int, int], Settlement]
-_NOTHING: Final = Told("")
+_NOTHING: Final = ReportedError("")
 _CLASS_CHARS: Final = 200
 
 
@@ -43,7 +43,7 @@ def acked(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
 
 def failed(job: Job, entry: Entry, taken_ms: int, run_ms: int) -> Settlement:
     """Return the settlement of a failed attempt, which counts; see :meth:`HeldJob.fail`."""
-    told: Told = entry.said.get("error", _NOTHING)
+    told: ReportedError = entry.said.get("error", _NOTHING)
     record = record_of(told.name, told.message, told.trace)
     settlement = decision.raised(job, _policy(job), Reported(told.message), taken_ms, run_ms, record=lambda _: record)
     settlement.error_class = told.name[:_CLASS_CHARS]
@@ -123,7 +123,7 @@ def _notify(queue: Queue, entries: Sequence[Entry], settlements: Mapping[int, Se
 def _error_of(entry: Entry, settlement: Settlement) -> BaseException:
     if settlement.outcome == "buried" and "error" not in entry.said:
         return Bury(settlement.reason)
-    told: Told = entry.said.get("error", _NOTHING)
+    told: ReportedError = entry.said.get("error", _NOTHING)
     return Reported(told.message)
 
 

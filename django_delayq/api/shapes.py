@@ -18,7 +18,7 @@ class Shape(serializers.Serializer[Any]):
     """Base of all response schemas."""
 
 
-class Said(Shape):
+class RequestSchema(Shape):
     """Request schema for bodies that another reader parses; other members are rejected."""
 
 

@@ -9,7 +9,7 @@ from django.urls import URLPattern, include, path
 
 from . import converters  # noqa: F401 (delayq_any)
 from .views import consuming, health, history, jobs, morgue, queues, schema, stats, workers
-from .views.nothing import Nothing
+from .views.nothing import NotFoundView
 
 app_name: Final = "delayq"
 _v1: Final = [
@@ -38,6 +38,6 @@ urlpatterns: Final = [
     *health.urlpatterns,
     *_metrics(),
     # Unknown paths get a problem response, too, behind the same authentication.
-    path("", Nothing.as_view(), name="nothing"),
-    path("<delayq_any:rest>", Nothing.as_view(), name="nothing"),
+    path("", NotFoundView.as_view(), name="nothing"),
+    path("<delayq_any:rest>", NotFoundView.as_view(), name="nothing"),
 ]

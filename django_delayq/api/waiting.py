@@ -27,7 +27,7 @@ from rest_framework.response import Response
 from ..core.errors import DelayQError
 from ..pull.held import HeldJob, give_back
 from ..pull.search import Search
-from ..pull.vigil import Vigil, give_back_soon, in_thread
+from ..pull.vigil import AsyncWait, give_back_soon, in_thread
 from ..settings.conf import conf
 from . import problems
 from .held import shown
@@ -109,7 +109,7 @@ class WaitingResponse(Response):
     async def _answer(self) -> None:
         waits = _waits()
         give_up = time.monotonic() + self._seconds if waits.has_room(self._user) else 0.0
-        vigil = Vigil(self._search)
+        vigil = AsyncWait(self._search)
         problem: DelayQError | None = None
         with waits.having(vigil, self._user):
             try:
@@ -163,7 +163,7 @@ class Waits:
     def __init__(self) -> None:
         self.ending = False
         #: pending wait → its user
-        self._vigils: dict[Vigil, bytes] = {}
+        self._vigils: dict[AsyncWait, bytes] = {}
 
     def has_room(self, user: bytes) -> bool:
         """Return True if one more wait fits within the limits of the process and of this user."""
@@ -171,7 +171,7 @@ class Waits:
         return not self.ending and len(users) < api.max_waiting and users.count(user) < api.max_waiting_per_user
 
     @contextlib.contextmanager
-    def having(self, vigil: Vigil, user: bytes) -> Iterator[None]:
+    def having(self, vigil: AsyncWait, user: bytes) -> Iterator[None]:
         """Register a wait for the duration of the block."""
         self._vigils[vigil] = user
         try:

@@ -49,7 +49,7 @@ def observe_scripts(broker: Broker) -> None:
     broker.observe(heard)
 
 
-class Courier:
+class CounterFlusher:
     """Timer that flushes a tally about a second after its first counter, and retries while that fails."""
 
     def __init__(self, tally: Tally) -> None:
@@ -107,7 +107,7 @@ class Courier:
             logger.info("the last figures of pulled jobs could not be told: %s", error)
 
 
-_couriers: WeakKeyDictionary[Tally, Courier] = WeakKeyDictionary()
+_couriers: WeakKeyDictionary[Tally, CounterFlusher] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -117,7 +117,7 @@ def see_to(tally: Tally) -> None:
         return
     with _lock:
         if tally not in _couriers:
-            _couriers[tally] = Courier(tally)
+            _couriers[tally] = CounterFlusher(tally)
 
 
 def dismiss(tally: Tally) -> None:

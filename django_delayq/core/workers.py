@@ -35,7 +35,7 @@ _SURROGATE: Final = re.compile(rb"\\u[dD]|\xed")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WorkerCommand:
     """One of ``WORDS`` that somebody told a worker; ``id`` is that of the call that did so."""
 
     word: str
@@ -47,7 +47,7 @@ class Heard:
     """The answer to an announcement: Redis's time in ms, and what the worker was told and has not done yet."""
 
     now_ms: float
-    told: tuple[Told, ...] = ()
+    told: tuple[WorkerCommand, ...] = ()
 
 
 def announce(
@@ -60,7 +60,7 @@ def announce(
     ids = "*" if done is None else " ".join(done)
     known = b"" if tasks is None else pack_tasks(tasks)
     now_ms, changes, *told = broker.scripts.call("announce", keys, name, said, ids, known).decode().split(" ")
-    return Heard(float(now_ms), tuple([Told(*one.split(":")) for one in told])), changes
+    return Heard(float(now_ms), tuple([WorkerCommand(*one.split(":")) for one in told])), changes
 
 
 def forget(broker: Broker, name: str) -> None:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from .moments import HOUR, floor_hour, to_row
 
-__all__ = ["LONGEST", "NAMED", "USUAL", "Period", "Wish", "named"]
+__all__ = ["LONGEST", "NAMED", "USUAL", "Period", "SeriesQuery", "named"]
 
 #: default period
 USUAL: Final = "24h"
@@ -96,7 +96,7 @@ def named(name: str, now: datetime | None = None) -> Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SeriesQuery:
     """Filter for rows of the history.
 
     Attributes:

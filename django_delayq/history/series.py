@@ -21,9 +21,9 @@ from ..models.history import HourlyStat
 from ..outbox.rows import chunks
 from . import histograms
 from .moments import from_row
-from .periods import Period, Wish
+from .periods import Period, SeriesQuery
 
-__all__ = ["COLUMNS", "COUNTS", "FAILURES", "Summary", "Tally", "added", "summary"]
+__all__ = ["COLUMNS", "COUNTS", "FAILURES", "SeriesSum", "Summary", "added", "summary"]
 
 COUNTS: Final = (
     "runs",
@@ -64,7 +64,7 @@ _CHUNK: Final = 2_000
 
 
 @dataclass(slots=True)
-class Tally:
+class SeriesSum:
     """Sum of several rows of the history."""
 
     counts: list[int] = field(default_factory=lambda: [0] * len(COUNTS))
@@ -87,7 +87,7 @@ class Tally:
         self.rows += len(rows)
         self._exact = rows[0][_EXACT_AT:] if self.rows == 1 else ()
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: SeriesSum) -> None:
         """Add another sum to this one."""
         if not other.rows:
             return
@@ -148,16 +148,16 @@ class Summary:
     """
 
     period: Period
-    slots: list[Tally]
-    tasks: dict[tuple[str, str], Tally]
-    total: Tally
+    slots: list[SeriesSum]
+    tasks: dict[tuple[str, str], SeriesSum]
+    total: SeriesSum
 
-    def by_failures(self) -> list[tuple[tuple[str, str], Tally]]:
+    def by_failures(self) -> list[tuple[tuple[str, str], SeriesSum]]:
         """Return the tasks with failures, most failures first."""
         found = [(name, tally) for name, tally in self.tasks.items() if tally.failures]
         return sorted(found, key=lambda one: (-one[1].failures, one[0]))
 
-    def by_failure_rate(self, least: int = 1) -> list[tuple[tuple[str, str], Tally]]:
+    def by_failure_rate(self, least: int = 1) -> list[tuple[tuple[str, str], SeriesSum]]:
         """Return the tasks with failures, highest failure rate first.
 
         Args:
@@ -175,8 +175,8 @@ class Summary:
 
 def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
     """Return the sums of rows, given as values of :data:`COLUMNS`, whose hours lie in the period."""
-    slots = [Tally() for _slot in period.slots]
-    tasks: dict[tuple[str, str], Tally] = {}
+    slots = [SeriesSum() for _slot in period.slots]
+    tasks: dict[tuple[str, str], SeriesSum] = {}
     places: dict[datetime, int] = {}  # cached: each hour has many rows
     for some in chunks(rows, _CHUNK):
         by_place: defaultdict[int, list[Sequence[Any]]] = defaultdict(list)
@@ -192,15 +192,15 @@ def added(rows: Iterable[Sequence[Any]], period: Period) -> Summary:
             slots[place].add(those)
         for name, those in by_task.items():
             if name not in tasks:
-                tasks[name] = Tally()
+                tasks[name] = SeriesSum()
             tasks[name].add(those)
-    total = Tally()
+    total = SeriesSum()
     for tally in tasks.values():
         total.merge(tally)
     return Summary(period, slots, tasks, total)
 
 
-def summary(wish: Wish, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
+def summary(wish: SeriesQuery, period: Period, table: QuerySet[HourlyStat] | None = None) -> Summary:
     """Return the sums of the rows that match a filter; one query.
 
     Args:

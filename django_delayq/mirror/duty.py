@@ -12,7 +12,7 @@ from django.db.models import Count
 from ..settings.conf import Conf
 from .review import SURE, review
 from .rows import FAILED, MORGUE, PLACES
-from .shadow import AT_ONCE, Shadow, cursors_of, table
+from .shadow import AT_ONCE, IndexMirror, cursors_of, table
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -54,7 +54,7 @@ class Mirror:
         self._broker = broker
         self._changes = changes
         self._queues = queues
-        self._shadows: dict[Name, Shadow] = {}
+        self._shadows: dict[Name, IndexMirror] = {}
         #: mirrors with new entries to copy
         self._behind: set[Name] = set()
         #: mirrors to review, and how many levels to compare even if the counts agree
@@ -101,7 +101,7 @@ class Mirror:
             self._doubted.pop(name, None)
             self._work.pop(name, None)
         for name in served.keys() - self._shadows.keys():
-            self._shadows[name] = Shadow(self._settings, *served[name])
+            self._shadows[name] = IndexMirror(self._settings, *served[name])
         if left:
             self._next_full = 0.0
 

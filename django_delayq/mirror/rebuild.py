@@ -10,7 +10,7 @@ from ..settings.conf import conf
 from .duty import delete_rows
 from .review import review
 from .rows import FAILED, MORGUE
-from .shadow import Shadow, cursors_of, table
+from .shadow import IndexMirror, cursors_of, table
 
 
 def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
@@ -37,7 +37,7 @@ def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
                 delete_rows((name, number, place.name))
         for name in live if wanted is None else wanted & live.keys():
             for number in live[name].numbers:
-                shadow = Shadow(conf().mirror, live[name], number, place)
+                shadow = IndexMirror(conf().mirror, live[name], number, place)
                 for _ in (*shadow.copy(), *review(shadow)):
                     pass
                 counts[place.name] += shadow.rows.count()

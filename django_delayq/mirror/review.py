@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from ..core.sending.chunks import CHUNK
 from .rows import Entry, store
-from .shadow import AT_ONCE, Scope, Shadow
+from .shadow import AT_ONCE, IndexMirror, Scope
 
 #: levels that are halved even if the counts agree: one extra row and one missing row cancel each other out
 SURE: Final = 4
 
 
-def review(shadow: Shadow, *, sure: int = 0) -> Iterator[None]:
+def review(shadow: IndexMirror, *, sure: int = 0) -> Iterator[None]:
     """Make the table agree with the index, step by step. Changes made meanwhile are found by the next review.
 
     Args:
@@ -45,7 +45,7 @@ def review(shadow: Shadow, *, sure: int = 0) -> Iterator[None]:
         yield
 
 
-def _bounds(shadow: Shadow, scope: Scope) -> list[Scope]:
+def _bounds(shadow: IndexMirror, scope: Scope) -> list[Scope]:
     """Return the part of the scope that contains any entry or row, as a list of at most one scope."""
     rows = shadow.within(scope).order_by("updated_us").values_list("updated_us", flat=True)
     scores = [score for score in (rows.first(), rows.last()) if score is not None]
@@ -53,7 +53,7 @@ def _bounds(shadow: Shadow, scope: Scope) -> list[Scope]:
     return [Scope(min(scores), max(scores))] if scores else []
 
 
-def _compare(shadow: Shadow, part: Scope) -> None:
+def _compare(shadow: IndexMirror, part: Scope) -> None:
     """Add missing rows and delete orphan rows. A row is correct if Redis has its member with its score."""
     entries = {(*shadow.name_of(entry), entry.score): entry for entry in shadow.index.between(part.low, part.high)}
     known: dict[Any, Any] = {}

@@ -48,7 +48,7 @@ def cursors_of(place: Place) -> Any:
     return MirrorCursor._default_manager.using(database_of(place)).filter(place=place.name)
 
 
-class Shadow:
+class IndexMirror:
     """Mirror of one index. Its steps are generators: the caller may stop between two steps, or abandon them."""
 
     def __init__(self, settings: MirrorConf, queue: Queue, number: int, place: Place) -> None:

@@ -33,7 +33,7 @@ TELLING: Final = 4.5
 
 
 @dataclass(slots=True)
-class Hand:
+class ClaimedBatch:
     """Claimed batch: rows that were claimed together, in the order of their ids.
 
     ``deadline_ms``: end of the sending period on Redis's clock; ``until``: the same on ``time.monotonic()``;
@@ -103,7 +103,7 @@ class Outbox:
             found += rows.values_list("id", flat=True)[:limit]
         return sorted(found)[:limit]
 
-    def claim(self, limit: int, broker: Broker) -> Hand:
+    def claim(self, limit: int, broker: Broker) -> ClaimedBatch:
         """Claim up to ``limit`` waiting rows. Jobs keep the order of their rows.
 
         Raises:
@@ -111,7 +111,7 @@ class Outbox:
         """
         asked_at = time.monotonic()
         asked_ms = broker.now_ms()
-        hand = Hand(uuid.uuid4(), asked_ms + TELLING * 1000, asked_at + TELLING)
+        hand = ClaimedBatch(uuid.uuid4(), asked_ms + TELLING * 1000, asked_at + TELLING)
         with self.atomic():
             pks = self.candidates(limit)
             if pks:
@@ -126,7 +126,7 @@ class Outbox:
             self._give_back_those_behind(hand)
         return hand
 
-    def _give_back_those_behind(self, hand: Hand) -> None:
+    def _give_back_those_behind(self, hand: ClaimedBatch) -> None:
         """Release rows behind an earlier row of the same job that another process has claimed at the same moment."""
         behind = self.behind([row.pk for row in hand.rows], OutboxJob.WAITING, not_held_with=hand.token)
         if behind:

@@ -26,7 +26,7 @@ class Named(Protocol):
     def key(self) -> bytes: ...
 
 
-class Living:
+class LiveLookup:
     """Lookup of rows whose jobs are live in Redis.
 
     Args:

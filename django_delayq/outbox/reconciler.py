@@ -22,7 +22,7 @@ from django.db.models.functions import Greatest, Now
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .claims import Outbox
-from .living import Living
+from .living import LiveLookup
 from .records import digest_of
 from .rows import ahead, free
 
@@ -140,7 +140,7 @@ class Reconciler:
         """
         bound = ahead(-self._settings.recheck_every)
         rows = self._choose(State.BURIED, Q(checked_at__lte=bound) | Q(checked_at=None))
-        alive = Living(self._broker).among(rows)
+        alive = LiveLookup(self._broker).among(rows)
         if alive:
             mine = self._outbox.rows.filter(free(), pk__in=alive, state=State.BURIED)
             count = mine.update(state=State.SENT, sent_at=Now())

@@ -23,9 +23,9 @@ from ..models import OutboxJob
 from ..settings.conf import Conf
 from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
-from .claims import Hand, Outbox
+from .claims import ClaimedBatch, Outbox
 from .rows import ahead
-from .telling import FREE, GONE, Teller, Verdict
+from .telling import FREE, GONE, OutboxSender, Verdict
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker
@@ -58,7 +58,7 @@ class Relay:
         self._batch = settings.outbox.batch
         self._outbox = outbox
         self._broker = broker
-        self._teller = Teller(settings, broker)
+        self._teller = OutboxSender(settings, broker)
         self._seen_at = -MEMORY
         self._always = any(entry.durable for entry in settings.queues.values())
         self._ring: Callable[[], None] = lambda: None
@@ -104,7 +104,7 @@ class Relay:
 
     # -- settling in the database ------------------------------------------------------------------------------------
 
-    def _settle(self, hand: Hand, verdicts: dict[int, Verdict]) -> None:
+    def _settle(self, hand: ClaimedBatch, verdicts: dict[int, Verdict]) -> None:
         """Write the verdicts. Rows without one are released. Rows that were changed meanwhile are sent again."""
         left = {row.pk: row for row in hand.rows}
         for pause in _TRIES if left else ():
@@ -114,7 +114,9 @@ class Relay:
             if not left or not self._outbox.rows.filter(pk__in=left, claim=hand.token).exists():
                 return
 
-    def _settle_unlocked(self, hand: Hand, told: dict[int, OutboxJob], verdicts: dict[int, Verdict]) -> list[int]:
+    def _settle_unlocked(
+        self, hand: ClaimedBatch, told: dict[int, OutboxJob], verdicts: dict[int, Verdict]
+    ) -> list[int]:
         """Settle the sent rows that no other transaction has locked. Return their keys."""
         with transaction.atomic(using=self._outbox.alias):
             final: dict[int, Verdict] = {}
@@ -126,7 +128,7 @@ class Relay:
             self._report(told[pk], verdict)
         return list(final)
 
-    def _write(self, hand: Hand, verdict: Verdict, pks: list[int]) -> None:
+    def _write(self, hand: ClaimedBatch, verdict: Verdict, pks: list[int]) -> None:
         rows = self._outbox.rows.filter(pk__in=pks, claim=hand.token)
         ended: dict[str, Any] = {"claim": None, "claimed_until": None}
         if verdict.word in ("sent", "moved"):

@@ -73,7 +73,7 @@ class Clock:
         self._asked_at = float("-inf")
 
 
-class Haste:
+class ProducerState:
     """Producer state: a process's knowledge of the Redis that it calls with a short timeout."""
 
     __slots__ = ("__weakref__", "breaker", "clock")
@@ -83,14 +83,14 @@ class Haste:
         self.clock = Clock()
 
 
-_known: Final[WeakKeyDictionary[Broker, Haste]] = WeakKeyDictionary()
+_known: Final[WeakKeyDictionary[Broker, ProducerState]] = WeakKeyDictionary()
 _lock: Final = threading.Lock()
 
 
-def haste(broker: Broker) -> Haste:
+def haste(broker: Broker) -> ProducerState:
     """Return the state for this broker's Redis."""
     with _lock:
-        return _known.setdefault(broker, Haste())
+        return _known.setdefault(broker, ProducerState())
 
 
 def ask(call: Callable[[DjangoBroker], T], *, kept: bool = False) -> T:
@@ -144,7 +144,7 @@ def deadline(broker: DjangoBroker, claim: Callable[[], object]) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
+class OutgoingJob:
     """Job to be sent to Redis.
 
     Attributes:
@@ -182,7 +182,7 @@ class Result:
     error: Exception | None = None
 
 
-def send(alias: str, jobs: Sequence[Outgoing]) -> list[Result]:
+def send(alias: str, jobs: Sequence[OutgoingJob]) -> list[Result]:
     """Send jobs in order, with one round trip for consecutive jobs of one queue.
 
     Args:
@@ -191,14 +191,14 @@ def send(alias: str, jobs: Sequence[Outgoing]) -> list[Result]:
     results: list[Result] = []
     for _, run in groupby(jobs, key=lambda job: job.queue):
         for chunk in rows.chunks(run, rows.TOGETHER):
-            results += _Consignment(alias, chunk).send()
+            results += _SendBatch(alias, chunk).send()
     return results
 
 
-class _Consignment:
+class _SendBatch:
     """Claimed batch of jobs that are sent together to one queue."""
 
-    def __init__(self, alias: str, jobs: Sequence[Outgoing]) -> None:
+    def __init__(self, alias: str, jobs: Sequence[OutgoingJob]) -> None:
         self.alias = alias
         self.jobs = jobs
         self.queue = jobs[0].queue

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..connections import DjangoBroker
     from ..core.job import NewJob
     from ..core.queue import Queue
-    from .claims import Hand
+    from .claims import ClaimedBatch
 
 State = OutboxJob.State
 
@@ -53,7 +53,7 @@ class Verdict:
 FREE: Final = Verdict("free")
 
 
-class Teller:
+class OutboxSender:
     """Sender of claimed outbox rows.
 
     Args:
@@ -65,7 +65,7 @@ class Teller:
         self._settings = settings.outbox
         self._broker = broker
 
-    def tell(self, hand: Hand) -> Iterator[tuple[int, Verdict]]:
+    def tell(self, hand: ClaimedBatch) -> Iterator[tuple[int, Verdict]]:
         """Send the rows of a claimed batch. Each verdict is yielded, by ``pk``, as soon as Redis has answered.
 
         Raises:
@@ -81,7 +81,7 @@ class Teller:
                         held_up.add((row.queue, row.job_id))
                     yield row.pk, verdict
 
-    def _send(self, hand: Hand, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
+    def _send(self, hand: ClaimedBatch, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
         """Schedule jobs of one queue."""
         jobs: list[tuple[OutboxJob, NewJob]] = []
         for row in rows:
@@ -93,7 +93,7 @@ class Teller:
             yield from self._offer(hand, queue, jobs)
 
     def _offer(
-        self, hand: Hand, queue: str, jobs: list[tuple[OutboxJob, NewJob]]
+        self, hand: ClaimedBatch, queue: str, jobs: list[tuple[OutboxJob, NewJob]]
     ) -> Iterator[tuple[OutboxJob, Verdict]]:
         try:
             opened = self._broker.queue(queue)
@@ -163,7 +163,9 @@ class Teller:
         wanted = [uuid.UUID(bytes=key) for key in keys]
         return not any(table(alias).filter(key__in=wanted).exists() for alias in self._settings.databases)
 
-    def _correct(self, hand: Hand, queue: str, rows: Sequence[OutboxJob]) -> Iterator[tuple[OutboxJob, Verdict]]:
+    def _correct(
+        self, hand: ClaimedBatch, queue: str, rows: Sequence[OutboxJob]
+    ) -> Iterator[tuple[OutboxJob, Verdict]]:
         """Cancel and move jobs of one queue."""
         opened = self._broker.existing(queue)
         asked = [(row.job_id, row.key.bytes, digest_of(row.record)) for row in rows]
@@ -183,7 +185,7 @@ class Teller:
                 _or_nothing(opened.reschedule, row, due_ms=hand.due_ms[row.pk], generation=generation_of(row))
                 yield row, Verdict("sent")
 
-    def _cancel(self, hand: Hand, opened: Queue, row: OutboxJob, generation: Generation | None) -> Verdict:
+    def _cancel(self, hand: ClaimedBatch, opened: Queue, row: OutboxJob, generation: Generation | None) -> Verdict:
         outcome = _or_nothing(opened.cancel, row, not_after_ms=hand.deadline_ms, generation=generation)
         return FREE if outcome == "late" else Verdict("gone", outcome=outcome)
 

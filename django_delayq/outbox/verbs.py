@@ -18,7 +18,7 @@ from ..core.errors import DelayQError, IdTaken, QueueUnavailable
 from ..core.job import Generation
 from ..core.task import Task
 from ..signals import emit, job_cancelled
-from ..transactions import OnCommit, What, in_transaction, now_or_on_commit
+from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
 from . import door, rows, swift
 from .due import DueTime
 
@@ -113,9 +113,9 @@ class Target:
             if not InboxEntry.objects.using(self.alias).filter(pk=key).exists():
                 raise
 
-    def what(self, verb: str) -> What:
+    def what(self, verb: str) -> CallDescription:
         """For the log."""
-        return What(verb, self.queue, self.id, self.task)
+        return CallDescription(verb, self.queue, self.id, self.task)
 
 
 def cancel(target: Target) -> Cancelled | OnCommit | Left:

@@ -12,7 +12,7 @@ from .. import connections
 from ..core.records.keys import wake_key
 from ..core.redis.faults import Backoff
 from ..core.redis.scripts import clear_errors
-from ..worker.weather import Weather
+from ..worker.weather import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -26,7 +26,7 @@ LINGER: Final = 30.0
 _SUBSCRIBE: Final = 0.05
 
 
-class Crowd(Protocol):
+class Waiters(Protocol):
     """Waiters of a process. Every method is called under the lock."""
 
     def names(self) -> frozenset[str]:
@@ -42,10 +42,10 @@ class Crowd(Protocol):
         ...
 
 
-class Ear:
+class WakeListener:
     """Wake listener. Its thread starts with the first waiter and ends when there was none for long."""
 
-    def __init__(self, broker: Broker, crowd: Crowd, weather: Weather, lock: threading.Lock) -> None:
+    def __init__(self, broker: Broker, crowd: Waiters, weather: RedisHealth, lock: threading.Lock) -> None:
         #: notified when a waiter arrives
         self.called = threading.Condition(lock)
         self._broker = broker

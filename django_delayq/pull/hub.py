@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from .. import connections
 from ..core import flusher
-from ..worker.dispatcher import Patrol
+from ..worker.dispatcher import ShardPoller
 from ..worker.run import NEVER
-from ..worker.weather import Weather
-from .ear import Ear
+from ..worker.weather import RedisHealth
+from .ear import WakeListener
 from .waiter import Waiter
 
 if TYPE_CHECKING:
@@ -88,12 +88,12 @@ class Step:
     everything: bool = False
 
 
-class Hub:
+class PullCoordinator:
     """Pull coordinator of one broker in one process; see :func:`hub`."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.weather = Weather(partial(flusher.note_fault, broker))
+        self.weather = RedisHealth(partial(flusher.note_fault, broker))
         self._lock = threading.Lock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}
@@ -101,9 +101,9 @@ class Hub:
         self._serial = 0
         #: in order of arrival
         self._waiters: list[Waiter] = []
-        self._ear = Ear(broker, self, self.weather, self._lock)
+        self._ear = WakeListener(broker, self, self.weather, self._lock)
         lease = broker.lease_ms / 1000
-        self._patrol = Patrol(self._live_queues, lease, lease / 3, self.weather, self, pace=LOOK)
+        self._patrol = ShardPoller(self._live_queues, lease, lease / 3, self.weather, self, pace=LOOK)
         #: a check is running, or a caller has claimed it
         self._patrolling = False
         self._look_at = self._refresh_at = 0.0
@@ -324,17 +324,17 @@ class Hub:
 
 
 _lock = threading.Lock()
-_hubs: dict[Broker, Hub] = {}
+_hubs: dict[Broker, PullCoordinator] = {}
 
 
-def hub(broker: Broker | None = None) -> Hub:
+def hub(broker: Broker | None = None) -> PullCoordinator:
     """Return the hub of the process's broker, or of another one of the same process."""
     broker = broker or connections.broker()
     with _lock:
         if broker not in _hubs:
             for closed in [one for one in _hubs if not connections.is_current(one)]:
                 del _hubs[closed]
-            _hubs[broker] = Hub(broker)
+            _hubs[broker] = PullCoordinator(broker)
         return _hubs[broker]
 
 

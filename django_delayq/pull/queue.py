@@ -20,10 +20,10 @@ from ..core.task import Task
 from ..core.times import delay_ms_of
 from ..outbox import swift
 from ..scheduling.handle import JobHandle
-from ..scheduling.options import JOB_OPTIONS, Rare, due, due_ms_here
+from ..scheduling.options import JOB_OPTIONS, JobOptions, due, due_ms_here
 from ..settings.conf import SETTING, check_installed, conf
 from ..signals import emit, job_scheduled
-from ..transactions import ON_COMMIT, What, in_transaction, now_or_on_commit
+from ..transactions import ON_COMMIT, CallDescription, in_transaction, now_or_on_commit
 from ..worker.run import NEVER
 from .held import RAW, HeldJob, check_ttr
 from .hub import hub
@@ -154,7 +154,7 @@ class Queue:
         def failed(error: Exception) -> None:
             handle.outcome, handle.error = "not_sent", error
 
-        now_or_on_commit(send, What("schedule", name, new.id), using=using_db, failed=failed)
+        now_or_on_commit(send, CallDescription("schedule", name, new.id), using=using_db, failed=failed)
         return handle
 
     # -- inspect and pause -------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _new_job(body: bytes, options: dict[str, Any]) -> NewJob:
             raise TypeError(
                 f"unknown option {short(name)}.{suggest(name, JOB_OPTIONS)} Known options: {', '.join(JOB_OPTIONS)}"
             )
-    rare, given = Rare(_RAW_TASK), options.get("id")
+    rare, given = JobOptions(_RAW_TASK), options.get("id")
     due_ms, delay_ms = due(options.get("delay"), options.get("at"))
     new = NewJob(
         new_id() if given is None else check_id(given),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.redis.faults import Backoff
 from .held import HeldJob
-from .hub import Hub, Place, Question, Step
+from .hub import Place, PullCoordinator, Question, Step
 from .waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Search:
         terms: arguments of the call.
     """
 
-    def __init__(self, hub: Hub, names: tuple[str, ...], terms: Terms) -> None:
+    def __init__(self, hub: PullCoordinator, names: tuple[str, ...], terms: Terms) -> None:
         self.hub = hub
         self.names = names
         #: end of the call (monotonic); it may be set to an earlier time at any moment

@@ -28,7 +28,7 @@ def _new_pool() -> ThreadPoolExecutor:
 _pool = _new_pool()
 
 
-class Vigil:
+class AsyncWait:
     """Asynchronous wait. Use an instance once, in one event loop.
 
     If it is cancelled while it waits, it returns no jobs: jobs reserved by a running check are released at once.

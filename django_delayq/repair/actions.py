@@ -14,7 +14,7 @@ from ..core.queue import Queue
 from ..core.times import delay_ms_of
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Row, is_readable, member_of
-from ..mirror.shadow import Shadow
+from ..mirror.shadow import IndexMirror
 from ..settings.conf import conf
 
 _RETRIED = {"kicked": "retried"}
@@ -80,7 +80,7 @@ def bury(rows: Iterable[Row]) -> Counter[str]:
             raise InvalidJob("these jobs are in the morgue already; bury is for failed jobs")
         counts = Counter(end_failed(queue, group.number, _named(group), "kill"))
         # One page only; the dispatcher copies the rest.
-        next(Shadow(conf().mirror, queue, group.number, MORGUE).copy(), None)
+        next(IndexMirror(conf().mirror, queue, group.number, MORGUE).copy(), None)
         return counts
 
     return _each(rows, act)

@@ -23,7 +23,7 @@ from ..settings import codec_types, context_links
 from ..settings.conf import SETTING, Conf, conf
 from ..settings.loading import load_function
 from ..settings.sections import SPLITTERS
-from ..worker import Birth, Changes, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
+from ..worker import Changes, ChildSpec, Hooks, Middleware, Supervisor, Worker, WorkerConfig, adopt, leave
 from . import bookkeeping, tasks_setting
 
 logger: Final = logging.getLogger("django_delayq.runtime")
@@ -190,7 +190,7 @@ def make_middlewares(settings: Conf) -> list[Middleware]:
     return [load_function(f"{SETTING}['MIDDLEWARE']", path) for path in settings.middleware]
 
 
-def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
+def make_worker(config: WorkerConfig, told: ChildSpec | None = None) -> Worker:
     """Return a worker on the broker of this process.
 
     Args:
@@ -215,7 +215,7 @@ def make_worker(config: WorkerConfig, told: Birth | None = None) -> Worker:
     return worker
 
 
-def run_worker(config: WorkerConfig, told: Birth | None = None) -> NoReturn:
+def run_worker(config: WorkerConfig, told: ChildSpec | None = None) -> NoReturn:
     """Work until stopped, then end this process without waiting for threads whose jobs still run."""
     code = make_worker(config, told).run()
     # leave() skips exit handlers: the last user of the embedded Redis has to stop it, and buffered spans have to be

@@ -125,7 +125,7 @@ def due_ms_here(new: NewJob) -> int:
     return new.due_ms if new.due_ms is not None else int(time.time() * 1000) + (new.delay_ms or 0)
 
 
-class Rare:
+class JobOptions:
     """Encoder of the less common options, created once for each call, and of values shared by all jobs of a call.
 
     Values stored with the job for its worker: ``max_attempts``, ``retry_in``, ``expires_ms`` (Unix ms),

@@ -12,7 +12,7 @@ from ..core.job import NewJob, new_id
 from ..core.task import Task
 from ..settings.conf import conf
 from .middleware import Chain, Scheduling, chain
-from .options import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, Rare, check_kind, due, queue_of
+from .options import COMMON, JOB_OPTIONS, MERGED_OPTIONS, OPTIONS, JobOptions, check_kind, due, queue_of
 
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -36,7 +36,7 @@ class NewJobs:
         self.skipped = 0
         self._options = options
         self._limit = conf().max_args_bytes
-        self._rare = Rare(task)
+        self._rare = JobOptions(task)
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> NewJob:
         """Return one record.

@@ -13,9 +13,9 @@ from ..core.job import NewJob
 from ..core.records.frames import generation_of
 from ..core.task import Task
 from ..outbox import door, rows, swift
-from ..outbox.swift import OUTBOX, Outgoing
+from ..outbox.swift import OUTBOX, OutgoingJob
 from ..signals import emit, job_scheduled
-from ..transactions import ON_COMMIT, Late, What, in_transaction, log_refused, now_or_on_commit
+from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
 
 #: number of jobs of schedule_many that are checked, then sent, together
@@ -54,11 +54,11 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
     """Send jobs without rows and return counts by outcome."""
     if not in_transaction(using):
         return connections.queue(queue).count_many(news)
-    what = What("schedule", queue, "", task)
+    what = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
-    while chunk := [Outgoing(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
+    while chunk := [OutgoingJob(queue, new, time.monotonic()) for new in islice(news, CHUNK)]:
 
-        def deliver(outgoing: Sequence[Outgoing] = chunk) -> None:
+        def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
             log_refused(what, swift.ask(lambda broker: broker.queue(queue).count_many(ready)))
@@ -71,7 +71,7 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
 def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str | None) -> dict[str, int]:
     """Write a row for each of the jobs, send them and return counts by outcome."""
     alias = door.check(using)
-    what = What("schedule", queue, "", task)
+    what = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
         outgoing = [_outgoing(queue, new, durable=True) for new in chunk]
@@ -80,7 +80,7 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
             counts += Counter(result.outcome for result in swift.send(alias, outgoing))
             continue
 
-        def deliver(outgoing: Sequence[Outgoing] = outgoing) -> None:
+        def deliver(outgoing: Sequence[OutgoingJob] = outgoing) -> None:
             log_refused(what, Counter(result.outcome for result in swift.send(alias, outgoing)))
 
         now_or_on_commit(deliver, what, using=using)
@@ -88,18 +88,18 @@ def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str
     return dict(counts)
 
 
-class LateJob(Late):
+class LateJob(OnCommitCall):
     """Schedule call that waits for the commit."""
 
     __slots__ = ("_handle", "_outgoing", "_task")
 
-    def __init__(self, task: Task, handle: JobHandle, outgoing: Outgoing) -> None:
-        super().__init__(_nothing, What("schedule", handle.queue, handle.id, task))
+    def __init__(self, task: Task, handle: JobHandle, outgoing: OutgoingJob) -> None:
+        super().__init__(_nothing, CallDescription("schedule", handle.queue, handle.id, task))
         self._task = task
         self._handle = handle
         self._outgoing = outgoing
 
-    def travels_with(self, first: Late) -> bool:
+    def travels_with(self, first: OnCommitCall) -> bool:
         return isinstance(first, LateJob)
 
     def deliver(self, batch: Sequence[LateJob]) -> None:
@@ -120,11 +120,11 @@ class LateJob(Late):
         super().failed(error)
 
 
-def _outgoing(queue: str, new: NewJob, *, durable: bool) -> Outgoing:
+def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
     if not durable:
-        return Outgoing(queue, new, time.monotonic())
+        return OutgoingJob(queue, new, time.monotonic())
     door.make_durable(new, queue)
-    return Outgoing(queue, new, time.monotonic(), rows.key_of(new))
+    return OutgoingJob(queue, new, time.monotonic(), rows.key_of(new))
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Query:
     """Condition on one attribute of a job."""
 
     name: str
@@ -45,7 +45,7 @@ class Expectation:
     ) -> None:
         self.what = what
         self._within = TOLERANCE if within is None else timedelta(milliseconds=ms_of_delta(within))
-        self._wishes: list[_Wish] = []
+        self._wishes: list[_Query] = []
         if args is not None:
             self._wish_value("args", list(args), lambda value: decode_args(encode_args(tuple(value), {}))[0])
         if kwargs is not None:
@@ -71,11 +71,11 @@ class Expectation:
 
     def _wish_value(self, name: str, wanted: Any, stored: Callable[[Any], Any] | None) -> None:
         self._wishes.append(
-            _Wish(name, wanted, lambda job: _equal(getattr(job, name), wanted, stored), lambda job: getattr(job, name))
+            _Query(name, wanted, lambda job: _equal(getattr(job, name), wanted, stored), lambda job: getattr(job, name))
         )
 
     def _wish_near(self, name: str, wanted: Any, has: Callable[[ScheduledJob], Any]) -> None:
-        self._wishes.append(_Wish(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
+        self._wishes.append(_Query(name, wanted, lambda job: bool(abs(has(job) - wanted) <= self._within), has))
 
     def misses(self, job: ScheduledJob) -> list[str]:
         """Return descriptions of the attributes of a job that differ from the expected ones."""

@@ -17,7 +17,7 @@ from ..core.records import layout as layouts
 from ..core.records.layout import Layout
 from ..core.timings import Figures, Level
 from ..core.wake import Hints, Waker
-from ..core.workers import Heard, Told
+from ..core.workers import Heard, WorkerCommand
 from ..settings.conf import Conf, conf
 from .inspector import MemoryInspector
 from .queue import MemoryQueue
@@ -208,7 +208,7 @@ class MemoryBroker(DjangoBroker):
             for word in workers.WORDS:
                 if done is None or self._told.get((name, word)) in done:
                     self._told.pop((name, word), None)
-            told = [Told(word, self._told[name, word]) for word in workers.WORDS if (name, word) in self._told]
+            told = [WorkerCommand(word, self._told[name, word]) for word in workers.WORDS if (name, word) in self._told]
             return Heard(float(self.clock.now_ms), tuple(told))
 
     def forget(self, name: str) -> None:

@@ -20,7 +20,7 @@ from .state import Content, Due, Grave, Item, Live, ms_of
 from .times import datetime_of
 
 if TYPE_CHECKING:
-    from ..transactions import Late
+    from ..transactions import OnCommitCall
     from .broker import MemoryBroker
     from .shard import Shard
 
@@ -175,15 +175,15 @@ def _job(
 # -- calls that wait for a commit ----------------------------------------------------------------------------------
 
 
-def late_verbs() -> list[Late]:
+def late_verbs() -> list[OnCommitCall]:
     """Return the calls queued in the transactions of this thread that were not sent yet."""
-    from ..transactions import Late
+    from ..transactions import OnCommitCall
 
     callbacks = [entry[1] for connection in databases.all(initialized_only=True) for entry in connection.run_on_commit]
-    return [callback for callback in callbacks if isinstance(callback, Late) and not callback.sent]
+    return [callback for callback in callbacks if isinstance(callback, OnCommitCall) and not callback.sent]
 
 
-def hint_of_commit(waiting: Sequence[Late]) -> str:
+def hint_of_commit(waiting: Sequence[OnCommitCall]) -> str:
     """Return a hint about these calls for an error message; empty if there are none."""
     if not waiting:
         return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .changes import Changes
-    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, adopt, birth, leave
+    from .child import EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, adopt, birth, leave
     from .config import WorkerConfig
     from .current import CurrentJob, current_job
     from .hooks import Hooks
@@ -25,9 +25,9 @@ __all__ = [
     "EXIT_OK",
     "EXIT_RECYCLE",
     "EXIT_STUCK",
-    "Birth",
     "Call",
     "Changes",
+    "ChildSpec",
     "CurrentJob",
     "Duty",
     "Hooks",
@@ -44,7 +44,7 @@ __all__ = [
 
 _HOME: Final = {
     "Changes": "changes",
-    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "Birth", "adopt", "birth", "leave"), "child"),
+    **dict.fromkeys(("EXIT_OK", "EXIT_RECYCLE", "EXIT_STUCK", "ChildSpec", "adopt", "birth", "leave"), "child"),
     "WorkerConfig": "config",
     **dict.fromkeys(("CurrentJob", "current_job"), "current"),
     "Hooks": "hooks",

@@ -87,7 +87,7 @@ def place_of(job: Job) -> tuple[str, int, bytes]:
     return job.queue, job.token, digest_of(job.id)
 
 
-class Board:
+class Scoreboard:
     """Scoreboard of one child. The supervisor creates it; the child opens it by its file descriptor."""
 
     def __init__(self, fd: int, slots: int) -> None:
@@ -97,7 +97,7 @@ class Board:
         self._starts = [_HEADER_BYTES + slot * _RECORD_BYTES for slot in range(slots)]
 
     @classmethod
-    def create(cls, slots: int) -> Board:
+    def create(cls, slots: int) -> Scoreboard:
         """Return a new scoreboard with all slots idle, in memory that only its file descriptor refers to."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("delayq-board")

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from .board import Board
+from .board import Scoreboard
 
 if TYPE_CHECKING:
     from ..core.shards import Which
@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class ChildSpec:
     """Child specification: what a supervisor passes to a child process."""
 
     name: str
@@ -57,7 +57,7 @@ class Birth:
         return {**os.environ, VARIABLE: json.dumps(told)}
 
 
-def birth() -> Birth | None:
+def birth() -> ChildSpec | None:
     """Return the specification that the supervisor passed to this process; None without a supervisor.
 
     Removes it from the environment, so call it once, early in the process.
@@ -66,18 +66,20 @@ def birth() -> Birth | None:
     if told is None:
         return None
     words = json.loads(told)
-    return Birth(words["name"], words["index"], words["board"], words["slots"], words["parent"], words["quarantine"])
+    return ChildSpec(
+        words["name"], words["index"], words["board"], words["slots"], words["parent"], words["quarantine"]
+    )
 
 
-def adopt(told: Birth) -> Board:
+def adopt(told: ChildSpec) -> Scoreboard:
     """Open the scoreboard, and have the kernel send SIGTERM to this process when the supervisor dies."""
     os.set_inheritable(told.board_fd, False)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    return Board(told.board_fd, told.slots)
+    return Scoreboard(told.board_fd, told.slots)
 
 
-def is_orphan(told: Birth) -> bool:
+def is_orphan(told: ChildSpec) -> bool:
     """Return True if the supervisor is gone.
 
     Needed on systems that do not signal its death, and for a death before :func:`adopt`.
@@ -85,7 +87,7 @@ def is_orphan(told: Birth) -> bool:
     return os.getppid() != told.parent
 
 
-def served_by(birth: Birth | None) -> Which:
+def served_by(birth: ChildSpec | None) -> Which:
     """Return which jobs a process runs. Without a supervisor there is no quarantine, so it runs all jobs."""
     if birth is None:
         return "all"

@@ -18,20 +18,20 @@ from . import decision
 from .batch import Batcher
 from .changes import Changes
 from .config import WorkerConfig
-from .fitness import Fitness
-from .horizon import Horizon, Source
+from .fitness import ReadinessGate
+from .horizon import ShardSelector, Source
 from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
 from .slots import Slots
-from .strays import Strays
+from .strays import OrphanedLeases
 from .waker import WakeThread
-from .weather import Weather
+from .weather import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.shards import Batch, Which
     from ..core.tally import Tally
     from ..core.task import Registry
-    from .board import Board
+    from .board import Scoreboard
 
 logger = logging.getLogger(__name__)
 
@@ -65,17 +65,17 @@ class Consumer:
         self,
         config: WorkerConfig,
         name: str,
-        horizon: Horizon,
+        horizon: ShardSelector,
         slots: Slots,
-        weather: Weather,
+        weather: RedisHealth,
         waker: WakeThread | None,
         lease: float,
         registry: Registry,
         changes: Changes | None = None,
-        fitness: Fitness | None = None,
+        fitness: ReadinessGate | None = None,
         tally: Tally | None = None,
         which: Which = "all",
-        board: Board | None = None,
+        board: Scoreboard | None = None,
     ) -> None:
         #: the loop is over
         self.finished = threading.Event()
@@ -92,7 +92,7 @@ class Consumer:
         self._weather = weather
         self._waker = waker
         self._registry = registry
-        self._fitness = fitness or Fitness()
+        self._fitness = fitness or ReadinessGate()
         self._batcher = Batcher(registry)
         horizon.welcome(self._size_up)
         self._lease = lease
@@ -102,7 +102,7 @@ class Consumer:
         self._collected = 0
         self._batches = 0  # number of batches among the held attempts
         self._settler = Settler(horizon, weather, lease, changes, *((tally.ended,) if tally is not None else ()))
-        self._strays = Strays(name, self._settler, horizon, registry)
+        self._strays = OrphanedLeases(name, self._settler, horizon, registry)
         self._busy_at = time.monotonic()
         self._stuck: set[Run] = set()
         self._checked_at = time.monotonic()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ..core.records import layout as layouts
 from .changes import Changes, What
 from .run import NEVER
-from .weather import Weather
+from .weather import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -68,7 +68,7 @@ class Overdue(Protocol):
         ...
 
 
-class Patrol:
+class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline.
 
     Args:
@@ -81,7 +81,7 @@ class Patrol:
         queues: Callable[[], Sequence[Queue]],
         lease: float,
         heartbeat: float,
-        weather: Weather,
+        weather: RedisHealth,
         horizon: Overdue | None = None,
         *,
         reaper: LeaseReaper | None = None,
@@ -216,7 +216,7 @@ class Patrol:
             note("lost")
 
 
-class Registrar:
+class WorkerPruning:
     """Duty that removes workers from the registry that have not announced themselves for a minute."""
 
     def __init__(self, broker: Broker, own: str) -> None:
@@ -234,7 +234,7 @@ class Registrar:
         return 60.0
 
 
-class Caretaker:
+class EpochCleanup:
     """Duty that completes changes of the number of shards. It sends commands to Redis only where one is unfinished."""
 
     def __init__(self, broker: Broker, queues: Callable[[], Sequence[Queue]]) -> None:

@@ -23,14 +23,14 @@ from ..core.errors import JobTimeout, PartialFailure, Verdict
 from ..core.job import Settlement, ack
 from ..core.task import Registry, Task
 from . import decision
-from .board import Board
+from .board import Scoreboard
 from .current import running, view_of
 from .decision import Policy
 from .early import ack_early
 from .eventloop import EventLoop
-from .fitness import Fitness
+from .fitness import ReadinessGate
 from .hooks import Hooks
-from .limits import Warden
+from .limits import TimeoutMonitor
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
 from .record import class_of, error_record
@@ -52,15 +52,15 @@ class Execution:
         hooks: Hooks,
         middlewares: Sequence[Middleware] = (),
         *,
-        board: Board | None = None,
+        board: Scoreboard | None = None,
         loop: EventLoop | None = None,
     ) -> None:
         #: timeout monitor; set by the composition root, because it watches the slots that call this object
-        self.warden: Warden | None = None
+        self.warden: TimeoutMonitor | None = None
         #: settles jobs of other releases; the composition root sets one that reads the registry of workers
         self.unknown = UnknownTasks()
         #: readiness gate: whether jobs can begin here
-        self.fitness = Fitness()
+        self.fitness = ReadinessGate()
         self._registry = registry
         self._hooks = hooks
         self._loop = loop or EventLoop()
@@ -200,7 +200,7 @@ class Execution:
         if board is not None:
             board.clear(run.slot)
 
-    def _limited(self, run: Run, seconds: float, warden: Warden) -> None:
+    def _limited(self, run: Run, seconds: float, warden: TimeoutMonitor) -> None:
         warden.arm(run, seconds)
         try:
             try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.tally import Tally
 
 
-class Reporter:
+class MetricsFlusher:
     """Duty for a :class:`~.loop.Loop`. A process in which no attempt ends sends no command."""
 
     #: most of its turns send no command to Redis

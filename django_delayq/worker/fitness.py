@@ -10,7 +10,7 @@ _FIRST: Final = 0.25
 _LONGEST: Final = 5.0
 
 
-class Fitness:
+class ReadinessGate:
     """Readiness of the process, set by the slots and read by the fetch loop.
 
     A race between slots costs at most one pause.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..core.broker import Broker
     from .consumer import Consumer
     from .slots import Slots
-    from .words import Words
+    from .words import WorkerCommands
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Heartbeat:
         consumer: Consumer | None,
         slots: Slots | None,
         announced: Callable[[], None],
-        words: Words,
+        words: WorkerCommands,
     ) -> None:
         self._broker = broker
         self._name = name

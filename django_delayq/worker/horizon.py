@@ -46,7 +46,7 @@ class Source:
         return f"<Source {self.queue.name}.{self.shard}>"
 
 
-class Horizon:
+class ShardSelector:
     """Shard selector over all shards of one process."""
 
     def __init__(self, sources: Sequence[Source], *, scheduler: str = "weighted") -> None:

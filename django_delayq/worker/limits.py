@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..core.errors import JobTimeout
-from .board import Board
+from .board import Scoreboard
 from .run import NEVER, Run
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def _swallow() -> None:
         pass
 
 
-class Warden:
+class TimeoutMonitor:
     """Timeout monitor of one process.
 
     Args:
@@ -56,7 +56,7 @@ class Warden:
     def __init__(
         self,
         running: list[Run | None],
-        board: Board | None,
+        board: Scoreboard | None,
         overran: Callable[[Run], None],
         beat: Callable[[], None],
         *,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from ..core.redis.faults import Backoff
-from .weather import Weather
+from .weather import RedisHealth
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Closed(Protocol):
 class Loop:
     """Thread for one duty. It ends only when it is closed."""
 
-    def __init__(self, name: str, duty: Duty, weather: Weather) -> None:
+    def __init__(self, name: str, duty: Duty, weather: RedisHealth) -> None:
         self.name = name
         self._duty = duty
         self._weather = weather

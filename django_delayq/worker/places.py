@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from .board import Board
+from .board import Scoreboard
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK
 from .run import NEVER
 
@@ -30,7 +30,7 @@ class Child:
     index: int
     name: str
     process: subprocess.Popen[bytes]
-    board: Board
+    board: Scoreboard
     born: float
     #: why the supervisor killed it, if it did. No job is blamed then, unless ``blame`` is set
     killed: str = ""

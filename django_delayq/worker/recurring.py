@@ -95,7 +95,7 @@ class ServerClock:
         self._asked_at = None
 
 
-class Clockwork:
+class RecurringTicker:
     """Duty that fires the ticks of all recurring tasks. Without any it sends no command.
 
     Args:

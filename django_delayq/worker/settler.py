@@ -11,9 +11,9 @@ from ..core.job import DURABLE, Settlement
 from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .changes import Changes
-from .horizon import Horizon, Source
+from .horizon import ShardSelector, Source
 from .run import NEVER, Run
-from .weather import Weather
+from .weather import RedisHealth
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,8 +35,8 @@ class Settler:
 
     def __init__(
         self,
-        horizon: Horizon,
-        weather: Weather,
+        horizon: ShardSelector,
+        weather: RedisHealth,
         lease: float,
         changes: Changes | None = None,
         ended: Ended = lambda queue, settlements: None,

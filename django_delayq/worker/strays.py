@@ -14,19 +14,19 @@ from . import decision
 
 if TYPE_CHECKING:
     from ..core.task import Registry
-    from .horizon import Horizon, Source
+    from .horizon import ShardSelector, Source
     from .settler import Settler
 
 logger = logging.getLogger(__name__)
 
 
-class Strays:
+class OrphanedLeases:
     """Shards that may have orphaned leases.
 
     Belongs to the fetch loop's thread: only while no reserve is under way can a lease be called orphaned.
     """
 
-    def __init__(self, name: str, settler: Settler, horizon: Horizon, registry: Registry) -> None:
+    def __init__(self, name: str, settler: Settler, horizon: ShardSelector, registry: Registry) -> None:
         self._name = name
         self._horizon = horizon
         self._settler = settler

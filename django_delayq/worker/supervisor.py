@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
-from .board import Board, Mark
-from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, Birth, new_name
+from .board import Mark, Scoreboard
+from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name
 from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
@@ -218,8 +218,8 @@ class Supervisor:
     def _start(self, place: Place) -> Child:
         self._births += 1
         slots = 1 if place.quarantine else self._config.threads
-        board = Board.create(slots)
-        birth = Birth(f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine)
+        board = Scoreboard.create(slots)
+        birth = ChildSpec(f"{self._base}.{self._births}", place.index, board.fd, slots, os.getpid(), place.quarantine)
         process = subprocess.Popen(self._command, env=birth.environment(), pass_fds=(board.fd,))
         logger.info(
             "child %s started%s: pid %d", birth.name, " for quarantine" if place.quarantine else "", process.pid

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
-from .horizon import Horizon
-from .weather import Weather
+from .horizon import ShardSelector
+from .weather import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -32,7 +32,7 @@ class WakeThread:
     """
 
     def __init__(
-        self, broker: Broker, horizon: Horizon, weather: Weather, strangers: Callable[[], None] = lambda: None
+        self, broker: Broker, horizon: ShardSelector, weather: RedisHealth, strangers: Callable[[], None] = lambda: None
     ) -> None:
         #: set by the fetch loop while it has free slots and nothing due
         self.hungry = threading.Event()
@@ -118,5 +118,5 @@ class WakeThread:
                 waker.close()
 
 
-def _names_of(horizon: Horizon) -> list[str]:
+def _names_of(horizon: ShardSelector) -> list[str]:
     return sorted({source.queue.name for source in horizon.sources})

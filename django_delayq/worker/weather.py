@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _REMIND: Final = 60.0
 
 
-class Weather:
+class RedisHealth:
     """Redis health, shared by all loops of a process, so that an outage is logged once and not by each of them.
 
     Args:

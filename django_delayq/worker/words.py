@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Words:
+class WorkerCommands:
     """Receiver of worker commands. Belongs to the heartbeat.
 
     Args:

@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
-from .board import Board
+from .board import Scoreboard
 from .changes import Changes
-from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, Birth, is_orphan, new_name, served_by
+from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
 from .config import WorkerConfig
 from .consumer import Consumer
-from .dispatcher import Caretaker, Patrol, Registrar
+from .dispatcher import EpochCleanup, ShardPoller, WorkerPruning
 from .eventloop import EventLoop
 from .execution import Execution
-from .figures import Reporter
+from .figures import MetricsFlusher
 from .heartbeat import Heartbeat
 from .hooks import Hooks
-from .horizon import Horizon, build_sources
-from .limits import PATIENCE, Warden, resident_mib
+from .horizon import ShardSelector, build_sources
+from .limits import PATIENCE, TimeoutMonitor, resident_mib
 from .loop import Duty, Loop
 from .middleware import Middleware
 from .orphans import Orphans
 from .reaper import LeaseReaper
-from .recurring import Clockwork
+from .recurring import RecurringTicker
 from .run import Run
 from .scope import Scope
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import Slots
 from .unknown import UnknownTasks
 from .waker import WakeThread
-from .weather import Weather
-from .words import Words
+from .weather import RedisHealth
+from .words import WorkerCommands
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -74,8 +74,8 @@ class Worker:
         duties: dict[str, Duty] | None = None,
         always: dict[str, Duty] | None = None,
         changes: Changes | None = None,
-        birth: Birth | None = None,
-        board: Board | None = None,
+        birth: ChildSpec | None = None,
+        board: Scoreboard | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._which = served_by(birth)
@@ -103,13 +103,13 @@ class Worker:
         self._ending = threading.Lock()
         self._clean = False
         self._born = time.time()
-        self.weather = Weather(lambda fault: broker.tally.count("redis_error", fault.value))
+        self.weather = RedisHealth(lambda fault: broker.tally.count("redis_error", fault.value))
         self._scope = Scope(broker, config, self._serve)
         self.consumer: Consumer | None = None
-        self._horizon: Horizon | None = None
+        self._horizon: ShardSelector | None = None
         self._slots: Slots | None = None
         self._waker: WakeThread | None = None
-        self._warden: Warden | None = None
+        self._warden: TimeoutMonitor | None = None
         self._event_loop = EventLoop()
         self._heartbeat: Loop | None = None
         self._loops: list[Loop] = []
@@ -172,7 +172,7 @@ class Worker:
         if self.config.consumer:
             self._build_consumer(horizon)
         else:
-            self._warden = Warden([], self._board, self._overran, self._beat)
+            self._warden = TimeoutMonitor([], self._board, self._overran, self._beat)
         heartbeat = Heartbeat(
             self._broker,
             self.name,
@@ -181,12 +181,12 @@ class Worker:
             self.consumer,
             self._slots,
             self._look_around,
-            Words(self._broker, self.name, self._end_as_told),
+            WorkerCommands(self._broker, self.name, self._end_as_told),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
         duties = {
             **(self._dispatcher_duties() if self.config.dispatcher else {}),
-            "figures": Reporter(self._broker.tally),
+            "figures": MetricsFlusher(self._broker.tally),
             **self._always,
         }
         self._loops = [Loop(name, duty, self.weather) for name, duty in duties.items()]
@@ -200,12 +200,12 @@ class Worker:
             ", dispatcher" if self.config.dispatcher else "",
         )
 
-    def _open(self) -> Horizon | None:
+    def _open(self) -> ShardSelector | None:
         """Return the shard selector, once Redis is reachable.
 
         None if the worker was stopped before, so that nothing may begin.
         """
-        horizon = self._horizon = Horizon([], scheduler=self.config.scheduler)
+        horizon = self._horizon = ShardSelector([], scheduler=self.config.scheduler)
         pause = Backoff()
         while True:
             try:
@@ -264,7 +264,7 @@ class Worker:
             self._heed(number)
         return self.done.is_set()
 
-    def _build_consumer(self, horizon: Horizon) -> None:
+    def _build_consumer(self, horizon: ShardSelector) -> None:
         config = self.config
         execution = Execution(self._registry, self._hooks, self._middlewares, board=self._board, loop=self._event_loop)
         execution.unknown = UnknownTasks(self._broker.knows_task)
@@ -274,7 +274,7 @@ class Worker:
                 horizon.nudge()
 
         self._slots = Slots(config.threads, execution, self._hooks, ended)
-        self._warden = execution.warden = Warden(
+        self._warden = execution.warden = TimeoutMonitor(
             self._slots.running, self._board, self._overran, self._beat, patience=self._patience
         )
         if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
@@ -301,7 +301,7 @@ class Worker:
         horizon = self._horizon if self.config.consumer else None
         scope = self._scope
         reaper = LeaseReaper(Orphans(self._registry, self._hooks, self.name))
-        patrol = Patrol(
+        patrol = ShardPoller(
             lambda: scope.queues,
             lease,
             self.config.heartbeat,
@@ -310,15 +310,15 @@ class Worker:
             reaper=reaper,
             changes=self._changes,
         )
-        caretaker = Caretaker(self._broker, lambda: scope.queues)
+        caretaker = EpochCleanup(self._broker, lambda: scope.queues)
         duties: dict[str, Duty] = {
             "patrol": patrol,
             "reaper": reaper,
-            "registrar": Registrar(self._broker, self.name),
+            "registrar": WorkerPruning(self._broker, self.name),
             "caretaker": caretaker,
             **self._extra,
         }
-        clockwork = Clockwork(self._broker, self._registry, self.config.timezone)
+        clockwork = RecurringTicker(self._broker, self._registry, self.config.timezone)
         if clockwork.works:
             duties["clockwork"] = clockwork
         return duties

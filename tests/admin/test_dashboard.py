@@ -16,7 +16,7 @@ from django.test import Client
 from django_delayq import connections
 from django_delayq.admin import dashboard_looks
 from django_delayq.admin.dashboard_data import MOST_QUEUES, level
-from django_delayq.admin.dashboard_looks import LOOKS, Look
+from django_delayq.admin.dashboard_looks import LOOKS, DashboardSnapshot
 from django_delayq.admin.dashboard_words import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
@@ -379,8 +379,8 @@ def test_many_threads_are_answered_by_one_look(delayq: Broker, monkeypatch: pyte
 
 
 def test_the_next_look_waits_a_hundred_times_as_long_as_this_one_took(delayq: Broker, viewer: Client) -> None:
-    assert Look(Snapshot(0.0), "", {}, cost_ms=3.0).next_ms == 1_000
-    assert Look(Snapshot(0.0), "", {}, cost_ms=250.0).next_ms == 25_000
+    assert DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms=3.0).next_ms == 1_000
+    assert DashboardSnapshot(Snapshot(0.0), "", {}, cost_ms=250.0).next_ms == 25_000
     said = viewer.get(DATA).json()
     assert said["next_ms"] >= max(1_000, 99 * said["cost_ms"])
 

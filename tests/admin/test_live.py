@@ -164,7 +164,7 @@ def test_a_search_that_takes_too_long_ends_and_says_so(
     every_place(delayq)
     monkeypatch.setattr(browse, "PATIENCE", 0.0)
     counts = delayq.inspector.all_counts()
-    looked = browse.look_for(delayq, browse.Wish(text="order"), counts, patience=0.0)
+    looked = browse.look_for(delayq, browse.BrowseQuery(text="order"), counts, patience=0.0)
     assert looked.cut_off
     assert not looked.jobs
     monkeypatch.setattr(live, "look_for", lambda broker, wish, counts: looked)

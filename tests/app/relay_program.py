@@ -15,9 +15,9 @@ import django
 django.setup()
 
 from django_delayq import connections  # noqa: E402
-from django_delayq.outbox.claims import Hand, Outbox  # noqa: E402
+from django_delayq.outbox.claims import ClaimedBatch, Outbox  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
-from django_delayq.outbox.telling import Teller, Verdict  # noqa: E402
+from django_delayq.outbox.telling import OutboxSender, Verdict  # noqa: E402
 from django_delayq.settings import conf  # noqa: E402
 
 
@@ -25,10 +25,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalTeller(Teller):
+class MortalTeller(OutboxSender):
     """Its part in that."""
 
-    def tell(self, hand: Hand) -> Any:
+    def tell(self, hand: ClaimedBatch) -> Any:
         if Mortal.step == "claimed":
             die()
         yield from super().tell(hand)
@@ -41,12 +41,12 @@ class Mortal(Relay):
 
     step = ""
 
-    def _write(self, hand: Hand, verdict: Verdict, pks: list[int]) -> None:
+    def _write(self, hand: ClaimedBatch, verdict: Verdict, pks: list[int]) -> None:
         super()._write(hand, verdict, pks)
         if self.step == "marked":
             die()
 
-    def _settle(self, hand: Hand, verdicts: dict[int, Verdict]) -> None:
+    def _settle(self, hand: ClaimedBatch, verdicts: dict[int, Verdict]) -> None:
         super()._settle(hand, verdicts)
         if self.step == "committed":
             die()

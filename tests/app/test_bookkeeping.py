@@ -23,7 +23,7 @@ from django_delayq.runtime.bookkeeping import LONG_REST, UNMIGRATED, WithDatabas
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Changes
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 from .outbox_stage import Stage, State
 
@@ -93,7 +93,7 @@ def test_a_connection_is_kept_through_short_rests_and_given_back_for_long_ones()
 
 @pytest.mark.django_db(transaction=True)
 def test_a_database_that_is_gone_is_told_once_and_redis_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
-    weather = Weather()
+    weather = RedisHealth()
     gone = OperationalError("the server closed the connection")
     errand = Errand(*[fail(gone)] * 3, ask(3600.0))
     loop = Loop("errand", WithDatabase("errand", errand, ["default"]), weather)
@@ -131,7 +131,7 @@ def test_a_database_that_was_restarted_between_two_turns_is_no_surprise(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_good_turn_says_nothing_about_redis() -> None:
-    weather = Weather()
+    weather = RedisHealth()
     weather.storm("patrol", QueueUnavailable("gone"))
     errand = Errand(ask(3600.0))
     loop = Loop("errand", WithDatabase("errand", errand, ["default"]), weather)
@@ -154,7 +154,7 @@ def test_a_loop_that_ends_closes_the_connection_of_its_thread(monkeypatch: pytes
         held.append(connection.connection is not None)
 
     monkeypatch.setattr(duty, "close", listen)
-    loop = Loop("errand", duty, Weather())
+    loop = Loop("errand", duty, RedisHealth())
     loop.start()
     loop.ring()
     assert errand.done.wait(20)

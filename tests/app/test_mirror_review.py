@@ -13,7 +13,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.mirror import duty
 from django_delayq.mirror.review import SURE, review
 from django_delayq.mirror.rows import FAILED
-from django_delayq.mirror.shadow import Shadow
+from django_delayq.mirror.shadow import IndexMirror
 from django_delayq.models import FailedJob
 from django_delayq.settings.conf import conf
 
@@ -29,7 +29,7 @@ def trouble(delayq: Broker) -> Trouble:
 
 def reviewed(trouble: Trouble, *, sure: int = 0) -> list[str]:
     """The rows of failed jobs after one review."""
-    for _ in review(Shadow(conf().mirror, trouble.queue, 0, FAILED), sure=sure):
+    for _ in review(IndexMirror(conf().mirror, trouble.queue, 0, FAILED), sure=sure):
         pass
     return tables()["failed"]
 
@@ -72,7 +72,7 @@ def test_a_review_that_broke_off_is_made_again(trouble: Trouble, monkeypatch: py
     for shadow in mirror._shadows.values():
         shadow.count_at = 0.0
 
-    def broken(shadow: Shadow, **options: Any) -> Iterator[None]:
+    def broken(shadow: IndexMirror, **options: Any) -> Iterator[None]:
         if shadow.place is FAILED:
             raise ConnectionError("the database went away")
         return review(shadow, **options)
@@ -86,7 +86,7 @@ def test_a_review_that_broke_off_is_made_again(trouble: Trouble, monkeypatch: py
 
 def test_a_job_that_left_the_index_while_it_was_read_is_no_row(trouble: Trouble) -> None:
     trouble.fail("gone", "replaced", "stays")
-    shadow = Shadow(conf().mirror, trouble.queue, 0, FAILED)
+    shadow = IndexMirror(conf().mirror, trouble.queue, 0, FAILED)
     entries = shadow.index.between(0, 1 << 53)
     trouble.queue.cancel("gone")
     trouble.put("replaced", on_conflict="replace", due_policy="replace")

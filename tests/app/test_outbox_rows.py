@@ -18,7 +18,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows
-from django_delayq.outbox.swift import Outgoing
+from django_delayq.outbox.swift import OutgoingJob
 
 from .deeds import note
 from .outbox_stage import Stage, State
@@ -106,5 +106,5 @@ def test_what_a_full_redis_did_not_take_may_be_told_again_at_once(
 
 def test_a_delay_is_shortened_by_the_time_until_it_is_sent_and_by_no_more() -> None:
     now = time.monotonic()
-    outgoing = Outgoing("q", NewJob("a", "work", delay_ms=60_000), now - 10)
+    outgoing = OutgoingJob("q", NewJob("a", "work", delay_ms=60_000), now - 10)
     assert [outgoing.packed(None, now).delay_ms for _ in range(3)] == [pytest.approx(50_000, abs=1)] * 3

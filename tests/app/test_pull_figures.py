@@ -41,7 +41,7 @@ def _queues(delayq: Broker, settings: Any) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer does not let a test wait for a second."""
     monkeypatch.setattr(flusher, "PACE", 0.01)
-    monkeypatch.setattr(flusher.Courier.ring, "__defaults__", (0.01,))
+    monkeypatch.setattr(flusher.CounterFlusher.ring, "__defaults__", (0.01,))
 
 
 def runs(broker: Broker) -> dict[tuple[str, str], int]:

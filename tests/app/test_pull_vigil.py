@@ -15,7 +15,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.pull import HeldJob
 from django_delayq.pull.hub import hub
 from django_delayq.pull.search import Search, Terms
-from django_delayq.pull.vigil import Vigil
+from django_delayq.pull.vigil import AsyncWait
 from tests.support.processes import wait_until
 from tests.support.redis_box import RedisBox
 
@@ -41,7 +41,7 @@ def _feed(delayq: Broker, settings: Any) -> None:
 
 async def kept(*, limit: int = 1, wait: float = PATIENCE) -> list[HeldJob]:
     """What a vigil brings."""
-    return await Vigil(Search(hub(), ("feed",), Terms(limit, 60_000, "w"))).run(time.monotonic() + wait)
+    return await AsyncWait(Search(hub(), ("feed",), Terms(limit, 60_000, "w"))).run(time.monotonic() + wait)
 
 
 async def until(condition: Callable[[], object]) -> None:

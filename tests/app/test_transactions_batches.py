@@ -238,7 +238,7 @@ def test_each_callback_of_djangos_test_helper_is_one_verb(
 
 def test_ten_thousand_savepoints_are_followed_without_looking_at_all_of_them_each_time(delayq: Broker) -> None:
     """The work of a call does not grow with the number of calls before it."""
-    line = transactions.Line(connection)
+    line = transactions.CommitQueue(connection)
     looked_at = 0
 
     class Callbacks(list[Any]):
@@ -257,7 +257,7 @@ def test_ten_thousand_savepoints_are_followed_without_looking_at_all_of_them_eac
 
     line._connection = Connection()  # type: ignore[assignment]
     for n in range(10_000):
-        late = transactions.Late(lambda: None, transactions.What("schedule", "q", str(n)))
+        late = transactions.OnCommitCall(lambda: None, transactions.CallDescription("schedule", "q", str(n)))
         Connection.savepoint_ids = (f"s{n}",)
         line.append(late)
         callbacks.append((set(Connection.savepoint_ids), late, True))
@@ -267,7 +267,7 @@ def test_ten_thousand_savepoints_are_followed_without_looking_at_all_of_them_eac
 def test_nothing_of_a_transaction_is_kept_by_those_that_follow(delayq: Broker) -> None:
     def kept() -> int:
         gc.collect()
-        return sum(type(one) is transactions.Late for one in gc.get_objects())
+        return sum(type(one) is transactions.OnCommitCall for one in gc.get_objects())
 
     before = kept()
     for _ in range(5):

@@ -18,7 +18,7 @@ from django_delayq.core.queue import Queue
 from django_delayq.core.records.keys import MAX_SHARDS, number_of
 from django_delayq.core.records.layout import CLOSING, is_pending
 from django_delayq.core.sending.chunks import ChunkSender
-from django_delayq.worker.dispatcher import Caretaker
+from django_delayq.worker.dispatcher import EpochCleanup
 from tests.support.cluster_box import ClusterBox
 
 from .epochs_stage import Killed, clocks, epoch_of, kill_after, next_id, other, reshard, take_all
@@ -270,7 +270,7 @@ def test_t34_whoever_comes_by_finishes_a_change_that_was_killed_after_any_step(
         assert stale.schedule(NewJob("held", "work")) == "created"
         assert stale.shards == (4 if steps > 1 else 3), "before any shard is closed nobody waits for it"
         assert len(take_all(stale)) == 33
-        Caretaker(caller, lambda stale=stale: [stale]).run()  # type: ignore[misc]
+        EpochCleanup(caller, lambda stale=stale: [stale]).run()  # type: ignore[misc]
         assert not is_pending(stale.layout)
         steps += 1
     assert steps > 3 + 4 + 2

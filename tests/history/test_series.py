@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from django_delayq.history import histograms, periods
 from django_delayq.history.names import known_queues, known_tasks
-from django_delayq.history.periods import Period, Wish, named
+from django_delayq.history.periods import Period, SeriesQuery, named
 from django_delayq.history.rows import FIELDS
-from django_delayq.history.series import COLUMNS, COUNTS, Tally, added, summary
+from django_delayq.history.series import COLUMNS, COUNTS, SeriesSum, added, summary
 from django_delayq.models.history import HourlyStat
 
 from .past import HOUR, NOON, histogram, hour_of, percentile, seed
@@ -130,7 +130,7 @@ def one_by_one(rows: list[dict[str, Any]], of: Callable[[dict[str, Any]], Any]) 
     return found
 
 
-def seen_of(tally: Tally) -> tuple[Any, ...]:
+def seen_of(tally: SeriesSum) -> tuple[Any, ...]:
     measures = [tally.lateness, tally.lateness_max, tally.duration, tally.duration_max]
     exact = [tally.lateness_ms(percent) for percent in (50, 95, 99)] if tally.rows == 1 else None
     return tally.rows, tally.counts, measures, exact
@@ -163,7 +163,7 @@ def test_rows_are_added_up_as_they_would_be_by_hand(count: int) -> None:
     (total,) = one_by_one(rows, lambda each: None).values()
     missing = [None if name.endswith(("p50_ms", "p95_ms", "p99_ms", "max_ms")) else 0 for name in COLUMNS]
     lists = [[each.get(name, usual) for name, usual in zip(COLUMNS, missing, strict=True)] for each in rows]
-    for found in (added(lists, DAY), summary(Wish(period=DAY), DAY)):
+    for found in (added(lists, DAY), summary(SeriesQuery(period=DAY), DAY)):
         assert {place: seen_of(tally) for place, tally in enumerate(found.slots) if tally.rows} == slots
         assert {name: seen_of(tally) for name, tally in found.tasks.items()} == tasks
         assert seen_of(found.total) == total
@@ -173,7 +173,7 @@ def test_rows_are_added_up_as_they_would_be_by_hand(count: int) -> None:
 def test_an_hour_whose_histogram_is_the_null_of_json_counts_without_it() -> None:
     seed(hour_of(), hour_of(task="shop.other"))
     HourlyStat.objects.filter(task="shop.other").update(lateness_histogram=Value(None, JSONField()))
-    found = summary(Wish(period=DAY), DAY)
+    found = summary(SeriesQuery(period=DAY), DAY)
     assert found.total["runs"] == 6
     assert sum(found.total.lateness) == 3
     assert sum(found.total.duration) == 6
@@ -250,12 +250,12 @@ def test_a_period_is_whole_hours_and_neither_empty_nor_endless() -> None:
 @pytest.mark.django_db
 def test_a_wish_means_its_queue_its_task_and_its_period() -> None:
     seed(hour_of(), hour_of(queue="mail"), hour_of(task="shop.other"), hour_of(NOON - timedelta(days=1)))
-    assert summary(Wish(period=DAY), DAY).total["runs"] == 9
-    assert summary(Wish("orders", period=DAY), DAY).total["runs"] == 6
-    assert summary(Wish("orders", "shop.other", DAY), DAY).total["runs"] == 3
-    assert summary(Wish(period=DAY, queues=frozenset({"mail"})), DAY).total["runs"] == 3
-    assert summary(Wish("orders", period=DAY, queues=frozenset({"mail"})), DAY).total["runs"] == 0
-    assert Wish().rows(HourlyStat.objects.all()).count() == 4
+    assert summary(SeriesQuery(period=DAY), DAY).total["runs"] == 9
+    assert summary(SeriesQuery("orders", period=DAY), DAY).total["runs"] == 6
+    assert summary(SeriesQuery("orders", "shop.other", DAY), DAY).total["runs"] == 3
+    assert summary(SeriesQuery(period=DAY, queues=frozenset({"mail"})), DAY).total["runs"] == 3
+    assert summary(SeriesQuery("orders", period=DAY, queues=frozenset({"mail"})), DAY).total["runs"] == 0
+    assert SeriesQuery().rows(HourlyStat.objects.all()).count() == 4
 
 
 @pytest.mark.django_db
@@ -294,7 +294,7 @@ def test_a_hundred_thousand_hours_are_added_up_in_one_query(settings: Any) -> No
     period = Period(NOON - timedelta(days=30), NOON)
     multiply(shapes, [period.start + HOUR * hour for hour in range(720)])
     with CaptureQueriesContext(connection) as seen:
-        found = summary(Wish(period=period), period)
+        found = summary(SeriesQuery(period=period), period)
     assert len(seen) == 1
     assert found.total.rows == 100_800
     assert found.total["runs"] == 302_400

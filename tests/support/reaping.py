@@ -9,20 +9,22 @@ from django_delayq import signals
 from django_delayq.core.broker import Broker
 from django_delayq.core.task import registry
 from django_delayq.worker import Hooks
-from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 
 @contextmanager
 def reaping(broker: Broker, *names: str, hears: bool = False) -> Iterator[None]:
     """Take back leases of these queues soon after they expire; ``hears`` = send Django's signals."""
-    weather, lease = Weather(), broker.lease_ms / 1000
+    weather, lease = RedisHealth(), broker.lease_ms / 1000
     hooks = Hooks(wants=signals.wants, notify=signals.notify) if hears else None
     reaper = LeaseReaper(Orphans(registry, hooks))
-    patrol = Patrol(lambda: [broker.queue(name) for name in names], lease, lease / 3, weather, reaper=reaper, pace=0.05)
+    patrol = ShardPoller(
+        lambda: [broker.queue(name) for name in names], lease, lease / 3, weather, reaper=reaper, pace=0.05
+    )
     loops = [Loop("reaper", reaper, weather), Loop("patrol", patrol, weather)]
     for loop in loops:
         loop.start()

@@ -18,10 +18,10 @@ from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.batch import Batcher
 from django_delayq.worker.consumer import Consumer
 from django_delayq.worker.execution import Execution
-from django_delayq.worker.horizon import Horizon
+from django_delayq.worker.horizon import ShardSelector
 from django_delayq.worker.run import BatchRun, Run
 from django_delayq.worker.slots import Slots
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 from .support import (
     DEADLINE,
@@ -380,10 +380,10 @@ def test_a_free_slot_has_room_however_large_the_batches_are_that_run() -> None:
     def work(batch: dict[str, list[Any]]) -> None: ...
 
     source = make_run().source
-    horizon = Horizon([source])
+    horizon = ShardSelector([source])
     slots = Slots(5, lambda run: None, Hooks(), lambda: None)
     registry = registry_of(work, merge=True, batch_size=2)
-    consumer = Consumer(config(threads=5), "w", horizon, slots, Weather(), None, 15.0, registry)
+    consumer = Consumer(config(threads=5), "w", horizon, slots, RedisHealth(), None, 15.0, registry)
     source.pace.size = 2
     slots.running[:4] = [make_run()] * 4
     consumer._accepted = 4 * 250

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.worker.board import Board, Mark, place_of
+from django_delayq.worker.board import Mark, Scoreboard, place_of
 from django_delayq.worker.run import NEVER
 
 from .support import make_job, make_run
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board.create(3)
+def board() -> Iterator[Scoreboard]:
+    made = Scoreboard.create(3)
     yield made
     made.close()
 
 
-def test_the_supervisor_reads_what_the_child_marks(board: Board) -> None:
-    child = Board(os.dup(board.fd), 3)
+def test_the_supervisor_reads_what_the_child_marks(board: Scoreboard) -> None:
+    child = Scoreboard(os.dup(board.fd), 3)
     run = make_run(make_job(queue="orders", shard=4, id="order-ü", token=1_795_230_051_941_001), slot=1, started=12.5)
     child.mark(run)
     expected = Mark("orders", 4, "order-ü", 1_795_230_051_941_001, 12.5, NEVER, timed_out=False)
@@ -35,7 +35,7 @@ def test_the_supervisor_reads_what_the_child_marks(board: Board) -> None:
     child.close()
 
 
-def test_all_ids_of_a_batch_are_on_the_board(board: Board) -> None:
+def test_all_ids_of_a_batch_are_on_the_board(board: Scoreboard) -> None:
     jobs = [make_job(id=f"order-{n}" + "x" * 240, queue="q" * 64) for n in range(251)]
     board.mark(make_run(jobs[0], slot=1), [make_run(job) for job in jobs])
     board.mark(make_run(make_job(id="alone"), slot=0))
@@ -46,12 +46,12 @@ def test_all_ids_of_a_batch_are_on_the_board(board: Board) -> None:
     assert set(board.marks()[1].places) == {place_of(jobs[3])}, "nothing is left of the batch before"
 
 
-def test_the_longest_names_fit(board: Board) -> None:
+def test_the_longest_names_fit(board: Scoreboard) -> None:
     board.mark(make_run(make_job(queue="q" * 64, id="i" * 255), slot=2))
     assert [(mark.queue, mark.id) for mark in board.marks()] == [("q" * 64, "i" * 255)]
 
 
-def test_signs_of_life(board: Board) -> None:
+def test_signs_of_life(board: Scoreboard) -> None:
     assert (board.stamped, board.ready, board.leaving) == (0.0, 0.0, False)
     board.stamp(5.0)
     board.set_ready(6.0)
@@ -59,7 +59,7 @@ def test_signs_of_life(board: Board) -> None:
     assert (board.stamped, board.ready, board.leaving) == (5.0, 6.0, True)
 
 
-def test_a_mark_costs_about_a_microsecond(board: Board) -> None:
+def test_a_mark_costs_about_a_microsecond(board: Scoreboard) -> None:
     run = make_run(make_job(id="0123456789abcdef"))
     times = []
     for _ in range(20):

@@ -13,9 +13,9 @@ from django_delayq.core.job import ack, bury, fail, new_key
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.shards import Tick
 from django_delayq.worker.changes import Changes
-from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
 
@@ -77,7 +77,7 @@ class Clerk:
 def test_a_duty_that_subscribed_is_done_again_at_once() -> None:
     changes = Changes()
     clerk = Clerk(changes)
-    loop = Loop("clerk", clerk, Weather())
+    loop = Loop("clerk", clerk, RedisHealth())
     loop.start()
     assert clerk.worked.acquire(timeout=DEADLINE)
     changes.note("a", 1, "settled")
@@ -146,20 +146,20 @@ def test_a_worker_notes_the_end_of_durable_payloads(broker: Broker) -> None:
 
 
 @pytest.fixture
-def patrolled(connection: Connection, prefix: str) -> tuple[Broker, Patrol, Changes]:
+def patrolled(connection: Connection, prefix: str) -> tuple[Broker, ShardPoller, Changes]:
     broker, changes = Broker(connection, prefix=prefix), Changes()
     queue = broker.queue("default")
-    return broker, Patrol(lambda: [queue], 15.0, 5.0, Weather(), changes=changes), changes
+    return broker, ShardPoller(lambda: [queue], 15.0, 5.0, RedisHealth(), changes=changes), changes
 
 
-def look(patrol: Patrol, changes: Changes) -> dict[str, set[tuple[str, int]]]:
+def look(patrol: ShardPoller, changes: Changes) -> dict[str, set[tuple[str, int]]]:
     for beat in patrol._beats:
         beat.look_at = beat.looked_at = 0.0
     patrol.run()
     return heard(changes)
 
 
-def test_a_look_notes_what_is_other_than_at_the_last_one(patrolled: tuple[Broker, Patrol, Changes]) -> None:
+def test_a_look_notes_what_is_other_than_at_the_last_one(patrolled: tuple[Broker, ShardPoller, Changes]) -> None:
     broker, patrol, changes = patrolled
     queue = broker.queue("default")
     assert look(patrol, changes) == {"failed": HERE, "morgue": HERE}, "of the first one nobody knows what is new"
@@ -180,7 +180,7 @@ def test_a_look_notes_what_is_other_than_at_the_last_one(patrolled: tuple[Broker
     assert look(patrol, changes) == {"failed": HERE, "settled": HERE}
 
 
-def test_a_look_notes_that_a_shard_lost_its_data(patrolled: tuple[Broker, Patrol, Changes]) -> None:
+def test_a_look_notes_that_a_shard_lost_its_data(patrolled: tuple[Broker, ShardPoller, Changes]) -> None:
     broker, patrol, changes = patrolled
     look(patrol, changes)
     broker.client.flushdb()
@@ -189,7 +189,7 @@ def test_a_look_notes_that_a_shard_lost_its_data(patrolled: tuple[Broker, Patrol
 
 
 def test_a_look_notes_that_redis_was_started_anew(
-    patrolled: tuple[Broker, Patrol, Changes], monkeypatch: pytest.MonkeyPatch
+    patrolled: tuple[Broker, ShardPoller, Changes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have come back without its last seconds."""
     broker, patrol, changes = patrolled

@@ -11,10 +11,10 @@ from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import UNCLEAR, Settlement
 from django_delayq.core.redis.connection import Connection
 from django_delayq.core.task import Registry
-from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS, LeaseReaper
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 from .support import eventually, put, registry_of
 
@@ -46,20 +46,20 @@ def state(broker: Broker, ident: str) -> str:
 def work() -> None: ...
 
 
-def patrol(broker: Broker, weather: Weather, registry: Registry | None = None) -> Patrol:
+def patrol(broker: Broker, weather: RedisHealth, registry: Registry | None = None) -> ShardPoller:
     queue = broker.queue("default")
     reaper = LeaseReaper(Orphans(registry_of(work) if registry is None else registry))
-    return Patrol(lambda: [queue], LEASE, HEARTBEAT, weather, reaper=reaper)
+    return ShardPoller(lambda: [queue], LEASE, HEARTBEAT, weather, reaper=reaper)
 
 
 def test_an_expired_lease_is_taken_away(broker: Broker, forgotten: str) -> None:
-    guard = patrol(broker, Weather())
+    guard = patrol(broker, RedisHealth())
     # Not by the first look alone: an answer that takes a tenth of so short a lease means a hold for one lease.
     eventually(lambda: guard.run() >= 0 and state(broker, forgotten) == "ready", "the end of the lost lease")
 
 
 def test_the_first_call_that_comes_through_after_an_outage_takes_nothing_away(broker: Broker, forgotten: str) -> None:
-    weather = Weather()
+    weather = RedisHealth()
     guard = patrol(broker, weather)
     weather.storm("test", QueueUnavailable("cut"))
     eventually(lambda: weather.lasting() > HEARTBEAT, "an outage that is long enough")
@@ -74,12 +74,12 @@ def test_a_lease_of_a_task_that_a_dispatcher_does_not_know_is_left_to_one_that_d
     queue, idents = broker.queue("default"), [put(broker, name) for name in ("new", "work", "new")]
     queue.reserve(0, 3, worker="gone", started=True)
     eventually(lambda: len(queue.expired(0)) == 3, "the end of the leases")
-    old = patrol(broker, Weather())
+    old = patrol(broker, RedisHealth())
     eventually(lambda: old.run() >= 0 and state(broker, idents[1]) == "ready", "the job of the known task")
     for _ in range(3):
         old.run()
     assert [state(broker, ident) for ident in idents] == ["reserved", "ready", "reserved"]
-    newer = patrol(broker, Weather(), registry_of(new, crash_limit=1))
+    newer = patrol(broker, RedisHealth(), registry_of(new, crash_limit=1))
     eventually(lambda: newer.run() >= 0 and not queue.leases(0), "the jobs of the task that it knows")
     assert broker.inspector.counts("default").morgue == 2, "by the policy of their own task"
 

@@ -15,9 +15,9 @@ from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.timings import BUCKETS_MS, Figures
-from django_delayq.worker.figures import Reporter
+from django_delayq.worker.figures import MetricsFlusher
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 from tests.support.redis_box import RedisBox
 
 from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
@@ -116,14 +116,14 @@ def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypa
 def test_an_idle_worker_tells_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[float] = []
     looked = threading.Event()
-    run = Reporter.run
+    run = MetricsFlusher.run
 
-    def remember(reporter: Reporter) -> float:
+    def remember(reporter: MetricsFlusher) -> float:
         turns.append(run(reporter))
         looked.set()
         return turns[-1]
 
-    monkeypatch.setattr(Reporter, "run", remember)
+    monkeypatch.setattr(MetricsFlusher, "run", remember)
     with working(broker, registry_of(print), config(heartbeat=0.02)):
         assert looked.wait(DEADLINE)
         eventually(lambda: broker.workers())
@@ -159,7 +159,7 @@ def test_figures_of_an_outage_are_told_when_it_is_over(redis_factory: Callable[.
 
 def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
     seen: list[str] = []
-    weather = Weather(seen.append)
+    weather = RedisHealth(seen.append)
     weather.storm("loop", ConnectionError("gone"))
     weather.storm("loop", ZeroDivisionError())
     weather.storm("loop", ConnectionError("gone"))
@@ -167,15 +167,15 @@ def test_the_weather_counts_what_redis_does_and_not_what_we_do() -> None:
 
 
 def test_a_reporter_that_is_closed_is_rung_no_more(broker: Broker) -> None:
-    reporter = Reporter(broker.tally)
-    loop = Loop("figures", reporter, Weather())
+    reporter = MetricsFlusher(broker.tally)
+    loop = Loop("figures", reporter, RedisHealth())
     loop.start()
     loop.close()
     assert broker.tally._rings == ()
 
 
 def test_a_reporter_waits_until_the_first_figure_is_as_old_as_the_pace(broker: Broker) -> None:
-    reporter = Reporter(broker.tally)
+    reporter = MetricsFlusher(broker.tally)
     assert reporter.run() == float("inf")
     broker.tally.count("redis_error", "transient")
     assert 0 < reporter.run() <= tally.PACE

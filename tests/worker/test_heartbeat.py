@@ -16,7 +16,7 @@ from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.horizon import Source
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.run import Run, trusted
-from django_delayq.worker.words import Words
+from django_delayq.worker.words import WorkerCommands
 
 #: seconds by which a lease was shorter before it was renewed
 AGE = 5.0
@@ -36,7 +36,7 @@ def hold(broker: Broker, count: int) -> list[Run]:
 def beat(broker: Broker, runs: list[Run], *, rest: float = 5.0) -> float:
     """One turn of the heartbeat of a process that holds these runs; returns the seconds until the next one."""
     consumer: Any = SimpleNamespace(held=set(runs), tasks=None)
-    words = Words(broker, "w", lambda word: None)
+    words = WorkerCommands(broker, "w", lambda word: None)
     return Heartbeat(broker, "w", rest, dict, consumer, None, lambda: None, words).run()
 
 

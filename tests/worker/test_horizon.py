@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq.worker import WorkerConfig
-from django_delayq.worker.horizon import Horizon, Source, build_sources, split
+from django_delayq.worker.horizon import ShardSelector, Source, build_sources, split
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.run import NEVER
 
@@ -24,19 +24,19 @@ def sources(*weights: float) -> list[Source]:
 
 
 def test_every_shard_is_due_at_first_and_turns_are_taken() -> None:
-    horizon = Horizon(sources(1, 1, 1))
+    horizon = ShardSelector(sources(1, 1, 1))
     assert [horizon.due(1.0).queue.name for _ in range(6)] == ["q0", "q1", "q2"] * 2  # type: ignore[union-attr]
 
 
 def test_weights_are_kept() -> None:
-    horizon = Horizon(sources(3, 1))
+    horizon = ShardSelector(sources(3, 1))
     names = [horizon.due(1.0).queue.name for _ in range(40)]  # type: ignore[union-attr]
     assert names.count("q0") == 30
 
 
 def test_who_slept_has_no_credit() -> None:
     first, second = sources(1, 1)
-    horizon = Horizon([first, second])
+    horizon = ShardSelector([first, second])
     second.due_at = NEVER
     for _ in range(100):
         horizon.due(1.0)
@@ -48,12 +48,12 @@ def test_who_slept_has_no_credit() -> None:
 def test_the_longest_overdue_is_first_under_lag() -> None:
     first, second = sources(1, 1)
     first.due_at, second.due_at = 5.0, 3.0
-    assert Horizon([first, second], scheduler="lag").due(9.0) is second
+    assert ShardSelector([first, second], scheduler="lag").due(9.0) is second
 
 
 def test_an_answer_sets_the_next_moment() -> None:
     (source,) = sources(1)
-    horizon = Horizon([source])
+    horizon = ShardSelector([source])
     horizon.asking(source, 10.0)
     horizon.answered(source, 10.0, None, 0)
     assert horizon.next_due_at() == NEVER and horizon.due(1e9) is None
@@ -65,7 +65,7 @@ def test_an_answer_sets_the_next_moment() -> None:
 
 def test_a_token_that_overtakes_the_answer_is_not_lost() -> None:
     (source,) = sources(1)
-    horizon = Horizon([source])
+    horizon = ShardSelector([source])
     horizon.asking(source, 10.0)
     horizon.wake([("q0", 0)])
     horizon.answered(source, 10.0, None, 0)
@@ -74,7 +74,7 @@ def test_a_token_that_overtakes_the_answer_is_not_lost() -> None:
 
 def test_due_but_nothing_there_is_asked_for_ever_more_rarely() -> None:
     (source,) = sources(1)
-    horizon = Horizon([source])
+    horizon = ShardSelector([source])
     waits = []
     for _ in range(10):
         horizon.answered(source, 0.0, 0.0, 0)
@@ -83,7 +83,7 @@ def test_due_but_nothing_there_is_asked_for_ever_more_rarely() -> None:
 
 
 def test_a_nudge_before_the_rest_is_not_lost() -> None:
-    horizon = Horizon(sources(1))
+    horizon = ShardSelector(sources(1))
     horizon.resting = True
     horizon.nudge()
     begin = time.monotonic()
@@ -94,7 +94,7 @@ def test_a_nudge_before_the_rest_is_not_lost() -> None:
 def test_a_token_ends_the_rest() -> None:
     (source,) = sources(1)
     source.due_at = NEVER
-    horizon = Horizon([source])
+    horizon = ShardSelector([source])
     horizon.resting = True
     rested = threading.Event()
     thread = threading.Thread(target=lambda: (horizon.rest(time.monotonic() + 60), rested.set()))

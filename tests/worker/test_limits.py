@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from django_delayq.core.errors import JobTimeout
-from django_delayq.worker.limits import Warden
+from django_delayq.worker.limits import TimeoutMonitor
 from django_delayq.worker.run import Run
 
 from .support import make_run
@@ -29,7 +29,7 @@ print("went on")
 def overrun(*, raises: bool) -> Run:
     """A run in this thread whose limit struck; the exception of it was raised, or is still to be."""
     run = make_run()
-    warden = Warden([run], None, lambda _: None, lambda: None)
+    warden = TimeoutMonitor([run], None, lambda _: None, lambda: None)
     warden.arm(run, 0)
     try:
         warden._look(run.limit_at)
@@ -64,7 +64,7 @@ def test_a_limit_that_struck_too_late_does_not_strike_later() -> None:
 
 def test_a_run_that_never_reached_its_limit_is_left_alone() -> None:
     run = make_run()
-    warden = Warden([run], None, lambda _: None, lambda: None)
+    warden = TimeoutMonitor([run], None, lambda _: None, lambda: None)
     warden.arm(run, 60)
     warden.disarm(run)
     assert (run.limited_by, run.should_stop) == (0.0, False)
@@ -74,7 +74,7 @@ def test_a_limit_strikes_when_it_ends_and_not_with_the_next_look_around() -> Non
     """The warden sleeps until the nearest limit that it knows, or its beat; a limit that ends sooner wakes it."""
     beats = threading.Semaphore(0)
     running: list[Run | None] = [None]
-    warden = Warden(running, None, lambda _: None, lambda: beats.release())
+    warden = TimeoutMonitor(running, None, lambda _: None, lambda: beats.release())
     warden.start()
     try:
         beats.acquire(timeout=5)

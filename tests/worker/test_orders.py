@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from django_delayq.core.broker import Broker
-from django_delayq.core.workers import Heard, Told
-from django_delayq.worker.board import Board
-from django_delayq.worker.dispatcher import Registrar
+from django_delayq.core.workers import Heard, WorkerCommand
+from django_delayq.worker.board import Scoreboard
+from django_delayq.worker.dispatcher import WorkerPruning
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.run import BatchRun
 from django_delayq.worker.slots import MOST_SHOWN, Slots
 from django_delayq.worker.supervisor import Supervisor
-from django_delayq.worker.words import Words
+from django_delayq.worker.words import WorkerCommands
 
 from .support import DEADLINE, config, eventually, make_job, make_run, put, put_payload, registry_of, working
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
@@ -116,11 +116,11 @@ def test_a_worker_that_is_told_to_dump_shows_its_stacks_once(broker: Broker, cap
 
 def test_what_is_said_again_because_the_answer_got_lost_is_done_once(broker: Broker) -> None:
     done: list[str] = []
-    words = Words(broker, "w", done.append)
+    words = WorkerCommands(broker, "w", done.append)
     assert words.done is None, "what was told before its first announcement was not for it"
     words.heed(Heard(1.0))
     assert words.done == []
-    stop, drain = Told("stop", "1"), Told("drain", "2")
+    stop, drain = WorkerCommand("stop", "1"), WorkerCommand("drain", "2")
     words.heed(Heard(2.0, (stop,)))
     words.heed(Heard(3.0, (stop, drain)))
     words.heed(Heard(3.0, (stop, drain)))
@@ -137,7 +137,7 @@ def test_stacks_that_redis_does_not_take_are_in_the_log(
         raise ConnectionError("gone")
 
     monkeypatch.setattr(broker, "keep_dump", refuse)
-    Words(broker, "w", lambda word: None).heed(Heard(1.0, (Told("dump", "1"),)))
+    WorkerCommands(broker, "w", lambda word: None).heed(Heard(1.0, (WorkerCommand("dump", "1"),)))
     assert "stacks of process" in caplog.text
     assert "could not put its stacks into Redis" in caplog.text
 
@@ -147,13 +147,13 @@ def test_a_worker_that_is_lost_takes_along_what_it_was_told(broker: Broker) -> N
     broker.tell_worker("lost", "stop")
     minutes_ago = b"%d:{}" % (broker.now_ms() - 90_000)
     broker.client.hset(f"{{{broker.prefix}}}:workers", "lost", minutes_ago)
-    Registrar(broker, "own").run()
+    WorkerPruning(broker, "own").run()
     assert broker.workers() == []
     assert not broker.client.exists(f"{{{broker.prefix}}}:told")
 
 
 def test_a_board_carries_the_stronger_of_two_wishes() -> None:
-    board = Board.create(1)
+    board = Scoreboard.create(1)
     try:
         seen = [board.wish]
         for wish in ("drain", "stop", "drain"):

@@ -21,10 +21,10 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.redis.faults import Backoff, Fault
 from django_delayq.worker import Hooks, Worker
-from django_delayq.worker.dispatcher import Patrol
+from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
 from .test_worker import places
@@ -168,8 +168,8 @@ class BrokenQueue:
         return []
 
 
-def patrol_of(queue: BrokenQueue, weather: Weather) -> Patrol:
-    return Patrol(lambda: [queue], 15.0, 5.0, weather, reaper=LeaseReaper(Orphans(registry_of())))  # type: ignore[list-item]
+def patrol_of(queue: BrokenQueue, weather: RedisHealth) -> ShardPoller:
+    return ShardPoller(lambda: [queue], 15.0, 5.0, weather, reaper=LeaseReaper(Orphans(registry_of())))  # type: ignore[list-item]
 
 
 def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
@@ -185,7 +185,7 @@ def test_nothing_is_reaped_after_a_jump_of_redis_clock() -> None:
             Tick(now + 60_000, None, now, True, True),
         ]
     )
-    patrol = patrol_of(queue, Weather())
+    patrol = patrol_of(queue, RedisHealth())
     for _ in range(3):
         patrol.run()
         patrol._beats[0].look_at = patrol._beats[0].looked_at = 0.0
@@ -199,7 +199,7 @@ def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
 
     now = time.time() * 1000
     queue = BrokenQueue([Tick(now, None, None, False, False), Tick(now, None, None, False, True)])
-    weather = Weather()
+    weather = RedisHealth()
     patrol = patrol_of(queue, weather)
     patrol.run()
     weather.last_outage, weather.cleared_at = 7.0, 1.0
@@ -217,7 +217,7 @@ def test_nothing_is_reaped_after_an_outage_longer_than_a_heartbeat() -> None:
     ],
 )
 def test_trouble_is_told_once(error: Exception, fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
-    weather = Weather()
+    weather = RedisHealth()
     with caplog.at_level(logging.WARNING, "django_delayq.worker"):
         assert [weather.storm("loop", error) for _ in range(5)] == [fault] * 5
     assert len(caplog.records) == 1

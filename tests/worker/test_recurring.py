@@ -18,8 +18,8 @@ from django_delayq.core.redis.connection import Connection, RedisConfig, connect
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.recurring import LOOK, Clockwork, ServerClock
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.recurring import LOOK, RecurringTicker, ServerClock
+from django_delayq.worker.weather import RedisHealth
 from tests.core.stage import T0, Stage
 
 from .support import DEADLINE, config, eventually, working
@@ -46,11 +46,11 @@ class Tower(Stage):
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker, name="default")
 
-    def dispatcher(self, **options: Any) -> Clockwork:
+    def dispatcher(self, **options: Any) -> RecurringTicker:
         """One more dispatcher for the task ``work``."""
-        return Clockwork(self.broker, recurring(**options), clock=lambda: self.us / 1000)
+        return RecurringTicker(self.broker, recurring(**options), clock=lambda: self.us / 1000)
 
-    def started(self, **options: Any) -> Clockwork:
+    def started(self, **options: Any) -> RecurringTicker:
         """A dispatcher that was there before the next tick."""
         made = self.dispatcher(**options)
         made.run()
@@ -116,8 +116,8 @@ def test_three_dispatchers_at_once_fire_each_second_once_and_on_time(broker: Bro
 
     registry = Registry()
     registry.add(Task(work, name="work", options=TaskOptions(every=1)))
-    weather = Weather()
-    others = [Loop(f"clockwork-{n}", Clockwork(broker, registry), weather) for n in range(2)]
+    weather = RedisHealth()
+    others = [Loop(f"clockwork-{n}", RecurringTicker(broker, registry), weather) for n in range(2)]
     for loop in others:
         loop.start()
     with working(broker, registry):
@@ -320,7 +320,7 @@ def test_a_queue_that_is_broken_does_not_stop_the_others(broker: Broker, caplog:
     registry = recurring()
     registry.add(Task(work, name="broken", options=TaskOptions(queue="broken", every=EVERY / 1000)))
     now = [broker.now_ms()]
-    dispatcher = Clockwork(broker, registry, clock=lambda: now[0])
+    dispatcher = RecurringTicker(broker, registry, clock=lambda: now[0])
     dispatcher.run()
     broken = broker.queue("broken")
     meta = broken.shard(broken.numbers[0]).names["meta"]
@@ -339,12 +339,12 @@ def test_redis_may_go_and_come_back(redis_factory: Callable[..., Any], proxy_fac
     connection = connect(RedisConfig.parse(proxy.url))
     broker = Broker(connection)
     registry = recurring(every=1)
-    dispatcher = Clockwork(broker, registry)
+    dispatcher = RecurringTicker(broker, registry)
     dispatcher.run()
     proxy.refuse()
     with pytest.raises(QueueUnavailable):
         eventually(lambda: dispatcher.run() is None, "a tick that cannot be fired")
-    weather = Weather()
+    weather = RedisHealth()
     loop = Loop("clockwork", dispatcher, weather)
     loop.start()
     eventually(lambda: weather.lasting() > 0)
@@ -361,7 +361,7 @@ def test_without_recurring_tasks_no_command_is_sent_and_no_thread_runs(broker: B
     registry = Registry()
     registry.add(Task(work, name="work"))
     no_broker: Any = None
-    assert Clockwork(no_broker, registry).run() == LOOK
+    assert RecurringTicker(no_broker, registry).run() == LOOK
     with working(broker, registry):
         assert "delayq-clockwork" not in {thread.name for thread in threading.enumerate()}
     with working(broker, recurring()):
@@ -375,7 +375,7 @@ def test_waiting_for_a_tick_costs_one_look_at_the_clock_a_minute(broker: Broker)
         said = broker.client.info("commandstats")
         return {name: said[f"cmdstat_{name}"]["calls"] for name in ("time", "evalsha") if f"cmdstat_{name}" in said}
 
-    dispatcher = Clockwork(broker, recurring(every=86_400))
+    dispatcher = RecurringTicker(broker, recurring(every=86_400))
     dispatcher.run()
     before = commands()
     for _ in range(50):

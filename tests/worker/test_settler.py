@@ -11,11 +11,11 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, ack, fail
-from django_delayq.worker.horizon import Horizon, Source
+from django_delayq.worker.horizon import ShardSelector, Source
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.run import Run
 from django_delayq.worker.settler import Settler
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.weather import RedisHealth
 
 from .support import make_job, make_run
 
@@ -24,7 +24,7 @@ LEASE = 15.0
 
 @pytest.fixture
 def settler() -> Settler:
-    return Settler(Horizon([]), Weather(), LEASE)
+    return Settler(ShardSelector([]), RedisHealth(), LEASE)
 
 
 def failing(times: int) -> Callable[[], str]:
@@ -64,7 +64,7 @@ def test_an_end_that_cannot_be_stored_takes_no_other_with_it(broker: Broker) -> 
     unstorable: Any = "soon"
     runs[0].settlement, runs[2].settlement = ack(runs[0].job, 1, 1), ack(runs[2].job, 1, 1)
     runs[1].settlement = fail(runs[1].job, 1, 1, delay_ms=unstorable)
-    settler = Settler(Horizon([source]), Weather(), LEASE)
+    settler = Settler(ShardSelector([source]), RedisHealth(), LEASE)
     settler.add(source, runs)
     settler.settle_all()
     assert [job.id for job in queue.held_by("w")] == ["b"]

@@ -12,22 +12,22 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.worker.horizon import Horizon, Source
+from django_delayq.worker.horizon import ShardSelector, Source
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.settler import Settler
-from django_delayq.worker.strays import Strays
-from django_delayq.worker.weather import Weather
+from django_delayq.worker.strays import OrphanedLeases
+from django_delayq.worker.weather import RedisHealth
 
 from .support import config, eventually, make_run, put, registry_of, working
 from .test_worker import places
 
 
-def stage(broker: Broker) -> tuple[Source, Settler, Strays]:
+def stage(broker: Broker) -> tuple[Source, Settler, OrphanedLeases]:
     queue = broker.queue("default")
     source = Source(queue, queue.numbers[0], Pace())
-    horizon = Horizon([source])
-    settler = Settler(horizon, Weather(), 15.0)
-    return source, settler, Strays("me", settler, horizon, registry_of())
+    horizon = ShardSelector([source])
+    settler = Settler(horizon, RedisHealth(), 15.0)
+    return source, settler, OrphanedLeases("me", settler, horizon, registry_of())
 
 
 def test_what_the_process_does_not_know_goes_back_uncounted_and_nothing_else(broker: Broker) -> None:

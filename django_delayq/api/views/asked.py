@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from ..base import Body
 from ..fields import FlagField, GravesField, IdsField, MomentField, PaceField, SecondsField
-from ..shapes import AnyField, ListField, ObjectField, ResultSerializer, Said, Shape
+from ..shapes import AnyField, ListField, ObjectField, RequestSchema, ResultSerializer, Shape
 
 # -- forms -----------------------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ class IdsOrAll(Body):
         return _exactly_one(attrs, "ids", "all")
 
 
-class Nothing(Body):
+class EmptyBody(Body):
     """Empty body."""
 
 
@@ -122,7 +122,7 @@ class _ScoreField(serializers.Field[Any, Any, Any, Any]):
     pass
 
 
-class _JobSerializer(Said):
+class _JobSerializer(RequestSchema):
     id = serializers.CharField(required=False, max_length=255, help_text="default: a random one")
     delay = SecondsField(required=False, help_text="seconds from now; at most one of delay and at, neither = now")
     at = MomentField(required=False)
@@ -169,13 +169,13 @@ class _EntriesField(serializers.Field[Any, Any, Any, Any]):
     pass
 
 
-class ManySerializer(Said):
+class ManySerializer(RequestSchema):
     """Up to 1,000 jobs, of any tasks of the API; in a queue of kind pull bytes."""
 
     jobs = _EntriesField()
 
 
-class WhenSerializer(Said):
+class WhenSerializer(RequestSchema):
     """New due time; exactly one of the two."""
 
     delay = SecondsField(required=False, help_text="seconds from now")

@@ -19,7 +19,7 @@ from ...history.moments import from_row
 from ...history.paging import page
 from ...history.records import DIED, SILENT, state_of
 from ...history.rows import FIELDS
-from ...history.series import COUNTS, Summary, Tally, summary
+from ...history.series import COUNTS, SeriesSum, Summary, summary
 from ...models.history import HourlyStat, PipelineRun
 from ...settings.conf import mask
 from .. import brokers
@@ -259,7 +259,7 @@ def _summary(found: Summary) -> dict[str, Any]:
     }
 
 
-def _tally(tally: Tally) -> dict[str, Any]:
+def _tally(tally: SeriesSum) -> dict[str, Any]:
     percentiles: dict[str, float | None] = {}
     for kind, of, most in (
         ("lateness", tally.lateness_ms, tally.lateness_max),

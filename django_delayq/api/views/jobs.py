@@ -18,7 +18,7 @@ from .. import brokers, converters, values, verbs  # noqa: F401 (the addresses a
 from ..base import ApiView
 from ..describe import extend_schema
 from ..entries import Reader
-from ..listing import JOBS_PARAMETERS, STATES, JobsQuery, Wish, most_bytes
+from ..listing import JOBS_PARAMETERS, STATES, JobsQuery, ListingQuery, most_bytes
 from ..problems import Problem, invalid, job_not_found
 from ..producing import kind_of, produce_many, produce_one
 from ..shapes import JobSerializer, JobsPageSerializer, ProblemSerializer, ProducedManySerializer, ProducedSerializer
@@ -67,7 +67,7 @@ class Jobs(ApiView):
         """Return live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
         query = self.read_query(request, JobsQuery)
         place, orders = STATES[query["state"] or "waiting"]
-        return Response(Wish.of(query, place, orders).answer(self.queue(queue)))
+        return Response(ListingQuery.of(query, place, orders).answer(self.queue(queue)))
 
     @extend_schema(
         operation_id="produce_jobs",

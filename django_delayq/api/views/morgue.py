@@ -14,7 +14,7 @@ from .. import verbs
 from ..base import ApiView
 from ..describe import extend_schema
 from ..idempotency import calls
-from ..listing import GRAVES_PARAMETERS, MORGUE, MORGUE_PARAMETERS, GravesQuery, MorgueQuery, Wish, graves_page
+from ..listing import GRAVES_PARAMETERS, MORGUE, MORGUE_PARAMETERS, GravesQuery, ListingQuery, MorgueQuery, graves_page
 from ..shapes import JobsPageSerializer, ProblemSerializer
 from .asked import Discard, Kick
 from .jobs import ident_of
@@ -40,7 +40,7 @@ class Morgue(ApiView):
     )
     def get(self, request: Request, queue: str) -> Response:
         """Return records in the order in which they were buried, or by id. An id may have several."""
-        return Response(Wish.of(self.read_query(request, MorgueQuery), *MORGUE).answer(self.queue(queue)))
+        return Response(ListingQuery.of(self.read_query(request, MorgueQuery), *MORGUE).answer(self.queue(queue)))
 
 
 class Graves(ApiView):

@@ -21,7 +21,7 @@ from .. import verbs
 from ..base import ApiView
 from ..describe import extend_schema
 from ..shapes import BulkSerializer
-from .asked import IdsOrAll, IdsWhen, Nothing, ResultsSerializer
+from .asked import EmptyBody, IdsOrAll, IdsWhen, ResultsSerializer
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -118,7 +118,7 @@ class _Failed(_Verb):
 
     def answer(self, request: Request, queue: str) -> Response:
         """Apply the verb to all failed jobs."""
-        self.read(request, Nothing)
+        self.read(request, EmptyBody)
         live, act = self.queue(queue), type(self).act
         return Response(verbs.swept(lambda progress: act(live, progress=progress)))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @extend_schema(exclude=True)
-class Nothing(ApiView):
+class NotFoundView(ApiView):
     """404 for authenticated users; others get 401 or 403."""
 
     permission_classes = (IsAuthenticated,)

@@ -19,7 +19,7 @@ Act = Callable[[int, Sequence[bytes]], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ShardSnapshot:
     """Snapshot of a shard at the moment of the call, on its own clock."""
 
     now_ms: int
@@ -34,13 +34,13 @@ class Look:
         return self.now_ms * 1000 + 999
 
 
-def look_at(queue: Queue) -> dict[int, Look]:
+def look_at(queue: Queue) -> dict[int, ShardSnapshot]:
     """Return a snapshot of every shard of the queue."""
     queue.broker.read_layout(queue.name)  # finds shards that were opened meanwhile
     scene = {}
     for number in queue.numbers:
         now_ms, ready, delayed, _reserved, _gated, failed, morgue, *_ = queue.call("stats", number)
-        scene[number] = Look(int(now_ms), delayed, ready + delayed, failed, morgue)
+        scene[number] = ShardSnapshot(int(now_ms), delayed, ready + delayed, failed, morgue)
     return scene
 
 

@@ -89,7 +89,7 @@ def rest(seconds: float, stop: Callable[[], bool]) -> None:
     raise RunStopped("the bulk write was stopped while it waited; go on with the run to write the rest")
 
 
-class Brakes:
+class Throttle:
     """Throttle of one sender: before each chunk it waits for Redis's memory limit, and to keep the rate."""
 
     def __init__(self, broker: Broker, run: Run, limits: Limits, stop: Callable[[], bool]) -> None:

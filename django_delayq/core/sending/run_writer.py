@@ -17,7 +17,7 @@ from ..records.run_frames import NO_CODE, Entry, Frame, Rows, Shape, entry_of, w
 from ..redis.ordered import in_order
 from ..redis.scripts import clear_errors
 from .chunks import CHUNK_BYTES, IN_FLIGHT
-from .run_limits import Brakes, Limits, RunStopped, Wait
+from .run_limits import Limits, RunStopped, Throttle, Wait
 from .runs import OPEN, OUTCOMES, Run, epochs_of, groups_of, ledger_key, read_run
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class RunWriter:
         self._broker = broker
         self.run = run
         self._limits = limits or Limits()
-        self._brakes = Brakes(broker, run, self._limits, stop)
+        self._brakes = Throttle(broker, run, self._limits, stop)
         self._stop = stop
         self._in_order = in_order(broker.scripts, broker.connection)
         self._queue = broker.queue(run.queue)

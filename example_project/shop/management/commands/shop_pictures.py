@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from django_delayq.history.periods import Wish, named
+from django_delayq.history.periods import SeriesQuery, named
 from django_delayq.history.series import COUNTS, FAILURES, summary
 from django_delayq.models.history import HourlyStat
 from django_delayq.settings.conf import conf
@@ -33,13 +33,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, folder: Path | None, queue: str, **options: Any) -> None:
         period = named("24h")
-        rows = Wish(period=period).rows(HourlyStat.objects.all()).order_by("hour", "queue", "task")
+        rows = SeriesQuery(period=period).rows(HourlyStat.objects.all()).order_by("hour", "queue", "task")
         table = _table(list(rows))
         self.stdout.write(table)
-        mine = summary(Wish(queue=queue, period=period), period)
+        mine = summary(SeriesQuery(queue=queue, period=period), period)
         files: list[Path] = []
         if folder is not None:
-            drawn = pictures.by_the_hour(summary(Wish(period=period), period))
+            drawn = pictures.by_the_hour(summary(SeriesQuery(period=period), period))
             drawn += self.fine(queue)
             files = pictures.write(folder, f"The history, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC", table, drawn)
         totals = {name: mine.total[name] for name in COUNTS}
