@@ -21,7 +21,7 @@ from .cachecheck import shared_caches
 from .core.errors import Misconfigured
 from .core.inputs import short, suggest
 from .core.task import registry
-from .outbox.door import declared
+from .outbox.durability import declared
 from .outbox.inbox import remembering
 from .repair.orders import QUEUE as SYSTEM_QUEUE
 from .runtime import tasks_setting
@@ -63,7 +63,7 @@ def check_tables(
         config = conf()
     except Misconfigured:
         return []  # reported as delayq.E001
-    from .outbox.door import has_table
+    from .outbox.durability import has_table
 
     if not config.outbox.enabled or not declared(config) or "migrate" in sys.argv[1:2]:
         return []  # migrate runs the checks before it creates the table

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id
 from ..core.operations.inspector import INDEXES, SEARCHED, Counts
-from .needle import GaveUp, TextSearch
+from .text_search import GaveUp, TextSearch
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

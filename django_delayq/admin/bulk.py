@@ -18,10 +18,10 @@ from django.views.decorators.http import require_POST
 
 from .. import repair
 from ..models import BulkAction, FailedJob, MorgueJob
-from . import shown
+from . import formatting
 from .base import ReadOnlyAdmin
-from .deeds import phrases
 from .filters import StateFilter
+from .job_actions import phrases
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -118,12 +118,12 @@ class BulkActionAdmin(ReadOnlyAdmin):
         return {
             "order": order,
             "ended": ended,
-            "ended_ago": shown.ago(order.ended_at),
+            "ended_ago": formatting.ago(order.ended_at),
             "status": self.status(order),
             "share": _share(order),
             "outcomes": phrases(order.counts if isinstance(order.counts, dict) else {}),
-            "number_done": shown.number(order.done),
-            "number_total": shown.number(order.total),
+            "number_done": formatting.number(order.done),
+            "number_total": formatting.number(order.total),
             "may_stop": not ended and self.has_stop_permission(request, order),
             "stop_url": self.address("stop", order.pk),
             "progress_url": self.address("progress", order.pk),
@@ -135,12 +135,12 @@ class BulkActionAdmin(ReadOnlyAdmin):
     def what(self, row: BulkAction) -> str:
         """Return the verb and the number of jobs."""
         words = ngettext("%(deed)s %(number)s job", "%(deed)s %(number)s jobs", row.total)
-        return words % {"deed": _WORDS.get(row.action, row.action), "number": shown.number(row.total)}
+        return words % {"deed": _WORDS.get(row.action, row.action), "number": formatting.number(row.total)}
 
     @admin.display(description=_("state"))
     def status(self, row: BulkAction) -> SafeString:
         """Return a badge with the state."""
-        return shown.badge(row.get_state_display(), _KINDS.get(row.state, ""))
+        return formatting.badge(row.get_state_display(), _KINDS.get(row.state, ""))
 
     @admin.display(description=_("progress"))
     def progress(self, row: BulkAction) -> SafeString:
@@ -154,7 +154,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
         """Return the target and its filters."""
         words = _NAMES.get(row.target, row.target)
         filters = row.filters if isinstance(row.filters, dict) else {}
-        lines = [_condition(row.target, name, value) for name, value in shown.mask().value(filters).items()]
+        lines = [_condition(row.target, name, value) for name, value in formatting.mask().value(filters).items()]
         return format_html("{}{}", words, format_html_join("", "<br>{}", ((line,) for line in lines)))
 
     @admin.display(description=_("delay"))
@@ -166,7 +166,7 @@ class BulkActionAdmin(ReadOnlyAdmin):
     @admin.display(description=_("ordered"), ordering="created_at")
     def ordered(self, row: BulkAction) -> SafeString | str:
         """Return the time since it was ordered."""
-        return shown.ago(row.created_at)
+        return formatting.ago(row.created_at)
 
 
 def _condition(target: str, name: str, value: Any) -> str:
@@ -177,7 +177,7 @@ def _condition(target: str, name: str, value: Any) -> str:
         moment = parse_datetime(value) if isinstance(value, str) and field.endswith("_at") else None
     except ValueError:
         moment = None
-    return f"{word} {_SIGNS.get(lookup, lookup)} {value if moment is None else shown.exact(moment)}"
+    return f"{word} {_SIGNS.get(lookup, lookup)} {value if moment is None else formatting.exact(moment)}"
 
 
 def _share(row: BulkAction) -> int:

@@ -16,8 +16,8 @@ from .. import connections
 from ..core.errors import Misconfigured, QueueUnavailable
 from ..models import Dashboard
 from .dashboard_data import COLUMNS, HEATS, LEVELS, PLACES, DashboardQuery, answer, wish_of
-from .dashboard_looks import LOOKS, SPANS
 from .dashboard_picture import PAUSED, Picture, tiles, zone_ms
+from .dashboard_snapshots import LOOKS, SPANS
 from .dashboard_urls import Addresses
 from .redis_pages import RedisPages
 

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy
 from ..core.records.keys import MAX_SHARDS
 from ..core.timings import BUCKETS_MS
 from ..status.change import united
-from .dashboard_looks import SPANS, DashboardSnapshot, running
-from .dashboard_words import grouped, outbox_facts, redis_facts, warnings_of, worker_facts
+from .dashboard_snapshots import SPANS, DashboardSnapshot, running
+from .dashboard_texts import grouped, outbox_facts, redis_facts, warnings_of, worker_facts
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..status import Change
-from . import dashboard_words as words
+from . import dashboard_texts as words
 from .dashboard_data import HEATS, PLACES, DashboardQuery, level
 from .dashboard_urls import Addresses
 from .words import moment

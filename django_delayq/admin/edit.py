@@ -20,10 +20,10 @@ from ..core.errors import DelayQError, InvalidJob
 from ..core.job import Payload, Undecodable
 from ..core.operations.views import JobView
 from ..repair.edit import MOST_PAYLOADS
-from . import shown
-from .deeds import JobActionsMixin, told
+from . import formatting
 from .forms import CallForm, EditForm, PayloadsForm
-from .redis_look import RedisState, look_at
+from .job_actions import JobActionsMixin, told
+from .redis_state import RedisState, look_at
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -82,7 +82,7 @@ class EditMixin(JobActionsMixin):
                 args, kwargs = _value(data["args"]), _value(data["kwargs"])
                 outcome = repair.retry_edited(row, args=args, kwargs=kwargs, delay=data["seconds"] or None)
         except (InvalidJob, Undecodable, TypeError, ValueError) as error:
-            form.add_error(None, ValidationError(shown.mask().text(str(error))))
+            form.add_error(None, ValidationError(formatting.mask().text(str(error))))
             return None
         except DelayQError as error:
             form.add_error(None, ValidationError(_("Redis could not do it: %(error)s") % {"error": error}))
@@ -118,9 +118,9 @@ def _refusal(look: RedisState) -> str:
     try:
         if look.view.job.merged:
             for payload in look.payloads:
-                shown.loaded(payload.data)
+                formatting.loaded(payload.data)
         else:
-            shown.split_call(look.view.job.args)
+            formatting.split_call(look.view.job.args)
     except ValueError:
         return _("What is stored is no JSON, so there is no form for it.")
     return ""
@@ -129,10 +129,10 @@ def _refusal(look: RedisState) -> str:
 def _form(view: JobView, payloads: Sequence[Payload], task: str, posted: Any) -> EditForm:
     version = _version(view.job.args, payloads)
     if view.job.merged:
-        entries = [{"score": _score(payload), "payload": shown.loaded(payload.data)} for payload in payloads]
-        return PayloadsForm(posted, payloads=entries, mask=shown.mask(), version=version)
-    call = shown.split_call(view.job.args)
-    return CallForm(posted, call=call, names=shown.argument_names(task), mask=shown.mask(), version=version)
+        entries = [{"score": _score(payload), "payload": formatting.loaded(payload.data)} for payload in payloads]
+        return PayloadsForm(posted, payloads=entries, mask=formatting.mask(), version=version)
+    call = formatting.split_call(view.job.args)
+    return CallForm(posted, call=call, names=formatting.argument_names(task), mask=formatting.mask(), version=version)
 
 
 def _score(payload: Payload) -> Any:

@@ -9,10 +9,10 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from ..settings.conf import conf
-from . import shown
+from . import formatting
 from .base import fields_of
-from .deeds import BURY, DISCARD, RETRY_IN, RETRY_NOW
 from .filters import AgeFilter, AttemptFilter, value_filter
+from .job_actions import BURY, DISCARD, RETRY_IN, RETRY_NOW
 from .mirrored import MirroredAdmin
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ class FailedJobAdmin(MirroredAdmin):
     @admin.display(description=_("failed"))
     def failed(self, row: FailedJob) -> SafeString | str:
         """Return the time since the failure."""
-        return shown.ago(row.failed_at)
+        return formatting.ago(row.failed_at)
 
     @admin.display(description=_("next attempt"))
     def next_attempt(self, row: FailedJob) -> SafeString | str:
         """Return the next due time."""
-        return shown.until(row.due_at, late_after=conf().admin.late_after)
+        return formatting.until(row.due_at, late_after=conf().admin.late_after)
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``retry_failedjob``."""

@@ -17,8 +17,8 @@ from ..history.forecast import Forecast, QueueForecast
 from ..history.moments import HOUR, from_row
 from ..history.series import FAILURES, SeriesSum, Summary
 from ..models.history import HourlyStat
-from .dashboard_words import grouped, millis
-from .history_asked import HistoryQuery
+from .dashboard_texts import grouped, millis
+from .history_query import HistoryQuery
 from .history_svg import Drawing, Mark, bars, heat, lines, share
 from .words import duration
 

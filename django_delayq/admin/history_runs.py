@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..history.records import DIED, SILENT, state_of
 from ..models.history import PipelineRun
-from . import shown
+from . import formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter
 from .words import duration
@@ -135,10 +135,10 @@ class PipelineRunAdmin(ReadOnlyAdmin):
             "ended": state_of(run) != _RUNNING,
             "status": self.status(run),
             "share": _share(run),
-            "number_done": shown.number(run.rows),
+            "number_done": formatting.number(run.rows),
             "number_total": self.of_all(run),
             "took": self.took(run),
-            "error": shown.mask().text(run.error),
+            "error": formatting.mask().text(run.error),
             "died": state_of(run) == DIED,
             "heard_of": self.heard_of(run),
             "progress_url": self.address("progress", run.pk),
@@ -155,45 +155,45 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     def status(self, row: PipelineRun) -> SafeString:
         """Return a badge with the state."""
         state = state_of(row)
-        return shown.badge(_DIED if state == DIED else row.get_state_display(), _KINDS.get(state, ""))
+        return formatting.badge(_DIED if state == DIED else row.get_state_display(), _KINDS.get(state, ""))
 
     @admin.display(description=_("rows"))
     def progress(self, row: PipelineRun) -> SafeString | str:
         """Return the number of rows done, with a bar while it is running and its total is known."""
         share = _share(row)
         if share is None or state_of(row) != _RUNNING:
-            return shown.number(row.rows)
+            return formatting.number(row.rows)
         return format_html(
             '<progress class="delayq-bar" max="100" value="{}"></progress> {} % · {}',
             share,
             share,
-            shown.number(row.rows),
+            formatting.number(row.rows),
         )
 
     @admin.display(description=_("rows in all"))
     def of_all(self, row: PipelineRun) -> str:
         """Return the total number of rows, if known."""
-        return "–" if row.total is None else shown.number(row.total)
+        return "–" if row.total is None else formatting.number(row.total)
 
     @admin.display(description=_("rows done"))
     def done(self, row: PipelineRun) -> str:
         """Return the number of rows done."""
-        return shown.number(row.rows)
+        return formatting.number(row.rows)
 
     @admin.display(description=_("created"))
     def made(self, row: PipelineRun) -> str:
         """Return the number of created entries."""
-        return shown.number(row.created)
+        return formatting.number(row.created)
 
     @admin.display(description=_("there already"))
     def were_known(self, row: PipelineRun) -> str:
         """Return the number of entries that existed already."""
-        return shown.number(row.known)
+        return formatting.number(row.known)
 
     @admin.display(description=_("refused"))
     def refused(self, row: PipelineRun) -> str:
         """Return the number of rejected entries, which are in the quarantine."""
-        return shown.number(row.bad)
+        return formatting.number(row.bad)
 
     @admin.display(description=_("duration"))
     def took(self, row: PipelineRun) -> str:
@@ -204,35 +204,35 @@ class PipelineRunAdmin(ReadOnlyAdmin):
     @admin.display(description=_("started"), ordering="started_at")
     def began(self, row: PipelineRun) -> SafeString | str:
         """Return the time since the start."""
-        return shown.ago(row.started_at)
+        return formatting.ago(row.started_at)
 
     @admin.display(description=_("ended"))
     def ended(self, row: PipelineRun) -> SafeString | str:
         """Return the time since the end."""
-        return shown.ago(row.ended_at)
+        return formatting.ago(row.ended_at)
 
     @admin.display(description=_("last heard of"))
     def heard_of(self, row: PipelineRun) -> SafeString | str:
         """Return the time since the last heartbeat."""
-        return shown.ago(row.seen_at)
+        return formatting.ago(row.seen_at)
 
     @admin.display(description=_("error"))
     def trouble(self, row: PipelineRun) -> SafeString | str:
         """Return the first line of the error."""
-        return shown.error_line("", row.error)
+        return formatting.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: PipelineRun) -> SafeString | str:
         """Return the whole error."""
-        return shown.pre(shown.mask().text(row.error)) if row.error else "–"
+        return formatting.pre(formatting.mask().text(row.error)) if row.error else "–"
 
     @admin.display(description=_("details"))
     def details(self, row: PipelineRun) -> SafeString | str:
         """Return options and position of the run, secrets masked."""
-        found = shown.mask().value(row.detail)
+        found = formatting.mask().value(row.detail)
         if isinstance(found, dict) and found:
-            return shown.mapping_table(found)
-        return shown.pre(shown.pretty(found)) if found else "–"
+            return formatting.mapping_table(found)
+        return formatting.pre(formatting.pretty(found)) if found else "–"
 
 
 def _share(row: PipelineRun) -> int | None:

@@ -16,7 +16,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from .dashboard_data import level
-from .dashboard_words import millis
+from .dashboard_texts import millis
 
 __all__ = ["Drawing", "Mark", "bars", "heat", "lines", "logarithmic", "round_up", "share", "short"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 
-from . import shown
+from . import formatting
 from .base import ReadOnlyAdmin
 from .filters import AgeFilter
 from .outbox import as_uuid
@@ -48,4 +48,4 @@ class InboxEntryAdmin(ReadOnlyAdmin):
     @admin.display(description=_("done"), ordering="created_at")
     def done(self, row: InboxEntry) -> SafeString | str:
         """Return the time since the entry was written."""
-        return shown.ago(row.created_at)
+        return formatting.ago(row.created_at)

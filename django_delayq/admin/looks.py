@@ -14,7 +14,7 @@ from ..core.job import POSTPONED, STARTED, STOPPING, Job, Payload
 from ..core.operations.views import JobView
 from ..core.task import registry
 from ..settings.conf import conf
-from . import shown
+from . import formatting
 from .browse import MOST_BYTES
 from .words import When, duration, moment
 
@@ -121,7 +121,7 @@ class JobLook:
     @property
     def postponed_for(self) -> str:
         """Reason why the attempt cannot start."""
-        return shown.mask().text(self.job.postponed_for)
+        return formatting.mask().text(self.job.postponed_for)
 
     @property
     def quarantine(self) -> str:
@@ -155,7 +155,7 @@ class JobLook:
     @property
     def reason(self) -> str:
         """Reason for the burial."""
-        return shown.mask().text(self.view.reason)
+        return formatting.mask().text(self.view.reason)
 
     @property
     def failed(self) -> When | None:
@@ -182,7 +182,7 @@ class JobLook:
     @property
     def error_message(self) -> str:
         """Message of the last error."""
-        return shown.mask().text(str(self.view.error.get("message") or ""))
+        return formatting.mask().text(str(self.view.error.get("message") or ""))
 
     @property
     def error_line(self) -> str:
@@ -193,7 +193,7 @@ class JobLook:
     @property
     def traceback(self) -> str:
         """Traceback of the last error."""
-        return shown.mask().traceback(str(self.view.error.get("traceback") or ""))
+        return formatting.mask().traceback(str(self.view.error.get("traceback") or ""))
 
     @property
     def error_rest(self) -> list[Argument]:
@@ -218,7 +218,7 @@ class JobLook:
             if not isinstance(options, dict):
                 raise ValueError(options)
         except (ValueError, RecursionError):
-            return Content(self._arguments_of(job)[0], [Argument("", shown.raw(job.options_json))])
+            return Content(self._arguments_of(job)[0], [Argument("", formatting.raw(job.options_json))])
         context = options.pop("context", {})
         arguments, damage = self._arguments_of(job)
         return Content(arguments, _arguments(options), _arguments(context) if isinstance(context, dict) else [], damage)
@@ -227,11 +227,11 @@ class JobLook:
         if job.merged:
             return [], ""
         try:
-            rows = shown.call_rows(job.task, job.args)
+            rows = formatting.call_rows(job.task, job.args)
         except ValueError:
             words = _("This is not written as the arguments of a task are, so it is shown as it is stored.")
-            return [Argument("", shown.json_text(job.args))], words
-        return [Argument(name, shown.pretty(value)) for name, value in rows], ""
+            return [Argument("", formatting.json_text(job.args))], words
+        return [Argument(name, formatting.pretty(value)) for name, value in rows], ""
 
     @property
     def history(self) -> Mapping[str, int]:
@@ -245,19 +245,21 @@ class JobLook:
             number = self.view.payload_count
             return ngettext("%(n)d payload", "%(n)d payloads", number) % {"n": number}
         if self.view.cut or self.view.size > MOST_BYTES:
-            return _("%(n)s bytes") % {"n": shown.number(self.view.size)}
+            return _("%(n)s bytes") % {"n": formatting.number(self.view.size)}
         stored = self.job.args
         try:
-            words = ", ".join(f"{name}={shown.brief(value)}" for name, value in shown.call_rows(self.job.task, stored))
+            words = ", ".join(
+                f"{name}={formatting.brief(value)}" for name, value in formatting.call_rows(self.job.task, stored)
+            )
         except ValueError:
-            words = " ".join(shown.json_text(stored).split())
+            words = " ".join(formatting.json_text(stored).split())
         return words if len(words) <= _LINE else f"{words[:_LINE]}…"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[Argument]:
-    return [Argument(name, shown.pretty(value)) for name, value in shown.mask().value(values).items()]
+    return [Argument(name, formatting.pretty(value)) for name, value in formatting.mask().value(values).items()]
 
 
 def payload_look(payload: Payload) -> PayloadLook:
     """Return the view model of a payload with its score."""
-    return PayloadLook(payload.score, shown.json_text(payload.data))
+    return PayloadLook(payload.score, formatting.json_text(payload.data))

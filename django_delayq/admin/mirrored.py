@@ -16,10 +16,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..core.task import registry
-from . import shown
-from .deeds import LONG_COLUMNS, JobAction, JobActionsMixin
+from . import formatting
 from .edit import EditMixin
-from .redis_look import RedisState, look_at
+from .job_actions import LONG_COLUMNS, JobAction, JobActionsMixin
+from .redis_state import RedisState, look_at
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -83,7 +83,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     @admin.display(description=_("task and error"))
     def trouble(self, row: MirroredJob) -> SafeString:
         """Return the task, and below it class and first line of the error."""
-        error = shown.error_line(row.error_class, getattr(row, "message_start", None) or "")
+        error = formatting.error_line(row.error_class, getattr(row, "message_start", None) or "")
         return format_html('<div class="delayq-task">{}</div> {}', row.task or "–", error)
 
     @admin.display(description=_("attempts"))
@@ -111,7 +111,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
                 "buttons": self._buttons(request),
                 "edit_url": self.address("edit", row.pk) if look.view is not None and self.may(request, "edit") else "",
                 "history_url": self.address("history", row.pk),
-                "seen": shown.ago(row.seen_at),
+                "seen": formatting.ago(row.seen_at),
                 "checkbox": ACTION_CHECKBOX_NAME,
                 "title": row.job_id,
                 "subtitle": f"{row.queue} · {row.task}",
@@ -149,12 +149,12 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
     @admin.display(description=_("message"))
     def message(self, row: MirroredJob) -> SafeString:
         """Return the whole message."""
-        return shown.pre(shown.mask().text(row.error_message) or "–")
+        return formatting.pre(formatting.mask().text(row.error_message) or "–")
 
     @admin.display(description=_("traceback"))
     def traceback(self, row: MirroredJob) -> SafeString | str:
         """Return the traceback."""
-        return shown.traceback_html(row.error_traceback)
+        return formatting.traceback_html(row.error_traceback)
 
     @admin.display(description=_("arguments"))
     def arguments(self, row: MirroredJob) -> SafeString | str:
@@ -163,10 +163,10 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             return gettext("a merged job: its payloads are its arguments")
         look: RedisState | None = getattr(row, "delayq_look", None)
         if look is not None and look.view is not None:
-            return shown.call_table(row.task, look.view.job.args)
+            return formatting.call_table(row.task, look.view.job.args)
         if row.args is None:
             return gettext("too large to be kept here, and no longer in Redis")
-        return shown.call_table(row.task, bytes(row.args))
+        return formatting.call_table(row.task, bytes(row.args))
 
     @admin.display(description=_("payloads"))
     def payloads(self, row: MirroredJob) -> SafeString | str:
@@ -176,7 +176,7 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
             return "–"
         if look is None or look.view is None:
             return gettext("%(n)d, no longer to be read from Redis") % {"n": row.payload_count}
-        return shown.payload_table(look.payloads, look.total)
+        return formatting.payload_table(look.payloads, look.total)
 
     @admin.display(description=_("context"))
     def context(self, row: MirroredJob) -> SafeString | str:
@@ -187,21 +187,21 @@ class MirroredAdmin(EditMixin, JobActionsMixin):
         found = options.get("context")
         if not isinstance(found, dict) or not found:
             return "–"
-        return shown.mapping_table(shown.mask().value(found))
+        return formatting.mapping_table(formatting.mask().value(found))
 
     @admin.display(description=_("options of this job"))
     def own_options(self, row: MirroredJob) -> SafeString | str:
         """Return the options of the schedule call that differ from those of the task."""
         options = _options_of(row.options)
         if isinstance(options, str):
-            return shown.pre(options)
+            return formatting.pre(options)
         rest = {name: value for name, value in options.items() if name != "context"}
         expires = rest.get("expires_ms")
-        moment = shown.from_ms(expires) if isinstance(expires, (int, float)) else None
+        moment = formatting.from_ms(expires) if isinstance(expires, (int, float)) else None
         if moment is not None:
             del rest["expires_ms"]
-            rest["expires"] = shown.exact(moment)
-        return shown.mapping_table(shown.mask().value(rest)) if rest else "–"
+            rest["expires"] = formatting.exact(moment)
+        return formatting.mapping_table(formatting.mask().value(rest)) if rest else "–"
 
 
 def attempts_of(row: MirroredJob, options: Any) -> str:
@@ -225,5 +225,5 @@ def _options_of(stored: Any) -> dict[str, Any] | str:
     try:
         found = json.loads(data) if data else {}
     except (ValueError, RecursionError):
-        return shown.raw(data)
-    return found if isinstance(found, dict) else shown.raw(data)
+        return formatting.raw(data)
+    return found if isinstance(found, dict) else formatting.raw(data)

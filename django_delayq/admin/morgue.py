@@ -9,12 +9,12 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
-from . import shown
+from . import formatting
 from .base import fields_of
-from .deeds import DISCARD
-from .deeds import RETRY_IN as LATER
-from .deeds import RETRY_NOW as NOW
 from .filters import AgeFilter, AttemptFilter, value_filter
+from .job_actions import DISCARD
+from .job_actions import RETRY_IN as LATER
+from .job_actions import RETRY_NOW as NOW
 from .mirrored import MirroredAdmin
 
 if TYPE_CHECKING:
@@ -68,18 +68,18 @@ class MorgueJobAdmin(MirroredAdmin):
     @admin.display(description=_("buried"))
     def buried(self, row: MorgueJob) -> SafeString | str:
         """Return the time since the burial."""
-        return shown.ago(row.buried_at)
+        return formatting.ago(row.buried_at)
 
     @admin.display(description=_("was due"))
     def was_due(self, row: MorgueJob) -> SafeString | str:
         """Return the time since the job was due."""
-        return shown.ago(row.due_at)
+        return formatting.ago(row.due_at)
 
     @admin.display(description=_("reason"))
     def why(self, row: MorgueJob) -> SafeString:
         """Return the reason for the burial."""
-        reason = shown.mask().text(row.reason) or row.outcome or "–"
-        return shown.badge(reason, "bad" if row.reason == "poison" else "")
+        reason = formatting.mask().text(row.reason) or row.outcome or "–"
+        return formatting.badge(reason, "bad" if row.reason == "poison" else "")
 
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Return True with the permission ``retry_morguejob``."""

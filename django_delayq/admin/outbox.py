@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..core.records import packed
 from ..settings.conf import conf
-from . import shown
+from . import formatting
 from .base import ReadOnlyAdmin, fields_of
 from .filters import StateFilter, distinct_values
 
@@ -85,38 +85,38 @@ class OutboxJobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("state"))
     def status(self, row: OutboxJob) -> SafeString:
         """Return a badge with the state of the row."""
-        return shown.badge(row.get_state_display(), _KINDS.get(row.state, ""))
+        return formatting.badge(row.get_state_display(), _KINDS.get(row.state, ""))
 
     @admin.display(description=_("due"))
     def due_in_words(self, row: OutboxJob) -> SafeString | str:
         """Return the due time; marked as late only while the job is not in Redis yet."""
         late_after = conf().admin.late_after if row.state in row.WAITING else None
-        return shown.until(shown.from_ms(row.expected_ms), late_after=late_after)
+        return formatting.until(formatting.from_ms(row.expected_ms), late_after=late_after)
 
     @admin.display(description=_("written"))
     def written(self, row: OutboxJob) -> SafeString | str:
         """Return the time since the row was written."""
-        return shown.ago(row.created_at)
+        return formatting.ago(row.created_at)
 
     @admin.display(description=_("sent"))
     def sent(self, row: OutboxJob) -> SafeString | str:
         """Return the time since the job was sent."""
-        return shown.ago(row.sent_at)
+        return formatting.ago(row.sent_at)
 
     @admin.display(description=_("last seen in Redis"))
     def checked(self, row: OutboxJob) -> SafeString | str:
         """Return the time since the job was last found in Redis."""
-        return shown.ago(row.checked_at)
+        return formatting.ago(row.checked_at)
 
     @admin.display(description=_("error"))
     def trouble(self, row: OutboxJob) -> SafeString | str:
         """Return the first line of Redis's last error."""
-        return shown.error_line("", row.error)
+        return formatting.error_line("", row.error)
 
     @admin.display(description=_("error"))
     def whole_error(self, row: OutboxJob) -> SafeString | str:
         """Return Redis's last error."""
-        return shown.pre(shown.mask().text(row.error)) if row.error else "–"
+        return formatting.pre(formatting.mask().text(row.error)) if row.error else "–"
 
     @admin.display(description=_("content"))
     def content(self, row: OutboxJob) -> SafeString | str:
@@ -124,10 +124,10 @@ class OutboxJobAdmin(ReadOnlyAdmin):
         try:
             job = packed.unpack_job(bytes(row.record))
         except ValueError as error:
-            return shown.pre(str(error))
+            return formatting.pre(str(error))
         if job.payload is not None:
-            return shown.payload_table([job.payload], 1)
-        return shown.call_table(job.task, job.args)
+            return formatting.payload_table([job.payload], 1)
+        return formatting.call_table(job.task, job.args)
 
     @admin.display(description=_("options"))
     def context(self, row: OutboxJob) -> SafeString | str:
@@ -136,4 +136,4 @@ class OutboxJobAdmin(ReadOnlyAdmin):
             options = packed.unpack_job(bytes(row.record)).options
         except ValueError:
             return "–"
-        return shown.json_pre(options) if options else "–"
+        return formatting.json_pre(options) if options else "–"

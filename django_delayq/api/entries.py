@@ -16,7 +16,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import check_id, short, suggest
 from ..core.job import NewJob, new_id
 from ..core.task import Task, registry
-from ..outbox import door
+from ..outbox import durability
 from ..pull.held import RAW
 from ..scheduling.handle import JobHandle
 from ..scheduling.merged import MergedJobs
@@ -240,7 +240,7 @@ class _OfTask:
         self._maker = (MergedJobs if task.options.merge else NewJobs)(task, {"queue": queue})
         #: members an entry may have besides ``task``
         self.members = self._maker.entry_keys | {"durable"}
-        self._durable = door.is_durable(task, {}, self._maker.queue)
+        self._durable = durability.is_durable(task, {}, self._maker.queue)
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any]) -> ValidJob:
         """Return one job; raise :class:`Wrong` if it is invalid."""
@@ -249,7 +249,7 @@ class _OfTask:
         try:
             new = maker.make(args, kwargs, options)
             if "durable" in options:
-                durable = door.is_durable(self.task, options, maker.queue)
+                durable = durability.is_durable(self.task, options, maker.queue)
         except (InvalidJob, TypeError) as error:
             raise _pointed(error, self.task, self.members) from None
         return ValidJob(self.task, maker.queue, new, durable)

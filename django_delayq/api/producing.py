@@ -21,8 +21,8 @@ from ..core.queue import Queue
 from ..core.requests import request_for
 from ..core.task import registry
 from ..models import InboxEntry
-from ..outbox import door, rows, swift
-from ..outbox.swift import OUTBOX, OutgoingJob, Result
+from ..outbox import durability, fast_path, rows
+from ..outbox.fast_path import OUTBOX, OutgoingJob, Result
 from ..settings.conf import conf
 from ..signals import emit, job_scheduled
 from . import brokers, problems
@@ -147,16 +147,16 @@ def _store(queue: Queue, some: list[ValidJob]) -> list[str]:
     return queue.schedule_many([asked.new for asked in some])
 
 
-def _send_durable(some: Sequence[ValidJob]) -> list[swift.Result]:
-    alias = door.check(None)
+def _send_durable(some: Sequence[ValidJob]) -> list[fast_path.Result]:
+    alias = durability.check(None)
     queue = some[0].queue
     outgoing = []
     for asked in some:
-        door.make_durable(asked.new, queue)
+        durability.make_durable(asked.new, queue)
         outgoing.append(OutgoingJob(queue, asked.new, time.monotonic(), rows.key_of(asked.new)))
     keys = [job.key for job in outgoing if job.key is not None]
     left = set(keys) if _write_rows(alias, queue, some) else rows.states(alias, keys).keys()
-    results = iter(swift.send(alias, [job for job in outgoing if job.key in left]))
+    results = iter(fast_path.send(alias, [job for job in outgoing if job.key in left]))
     # A row that was written before and is gone by now was sent.
     return [next(results) if job.key in left else Result("created") for job in outgoing]
 

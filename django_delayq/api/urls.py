@@ -9,7 +9,7 @@ from django.urls import URLPattern, include, path
 
 from . import converters  # noqa: F401 (delayq_any)
 from .views import consuming, health, history, jobs, morgue, queues, schema, stats, workers
-from .views.nothing import NotFoundView
+from .views.not_found import NotFoundView
 
 app_name: Final = "delayq"
 _v1: Final = [

@@ -21,9 +21,9 @@ from ..core.job import Generation
 from ..core.operations.sweep import Progress
 from ..core.queue import Queue
 from ..models import InboxEntry
-from ..outbox import door, rows, verbs
+from ..outbox import durability, rows, verbs
 from ..outbox.due import NOW, DueTime
-from ..outbox.swift import OUTBOX
+from ..outbox.fast_path import OUTBOX
 from ..repair.sweeping import Sweep
 from ..settings.conf import conf
 from ..signals import emit, job_cancelled
@@ -198,7 +198,7 @@ def _target(queue: Queue, ident: str, home: str, request: bytes | None) -> verbs
 def _outboxes(queue: Queue) -> Iterable[str]:
     if queue.kind != "pull":
         for alias in conf().outbox.databases:
-            if door.in_use(alias, queue.name, None):
+            if durability.in_use(alias, queue.name, None):
                 yield alias
 
 

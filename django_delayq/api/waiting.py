@@ -25,9 +25,9 @@ from django.db import connections
 from rest_framework.response import Response
 
 from ..core.errors import DelayQError
+from ..pull.async_wait import AsyncWait, give_back_soon, in_thread
 from ..pull.held import HeldJob, give_back
 from ..pull.search import Search
-from ..pull.vigil import AsyncWait, give_back_soon, in_thread
 from ..settings.conf import conf
 from . import problems
 from .held import shown

@@ -16,7 +16,7 @@ from django.utils import timezone
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name
 from ..core.results import READY, Record
-from ..outbox import door, swift
+from ..outbox import durability, fast_path
 from ..scheduling.verbs import schedule_call
 from ..signals import emit
 from ..transactions import ON_COMMIT, in_transaction
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("django_delayq.tasks")
 #: outcomes of a handle whose job is not in Redis (yet)
-_NOT_IN_REDIS: Final = (ON_COMMIT, swift.OUTBOX)
+_NOT_IN_REDIS: Final = (ON_COMMIT, fast_path.OUTBOX)
 _EVERY_QUEUE: Final[list[str]] = []
 
 
@@ -129,7 +129,7 @@ class DelayQBackend(BaseTaskBackend):
         head = Head(
             task=registered.name, queue=task.queue_name, args=plain(list(args)), kwargs=plain(dict(kwargs)), facts=facts
         )
-        durable = door.is_durable(registered, {}, task.queue_name)
+        durable = durability.is_durable(registered, {}, task.queue_name)
         ident = new_result_id(task.queue_name, durable=durable)
         handle = schedule_call(
             registered,
@@ -165,7 +165,7 @@ class DelayQBackend(BaseTaskBackend):
             wait = max(0.0, (handle.due - datetime.now(UTC)).total_seconds())
             ttl_ms = int((self.settings.result_ttl + wait) * 1000)
             try:
-                swift.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
+                fast_path.ask(lambda broker: records.of(broker).create(result.id, head.pack(), ttl_ms))
             except DelayQError as error:  # the job itself has all of this while it is live
                 logger.warning("%s: the result of task %s could not be prepared: %s", result.id, head.task, error)
         emit(task_enqueued, type(self), task_result=result)

@@ -12,7 +12,7 @@ from .. import connections
 from ..core.operations.views import JobView
 from ..core.records.packed import unpack_job
 from ..core.results import FAILED, READY, RUNNING, Record
-from ..outbox import door, rows
+from ..outbox import durability, rows
 from ..settings.conf import conf
 from . import records
 from .compat import TaskError, TaskResultDoesNotExist
@@ -88,7 +88,7 @@ def _row(ident: str) -> OutboxJob | None:
 
     It exists while Redis does not have the job yet, or has lost it and will get it again.
     """
-    for alias in filter(door.has_table, conf().outbox.databases):
+    for alias in filter(durability.has_table, conf().outbox.databases):
         for row in rows.table(alias).filter(job_id=ident).order_by("-pk"):
             if may_be_in(ident, row.queue):
                 return row

@@ -2,7 +2,8 @@
 
 Redis is authoritative. A dispatcher copies two Redis indexes into :class:`FailedJob` and :class:`MorgueJob`:
 
-* *copying* (:mod:`.shadow`): each index is ordered by the time of the failure or burial, so new entries follow a cursor
+* *copying* (:mod:`.index_mirror`): each index is ordered by the time of the failure or burial, so new entries follow a
+cursor
   that is stored with the rows. Copying is complete even if events are lost.
 * *review* (:mod:`.review`): if the table has more rows, or fewer, than Redis has entries, a binary search over the time
   finds the rows to delete or to add, whatever the reason (done, cancelled, kicked, trimmed, lost with Redis, a clock

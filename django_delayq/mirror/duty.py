@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from django.db.models import Count
 
 from ..settings.conf import Conf
+from .index_mirror import AT_ONCE, IndexMirror, cursors_of, table
 from .review import SURE, review
 from .rows import FAILED, MORGUE, PLACES
-from .shadow import AT_ONCE, IndexMirror, cursors_of, table
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

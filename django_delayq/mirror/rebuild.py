@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from .. import connections
 from ..settings.conf import conf
 from .duty import delete_rows
+from .index_mirror import IndexMirror, cursors_of, table
 from .review import review
 from .rows import FAILED, MORGUE
-from .shadow import IndexMirror, cursors_of, table
 
 
 def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:

@@ -10,8 +10,8 @@ from .. import connections
 from ..core.queue import Queue
 from ..core.sending.chunks import CHUNK
 from .index import Index
+from .index_mirror import AT_ONCE, database_of, table
 from .rows import Entry, Place, Row, member_of, place_of, store
-from .shadow import AT_ONCE, database_of, table
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ..core.sending.chunks import CHUNK
+from .index_mirror import AT_ONCE, IndexMirror, Scope
 from .rows import Entry, store
-from .shadow import AT_ONCE, IndexMirror, Scope
 
 #: levels that are halved even if the counts agree: one extra row and one missing row cancel each other out
 SURE: Final = 4

@@ -1,15 +1,15 @@
 """Durable jobs: rows that are written in the caller's transaction and kept until the job is done.
 
-    rows        all SQL statements of the writers on the table
-    door        durability of a call and its preconditions
-    swift       fast path after the commit: claims rows, sends them to Redis with a short timeout, stores outcomes
-    verbs       cancel, reschedule and run_now, which change the rows first, then Redis
-    breaker     circuit breaker that keeps a process from calling an unavailable Redis again and again
-    claims      division of the rows among several dispatchers
-    relay       dispatcher duty that sends the rows which their writer could not send
-    marks       dispatcher duty that stores how jobs ended
-    reconciler  dispatcher duty that detects jobs lost by Redis
-    retention   deletion of rows that are no longer needed
+    rows         all SQL statements of the writers on the table
+    durability   which calls are durable, and the preconditions
+    fast_path    fast path after the commit: claims rows, sends them to Redis with a short timeout, stores outcomes
+    verbs        cancel, reschedule and run_now, which change the rows first, then Redis
+    breaker      circuit breaker that keeps a process from calling an unavailable Redis again and again
+    claims       division of the rows among several dispatchers
+    relay        dispatcher duty that sends the rows which their writer could not send
+    completions  dispatcher duty that stores how jobs ended
+    reconciler   dispatcher duty that detects jobs lost by Redis
+    retention    deletion of rows that are no longer needed
 
 Rows that cannot be sent at once are left to the relay of the dispatcher.
 """

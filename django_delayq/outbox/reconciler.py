@@ -22,7 +22,7 @@ from django.db.models.functions import Greatest, Now
 from ..models import OutboxJob
 from ..settings.conf import Conf
 from .claims import Outbox
-from .living import LiveLookup
+from .live_lookup import LiveLookup
 from .records import digest_of
 from .rows import ahead, free
 

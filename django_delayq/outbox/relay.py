@@ -25,7 +25,7 @@ from ..signals import emit, job_cancelled, job_not_sent, job_scheduled
 from ..transactions import not_sent
 from .claims import ClaimedBatch, Outbox
 from .rows import ahead
-from .telling import FREE, GONE, OutboxSender, Verdict
+from .sender import FREE, GONE, OutboxSender, Verdict
 
 if TYPE_CHECKING:
     from ..connections import DjangoBroker

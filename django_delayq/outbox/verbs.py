@@ -19,7 +19,7 @@ from ..core.job import Generation
 from ..core.task import Task
 from ..signals import emit, job_cancelled
 from ..transactions import CallDescription, OnCommit, in_transaction, now_or_on_commit
-from . import door, rows, swift
+from . import durability, fast_path, rows
 from .due import DueTime
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Target:
 
     def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
         """Changes its rows, if it has any; whether it has."""
-        if self.durable or door.in_use(self.alias, self.queue, self.task):
+        if self.durable or durability.in_use(self.alias, self.queue, self.task):
             if self.request is None:
                 self._change(change)
             else:
@@ -130,7 +130,7 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
         if not target.found:
             return live.cancel(target.id, task=target.task_name, generation=target.generation, request=target.request)
         # Who sleeps from here on must not cancel what is scheduled under this id later.
-        until = swift.deadline(broker, lambda: rows.claim_cancelled(target.alias, token, list(target.found)))
+        until = fast_path.deadline(broker, lambda: rows.claim_cancelled(target.alias, token, list(target.found)))
         answer = live.cancel(
             target.id,
             task=target.task_name,
@@ -139,7 +139,7 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
             request=target.request,
         )
         if answer == "late":
-            swift.haste(broker).clock.forget()
+            fast_path.haste(broker).clock.forget()
             raise TooLate(f"{target.id} was to be cancelled, but the process slept or Redis's clock was changed")
         return answer
 
@@ -198,7 +198,7 @@ def _tell(
 
     def send() -> R | Left:
         try:
-            answer = swift.patiently(tell) if patiently else swift.ask(tell, kept=bool(target.found))
+            answer = fast_path.patiently(tell) if patiently else fast_path.ask(tell, kept=bool(target.found))
         except IdTaken:
             _note(target, lambda: note(None))  # none of ours lives there
             raise

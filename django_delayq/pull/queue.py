@@ -18,15 +18,15 @@ from ..core.records.frames import generation_of
 from ..core.sending.chunks import CHUNK
 from ..core.task import Task
 from ..core.times import delay_ms_of
-from ..outbox import swift
+from ..outbox import fast_path
 from ..scheduling.handle import JobHandle
 from ..scheduling.options import JOB_OPTIONS, JobOptions, due, due_ms_here
 from ..settings.conf import SETTING, check_installed, conf
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, CallDescription, in_transaction, now_or_on_commit
 from ..worker.run import NEVER
+from .coordinator import hub
 from .held import RAW, HeldJob, check_ttr
-from .hub import hub
 from .search import Search, Terms
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Queue:
         def send() -> None:
             if late and new.delay_ms:  # the due time is fixed at the call
                 new.delay_ms = max(0, new.delay_ms - int((time.monotonic() - asked_at) * 1000))
-            ask = swift.ask if late else swift.patiently
+            ask = fast_path.ask if late else fast_path.patiently
             handle.outcome = ask(lambda broker: broker.queue(name).schedule(new))
             handle.generation = generation_of(new)
             emit(job_scheduled, None, id=handle.id, queue=name, outcome=handle.outcome, due=handle.due)
@@ -237,7 +237,7 @@ def _check_kind(name: str, *, patiently: bool) -> None:
     With ``patiently`` Redis may be unavailable now, because the bytes are sent later; then the settings are used.
     """
     try:
-        ask = swift.ask if patiently else swift.patiently
+        ask = fast_path.ask if patiently else fast_path.patiently
         known = ask(lambda broker: broker.existing(name))
     except QueueUnavailable:
         if not patiently:

@@ -1,4 +1,4 @@
-"""One call for jobs, which queries the shards in turn and waits if allowed. For coroutines see :mod:`.vigil`."""
+"""One call for jobs, which queries the shards in turn and waits if allowed. For coroutines see :mod:`.async_wait`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.redis.faults import Backoff
+from .coordinator import Place, PullCoordinator, Question, Step
 from .held import HeldJob
-from .hub import Place, PullCoordinator, Question, Step
 from .waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:

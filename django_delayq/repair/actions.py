@@ -12,9 +12,9 @@ from ..core.errors import InvalidJob
 from ..core.operations.mend import Named, end_failed, retry_failed
 from ..core.queue import Queue
 from ..core.times import delay_ms_of
+from ..mirror.index_mirror import IndexMirror
 from ..mirror.refresh import Group, grouped, refresh
 from ..mirror.rows import MORGUE, Row, is_readable, member_of
-from ..mirror.shadow import IndexMirror
 from ..settings.conf import conf
 
 _RETRIED = {"kicked": "retried"}

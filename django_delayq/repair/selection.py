@@ -14,8 +14,8 @@ from django.utils.dateparse import parse_datetime
 
 from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
+from ..mirror.index_mirror import database_of
 from ..mirror.rows import Model, place_of
-from ..mirror.shadow import database_of
 
 #: fields for filters, each also with a lookup of :data:`LOOKUPS` after two underscores
 FIELDS: Final = ("queue", "task", "error_class", "job_id", "failures", "crashes", "priority", "merged", "shard")

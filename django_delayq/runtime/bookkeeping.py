@@ -18,9 +18,9 @@ from .. import hygiene
 from ..core.redis.faults import Backoff
 from ..mirror import Mirror
 from ..outbox.claims import Outbox
-from ..outbox.door import declared
+from ..outbox.completions import Marks
+from ..outbox.durability import declared
 from ..outbox.inbox import remembering
-from ..outbox.marks import Marks
 from ..outbox.reconciler import Reconciler
 from ..outbox.relay import Relay
 from ..outbox.retention import Retention

@@ -12,8 +12,8 @@ from .. import connections
 from ..core.job import NewJob
 from ..core.records.frames import generation_of
 from ..core.task import Task
-from ..outbox import door, rows, swift
-from ..outbox.swift import OUTBOX, OutgoingJob
+from ..outbox import durability, fast_path, rows
+from ..outbox.fast_path import OUTBOX, OutgoingJob
 from ..signals import emit, job_scheduled
 from ..transactions import ON_COMMIT, CallDescription, OnCommitCall, in_transaction, log_refused, now_or_on_commit
 from .handle import JobHandle
@@ -42,7 +42,7 @@ def send(task: Task, new: NewJob, handle: JobHandle) -> None:
         if late:
             LateJob(task, handle, outgoing).wait(handle.using_db)
             return
-        (result,) = swift.send(handle.alias, [outgoing])
+        (result,) = fast_path.send(handle.alias, [outgoing])
         if result.error is not None:
             handle.outcome, handle.error = "not_sent", result.error
             raise result.error
@@ -61,7 +61,7 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
         def deliver(outgoing: Sequence[OutgoingJob] = chunk) -> None:
             now = time.monotonic()
             ready = [one.packed(None, now) for one in outgoing]
-            log_refused(what, swift.ask(lambda broker: broker.queue(queue).count_many(ready)))
+            log_refused(what, fast_path.ask(lambda broker: broker.queue(queue).count_many(ready)))
 
         now_or_on_commit(deliver, what, using=using)
         counts[ON_COMMIT] += len(chunk)
@@ -70,18 +70,18 @@ def send_many(task: Task, queue: str, news: Iterator[NewJob], using: str | None)
 
 def send_many_durable(task: Task, queue: str, news: Iterable[NewJob], using: str | None) -> dict[str, int]:
     """Write a row for each of the jobs, send them and return counts by outcome."""
-    alias = door.check(using)
+    alias = durability.check(using)
     what = CallDescription("schedule", queue, "", task)
     counts: Counter[str] = Counter()
     for chunk in rows.chunks(news, CHUNK):
         outgoing = [_outgoing(queue, new, durable=True) for new in chunk]
         rows.insert(alias, queue, chunk)
         if not in_transaction(using):
-            counts += Counter(result.outcome for result in swift.send(alias, outgoing))
+            counts += Counter(result.outcome for result in fast_path.send(alias, outgoing))
             continue
 
         def deliver(outgoing: Sequence[OutgoingJob] = outgoing) -> None:
-            log_refused(what, Counter(result.outcome for result in swift.send(alias, outgoing)))
+            log_refused(what, Counter(result.outcome for result in fast_path.send(alias, outgoing)))
 
         now_or_on_commit(deliver, what, using=using)
         counts[OUTBOX] += len(chunk)
@@ -104,11 +104,11 @@ class LateJob(OnCommitCall):
 
     def deliver(self, batch: Sequence[LateJob]) -> None:
         """Send the jobs of ``batch``. An error of one job does not affect the others."""
-        results = swift.send(self._handle.alias, [late._outgoing for late in batch])
+        results = fast_path.send(self._handle.alias, [late._outgoing for late in batch])
         for late, result in zip(batch, results, strict=True):
             late._heard(result)
 
-    def _heard(self, result: swift.Result) -> None:
+    def _heard(self, result: fast_path.Result) -> None:
         if result.error is not None:
             self.failed(result.error)
             return
@@ -123,7 +123,7 @@ class LateJob(OnCommitCall):
 def _outgoing(queue: str, new: NewJob, *, durable: bool) -> OutgoingJob:
     if not durable:
         return OutgoingJob(queue, new, time.monotonic())
-    door.make_durable(new, queue)
+    durability.make_durable(new, queue)
     return OutgoingJob(queue, new, time.monotonic(), rows.key_of(new))
 
 

@@ -19,7 +19,7 @@ from ..core.errors import InvalidJob
 from ..core.inputs import short
 from ..core.job import NewJob, new_key
 from ..core.task import Task
-from ..outbox import door, verbs
+from ..outbox import durability, verbs
 from ..outbox.due import NOW, DueTime
 from ..settings.conf import check_installed
 from ..transactions import ON_COMMIT, OnCommit
@@ -139,10 +139,10 @@ def _schedule(task: Task, arguments: tuple[Any, ...], named: dict[str, Any], opt
     maker = _maker(task, options)
     job = maker.make(arguments, named, options)
     job.key = job.key or new_key()
-    using, durable = options.get("using_db"), door.is_durable(task, options, maker.queue)
+    using, durable = options.get("using_db"), durability.is_durable(task, options, maker.queue)
     handle = JobHandle(job.id, maker.queue, ON_COMMIT, due_ms_here(job), maker.task, durable=durable, using_db=using)
     if durable:
-        door.check(using)
+        durability.check(using)
     send(task, job, handle)
     return handle
 
@@ -178,7 +178,7 @@ def schedule_many(task: Task | str, jobs: Iterable[Mapping[str, Any]], /, **opti
         raise InvalidJob("schedule_many: an id belongs to one job; put it into its entry")
     maker = _maker(found, options)
     made = maker.make_many(jobs, _collected)
-    way = send_many_durable if door.is_durable(found, options, maker.queue) else send_many
+    way = send_many_durable if durability.is_durable(found, options, maker.queue) else send_many
     counts = way(found, maker.queue, made, options.get("using_db"))
     return counts | {"skipped": maker.skipped} if maker.skipped else counts
 

@@ -46,7 +46,7 @@ def settle(broker: MemoryBroker) -> None:
     marked = [shard for shard in broker.stores() if shard.settled]
     if not marked or broker.down:
         return
-    from ..outbox.marks import Marks
+    from ..outbox.completions import Marks
 
     marks = Marks(_outboxes(), broker, Changes())
     for shard in marked:

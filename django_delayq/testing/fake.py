@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 
 from .. import connections
 from ..core.task import Task
-from ..outbox import door
+from ..outbox import durability
 from ..scheduling.targets import find_task
 from ..settings.conf import conf
 from . import books
@@ -40,7 +40,7 @@ _COMMITS: Final = {
     "django.db.backends.base.base": "run_and_clear_commit_hooks",
     "django.test.testcases": "captureOnCommitCallbacks",
     f"{__package__}.guard": "_commit",
-    "django_delayq.outbox.swift": "",
+    "django_delayq.outbox.fast_path": "",
 }
 
 
@@ -259,7 +259,7 @@ class fake_queue:
     def __enter__(self) -> Fake:
         fake = Fake(**self._options)
         # A test without durable jobs need not query the database for their rows because of an earlier test.
-        self._stack.append((fake, connections.stand_in(fake.broker), door.know(None)))
+        self._stack.append((fake, connections.stand_in(fake.broker), durability.know(None)))
         _active.append(fake)
         return fake
 
@@ -269,7 +269,7 @@ class fake_queue:
         fake, before, known = self._stack.pop()
         _active.remove(fake)
         connections.stand_in(before)
-        door.know(known)
+        durability.know(known)
         fake.close()
 
     def __call__(self, function: F) -> F:

@@ -53,7 +53,7 @@ def outage(broker: MemoryBroker) -> Iterator[None]:
 
 def _reassure(broker: MemoryBroker) -> None:
     """Close the outbox's circuit breaker, so that it does not wait before it uses this broker again."""
-    from ..outbox.swift import haste
+    from ..outbox.fast_path import haste
 
     breaker = haste(broker).breaker
     if breaker.open:

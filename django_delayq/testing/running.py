@@ -22,9 +22,9 @@ from ..worker import Hooks, decision
 from ..worker.batch import Batcher
 from ..worker.eventloop import EventLoop
 from ..worker.execution import Execution
-from ..worker.horizon import Source
 from ..worker.pace import Pace
 from ..worker.run import Run, trusted
+from ..worker.shard_selector import Source
 from . import books
 from .guard import Guard
 from .state import CLASSES, ms_of

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from .board import Scoreboard
+from .scoreboard import Scoreboard
 
 if TYPE_CHECKING:
     from ..core.shards import Which

@@ -18,20 +18,20 @@ from . import decision
 from .batch import Batcher
 from .changes import Changes
 from .config import WorkerConfig
-from .fitness import ReadinessGate
-from .horizon import ShardSelector, Source
+from .orphaned_leases import OrphanedLeases
+from .readiness import ReadinessGate
+from .redis_health import RedisHealth
 from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
+from .shard_selector import ShardSelector, Source
 from .slots import Slots
-from .strays import OrphanedLeases
 from .waker import WakeThread
-from .weather import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.shards import Batch, Which
     from ..core.tally import Tally
     from ..core.task import Registry
-    from .board import Scoreboard
+    from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ..core.records import layout as layouts
 from .changes import Changes, What
+from .redis_health import RedisHealth
 from .run import NEVER
-from .weather import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

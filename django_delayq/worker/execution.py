@@ -23,18 +23,18 @@ from ..core.errors import JobTimeout, PartialFailure, Verdict
 from ..core.job import Settlement, ack
 from ..core.task import Registry, Task
 from . import decision
-from .board import Scoreboard
 from .current import running, view_of
 from .decision import Policy
 from .early import ack_early
 from .eventloop import EventLoop
-from .fitness import ReadinessGate
 from .hooks import Hooks
 from .limits import TimeoutMonitor
 from .middleware import Middleware, compose
 from .notifier import Notifier, arguments_of
+from .readiness import ReadinessGate
 from .record import class_of, error_record
 from .run import BatchRun, Run
+from .scoreboard import Scoreboard
 from .unknown import UnknownTasks
 
 logger: Final = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from .run import Run, trusted
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
+    from .commands import WorkerCommands
     from .consumer import Consumer
     from .slots import Slots
-    from .words import WorkerCommands
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ..core.errors import JobTimeout
-from .board import Scoreboard
 from .run import NEVER, Run
+from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from ..core.redis.faults import Backoff
-from .weather import RedisHealth
+from .redis_health import RedisHealth
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from . import decision
 from .current import running, view_of
 from .eventloop import EventLoop
 from .hooks import Hooks
-from .horizon import Source
 from .pace import Pace
 from .run import Run, trusted
+from .shard_selector import Source
 
 if TYPE_CHECKING:
     from ..core.queue import Queue

@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from .board import Scoreboard
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK
 from .run import NEVER
+from .scoreboard import Scoreboard
 
 logger = logging.getLogger(__name__)
 

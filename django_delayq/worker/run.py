@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
     from ..core.task import Task
     from .decision import Policy
-    from .horizon import Source
+    from .shard_selector import Source
 
 NEVER: Final = float("inf")
 

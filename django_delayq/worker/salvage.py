@@ -12,8 +12,8 @@ from ..core.job import Job, Settlement
 from ..core.requests import new_request
 from ..core.task import Registry
 from . import decision
-from .board import Mark, place_of
 from .orphans import End
+from .scoreboard import Mark, place_of
 
 if TYPE_CHECKING:
     from ..core.queue import Queue

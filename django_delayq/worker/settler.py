@@ -11,9 +11,9 @@ from ..core.job import DURABLE, Settlement
 from ..core.records.frames import waits_for_end
 from ..core.redis.faults import Backoff, Fault
 from .changes import Changes
-from .horizon import ShardSelector, Source
+from .redis_health import RedisHealth
 from .run import NEVER, Run
-from .weather import RedisHealth
+from .shard_selector import ShardSelector, Source
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
-from .board import Mark, Scoreboard
 from .child import EXIT_DRY, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, new_name
 from .config import WorkerConfig
 from .hooks import Hooks
 from .orphans import Orphans
 from .places import Child, Place, Suspects
 from .salvage import Salvage
+from .scoreboard import Mark, Scoreboard
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 
 if TYPE_CHECKING:

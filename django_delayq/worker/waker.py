@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ..core.redis.faults import Backoff
-from .horizon import ShardSelector
-from .weather import RedisHealth
+from .redis_health import RedisHealth
+from .shard_selector import ShardSelector
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.redis.faults import Backoff
 from ..core.task import Registry
-from .board import Scoreboard
 from .changes import Changes
 from .child import EXIT_DRY, EXIT_OK, EXIT_RECYCLE, EXIT_STUCK, ChildSpec, is_orphan, new_name, served_by
+from .commands import WorkerCommands
 from .config import WorkerConfig
 from .consumer import Consumer
 from .dispatcher import EpochCleanup, ShardPoller, WorkerPruning
 from .eventloop import EventLoop
 from .execution import Execution
-from .figures import MetricsFlusher
 from .heartbeat import Heartbeat
 from .hooks import Hooks
-from .horizon import ShardSelector, build_sources
 from .limits import PATIENCE, TimeoutMonitor, resident_mib
 from .loop import Duty, Loop
+from .metrics_flusher import MetricsFlusher
 from .middleware import Middleware
 from .orphans import Orphans
 from .reaper import LeaseReaper
 from .recurring import RecurringTicker
+from .redis_health import RedisHealth
 from .run import Run
 from .scope import Scope
+from .scoreboard import Scoreboard
+from .shard_selector import ShardSelector, build_sources
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import Slots
 from .unknown import UnknownTasks
 from .waker import WakeThread
-from .weather import RedisHealth
-from .words import WorkerCommands
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

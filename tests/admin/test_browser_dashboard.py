@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import connections
-from django_delayq.admin import dashboard_looks
+from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.redis_pages import RedisPages
 from django_delayq.core.broker import Broker
 from django_delayq.core.rules import orders_of
@@ -59,7 +59,7 @@ HIDE = """const hidden = arguments[0];
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other tests does not slow the page down."""
-    monkeypatch.setattr(dashboard_looks, "PAUSE", 0)
+    monkeypatch.setattr(dashboard_snapshots, "PAUSE", 0)
 
 
 @pytest.fixture
@@ -399,7 +399,7 @@ def test_pictures_of_the_dashboard(operator: Browser, delayq: Broker) -> None:
 
 
 def test_two_tabs_share_their_looks(operator: Browser, delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard_looks, "SHARED", 3_600.0)
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 3_600.0)
     yard = Yard(delayq)
     yard.put("a")
     operator.open(PAGE)
@@ -407,5 +407,5 @@ def test_two_tabs_share_their_looks(operator: Browser, delayq: Broker, monkeypat
     yard.put("b")
     answers(operator, 2)
     assert total(operator, "ready") == "1"
-    monkeypatch.setattr(dashboard_looks, "SHARED", 0.9)
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.9)
     operator.until(lambda: total(operator, "ready") == "2", what="a new look")

@@ -14,10 +14,10 @@ import redis.connection
 from django.test import Client
 
 from django_delayq import connections
-from django_delayq.admin import dashboard_looks
+from django_delayq.admin import dashboard_snapshots
 from django_delayq.admin.dashboard_data import MOST_QUEUES, level
-from django_delayq.admin.dashboard_looks import LOOKS, DashboardSnapshot
-from django_delayq.admin.dashboard_words import warnings_of
+from django_delayq.admin.dashboard_snapshots import LOOKS, DashboardSnapshot
+from django_delayq.admin.dashboard_texts import warnings_of
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.operations.counts import Counts
@@ -42,7 +42,7 @@ EVIL = "<script>evil()</script>'\"{{ evil }}"
 @pytest.fixture(autouse=True)
 def unshared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request looks anew."""
-    monkeypatch.setattr(dashboard_looks, "SHARED", 0.0)
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_the_backlog_tells_in_which_minute_or_hour_a_job_falls_due(delayq: Broke
 def test_rates_and_lateness_are_known_from_the_second_look_on(
     delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard_looks, "_RATE_SECONDS", (0.0, 120.0))
+    monkeypatch.setattr(dashboard_snapshots, "_RATE_SECONDS", (0.0, 120.0))
     yard = Yard(delayq)
     yard.put("a")
     first = tiles(viewer.get(PAGE).content)
@@ -350,18 +350,18 @@ def test_a_page_of_one_shard_sends_no_more_than_ten_commands(
 def test_a_look_is_shared_by_those_who_ask_at_the_same_moment(
     delayq: Broker, viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dashboard_looks, "SHARED", 60.0)
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 60.0)
     yard = Yard(delayq)
     first = viewer.get(PAGE).content
     yard.put("a")
     assert viewer.get(DATA).json()["totals"]["ready"] == 0
     assert tiles(viewer.get(PAGE).content)["ready"] == tiles(first)["ready"] == "0"
-    monkeypatch.setattr(dashboard_looks, "SHARED", 0.0)
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 0.0)
     assert viewer.get(DATA).json()["totals"]["ready"] == 1
 
 
 def test_many_threads_are_answered_by_one_look(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboard_looks, "SHARED", 60.0)
+    monkeypatch.setattr(dashboard_snapshots, "SHARED", 60.0)
     broker, found = connections.broker(), []
     gate = threading.Barrier(8)
 

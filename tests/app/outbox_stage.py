@@ -16,7 +16,7 @@ from django_delayq.core.job import NewJob, Payload, ack, bury, new_id, new_key
 from django_delayq.core.records.packed import pack_job
 from django_delayq.models import OutboxJob
 from django_delayq.outbox.claims import Outbox
-from django_delayq.outbox.marks import Marks, places
+from django_delayq.outbox.completions import Marks, places
 from django_delayq.outbox.reconciler import Reconciler
 from django_delayq.outbox.relay import Relay
 from django_delayq.settings.conf import Conf, conf

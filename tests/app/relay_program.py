@@ -17,7 +17,7 @@ django.setup()
 from django_delayq import connections  # noqa: E402
 from django_delayq.outbox.claims import ClaimedBatch, Outbox  # noqa: E402
 from django_delayq.outbox.relay import Relay  # noqa: E402
-from django_delayq.outbox.telling import OutboxSender, Verdict  # noqa: E402
+from django_delayq.outbox.sender import OutboxSender, Verdict  # noqa: E402
 from django_delayq.settings import conf  # noqa: E402
 
 

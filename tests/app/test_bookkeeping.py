@@ -23,7 +23,7 @@ from django_delayq.runtime.bookkeeping import LONG_REST, UNMIGRATED, WithDatabas
 from django_delayq.settings.conf import conf
 from django_delayq.worker import Changes
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.redis_health import RedisHealth
 
 from .outbox_stage import Stage, State
 

@@ -13,8 +13,8 @@ from django.db.utils import OperationalError
 
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import fail
-from django_delayq.outbox import marks as module
-from django_delayq.outbox.marks import AGAIN, GATHER
+from django_delayq.outbox import completions as module
+from django_delayq.outbox.completions import AGAIN, GATHER
 
 from .outbox_stage import QUEUE, Stage, State
 
@@ -194,7 +194,7 @@ def test_the_duty_works_when_it_is_rung_and_rests_when_nothing_is_marked(
     marks = stage.marks()
     marks.attach(rung.set)
     now = 0.0
-    monkeypatch.setattr("django_delayq.outbox.marks.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("django_delayq.outbox.completions.time", SimpleNamespace(monotonic=lambda: now))
     with django_assert_num_queries(0):
         assert marks.run() > 60
     stage.sent("order-5")

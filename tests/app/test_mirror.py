@@ -17,7 +17,7 @@ from django_delayq.core.errors import Misconfigured
 from django_delayq.core.job import NewJob, Payload, ack, new_key
 from django_delayq.core.records import layout as layouts
 from django_delayq.mirror import duty, rebuild
-from django_delayq.mirror import shadow as shadows
+from django_delayq.mirror import index_mirror as shadows
 from django_delayq.models import FailedJob, MirrorCursor, MorgueJob
 from django_delayq.settings.conf import load
 from django_delayq.worker.changes import Changes

@@ -20,7 +20,7 @@ from django_delayq.core.job import is_durable
 from django_delayq.core.records.packed import unpack_job
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import door
+from django_delayq.outbox import durability
 
 from .deeds import keyed, note, rest, sync
 
@@ -257,7 +257,7 @@ def test_an_earlier_row_is_pushed_out_only_together_with_the_new_one(
     schedule(note, "old", id="a", delay=60, durable=True)
     schedule(note, "other", id="b", delay=60, durable=True)
     taken = OutboxJob.objects.get(job_id="b").key.bytes
-    monkeypatch.setattr(door, "new_key", lambda durable: taken)
+    monkeypatch.setattr(durability, "new_key", lambda durable: taken)
     with pytest.raises(IntegrityError):
         schedule(note, "new", id="a", delay=60, durable=True)
     assert rows() == [("a", "sent"), ("b", "sent")], "the job that Redis has keeps its row"
@@ -307,7 +307,7 @@ def test_an_entry_of_many_cannot_be_durable_by_itself(delayq: Broker) -> None:
 def test_a_database_that_was_not_migrated_is_noticed_before_anything_is_written(
     delayq: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "_seen", set())
+    monkeypatch.setattr(durability, "_seen", set())
     monkeypatch.setattr(OutboxJob._meta, "db_table", "not_there_yet")
     with transaction.atomic():
         with pytest.raises(Misconfigured, match="table not_there_yet in the database 'default': run manage"):

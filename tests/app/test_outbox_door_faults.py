@@ -14,7 +14,7 @@ from django_delayq import QueueUnavailable, connections, reschedule, schedule, s
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured, QueuePaused
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import rows, swift
+from django_delayq.outbox import fast_path, rows
 from django_delayq.outbox.breaker import FIRST, LONGEST, Breaker
 from django_delayq.settings.conf import conf
 from django_delayq.worker.current import running
@@ -90,7 +90,7 @@ def lost(deed: Callable[[], object]) -> float:
 
 
 def breaker() -> Breaker:
-    return swift.haste(connections.swift_broker()).breaker
+    return fast_path.haste(connections.swift_broker()).breaker
 
 
 @pytest.mark.parametrize("how", DEATHS)
@@ -299,10 +299,10 @@ def test_redis_is_asked_for_its_clock_once_a_minute_and_again_when_it_was_change
     for n in range(3):
         assert schedule(keyed, n, durable=True).outcome == "created"
     assert len(asked) == 1
-    clock = swift.haste(connections.swift_broker()).clock
+    clock = fast_path.haste(connections.swift_broker()).clock
     clock._behind_ms -= 3_600_000  # Redis's clock goes an hour faster than it was thought to
     assert schedule(keyed, 9, durable=True).outcome == "created"
     assert len(asked) == 2
-    clock._asked_at -= swift.CLOCK_AGE + 1
+    clock._asked_at -= fast_path.CLOCK_AGE + 1
     assert schedule(keyed, 10, durable=True).outcome == "created"
     assert len(asked) == 3

@@ -19,7 +19,7 @@ from django_delayq.core.broker import Broker
 from django_delayq.core.queue import Queue
 from django_delayq.core.task import registry
 from django_delayq.models import OutboxJob
-from django_delayq.outbox import door, rows
+from django_delayq.outbox import durability, rows
 
 from .deeds import keyed, note, rest
 from .outbox_stage import Stage
@@ -241,7 +241,7 @@ def test_where_the_outbox_is_not_in_use_no_verb_asks_the_database(
         handle = schedule(rest, id="a", delay=60)
         handle.run_now()
         handle.cancel()
-        assert not door.in_use("default", "naps", rest)
+        assert not durability.in_use("default", "naps", rest)
 
 
 @pytest.mark.parametrize(
@@ -260,11 +260,11 @@ def test_the_outbox_is_in_use_when_the_settings_say_so(
 def test_a_durable_task_speaks_for_its_own_jobs_and_queue(delayq: Broker) -> None:
     kept = task(name="test.kept", queue="kept", durable=True)(lambda: None)
     try:
-        assert door.in_use("default", "elsewhere", kept)
-        assert door.in_use("default", "kept", None)
-        assert not door.in_use("default", "kept", rest)
-        assert not door.in_use("default", "elsewhere", None)
-        assert not door.in_use("another database", "kept", kept)
+        assert durability.in_use("default", "elsewhere", kept)
+        assert durability.in_use("default", "kept", None)
+        assert not durability.in_use("default", "kept", rest)
+        assert not durability.in_use("default", "elsewhere", None)
+        assert not durability.in_use("another database", "kept", kept)
     finally:
         registry.remove(kept)
 
@@ -272,5 +272,5 @@ def test_a_durable_task_speaks_for_its_own_jobs_and_queue(delayq: Broker) -> Non
 def test_a_handle_knows_that_its_job_is_durable(delayq: Broker, no_durable_tasks: None, settings: Any) -> None:
     handle = schedule(note, "x", id="a", delay=60, durable=True)
     settings.DELAYQ = {**settings.DELAYQ}
-    assert not door.in_use("default", "default", note)
+    assert not durability.in_use("default", "default", note)
     assert (handle.cancel(), there()) == ("cancelled", [])

@@ -18,7 +18,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.queue import Queue
 from django_delayq.models import OutboxJob
 from django_delayq.outbox import rows
-from django_delayq.outbox.swift import OutgoingJob
+from django_delayq.outbox.fast_path import OutgoingJob
 
 from .deeds import note
 from .outbox_stage import Stage, State

@@ -33,7 +33,7 @@ from django_delayq.core.job import NewJob
 from django_delayq.core.records.keys import wake_key
 from django_delayq.core.task import Task, registry
 from django_delayq.pull import HeldJob
-from django_delayq.pull.hub import Question, hub
+from django_delayq.pull.coordinator import Question, hub
 from django_delayq.pull.search import Search, Terms
 from tests.support.processes import wait_until
 from tests.support.reaping import reaping

@@ -13,7 +13,7 @@ from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.redis_health import RedisHealth
 
 
 @contextmanager

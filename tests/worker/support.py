@@ -15,9 +15,9 @@ from django_delayq.core.job import Job, NewJob, Payload, new_id, new_key
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, Worker, WorkerConfig
 from django_delayq.worker.execution import Execution
-from django_delayq.worker.horizon import Source
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.run import BatchRun, Run
+from django_delayq.worker.shard_selector import Source
 
 DEADLINE = 15.0
 

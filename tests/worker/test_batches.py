@@ -18,10 +18,10 @@ from django_delayq.worker import Hooks, current_job
 from django_delayq.worker.batch import Batcher
 from django_delayq.worker.consumer import Consumer
 from django_delayq.worker.execution import Execution
-from django_delayq.worker.horizon import ShardSelector
+from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.run import BatchRun, Run
+from django_delayq.worker.shard_selector import ShardSelector
 from django_delayq.worker.slots import Slots
-from django_delayq.worker.weather import RedisHealth
 
 from .support import (
     DEADLINE,

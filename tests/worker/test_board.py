@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_delayq.worker.board import Mark, Scoreboard, place_of
 from django_delayq.worker.run import NEVER
+from django_delayq.worker.scoreboard import Mark, Scoreboard, place_of
 
 from .support import make_job, make_run
 

@@ -15,7 +15,7 @@ from django_delayq.core.shards import Tick
 from django_delayq.worker.changes import Changes
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.redis_health import RedisHealth
 
 from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
 

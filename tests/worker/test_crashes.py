@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.worker.board import Mark, digest_of
 from django_delayq.worker.run import NEVER
 from django_delayq.worker.salvage import verdicts
+from django_delayq.worker.scoreboard import Mark, digest_of
 
 from .support import eventually, make_job, put, put_payload, registry_of
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)

@@ -14,7 +14,7 @@ from django_delayq.core.task import Registry
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import SILENT_MS, UNKNOWN_TASK_MS, LeaseReaper
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.redis_health import RedisHealth
 
 from .support import eventually, put, registry_of
 

@@ -15,9 +15,9 @@ from django_delayq.core.codec import encode_args
 from django_delayq.core.job import NewJob
 from django_delayq.core.redis.connection import RedisConfig, connect
 from django_delayq.core.timings import BUCKETS_MS, Figures
-from django_delayq.worker.figures import MetricsFlusher
 from django_delayq.worker.loop import Loop
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.metrics_flusher import MetricsFlusher
+from django_delayq.worker.redis_health import RedisHealth
 from tests.support.redis_box import RedisBox
 
 from .support import DEADLINE, config, eventually, put, put_payload, registry_of, run_dry, working
@@ -98,7 +98,7 @@ def test_a_worker_tells_while_it_works_and_in_few_calls(broker: Broker, monkeypa
         send(figures, request)
 
     monkeypatch.setattr(broker.tally, "_send", remember)
-    monkeypatch.setattr("django_delayq.worker.figures.PACE", 0.2)
+    monkeypatch.setattr("django_delayq.worker.metrics_flusher.PACE", 0.2)
 
     def work() -> None:
         pass

@@ -9,7 +9,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import Job
 from django_delayq.worker import Hooks
-from django_delayq.worker.fitness import ReadinessGate
+from django_delayq.worker.readiness import ReadinessGate
 
 from .support import config, eventually, put, registry_of, working
 
@@ -41,7 +41,7 @@ def test_g1_while_the_database_is_away_few_jobs_are_taken_and_afterwards_all_are
 
 def test_pauses_grow_while_no_job_can_begin_and_end_with_the_first_that_can(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("django_delayq.worker.fitness.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("django_delayq.worker.readiness.time.monotonic", lambda: now[0])
     fitness, pauses = ReadinessGate(), []
     for _ in range(7):
         fitness.unfit()

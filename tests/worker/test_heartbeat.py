@@ -11,12 +11,12 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.decision import Policy
 from django_delayq.worker.heartbeat import Heartbeat
-from django_delayq.worker.horizon import Source
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.run import Run, trusted
-from django_delayq.worker.words import WorkerCommands
+from django_delayq.worker.shard_selector import Source
 
 #: seconds by which a lease was shorter before it was renewed
 AGE = 5.0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from django_delayq.worker import WorkerConfig
-from django_delayq.worker.horizon import ShardSelector, Source, build_sources, split
 from django_delayq.worker.pace import Pace
 from django_delayq.worker.run import NEVER
+from django_delayq.worker.shard_selector import ShardSelector, Source, build_sources, split
 
 
 def queue(name: str, shards: int = 1) -> Any:

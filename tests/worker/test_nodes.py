@@ -10,7 +10,7 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import Misconfigured
 from django_delayq.worker import WorkerConfig
-from django_delayq.worker.horizon import split
+from django_delayq.worker.shard_selector import split
 
 from .support import config, eventually, put, registry_of, run_dry, working
 from .test_worker import places

@@ -15,13 +15,13 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.workers import Heard, WorkerCommand
-from django_delayq.worker.board import Scoreboard
+from django_delayq.worker.commands import WorkerCommands
 from django_delayq.worker.dispatcher import WorkerPruning
 from django_delayq.worker.hooks import Hooks
 from django_delayq.worker.run import BatchRun
+from django_delayq.worker.scoreboard import Scoreboard
 from django_delayq.worker.slots import MOST_SHOWN, Slots
 from django_delayq.worker.supervisor import Supervisor
-from django_delayq.worker.words import WorkerCommands
 
 from .support import DEADLINE, config, eventually, make_job, make_run, put, put_payload, registry_of, working
 from .test_supervisor import Program, program  # noqa: F401 (a fixture)
@@ -208,7 +208,7 @@ def test_all_processes_of_a_program_drain_when_one_is_told_to(
 HEARS_AND_DIES = """
 import os, signal, sys
 from pathlib import Path
-from django_delayq.worker.board import Board
+from django_delayq.worker.scoreboard import Board
 from django_delayq.worker.child import birth
 told = birth()
 births = Path(sys.argv[1])

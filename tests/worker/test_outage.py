@@ -24,7 +24,7 @@ from django_delayq.worker import Hooks, Worker
 from django_delayq.worker.dispatcher import ShardPoller
 from django_delayq.worker.orphans import Orphans
 from django_delayq.worker.reaper import LeaseReaper
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.redis_health import RedisHealth
 
 from .support import DEADLINE, config, eventually, put, registry_of, run_dry, working
 from .test_worker import places

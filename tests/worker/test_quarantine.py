@@ -13,9 +13,9 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import STARTED, fail, release
 from django_delayq.worker import current_job
-from django_delayq.worker.board import Mark
 from django_delayq.worker.run import NEVER
 from django_delayq.worker.salvage import verdicts
+from django_delayq.worker.scoreboard import Mark
 
 from .support import DEADLINE, config, eventually, make_job, put, registry_of, working
 from .test_supervisor import Program, alive, program  # noqa: F401 (a fixture)

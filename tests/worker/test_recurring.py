@@ -19,7 +19,7 @@ from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import current_job
 from django_delayq.worker.loop import Loop
 from django_delayq.worker.recurring import LOOK, RecurringTicker, ServerClock
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.redis_health import RedisHealth
 from tests.core.stage import T0, Stage
 
 from .support import DEADLINE, config, eventually, working

@@ -11,11 +11,11 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import QueueUnavailable
 from django_delayq.core.job import NewJob, ack, fail
-from django_delayq.worker.horizon import ShardSelector, Source
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.run import Run
 from django_delayq.worker.settler import Settler
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.shard_selector import ShardSelector, Source
 
 from .support import make_job, make_run
 

@@ -12,11 +12,11 @@ import pytest
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import ack
 from django_delayq.core.redis.connection import RedisConfig, connect
-from django_delayq.worker.horizon import ShardSelector, Source
+from django_delayq.worker.orphaned_leases import OrphanedLeases
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.redis_health import RedisHealth
 from django_delayq.worker.settler import Settler
-from django_delayq.worker.strays import OrphanedLeases
-from django_delayq.worker.weather import RedisHealth
+from django_delayq.worker.shard_selector import ShardSelector, Source
 
 from .support import config, eventually, make_run, put, registry_of, working
 from .test_worker import places

@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from django_delayq.core.broker import Broker
-from django_delayq.worker.board import Mark
 from django_delayq.worker.run import NEVER
 from django_delayq.worker.salvage import verdicts
+from django_delayq.worker.scoreboard import Mark
 
 from .support import eventually, make_job, put, registry_of
 from .test_worker import places

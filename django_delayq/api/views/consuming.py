@@ -10,7 +10,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
-from ...pull.hub import hub
+from ...pull.coordinator import hub
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
 from .. import brokers, settling

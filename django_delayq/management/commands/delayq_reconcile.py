@@ -14,7 +14,7 @@ from ...connections import DjangoBroker
 from ...mirror import rebuild
 from ...models import OutboxJob
 from ...outbox.claims import Outbox
-from ...outbox.marks import Marks, places
+from ...outbox.completions import Marks, places
 from ...outbox.reconciler import Reconciler, Row, read
 from ...outbox.relay import Relay
 from ...outbox.rows import free

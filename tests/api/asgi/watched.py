@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import async_only_middleware
 
 from django_delayq.api import brokers, waiting
-from django_delayq.pull.hub import hub
+from django_delayq.pull.coordinator import hub
 
 
 async def waits(request: HttpRequest) -> JsonResponse:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import shown
+from . import formatting
 
 if TYPE_CHECKING:
     from ..core.job import Job
@@ -52,7 +52,7 @@ class TextSearch:
 
     def _masked(self, view: JobView) -> Iterator[str]:
         """Yield the stored values that contain the text, masked; values without it skip the costly mask."""
-        mask = shown.mask()
+        mask = formatting.mask()
         for job in filter(None, (view.job, view.gated)):
             if self._is_in(_read(job.args)):
                 yield _call(job)
@@ -80,16 +80,16 @@ def _call(job: Job) -> str:
     if job.merged:
         return ""
     try:
-        return _dump(dict(shown.call_rows(job.task, job.args)))
+        return _dump(dict(formatting.call_rows(job.task, job.args)))
     except ValueError:
         return _json(job.args)
 
 
 def _json(data: bytes) -> str:
     try:
-        return _dump(shown.mask().value(shown.loaded(data)))
+        return _dump(formatting.mask().value(formatting.loaded(data)))
     except ValueError:
-        return shown.mask().text(_read(data))
+        return formatting.mask().text(_read(data))
 
 
 def _dump(value: Any) -> str:

@@ -13,7 +13,7 @@ from ..connections import broker
 from ..core.errors import DelayQError
 from ..core.job import Payload
 from ..core.operations.views import JobView
-from . import shown
+from . import formatting
 
 if TYPE_CHECKING:
     from ..models import FailedJob, MirroredJob
@@ -44,7 +44,7 @@ class RedisState:
     answered: bool = True
 
 
-def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) -> RedisState:
+def look_at(row: FailedJob | MirroredJob, *, most: int = formatting.MOST_PAYLOADS) -> RedisState:
     """Return the state of a row's job in Redis, or that Redis is unavailable.
 
     Args:
@@ -69,7 +69,7 @@ def look_at(row: FailedJob | MirroredJob, *, most: int = shown.MOST_PAYLOADS) ->
         if is_live:
             words, kind = _("in the morgue, while another job of this id is live"), "late"
         look = RedisState(words, kind, buried, buried.payloads[:most], len(buried.payloads))
-        look.facts[_("buried")] = shown.ago(shown.from_ms(buried.buried_ms))
+        look.facts[_("buried")] = formatting.ago(formatting.from_ms(buried.buried_ms))
         return look
     if is_live:
         return RedisState(_("gone; another job has this id now"), "bad")
@@ -85,9 +85,9 @@ def _live(view: JobView, payloads: Sequence[Payload]) -> RedisState:
     look = RedisState(words, "good" if view.state == "reserved" else "plain", view, payloads, view.payload_count)
     if view.state == "reserved":
         look.facts[_("worker")] = view.job.worker or "–"
-        look.facts[_("its lease ends")] = shown.until(shown.from_ms(view.deadline_ms))
+        look.facts[_("its lease ends")] = formatting.until(formatting.from_ms(view.deadline_ms))
     else:
-        look.facts[_("due")] = shown.until(shown.from_ms(view.due_ms))
+        look.facts[_("due")] = formatting.until(formatting.from_ms(view.due_ms))
     if view.gated_due_ms is not None:
-        look.facts[_("new content after this run")] = shown.until(shown.from_ms(view.gated_due_ms))
+        look.facts[_("new content after this run")] = formatting.until(formatting.from_ms(view.gated_due_ms))
     return look

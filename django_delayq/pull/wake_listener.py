@@ -12,7 +12,7 @@ from .. import connections
 from ..core.records.keys import wake_key
 from ..core.redis.faults import Backoff
 from ..core.redis.scripts import clear_errors
-from ..worker.weather import RedisHealth
+from ..worker.redis_health import RedisHealth
 
 if TYPE_CHECKING:
     from ..core.broker import Broker

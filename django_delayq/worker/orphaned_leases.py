@@ -14,8 +14,8 @@ from . import decision
 
 if TYPE_CHECKING:
     from ..core.task import Registry
-    from .horizon import ShardSelector, Source
     from .settler import Settler
+    from .shard_selector import ShardSelector, Source
 
 logger = logging.getLogger(__name__)
 

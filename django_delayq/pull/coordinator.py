@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 from .. import connections
 from ..core import flusher
 from ..worker.dispatcher import ShardPoller
+from ..worker.redis_health import RedisHealth
 from ..worker.run import NEVER
-from ..worker.weather import RedisHealth
-from .ear import WakeListener
 from .waiter import Waiter
+from .wake_listener import WakeListener
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
