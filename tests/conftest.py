@@ -1,4 +1,4 @@
-"""What every test may ask for. The servers are real, started once per run, and gone when it ends.
+"""Fixtures for every test. The servers are real, started once per test run, and stopped at its end.
 
     redis_box        the run's Redis (session); do not kill it, take your own: redis_factory(aof="always")
     redis_url        its URL, emptied for this test

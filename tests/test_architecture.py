@@ -1,4 +1,4 @@
-"""Who may import whom, seen from a fresh interpreter; `make check` proves it on the source with import-linter."""
+"""Import rules, checked in a fresh interpreter; `make check` proves them on the source with import-linter."""
 
 from __future__ import annotations
 

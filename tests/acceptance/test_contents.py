@@ -1,4 +1,4 @@
-"""What lies in Redis or in the project's code cannot stop a worker: unreadable, unknown, broken around the handler."""
+"""Bad content of Redis or the project cannot stop a worker: unreadable, unknown, broken around the handler."""
 
 from __future__ import annotations
 

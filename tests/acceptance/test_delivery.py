@@ -1,4 +1,4 @@
-"""Who runs what, how often and when, while nothing breaks. The handlers themselves write the trace."""
+"""Delivery without faults: each job runs in its place, as often and at the time it should, by its handler's trace."""
 
 from __future__ import annotations
 

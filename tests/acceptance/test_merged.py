@@ -64,7 +64,7 @@ class Millers:
 
 @dataclass
 class Campaign:
-    """What a campaign of kills left behind."""
+    """Results of a campaign of kills."""
 
     seed: int
     #: id -> number of its payloads
@@ -140,7 +140,7 @@ def test_each_payload_is_done_or_lies_in_the_morgue_whatever_is_killed(make_mill
 
 
 def done_by(runs: list[dict[str, Any]], killed: dict[int, float]) -> tuple[Counter[int], Counter[int]]:
-    """How often each score was surely done, and how often by a run whose process died around its end."""
+    """Count each score: surely done, and done by an attempt whose process died around its end."""
     surely: Counter[int] = Counter()
     perhaps: Counter[int] = Counter()
     for run in runs:
@@ -164,7 +164,7 @@ def runs_by_id(mill: Mill) -> dict[str, list[dict[str, Any]]]:
 
 
 def fault_of(runs: list[dict[str, Any]], killed: dict[int, float], sent: int) -> str:
-    """What is wrong with the runs of an id that got the scores 0 … ``sent`` − 1, if anything is.
+    """Return the first fault in the attempts of an id that got the scores 0 … ``sent`` − 1, or "".
 
     Args:
         killed: when which process was killed.

@@ -1,4 +1,4 @@
-"""How workers are started, stopped, replaced and relieved."""
+"""Starting, stopping, replacing and relieving workers."""
 
 from __future__ import annotations
 

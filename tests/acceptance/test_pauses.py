@@ -36,7 +36,7 @@ def test_t62_while_a_queue_is_paused_nothing_new_is_started_and_what_runs_ends(m
 
 
 def leases(mill: Mill) -> dict[str, int]:
-    """When the lease of each running job ends, Unix ms."""
+    """Return the end of each running job's lease, Unix ms."""
     queue = mill.broker.queue("default")
     return {job.id: job.deadline_ms for number in queue.numbers for job in queue.leases(number)}
 
@@ -63,7 +63,7 @@ def test_t62_a_resumed_queue_is_at_work_in_less_than_a_second(mill: Mill) -> Non
 
 
 def heard(mill: Mill) -> int:
-    """When its worker was last heard of, Unix ms."""
+    """Return the time of the worker's last sign of life, Unix ms."""
     (worker,) = mill.broker.workers()
     seen: int = worker["seen_ms"]
     return seen

@@ -27,7 +27,7 @@ class Office:
         return int(found[0]) if found else -1
 
     def states(self) -> list[str]:
-        """What the worker's sessions are doing."""
+        """States of the worker's database sessions."""
         return [state for _, state, _ in self.database.sessions()]
 
     def backends(self) -> set[int]:

@@ -189,7 +189,7 @@ def test_a_redis_that_stands_still_for_longer_than_a_lease_takes_no_job_from_its
 def test_with_everysec_a_kill_loses_at_most_the_last_two_seconds(
     make_mill: MakeMill, redis_factory: RedisFactory
 ) -> None:
-    """What ``appendfsync everysec`` means, measured.
+    """Measure the guarantee of ``appendfsync everysec``.
 
     Redis writes its log before it answers and only the fsync waits for up to a second, so the death of the process
     alone loses nothing that was written. Only while an fsync is under way is the write itself put off, for at most two
@@ -214,7 +214,7 @@ def test_with_everysec_a_kill_loses_at_most_the_last_two_seconds(
 
 
 def test_a_monitor_sees_no_key_with_a_time_to_live(make_mill: MakeMill, redis_box: RedisBox) -> None:
-    """Nothing that a job needs may vanish by itself, whatever the eviction policy is."""
+    """A key that a job needs must not expire by itself, whatever the eviction policy is."""
     mill = make_mill()
     mill.start("--threads", 2)
     mill.put("stumble", options=b'{"max_attempts":1}', id="dead")

@@ -1,4 +1,4 @@
-"""What people look at stays quick and whole when there is much of it."""
+"""Pages and reports stay fast and complete with large amounts of data."""
 
 from __future__ import annotations
 

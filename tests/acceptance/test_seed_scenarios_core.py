@@ -1,4 +1,4 @@
-"""What the seed systems get wrong, one scenario each; the numbers are those of the consolidated list (T01 … T64).
+"""Known faults of the seed systems, one scenario each; the numbers are those of the consolidated list (T01 … T64).
 
 Here are those that the core alone answers for; those that need a worker, Django or a network are in files beside.
 """

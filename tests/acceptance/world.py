@@ -69,7 +69,7 @@ class Node:
 
     @property
     def said(self) -> str:
-        """Everything it wrote to stdout and stderr."""
+        """Output of the process on stdout and stderr."""
         return self.output.read_text(errors="replace")
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, float]:
@@ -211,7 +211,7 @@ class Mill:
     # --- the trace
 
     def lines(self, event: str = "", id: str = "") -> list[dict[str, Any]]:
-        """What the tasks have left so far."""
+        """Return the lines that the tasks have written so far."""
         with self.log.open("rb") as file:
             file.seek(self._read_to)
             fresh, _, _ = file.read().rpartition(b"\n")
@@ -237,7 +237,7 @@ class Mill:
     # --- checks
 
     def check(self) -> None:
-        """What holds after every test: nothing started early, and the data model is whole."""
+        """Assert that no job started early and that the data model is intact; runs after every test."""
         early = [line for line in self.starts() if line["at"] < line["due"] - 0.0005]
         assert not early, f"started before they were due: {early[:3]}"
         fsck.assert_invariants(self.broker)

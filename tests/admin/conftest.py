@@ -1,4 +1,4 @@
-"""What tests of the admin may ask for.
+"""Fixtures for tests of the admin.
 
     browser      a real browser, logged out, on the live site with its static files; see tests/support/browser.py.
                  After the test its console has to be empty (``browser.forgive(pattern)`` for what is meant to fail)

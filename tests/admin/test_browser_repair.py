@@ -1,4 +1,4 @@
-"""What a person does about failed jobs, in a real browser; each step is kept as a picture."""
+"""Handling of failed jobs in a real browser; each step is saved as a picture."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def put(broker: Broker, ident: str = "a", *, buried: bool = False, **options: An
 
 
 def filled(client: Client, address: str, **more: Any) -> dict[str, Any]:
-    """What the browser would send back, with changes."""
+    """Return the form data that the browser would send, with changes."""
     answer = client.get(address)
     assert answer.status_code == 200
     tags_of(answer.content)

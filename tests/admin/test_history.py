@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def reader(client: Client, staff: Callable[..., Any]) -> Client:
-    """Somebody who may see the history, and nothing else."""
+    """Client of a user who may only see the history."""
     client.force_login(staff("view_hourlystat"))
     return client
 

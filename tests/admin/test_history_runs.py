@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def reader(client: Client, staff: Callable[..., Any]) -> Client:
-    """Somebody who may see runs, and nothing else."""
+    """Client of a user who may only see pipeline runs."""
     client.force_login(staff("view_pipelinerun"))
     return client
 

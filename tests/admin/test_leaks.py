@@ -1,4 +1,4 @@
-"""What is hidden cannot be guessed either: not by filters in the address, not by a search, not by what a form says."""
+"""Hidden values cannot be guessed either: not by filters in the address, by a search or by a form's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what on the pages over Redis, what hostile text becomes there, and what they say when Redis is gone."""
+"""Pages over Redis: permissions, hostile text, and messages while Redis is unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may see and press what: every page and every button, for everybody."""
+"""Permissions for every page and every button, for every kind of user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pages(world: dict[str, Any], model: str) -> dict[str, str]:
 
 
 def write_pages(world: dict[str, Any]) -> list[str]:
-    """What the admin has for other models, and nobody has here."""
+    """Return addresses that the admin offers for other models, and that must not exist here."""
     return [f"{BASE}{model}/{page}" for model, row in world.items() for page in ("add/", f"{row.pk}/delete/")]
 
 
@@ -57,7 +57,7 @@ def untouched(broker: Broker) -> bool:
 
 
 def posts(world: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Everything that changes something, asked for and confirmed."""
+    """Return every request that changes something, with and without confirmation."""
     found: list[tuple[str, dict[str, Any]]] = []
     for model, verbs in VERBS.items():
         row = world[model]

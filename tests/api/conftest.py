@@ -1,4 +1,4 @@
-"""What tests of the HTTP API may ask for.
+"""Fixtures for tests of the HTTP API.
 
 caller       ``caller("view", "produce")``: a :class:`Caller` with the token of a user with just these permissions;
              ``caller()`` may nothing, ``caller(anonymous=True)`` is nobody

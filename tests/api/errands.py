@@ -84,7 +84,7 @@ def waiting(broker: Broker, queue: str = "errands") -> list[str]:
 
 
 def contents(broker: Broker) -> dict[bytes, bytes | None]:
-    """Everything of this prefix but figures and what expires: two of these tell whether anything was stored.
+    """Return all keys of this prefix, without metrics and expiring keys; two calls show if anything was stored.
 
     A timer of an earlier test may still tell Redis the figures of that one.
     """

@@ -1,4 +1,4 @@
-"""What nobody may see, keep or take too much of, whichever way it is asked for."""
+"""Limits that hold for every way of asking: what is visible, kept and taken."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def delayq(delayq: Broker, settings: Any) -> Broker:
 
 @pytest.fixture
 def consumer(caller: Callable[..., Caller]) -> Caller:
-    """Who may take jobs, and nothing else."""
+    """User who may only reserve jobs."""
     return caller("consume")
 
 
@@ -57,7 +57,7 @@ def scheduled(*args: Any, **options: Any) -> JobHandle:
 
 
 def places(queue: str) -> dict[str, int]:
-    """Where the jobs of a queue lie; places where none lies are left out."""
+    """Count the jobs of a queue by place; empty places are left out."""
     counts = connections.broker().inspector.counts(queue)
     names = ("ready", "delayed", "reserved", "gated", "failed", "morgue")
     return {name: getattr(counts, name) for name in names if getattr(counts, name)}
@@ -70,7 +70,7 @@ def take(consumer: Caller, queue: str = "feed", **asked: Any) -> list[dict[str, 
 
 
 def end(consumer: Caller, verb: str, *jobs: dict[str, Any], queue: str = "feed", **more: Any) -> list[bool]:
-    """Whether each counted."""
+    """Settle jobs with a verb and return for each if it counted."""
     entries = [{"id": job["id"], "lease": job["lease"], **more} for job in jobs]
     status, body = consumer.post(f"v1/queues/{queue}/{verb}", {"jobs": entries})
     assert status == 200, body

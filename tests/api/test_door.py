@@ -1,4 +1,4 @@
-"""Nobody comes in without credentials, and every error looks the same."""
+"""Authentication: no access without credentials, and every error has the same form."""
 
 from __future__ import annotations
 

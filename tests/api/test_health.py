@@ -25,7 +25,7 @@ def redis_at(settings: Any, url: str) -> Iterator[None]:
 
 @pytest.fixture
 def stranger(caller: Callable[..., Caller]) -> Caller:
-    """Nobody."""
+    """Caller without credentials."""
     return caller(anonymous=True)
 
 

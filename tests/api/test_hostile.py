@@ -1,4 +1,4 @@
-"""What no client should send is answered with a problem, never with a fault, and nothing is stored."""
+"""Hostile requests: each gets a problem document, never a server error, and stores nothing."""
 
 from __future__ import annotations
 

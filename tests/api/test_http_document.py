@@ -1,4 +1,4 @@
-"""What docs/http.md says is so: its commands run, and its tables are those of the code."""
+"""Checks of docs/http.md: its commands run, and its tables match the code."""
 
 from __future__ import annotations
 

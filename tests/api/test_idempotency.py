@@ -28,7 +28,7 @@ def post(api: Caller, body: Any, key: str = "k1", path: str = JOBS) -> tuple[int
 
 
 def forget_calls(broker: Broker) -> None:
-    """What is remembered of calls is over, as after two minutes."""
+    """Delete the remembered calls, as two minutes would."""
     queue = broker.queue("errands")
     for number in queue.numbers:
         names = queue.shard(number).names
@@ -36,7 +36,7 @@ def forget_calls(broker: Broker) -> None:
 
 
 def answers(broker: Broker) -> list[str]:
-    """What is kept."""
+    """Return the keys of the kept responses."""
     return [key.decode() for key in broker.client.scan_iter(match=f"{broker.prefix}:answer:*")]
 
 

@@ -1,4 +1,4 @@
-"""Who may do what, for every route that there is: the URL configuration is walked, so a new route is covered too."""
+"""Permissions of every route. The URL configuration is walked, so a new route is covered, too."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Trouble:
         return view is not None and view.state != "morgue"
 
     def state(self, ident: str) -> str | None:
-        """Where Redis has it."""
+        """Return the state of a job in Redis, or None."""
         view = self.broker.inspector.get(self.queue.name, ident)
         return None if view is None else view.state
 

@@ -106,7 +106,7 @@ class Stage:
         self.table.update(**{name: F(name) - timedelta(seconds=seconds) for name in names})
 
     def hold(self, row: OutboxJob, seconds: float = 60.0) -> None:
-        """Somebody else has the row in his hands."""
+        """Let another process claim the row."""
         self.table.filter(pk=row.pk).update(claim=uuid.uuid4(), claimed_until=Now() + timedelta(seconds=seconds))
 
     # --- who works

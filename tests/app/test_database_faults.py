@@ -1,4 +1,4 @@
-"""What a database does to jobs, and what becomes of them: the faults F9–F11 and G1–G5, G17 on a real PostgreSQL.
+"""Faults of a database and their effects on jobs: F9–F11, G1–G5 and G17 on a real PostgreSQL.
 
 Real worker processes meet some of them again in tests/acceptance/test_postgres.py.
 """

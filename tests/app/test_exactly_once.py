@@ -144,7 +144,7 @@ def merged_job(ident: str, *values: Any) -> Job:
 
 
 def seen_by(handler: Callable[[dict[str, list[Any]]], Any], *jobs: Job) -> tuple[list[dict[str, list[Any]]], list[str]]:
-    """What the handler got, and how the run of each job ended."""
+    """Return the payloads that the handler got, and the outcome of each job's attempt."""
     got: list[dict[str, list[Any]]] = []
 
     @exactly_once

@@ -1,4 +1,4 @@
-"""How durable jobs ended is taken down: the row first, the mark only when that is certain."""
+"""Recording ends of durable jobs: the row first, the mark only when that is certain."""
 
 from __future__ import annotations
 

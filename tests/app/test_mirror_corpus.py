@@ -1,4 +1,4 @@
-"""Whatever lies in Redis becomes a row: stored as it is where a database can, and never a reason to stop."""
+"""Any content of Redis becomes a row, stored as it is where the database can, and never stops the mirror."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def there() -> list[tuple[str, str]]:
 
 
 def seconds_of(deed: Callable[[], object]) -> float:
-    """How long a transaction with ``deed`` takes."""
+    """Return the seconds that a transaction with ``deed`` takes."""
     started = time.monotonic()
     with transaction.atomic():
         deed()

@@ -39,7 +39,7 @@ def stored(broker: Broker, queue: str = "default") -> dict[str, int]:
 
 @pytest.fixture
 def unsent(delayq: Broker) -> Iterator[None]:
-    """What is scheduled in the test's first part waits for the relay."""
+    """Schedule a durable job that waits for the relay."""
     delayq.queue("default")
     delayq.pause("default", "in")
     schedule(note, "x", id="a", delay=60, durable=True)
@@ -167,7 +167,7 @@ def test_a_reschedule_wins_over_a_sender_in_flight(delayq: Broker, monkeypatch: 
 
 
 def test_a_sender_that_slept_past_its_claim_changes_nothing(delayq: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever was decided about the row meanwhile (here: cancelled and told, so deleted) stands."""
+    """A decision about the row in the meantime stands (here: cancelled and reported, so deleted)."""
 
     def sleep_and_be_cancelled() -> None:
         monkeypatch.setattr(rows, "CLAIM", 2.0)  # who cancels is awake

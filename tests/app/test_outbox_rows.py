@@ -49,7 +49,7 @@ def test_a_job_that_keeps_the_due_time_of_its_forerunner_is_sent_behind_it(delay
 
 
 def test_a_row_that_is_on_its_way_is_not_pushed_out(delayq: DjangoBroker) -> None:
-    """Whoever has it in hand may tell Redis of it later, and would replace the newer job by the older one."""
+    """The holder of the claim may send the row later, and would replace the newer job by the older one."""
     stage = Stage(delayq)
     stage.hold(stage.write("a", queue="default", task=note.name))
     assert schedule(note, "y", id="a", durable=True).outcome == "outbox"

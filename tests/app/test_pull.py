@@ -64,7 +64,7 @@ def counters(queue: str) -> dict[str, int]:
 
 
 def places(queue: str) -> dict[str, int]:
-    """Where the jobs of a queue lie; places where none lies are left out."""
+    """Count the jobs of a queue by place; empty places are left out."""
     counts = connections.broker().inspector.counts(queue)
     names = ("ready", "delayed", "reserved", "gated", "failed", "morgue")
     return {name: getattr(counts, name) for name in names if getattr(counts, name)}

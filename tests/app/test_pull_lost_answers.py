@@ -1,4 +1,4 @@
-"""What a pull brings when an answer of Redis was lost and the reserve is sent again."""
+"""Pulls whose reply from Redis was lost, so that the reserve is sent again."""
 
 from __future__ import annotations
 

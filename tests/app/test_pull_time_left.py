@@ -1,4 +1,4 @@
-"""How long a pulled job is still held, and which of them end soon."""
+"""Remaining lease of pulled jobs, and those whose lease ends soon."""
 
 from __future__ import annotations
 

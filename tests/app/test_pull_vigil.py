@@ -40,7 +40,7 @@ def _feed(delayq: Broker, settings: Any) -> None:
 
 
 async def kept(*, limit: int = 1, wait: float = PATIENCE) -> list[HeldJob]:
-    """What a vigil brings."""
+    """Return the jobs that an async wait reserves."""
     return await AsyncWait(Search(hub(), ("feed",), Terms(limit, 60_000, "w"))).run(time.monotonic() + wait)
 
 

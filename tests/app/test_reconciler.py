@@ -1,4 +1,4 @@
-"""What Redis lost is sent again; what is done, taken back or buried is not."""
+"""The reconciler: jobs that Redis lost are sent again; finished, cancelled and buried ones are not."""
 
 from __future__ import annotations
 

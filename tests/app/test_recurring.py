@@ -22,7 +22,7 @@ from tests.worker.support import eventually
 
 @pytest.fixture(autouse=True)
 def _own_recurring_tasks() -> Iterator[None]:
-    """What a test registers is forgotten; the recurring tasks of the installed apps are away meanwhile."""
+    """Unregister the test's tasks afterwards; hide the recurring tasks of the installed apps meanwhile."""
     before = registry.tasks
     recurring = [one for one in registry if one.options.recurring]
     for one in recurring:
@@ -127,7 +127,7 @@ def test_status_shows_recurring_tasks_with_their_ticks(delayq: Broker, settings:
 
 
 def fire(broker: Broker, name: str, *, tick_ms: int) -> None:
-    """What a dispatcher does at a tick."""
+    """Fire a tick as a dispatcher does."""
     from django_delayq.core.job import NewJob
 
     new = NewJob(f"recurring:{name}", name, due_ms=tick_ms, delay_ms=None)

@@ -1,4 +1,4 @@
-"""What people do about jobs in trouble: each action looks at Redis again, and says what came of each job."""
+"""Actions on failed jobs: each one reads Redis again, and reports the outcome of each job."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ def test_a_death_after_any_step_loses_neither_the_old_nor_the_new(
 
 
 def _end_all_leases(trouble: Trouble) -> None:
-    """What a dispatcher does with the jobs of a process that is dead: they were never begun."""
+    """Release the jobs of a dead process that it never began, as a dispatcher does."""
     from django_delayq.core.job import release
 
     for number in trouble.queue.numbers:

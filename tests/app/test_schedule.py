@@ -1,4 +1,4 @@
-"""What a Django developer calls, against a real Redis: the job that is stored, and the answer."""
+"""The public functions against a real Redis: the stored job and the return value."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ NAIVE = datetime(2030, 1, 1)
 
 
 class DjangoTask:
-    """What ``@task`` of Django's own framework makes of a function."""
+    """Task object as ``@task`` of Django's own framework creates it."""
 
     def enqueue(self, *args: Any) -> None: ...
 

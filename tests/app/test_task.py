@@ -21,7 +21,7 @@ from django_delayq.scheduling.decorators import MergedTask, task_name
 
 @pytest.fixture(autouse=True)
 def _same_registry() -> Iterator[None]:
-    """What a test registers is forgotten."""
+    """Unregister the test's tasks afterwards."""
     before = registry.tasks
     yield
     for one in registry:

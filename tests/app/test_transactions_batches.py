@@ -120,7 +120,7 @@ def test_savepoints_inside_each_other_are_followed(delayq: Broker, calls: list[s
 
 
 def test_a_savepoint_that_is_rolled_back_last_drops_its_own(delayq: Broker, calls: list[str]) -> None:
-    """Nothing is called after it, so when the first callback runs nobody has looked what became of it."""
+    """No call follows, so its rollback is still unnoticed when the first callback runs."""
     with transaction.atomic():
         schedule(note, "x", id="a")
         schedule(note, "x", id="b")

@@ -1,4 +1,4 @@
-"""Whatever is nested in whatever: Redis has what the committed part says, in the order of the calls."""
+"""Nested transactions of any shape: Redis has the jobs of the committed part, in the order of the calls."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class Run:
 
 
 def looked_at(broker: Broker, names: dict[str, str]) -> tuple[World, set[bytes]]:
-    """What is in Redis, and the durable keys of it."""
+    """Return the content of Redis and its durable keys."""
     world, keys = World(), set()
     now = broker.now_ms()
     for name in ("default", MERGED):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def triggers() -> Iterator[list[Trigger]]:
-    """What the test connects; it listens no more afterwards."""
+    """List for the test's triggers; they are disconnected afterwards."""
     connected: list[Trigger] = []
     yield connected
     assert all(trigger.disconnect() for trigger in connected)

@@ -90,7 +90,7 @@ class Stand:
     # -- looks -------------------------------------------------------------------------------------------------------
 
     def world(self) -> dict[str, Any]:
-        """Everything that the inspector tells, but for keys and tokens, which chance makes."""
+        """Return all that the inspector reports, without keys and tokens, which are random."""
         inspector = self.broker.inspector
         counts = inspector.counts(self.name)
 

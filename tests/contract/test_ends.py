@@ -1,4 +1,4 @@
-"""How jobs end, on both brokers: settled, cancelled, buried, kicked; pauses, limits, and the marks of durable ones."""
+"""Ends of jobs on both brokers: settled, cancelled, buried, kicked; pauses, limits, and completion marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How jobs come in, on both brokers: every policy of schedule, payloads, and what waits behind a run."""
+"""Scheduling on both brokers: every policy of schedule, payloads, and gated jobs."""
 
 from __future__ import annotations
 

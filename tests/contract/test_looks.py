@@ -1,4 +1,4 @@
-"""What operators see and do in many jobs at once, on both brokers."""
+"""Views and actions on many jobs at once, on both brokers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ policies = st.sampled_from(["min", "max", "first", "last"])
 
 
 class Step:
-    """What is done to a stand: ``do(stand, the jobs that it handed out so far)``."""
+    """Operation on a stand: ``do(stand, the jobs that it handed out so far)``."""
 
     def __init__(self, text: str, do: Callable[[Stand, list[Job]], object]) -> None:
         self.text = text
@@ -234,7 +234,7 @@ def operations(draw: Any) -> Step:
 
 @st.composite
 def operations_on_one(draw: Any) -> Step:
-    """What a handle does to the job of its call, early or late."""
+    """Draw an operation of a handle on the job of its call, early or late."""
     verb = draw(st.sampled_from(["cancel", "reschedule", "run_now", "locate"]))
     which, delay = draw(st.integers(0, 5)), draw(delays)
 

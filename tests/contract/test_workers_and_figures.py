@@ -1,4 +1,4 @@
-"""What the broker of the testing kit answers of workers and figures is what the real one answers."""
+"""Workers and metrics: the broker of the testing kit returns the same as the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .stand import T0, Stand
 
 
 def words(stand: Stand, name: str = "w", done: tuple[str, ...] | None = ()) -> dict[str, str]:
-    """What a worker hears with an announcement: word -> id."""
+    """Return the commands that a worker gets with an announcement: word -> id."""
     return {told.word: told.id for told in stand.broker.announce(name, {}, done=done).told}
 
 

@@ -596,7 +596,7 @@ class ModelShard:
     # -- the whole world ---------------------------------------------------------------------------------------------
 
     def world(self) -> dict[str, Any]:
-        """Everything that there is, in the form in which ``world.py`` reads it back from Redis."""
+        """Return the whole state, in the form in which ``world.py`` reads it back from Redis."""
         failed = sorted(
             ((live.failed_at_ms, live.failed_arrival), i) for i, live in self.lives.items() if live.failures
         )

@@ -60,7 +60,7 @@ def write_some(broker: Broker, run: Run, n: int, of: int, **options: Any) -> Non
 
 
 def work_off(queue: Queue) -> int:
-    """Everything that is due is run; how many jobs that were."""
+    """Run all due jobs and return their number."""
     done = 0
     while jobs := take_all(queue):
         assert all(queue.settle([ack(job, 1, 2) for job in jobs]))

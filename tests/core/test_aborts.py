@@ -92,7 +92,7 @@ def ever(stage: Stage) -> set[bytes]:
 
 
 def contents(stage: Stage) -> set[tuple[str, str, bytes]]:
-    """Everything that somebody asked for and that is still to be seen somewhere."""
+    """Return all requested content that is still stored somewhere."""
     world = read_world(stage.queue, 0)
     found = set()
     for ident, live in world["lives"].items():

@@ -39,7 +39,7 @@ PASSED, FAILED = 0, 1
 
 @dataclass(frozen=True)
 class Run:
-    """How a test run ended."""
+    """Result of a test run."""
 
     code: int | None  #: pytest's exit code; None: it took too long
     output: str

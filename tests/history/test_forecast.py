@@ -1,4 +1,4 @@
-"""What falls due, and when it will be done."""
+"""Forecast of due jobs, and of the time at which they will be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept: pages of hours, files of them, and how they are forgotten."""
+"""Stored hours: their pages, their files, and their deletion."""
 
 from __future__ import annotations
 

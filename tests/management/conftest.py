@@ -14,7 +14,7 @@ from tests.support.processes import wait_until
 
 @pytest.fixture
 def depot(manage_env: dict[str, str], tmp_path: Path) -> Depot:
-    """Where the workers' tasks write to, and how commands are run there."""
+    """Depot with the file that the workers' tasks write to, and a method that runs commands."""
     return Depot(manage_env, tmp_path)
 
 

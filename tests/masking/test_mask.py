@@ -1,4 +1,4 @@
-"""What people may not read."""
+"""Masking of values that people may not read."""
 
 from __future__ import annotations
 

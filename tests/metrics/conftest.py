@@ -1,4 +1,4 @@
-"""What the tests of metrics and traces may ask for.
+"""Fixtures for tests of metrics and traces.
 
 work_off   ``work_off()``: everything that is ready is run by a worker of this process, made as delayq_worker makes it
 spans      the spans that were ended since the test began, with the SDK as the process's provider

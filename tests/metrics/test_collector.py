@@ -1,4 +1,4 @@
-"""What Prometheus reads, from a real Redis with real runs behind it."""
+"""Prometheus metrics of a real Redis after real attempts."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def fields(of: Any, wanted: set[str]) -> Iterator[str]:
 
 
 def wrong_in(expression: str) -> list[str]:
-    """What an expression speaks of that there is not."""
+    """Return names and labels in an expression that do not exist."""
     found = []
     labels = {"job", "instance", "le"}
     for name, matchers in NAME.findall(expression):
@@ -198,7 +198,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 
 
 def test_every_counter_of_the_scripts_is_exported() -> None:
-    """What is counted there and is in no list here would be missing without anybody noticing."""
+    """A counter that the scripts keep and no list here has would be missing without notice."""
     scripts = Path(django_delayq.__file__).parent / "core" / "lua"
     source = "\n".join(path.read_text() for path in scripts.rglob("*.lua"))
     counted = set(re.findall(r"\bcount\('(\w+)'", source))

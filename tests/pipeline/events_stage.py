@@ -1,4 +1,4 @@
-"""What the tests of the readers of events share: events, readers, and the way that Spark takes them."""
+"""Helpers for the tests of the readers of events: events, readers, and tasks as Spark runs them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def offsets(reader: EventsStreamReader, start: dict[str, Any], limit: int | None
 
 
 def ids(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    """What the tasks of a batch read, each in a process of its own."""
+    """Return the ids that the tasks of a batch read, each in a process of its own."""
     return [ident for task in reader.partitions(start, end) for ident in ids_of(reader, task)]
 
 

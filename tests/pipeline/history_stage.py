@@ -160,7 +160,7 @@ def history(
 
 
 def figures(events: Iterable[Row], sla: float | None = 60.0) -> dict[tuple[datetime, str, str], Row]:
-    """What the database should have in the end."""
+    """Return the rows that the database should have in the end."""
     groups: defaultdict[tuple[datetime, str, str], dict[tuple[Any, ...], Row]] = defaultdict(dict)
     for row in events:
         if row["outcome"] != "bulk":

@@ -26,7 +26,7 @@ SUMMED = ("runs", "succeeded", "failed", "buried", "released", "lateness_sum_ms"
 
 @dataclass(frozen=True, slots=True)
 class ShellProject:
-    """What commands are started with, and what they leave."""
+    """Project in which commands run: their environment and the files they write."""
 
     env: dict[str, str]
     root: Path
@@ -50,7 +50,7 @@ class ShellProject:
 
 
 def summed(rows: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
-    """What :meth:`ShellProject.figures` is to say of these figures."""
+    """Return the expected result of :meth:`ShellProject.figures` for these metrics."""
     found: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         found.update({(row["queue"], row["task"], name): row[name] for name in SUMMED})

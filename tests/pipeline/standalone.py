@@ -84,7 +84,7 @@ class Standalone:
 
     @staticmethod
     def _said(process: subprocess.Popen[Any], log: Path, words: str) -> str:
-        """What a process has said, as soon as it has."""
+        """Wait until a process has logged a text, and return it."""
 
         def look() -> re.Match[str] | None:
             text = log.read_text()
@@ -97,7 +97,7 @@ class Standalone:
 
 
 def has_hosts() -> bool:
-    """Whether this machine has more loopback addresses than one (Linux has, macOS has not)."""
+    """Return True if this machine has several loopback addresses (Linux has, macOS has not)."""
     with socket.socket() as made, suppress(OSError):
         made.bind(("127.0.0.2", 0))
         return True

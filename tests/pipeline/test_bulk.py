@@ -41,7 +41,7 @@ SOON = datetime(2030, 1, 2, 3, 4, 5, 678_900, UTC)
 
 @pytest.fixture
 def how(redis_url: str, prefix: str) -> dict[str, Any]:
-    """What the bulk writes of these tests have in common."""
+    """Options that the bulk loads of these tests share."""
     return {"redis": redis_url, "prefix": prefix, "queue": "q", "task": "bulk.send", "id": "sms:{pk}:{day}"}
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def how(redis_url: str, prefix: str) -> dict[str, Any]:
-    """What the bulk writes of these tests have in common."""
+    """Options that the bulk loads of these tests share."""
     return {"redis": redis_url, "prefix": prefix, "queue": "q", "task": "bulk.send", "id": "sms:{pk}", "args": ("pk",)}
 
 

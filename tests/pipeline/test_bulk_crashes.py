@@ -1,4 +1,4 @@
-"""What is killed or tried twice in mid-write doubles nothing and loses nothing."""
+"""Bulk loads that are killed or tried twice in mid-write duplicate and lose no job."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_task_that_fails_when_everything_is_written_is_tried_again_and_doubles
 
 
 def test_two_senders_of_one_part_double_nothing(broker: Broker) -> None:
-    """What speculative execution does, which Spark does only where there are several hosts."""
+    """Simulate speculative execution, which Spark does only with several hosts."""
     batches = [pa.RecordBatch.from_pydict({"id": [f"{n}" for n in range(at, at + 500)]}) for at in range(0, 4_000, 500)]
     wanted = WriteOptions(queue="q", task="t", shards=3)
     barrier = threading.Barrier(2)

@@ -48,7 +48,7 @@ def packed(columns: dict[str, Any], kind: str = "python", **options: Any) -> Pac
 
 
 def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
-    """What is stored behind the keys, which the chunks give."""
+    """Return the stored bytes behind the keys; the chunks add the keys."""
     n = len(next(iter(columns.values())))
     made = packed({"id": [str(one) for one in range(n)], **columns}, **options)
     assert made.bad == {}
@@ -56,7 +56,7 @@ def bodies(columns: dict[str, Any], **options: Any) -> list[bytes]:
 
 
 def scheduled(task: Task, entry: dict[str, Any], **common: Any) -> tuple[Shape, Entry]:
-    """What ``schedule_many`` would send, with the key that the run gives."""
+    """Return what ``schedule_many`` would send, with the key of the bulk load."""
     maker = (MergedJobs if task.options.merge else NewJobs)(task, {"on_conflict": "ignore", **common})
     (new,) = maker.make_many([entry], lambda new, queue: None)
     new.key = b""

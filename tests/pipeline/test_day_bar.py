@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
 
 
 def lines(screen: io.StringIO) -> list[str]:
-    """What stood there, one after the other, without the bar."""
+    """Return the lines that were shown, in order, without the bar."""
     return [re.sub("[█·]+ +", "", line.strip("\n")) for line in screen.getvalue().split("\r\x1b[K")[1:]]
 
 

@@ -32,7 +32,7 @@ HARMLESS: Final = "[UNKNOWN_RESPONSE] Unknown response: Plan observed(__python_a
 
 
 def _absent() -> list[str]:
-    """What of the extra ``pyspark[pipelines]`` is not installed."""
+    """Return the packages of the extra ``pyspark[pipelines]`` that are not installed."""
     names = {
         "grpc": "grpcio",
         "grpc_status": "grpcio-status",

@@ -47,7 +47,7 @@ def batches(root: Path) -> list[str]:
 
 
 def written_at(root: Path, table: str, day: date) -> int:
-    """When a day was written; another number if it was written again."""
+    """Return a number that changes when a day is written again."""
     return (root / table / f"day={day}").stat().st_ino
 
 

@@ -1,4 +1,4 @@
-"""Whatever step a run dies at, the history ends as if it had not."""
+"""A pipeline run that dies at any step leaves the same history as one that does not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOME: Final = ("batch landed", "attempts: hour taken out", "attempts: day taken 
 
 
 class Died(BaseException):
-    """Nothing of this package catches it."""
+    """Simulated death of the process; the package does not catch it."""
 
 
 def dies_at(step: str) -> Callable[[str], None]:

@@ -49,7 +49,7 @@ def stream_ids(spark: SparkSession, root: Path, table: str) -> list[str]:
 
 
 def check(spark: SparkSession, root: Path, inbox: Inbox, database: Database) -> None:
-    """Everything is as if it had been computed at once."""
+    """Assert that the history is the same as if it had been computed at once."""
     known = {row["stream_id"]: row for row in inbox.events}.values()
     good = [row for row in known if row["id"]]
     assert database.rows == figures(good)
@@ -151,7 +151,7 @@ def test_a_day_that_is_not_there_by_hours_is_computed_whole(
 def test_a_day_that_a_run_has_left_pending_is_computed_whole(
     spark: SparkSession, root: Path, inbox: Inbox, database: Database
 ) -> None:
-    """Whatever it has left: here an hour and all figures are wrong."""
+    """The pending day may have any content; here an hour and all metrics are wrong."""
     inbox.add(event(ts=at(hour=1)), event(ts=at(hour=2)), event(ts=at(BEFORE)))
     history(spark, root, inbox).run(database)
     untouched = hours_of(root, "attempts", BEFORE)

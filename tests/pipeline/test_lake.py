@@ -252,7 +252,7 @@ def test_moments_are_written_so_that_a_reader_may_pass_over_files_by_them(lake: 
 def test_a_day_that_is_deleted_is_gone_at_once_or_there_as_before(
     lake: Lake, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever dies while its files go leaves no half of it."""
+    """A process that dies while the files are deleted leaves no part of the day."""
     fresh = lake.write("hours", frame(lake.spark, [event(ts=at(hour=1))]))
     lake.put("hours", fresh, fresh.days)
 

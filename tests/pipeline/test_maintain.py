@@ -55,7 +55,7 @@ def buried(queue: Queue, *idents: str, **options: Any) -> None:
 
 
 def picture(broker: Broker, name: str = "q") -> dict[str, list[str]]:
-    """Where each id lies; those that are due at once under ``ready``."""
+    """Return the ids by place; jobs that are due are under ``ready``."""
     found: dict[str, list[str]] = {}
     for place in ("waiting", "reserved", "morgue"):
         for view in broker.inspector.page(name, place, limit=100).jobs:

@@ -56,7 +56,7 @@ def redis_box(redis_box: RedisBox) -> Iterator[RedisBox]:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """Where a driver is to go."""
+    """Master that a driver connects to."""
 
     url: str
     #: of those that run tasks
@@ -128,7 +128,7 @@ class Driver:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Return True if the process has ended."""
         return self.process.poll() is not None
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a long run."""
+"""Progress display of long runs."""
 
 from __future__ import annotations
 

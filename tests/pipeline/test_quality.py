@@ -1,4 +1,4 @@
-"""What is expected of every attempt, and what becomes of those that break it."""
+"""Expectations on attempts, and the handling of attempts that break them."""
 
 from __future__ import annotations
 

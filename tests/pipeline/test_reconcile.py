@@ -78,7 +78,7 @@ def take(queue: Queue, pk: int) -> Job:
 
 
 def jobs(broker: Broker, queue: Queue) -> dict[str, dict[str, Any]]:
-    """What waits, by id."""
+    """Return the waiting jobs by id."""
     found = {}
     for number in queue.numbers:
         for some in read_columns(broker, Part(queue.name, number, "waiting")):
@@ -122,7 +122,7 @@ def test_what_is_missing_is_found_exactly_and_put_back_once(
 
 
 class Racing(Reconciliation):
-    """Something happens between the read of the queue and that of the table."""
+    """Reconciliation with an action between the read of the queue and that of the table."""
 
     act: Callable[[], object]
 

@@ -49,7 +49,7 @@ REMINDERS = "notifications"
 
 
 def spreads(cluster: ClusterBox, prefix: str) -> bool:
-    """Whether the six shards of each queue of these tests lie on all masters."""
+    """Return True if the six shards of each queue of these tests are spread over all masters."""
     return all(
         len({cluster.node_of(f"{prefix}:{{{queue}:0.{place}}}:body").port for place in range(SHARDS)})
         == len(cluster.nodes)
@@ -95,7 +95,7 @@ def parquet(tmp_path: Path) -> Path:
 
 
 def by_master(cluster: ClusterBox, queue: Queue, place: str = "waiting") -> dict[int, int]:
-    """How many jobs of a queue lie at each master, by its port; each is read, and none is there twice."""
+    """Count the jobs of a queue by master (its port), and assert that no job is read twice."""
     found: Counter[int] = Counter()
     idents: list[str] = []
     for number in queue.numbers:

@@ -1,4 +1,4 @@
-"""How one task sends its rows: the same chunks in every try, however Spark cuts the rows into batches."""
+"""Sending rows of one task: the same chunks in every try, however Spark cuts the rows into batches."""
 
 from __future__ import annotations
 

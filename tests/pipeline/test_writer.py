@@ -111,7 +111,7 @@ def test_spark_and_schedule_many_make_the_same_world(
 
 
 def world(broker: Broker, queue: str) -> dict[str, Any]:
-    """What lives in a queue, without the keys of generations and the statistics."""
+    """Return the live jobs of a queue, without the keys of generations and the statistics."""
     found = read_world(broker.queue(queue), broker.queue(queue).numbers[0])
     for live in found["lives"].values():
         live["content"] = (

@@ -1,4 +1,4 @@
-"""What a stream's runs are called by."""
+"""Names of the bulk loads of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only shows when a worker runs the shop's jobs: requests that are known to their jobs, hooks, united updates."""
+"""The shop's jobs in a worker: request ids in jobs, hooks, merged updates."""
 
 from __future__ import annotations
 

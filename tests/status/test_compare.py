@@ -1,4 +1,4 @@
-"""What happened between two looks."""
+"""Comparison of two snapshots."""
 
 from __future__ import annotations
 

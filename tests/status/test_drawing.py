@@ -1,4 +1,4 @@
-"""What is drawn, as lines: no terminal needed."""
+"""Drawing as lines of text, without a terminal."""
 
 from __future__ import annotations
 

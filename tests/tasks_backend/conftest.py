@@ -40,7 +40,7 @@ def tasks_setting(settings: Any) -> Iterator[None]:
 
 @pytest.fixture
 def heard() -> Iterator[list[tuple[str, Any, str]]]:
-    """What the framework's signals tell: (name, sender, status then)."""
+    """Signals of the framework as they arrive: (name, sender, status then)."""
     told: list[tuple[str, Any, str]] = []
     receivers = []
     for name in ("task_enqueued", "task_started", "task_finished"):

@@ -30,7 +30,7 @@ class Project:
         self._spawn = spawn
 
     def python(self, code: str, *arguments: str, **env: str) -> Any:
-        """What the code prints, as JSON."""
+        """Run code in a process and return its JSON output."""
         program = f"import json, sys, django; django.setup()\n{code}"
         answer = subprocess.run(
             [sys.executable, "-c", program, *arguments],

@@ -257,7 +257,7 @@ def test_the_last_crash_buries_it(delayq: Broker, patient: None) -> None:
 
 
 def test_a_process_that_dies_before_the_ack_makes_it_ready_again(delayq: Broker, patient: None) -> None:
-    """What it returned was stored, but the job runs again, so nothing is final yet."""
+    """The returned value was stored, but the job runs again, so the result is not final yet."""
     result = deeds.look_around.enqueue(1)
     job = reserve(delayq)
     start(delayq, job)

@@ -260,7 +260,7 @@ def test_a_broken_receiver_changes_nothing_about_the_task(delayq: Broker, work: 
 
 
 def test_the_same_task_may_also_be_scheduled_by_name(delayq: Broker, work: Work, heard: list[Any]) -> None:
-    """Nobody can ask for a result then; the task does not notice."""
+    """There is no result to ask for then; the task runs as usual."""
     schedule("tests.tasks_backend.deeds.look_around", 3, id="by-hand")
     work()
     assert [(attempt, status, args) for attempt, status, args, *_ in deeds.seen] == [(1, "RUNNING", [3])]

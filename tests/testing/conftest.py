@@ -16,7 +16,7 @@ __all__ = ["delayq_fake", "delayq_immediate", "pytest_configure"]
 
 @pytest.fixture
 def done() -> Iterator[list[Any]]:
-    """What the tasks of ``works`` did in this test."""
+    """List of what the tasks of ``works`` did in this test."""
     works.done.clear()
     yield works.done
     works.done.clear()

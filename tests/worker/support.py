@@ -1,4 +1,4 @@
-"""What the tests of this room share: tasks in a registry of their own, runs without a queue, a worker in a block."""
+"""Shared helpers: tasks in a registry of their own, attempts without a queue, a worker in a block."""
 
 from __future__ import annotations
 

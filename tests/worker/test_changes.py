@@ -23,7 +23,7 @@ HERE = {("default", 0)}
 
 
 def heard(changes: Changes) -> dict[str, set[tuple[str, int]]]:
-    """Everything that was noted so far; what is empty is left out."""
+    """Return all changes noted so far, without the empty ones."""
     taken = {what: changes.take(what) for what in ("settled", "failed", "morgue", "lost")}  # type: ignore[arg-type]
     return {what: places for what, places in taken.items() if places}
 

@@ -1,4 +1,4 @@
-"""What becomes of a job: pure functions, so plain tables."""
+"""Decisions about a job after an attempt: pure functions, so plain tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever ends a job, and whichever process settles it: those who listen are called, at least once."""
+"""Signals and hooks for ended jobs: called at least once, whatever ends the job and whichever process settles it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fetch loop takes, and that it finds what nobody pointed it to."""
+"""The fetch loop: how many jobs it takes, and jobs that it finds without a wake-up token."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from .test_supervisor import Program, program  # noqa: F401 (a fixture)
 
 
 def counts(figures: Figures) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """How many starts by queue, and how many runs by queue and task."""
+    """Return the number of starts by queue, and of attempts by queue and task."""
     return (
         {queue: found.count for queue, found in figures.lateness.items()},
         {name: found.count for name, found in figures.run.items()},

@@ -1,4 +1,4 @@
-"""What users hang into a run: none of it can harm the worker or the job."""
+"""User code around an attempt: it cannot harm the worker or the job."""
 
 from __future__ import annotations
 

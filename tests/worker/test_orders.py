@@ -1,4 +1,4 @@
-"""What somebody tells a worker through Redis: stop, drain, dump. And what it says that its threads run."""
+"""Worker commands through Redis: stop, drain, dump; and the worker's report of its threads."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_jobs_survive_a_killed_redis_and_the_worker_goes_on(
 def test_a_worker_that_still_waits_for_redis_stops_at_once(
     refusal: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing runs yet that the grace could be for, and no job may be taken any more, should Redis come back."""
+    """The grace is for running jobs, and none runs yet. No job may be taken any more if Redis returns."""
     connection = connect(RedisConfig.parse("redis://127.0.0.1:1/0"))
     worker = Worker(Broker(connection), registry_of(print), config(grace=60.0))
     tried = threading.Event()

@@ -1,4 +1,4 @@
-"""When the next child of a supervisor's place may start."""
+"""Start times of the next child in a supervisor's place."""
 
 from __future__ import annotations
 

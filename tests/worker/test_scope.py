@@ -17,7 +17,7 @@ from .support import config, eventually, put, registry_of, working
 
 
 class Seen:
-    """What ran, in order, with the epoch of its shard."""
+    """Record of the attempts in order, with the epoch of the shard."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, str, int]] = []

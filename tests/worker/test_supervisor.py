@@ -40,7 +40,7 @@ class Program:
         return [(word, ident, int(attempt), int(pid)) for word, ident, attempt, pid in lines]
 
     def ends(self) -> list[str]:
-        """What those who listen to ends were called with, in that order."""
+        """Arguments that the listeners to ends were called with, in order."""
         return [line.decode() for line in self.client.lrange("ends", 0, -1)]
 
     def await_words(self, word: str, count: int = 1) -> list[tuple[str, str, int, int]]:

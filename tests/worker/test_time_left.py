@@ -1,4 +1,4 @@
-"""How much time a handler has left: until its limit, or until its lease ends."""
+"""Time left for a handler: until its limit, or until its lease ends."""
 
 from __future__ import annotations
 

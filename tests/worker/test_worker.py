@@ -29,7 +29,7 @@ def _registry(name: str, function: Callable[..., Any]) -> Registry:
 
 
 def places(broker: Broker, queue: str = "default") -> dict[str, int]:
-    """How many jobs lie where; what is empty is left out."""
+    """Count the jobs by place; empty places are left out."""
     counts = broker.inspector.counts(queue)
     names = ("delayed", "ready", "reserved", "gated", "failed", "morgue")
     return {name: getattr(counts, name) for name in names if getattr(counts, name)}
@@ -522,7 +522,7 @@ def test_a_standing_worker_costs_less_than_one_call_a_second(broker: Broker, red
 
 
 def _calls(client: redis.Redis) -> int:
-    """What clients asked for: scripts and waits. Commands inside scripts and our own look are not among it."""
+    """Number of calls by clients: scripts and waits, without commands inside scripts and our own reads."""
     stats = client.info("commandstats")
     return sum(entry["calls"] for name, entry in stats.items() if name in ASKED)
 

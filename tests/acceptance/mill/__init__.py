@@ -1,1 +1,1 @@
-"""What the workers of the acceptance tests grind."""
+"""Tasks that the workers of the acceptance tests run."""

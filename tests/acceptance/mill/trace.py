@@ -1,4 +1,4 @@
-"""What a worker leaves behind for the test: one JSON line for each event, in one ``write`` (it survives kill -9)."""
+"""Trace that a worker writes for the test: one JSON line per event, in one ``write`` (so it survives kill -9)."""
 
 from __future__ import annotations
 

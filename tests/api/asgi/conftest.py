@@ -1,4 +1,4 @@
-"""What tests of the API under ASGI may ask for.
+"""Fixtures for tests of the API under ASGI.
 
 asgi         a running uvicorn (:class:`.stage.Server`) with a Redis and a PostgreSQL database of its own, whose queues
              "feed" and "wide" are empty

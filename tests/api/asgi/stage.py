@@ -34,7 +34,7 @@ class Server:
         self.process: subprocess.Popen[str] | None = None
 
     def program(self) -> Program:
-        """Somebody who talks to it, one request after another."""
+        """Client that sends one request after another."""
         return Program(self)
 
     def ask(self, path: str, body: Any = None, **headers: str) -> Pending:
@@ -42,17 +42,17 @@ class Server:
         return Pending(self, path, body, headers)
 
     def post(self, verb: str, body: Any = None) -> Any:
-        """What a verb of the queue "feed" answers."""
+        """Return the response of a verb of the queue "feed"."""
         with closing(self.program()) as program:
             return program.post(verb, body)
 
     def handlers(self) -> dict[str, str]:
-        """What it does about signals."""
+        """Return the signal handlers of the process."""
         with closing(self.program()) as program:
             return dict(program("GET", "/handlers")[1])
 
     def waits(self) -> dict[str, int]:
-        """How many wait there now, and how many of them sleep."""
+        """Return how many requests wait now, and how many of them sleep."""
         with closing(self.program()) as program:
             return dict(program("GET", "/waits")[1])
 
@@ -62,7 +62,7 @@ class Server:
         wait_until(lambda: self.waits() == wanted, PATIENCE, f"{sleeping} waits that sleep")
 
     def places(self, queue: str) -> dict[str, int]:
-        """Where the jobs of a queue lie; places where none lies are left out."""
+        """Count the jobs of a queue by place; empty places are left out."""
         counts = self.broker.inspector.counts(queue)
         names = ("ready", "delayed", "reserved", "failed", "morgue")
         return {name: getattr(counts, name) for name in names if getattr(counts, name)}
@@ -85,7 +85,7 @@ class Program:
         return response.status, json.loads(content) if content else None
 
     def post(self, verb: str, body: Any = None, queue: str = "feed") -> Any:
-        """What a queue's verb answers."""
+        """Return the response of a queue's verb."""
         status, answer = self("POST", f"/delayq/v1/queues/{queue}/{verb}", body)
         assert status == 200, answer
         return answer

@@ -26,7 +26,7 @@ SHORT = 3.0
 
 @dataclass
 class Ledger:
-    """What all clients together have seen."""
+    """Observations of all clients together."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: job → until when (Redis's clock, ms) it is in somebody's hands

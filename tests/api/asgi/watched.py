@@ -1,4 +1,4 @@
-"""What a test may know of a server, and how it makes it dawdle."""
+"""Views through which a test reads the state of a server, and slows it down."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from django_delayq.pull.coordinator import hub
 
 
 async def waits(request: HttpRequest) -> JsonResponse:
-    """How many wait, and how many of them sleep."""
+    """Return how many requests wait, and how many of them sleep."""
     sleeping = sum(waiter.sleeping for waiter in list(hub(brokers.broker())._waiters))
     return JsonResponse({"waiting": len(waiting._waits()._vigils), "sleeping": sleeping})
 
 
 async def handlers(request: HttpRequest) -> JsonResponse:
-    """What the process does about signals."""
+    """Return the signal handlers of the process."""
     return JsonResponse({name: repr(signal.getsignal(signal.Signals[name])) for name in ("SIGTERM", "SIGINT")})
 
 

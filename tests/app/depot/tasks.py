@@ -1,4 +1,4 @@
-"""What the workers of the tests run. Each writes a line into the file that the environment names."""
+"""Tasks that the workers of the tests run. Each writes a line into the file that the environment names."""
 
 from __future__ import annotations
 

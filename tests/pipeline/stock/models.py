@@ -95,7 +95,7 @@ class Riddle(models.Model):
 
 
 class Ticket(models.Model):
-    """Something for which a job is to be there while it is open."""
+    """Ticket that needs a job while it is open."""
 
     name = models.CharField(max_length=80, null=True)  # noqa: DJ001
     customer = models.BigIntegerField(null=True)
