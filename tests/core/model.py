@@ -148,8 +148,10 @@ class ModelShard:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def see(self, us: int, *, keep: bool = True) -> int:
-        """Set and return the time in ms. It stops while the clock is behind by less than a lease; a larger step back
-        starts the reaper hold."""
+        """Set the time to that of the clock; return it in ms.
+
+        The time stops while the clock is behind by less than a lease; a larger step back starts the reaper hold.
+        """
         hold_ms = self.hold_ms
         self.seen_before = self.clock_us, self.hold_ms
         if self.clock_us - us > self.lease_ms * 1000:
