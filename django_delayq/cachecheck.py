@@ -1,7 +1,7 @@
-"""Caches in the Redis database of the jobs, where ``cache.clear()`` deletes all jobs.
+"""System check for caches in the Redis database of the jobs, where ``cache.clear()`` would delete all jobs.
 
-``clear()`` of django-redis and of Django's own RedisCache is FLUSHDB, whatever the ``KEY_PREFIX`` is. Places are
-compared as they are written, without asking a server.
+``clear()`` of django-redis and of Django's own RedisCache is FLUSHDB, regardless of the ``KEY_PREFIX``. Addresses are
+compared as written, without a call to a server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .core.errors import Misconfigured
 from .core.redis.config import Address, RedisConfig
 from .settings.conf import SETTING, Conf
 
-#: address and number of a database
+#: address of a server and number of a database
 Place: TypeAlias = tuple[str, int]
 
 _SCHEMES: Final = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
@@ -31,7 +31,7 @@ _VALKEY: Final = re.compile(r"\Avalkey")
 def shared_caches(config: Conf) -> Iterator[CheckMessage]:
     """Find the caches whose ``clear()`` would delete the jobs.
 
-    The alias that ``REDIS`` names is there for the jobs, so it is none of them, unless it is the default cache.
+    The alias in ``REDIS`` is dedicated to the jobs, so it is not reported unless it is the default cache.
     """
     jobs = set(_places_of_jobs(config))
     for alias, cache in settings.CACHES.items():
@@ -52,12 +52,12 @@ def _places_of_jobs(config: Conf) -> Iterator[Place]:
     if redis is None:
         from .connections import embedded_directory
 
-        with contextlib.suppress(Misconfigured):  # delayq.E003 says it
+        with contextlib.suppress(Misconfigured):  # reported as delayq.E003
             yield _socket(str(embedded_directory(config) / "redis.sock"), 0)
     elif isinstance(redis, str) and "://" not in redis:
         yield from _places_of_cache(settings.CACHES.get(redis, {}))
     else:
-        with contextlib.suppress(Misconfigured):  # delayq.E002 says it
+        with contextlib.suppress(Misconfigured):  # reported as delayq.E002
             yield from _places_of_config(RedisConfig.parse(redis))
 
 
@@ -80,7 +80,7 @@ def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
         try:
             parts: Mapping[str, Any] = parse_url(_VALKEY.sub("redis", url))
         except ValueError:
-            continue  # the cache itself will say it
+            continue  # the cache itself raises an error for this URL
         number = int(parts.get("db") or _number_in(options))
         host = parts.get("host") or "localhost"
         if parts.get("path"):
@@ -92,7 +92,7 @@ def _places_of_cache(cache: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _number_in(options: Mapping[str, Any]) -> int:
-    """Return the database that the options of a cache name; it counts where the URL names none."""
+    """Return the database number in the options of a cache, which applies if the URL has none."""
     pool = options.get("CONNECTION_POOL_KWARGS") or {}
     with contextlib.suppress(TypeError, ValueError):
         return int(options.get("db") or pool.get("db") or 0)

@@ -1,32 +1,34 @@
-"""Answers that are given again to the same ``Idempotency-Key`` (draft-ietf-httpapi-idempotency-key-header), for POST.
+"""Stored answers for POST requests with the same ``Idempotency-Key`` (draft-ietf-httpapi-idempotency-key-header).
 
-The key is the user's own: two users may use the same one. It stands for the method, the path, the query and the raw
-bytes of the body; with anything else it is refused (422). While the first request is under way the same key is answered
-with 409. Its answer is kept in Redis for ``API["keep_answers"]`` seconds, or as long as ``Idempotency-Keep`` says if
-that is less; jobs that were reserved no longer than they are held. Not kept is what changes by waiting (5xx and 429),
-what is to be asked again (``"complete": false``), or has more than 1 MiB: it is given once, with ``Idempotent-Answer:
-not-kept``, and the same key is a new request afterwards.
+Keys belong to a user: two users may use the same key. A key identifies the method, the path, the query and the raw
+bytes of the body; with another request it is refused (422). While the first request is in progress, the same key is
+answered with 409. The answer is stored in Redis for ``API["keep_answers"]`` seconds, or for ``Idempotency-Keep``
+seconds if that is less; an answer with reserved jobs no longer than their leases. Answers that change with time (5xx
+and 429), answers to be requested again (``"complete": false``), and answers larger than 1 MiB are not stored. They are
+sent with ``Idempotent-Answer: not-kept``, and the same key is a new request afterwards.
 
-What is guaranteed:
+Guarantees:
 
-* An answer that was kept is given again, and nothing is done a second time, as long as it is kept and Redis has it.
-* A request that ends while Redis does not answer gives its key up as soon as Redis does.
-* A process may die after it has done what was asked for and before the answer is kept. Then the key is "in progress"
-  until 60 seconds after the request began, and afterwards the request is carried out once more. A request that takes
-  longer than those 60 seconds counts as dead as well.
-* The request ids of the calls to Redis that put jobs in, end them, or cancel, move, kick or discard them by their ids
-  follow from the user, the key, the request and the place in it. So a request that is carried out once more, after a
-  503 or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or
-  100,000 calls of a shard, whichever ends first, and not if Redis loses its data. Where a call puts none of its jobs in
-  because the queue is full or paused, they are tried again. Where it puts in some, its refusals are a part of its first
-  reply: a new request is needed for these. Of ends, those are recognised that all had the same outcome.
-* The ids of produced jobs that have none, and the keys of their generations, follow from the same. So after those two
-  minutes a job that still waits is replaced by its like. One that has run, or is running, is stored and runs again,
-  under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one lives.
-* Rows of durable jobs are written once for each request, whatever becomes of Redis: an entry in the inbox remembers the
-  request for ``INBOX["keep_days"]`` days. They are cancelled or moved once for each request, too: while durable jobs
-  are in use, each id of it has an entry in the inbox.
-* Reserving jobs again takes other jobs; the first ones come back when their leases end.
+* A stored answer is sent again without executing anything, as long as it is stored and Redis has it.
+* A request that ends while Redis is unavailable releases its key as soon as Redis is available.
+* A process may die after executing a request and before storing the answer. Then the key is "in progress" until 60
+  seconds after the request began, and the next request with it is executed again. A request that takes longer than
+  those 60 seconds is treated like a dead one.
+* The request ids of the calls to Redis that store jobs, settle them, or cancel, move, kick or discard them by id are
+  derived from the user, the key, the request and the position in it. So a request that is executed again, after a 503
+  or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or 100,000
+  calls of a shard, whichever ends first, and not if Redis loses its data. If a call stores none of its jobs because the
+  queue is full or paused, they are tried again. If it stores some of them, its refusals are part of its first reply: a
+  new request is needed for the refused jobs. Settlements are recognised if all of them had the same outcome.
+* The ids of produced jobs without an id, and the keys of their generations, are derived in the same way. So after those
+  two minutes a job that still waits is replaced by an equal one. A job that has run, or is running, is stored and runs
+  again under the same key, so that ``@exactly_once`` skips it; ``on_conflict: "error"`` refuses it while the first one
+  is live.
+* Rows of durable jobs are written once for each request, even if Redis fails: an entry in the inbox records the request
+  for ``INBOX["keep_days"]`` days. They are also cancelled or moved once for each request: while durable jobs are in
+  use, each id of the request has an entry in the inbox.
+* A reserve request that is executed again reserves other jobs; the first ones return to the queue when their leases
+  end.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ if TYPE_CHECKING:
     from rest_framework.request import Request
     from rest_framework.response import Response
 
-#: seconds after which a request that did not end counts as dead
+#: seconds after which an unfinished request counts as dead
 UNDER_WAY: Final = 60
-#: bytes of the largest answer that is kept
+#: maximum size of a stored answer in bytes
 LARGEST: Final = 1024 * 1024
 HEADER: Final = "Idempotency-Key"
-#: seconds for which the client will want the answer again: who gives up after a minute need not fill Redis for a day
+#: header with the seconds for which the client may need the answer again; short times save memory in Redis
 KEEP: Final = "Idempotency-Keep"
 
 logger: Final = logging.getLogger("django_delayq.api")
@@ -72,7 +74,7 @@ _DIGEST: Final = 32
 
 
 class Replayed(Exception):
-    """The request was answered before; ``response`` is that answer."""
+    """Raised for a request that was answered before; ``response`` is that answer."""
 
     def __init__(self, response: HttpResponse) -> None:
         super().__init__()
@@ -80,7 +82,7 @@ class Replayed(Exception):
 
 
 class Kept:
-    """Where the answer of a request with a key is to be kept; until then it says that the request is under way."""
+    """Place in Redis for the answer of a request with a key. Until then it holds a mark: the request is in progress."""
 
     def __init__(self, name: str, fingerprint: bytes, keep: float) -> None:
         self._name = name
@@ -89,29 +91,29 @@ class Kept:
         self._mark = _RUNNING + fingerprint + os.urandom(16)
 
     def begin(self) -> None:
-        """Says that the request is under way.
+        """Mark the request as in progress.
 
         Raises:
-            Replayed: it was answered already.
-            Problem: it is under way (409), or the key was used for something else (422).
-            QueueUnavailable: Redis cannot be asked, so nothing is done.
+            Replayed: the request was answered before.
+            Problem: it is in progress (409), or the key was used for another request (422).
+            QueueUnavailable: Redis is unavailable, so the request must not be executed.
         """
         try:
             self._claim()
         except DelayQError:
-            # Nothing will be done, but the mark may arrive all the same, when Redis goes on.
+            # The request is not executed, but Redis may still store the mark when it resumes.
             afterwards.add(lambda: self._put(None), UNDER_WAY)
             raise
 
     def _claim(self) -> None:
         client = brokers.broker().client
         with clear_errors():
-            # What was there may end between the two looks.
+            # The key found by SET NX may expire before GET.
             for _ in range(3):
                 if client.set(self._name, self._mark, nx=True, ex=UNDER_WAY):
                     return
                 found: bytes | None = client.get(self._name)
-                if found == self._mark:  # the command was sent again, and the first one had arrived
+                if found == self._mark:  # the command was sent twice, and the first one had arrived
                     return
                 if found is not None:
                     self._meet(found, client.ttl(self._name))
@@ -129,7 +131,7 @@ class Kept:
         raise Replayed(_unpack(found[1 + _DIGEST :]))
 
     def job_id(self, place: int) -> str:
-        """Return the id of a job that has none. 20 characters, as random ones have."""
+        """Return the id for a job without one: 20 characters, like random ids."""
         return id_from(self._derived("id", place)[:15])
 
     def job_key(self, place: int, ident: str) -> bytes:
@@ -137,14 +139,14 @@ class Kept:
         return not_durable(self._derived("key", place, ident)[:16])
 
     def call(self, place: int = 0) -> bytes:
-        """Return the request id of a call to Redis."""
+        """Return the request id for a call to Redis."""
         return self._derived("call", place)[:16]
 
     def _derived(self, *words: object) -> bytes:
         return _digest(self._name.encode(), self._fingerprint, *[str(word).encode() for word in words])
 
     def keep(self, response: Response) -> None:
-        """Keeps the answer as soon as it is written down."""
+        """Store the answer as soon as it is rendered, or drop the key if such an answer is not stored."""
         if response.status_code >= 500 or response.status_code == 429 or _goes_on(response.data):
             self.drop()
             response["Idempotent-Answer"] = "not-kept"
@@ -152,11 +154,11 @@ class Kept:
         response.add_post_render_callback(self._keep)
 
     def keep_at_most(self, ms: int) -> None:
-        """The answer will be worth nothing after so long."""
+        """Limit the time for which the answer is stored."""
         self._keep_ms = min(self._keep_ms, ms)
 
     def drop(self) -> None:
-        """Nothing is kept: the same key is a new request."""
+        """Store no answer, so that the same key is a new request."""
         self._replace(None)
 
     def _keep(self, response: HttpResponse) -> None:
@@ -167,7 +169,7 @@ class Kept:
             self._replace(_ANSWERED + self._fingerprint + _pack(response))
 
     def _replace(self, answer: bytes | None) -> None:
-        """Puts something in the place of our mark, now or when Redis answers again."""
+        """Replace our mark by an answer (None = delete it), now or when Redis is available again."""
         try:
             self._put(answer)
         except DelayQError as error:
@@ -175,15 +177,15 @@ class Kept:
             afterwards.add(lambda: self._put(answer), UNDER_WAY)
 
     def _put(self, answer: bytes | None) -> None:
-        """Puts it in the place of our mark, if that is still there.
+        """Replace our mark by an answer (None = delete it), if it is still there.
 
         Raises:
-            QueueUnavailable: Redis cannot be asked.
+            QueueUnavailable: Redis is unavailable.
         """
         with clear_errors():
             client = brokers.broker().client
             if client.get(self._name) != self._mark:
-                return  # it took so long that it counted as dead; or this was said before
+                return  # the request took so long that it counted as dead, or this is a repeated call
             if answer is None:
                 client.delete(self._name)
             else:
@@ -191,12 +193,12 @@ class Kept:
 
 
 def begin(request: Request) -> Kept | None:
-    """What is known of the request's key; None if it has none.
+    """Claim the request's key and return the place for its answer; None if the request has no key.
 
     Raises:
-        Replayed: it was answered before.
-        Problem: the key cannot be one (400), is in progress (409), or was used for another request (422).
-        QueueUnavailable: Redis cannot be asked.
+        Replayed: the request was answered before.
+        Problem: the key is malformed (400), is in progress (409), or was used for another request (422).
+        QueueUnavailable: Redis is unavailable.
     """
     if request.method != "POST":
         return None
@@ -205,7 +207,7 @@ def begin(request: Request) -> Kept | None:
         return None
     if not _KEY.fullmatch(key):
         raise Problem(400, "invalid", f"an {HEADER} is 1 to 255 visible ASCII characters, without spaces")
-    request.data  # noqa: B018 (reads the body; a wrong one is refused here)
+    request.data  # noqa: B018 (reads the body; an invalid one is refused here)
     raw: bytes = getattr(request, "delayq_raw", b"")
     path = request.get_full_path()
     words = (request.method.encode(), path.encode(), raw)
@@ -219,12 +221,12 @@ def begin(request: Request) -> Kept | None:
 
 
 def calls(kept: Kept | None, number: int) -> list[bytes | None]:
-    """Return the request ids of so many calls to Redis; None, which is a new one, for a request without a key."""
+    """Return the request ids for ``number`` calls to Redis; for a request without a key None, which is a new id."""
     return [None if kept is None else kept.call(place) for place in range(number)]
 
 
 def _keep(text: str | None) -> float:
-    """Seconds for which the answer is kept: what the client says, and no longer than the project does."""
+    """Return the seconds for which to store the answer: the client's, but not more than the project's."""
     most = conf().api.keep_answers
     if text is None:
         return most
@@ -234,7 +236,7 @@ def _keep(text: str | None) -> float:
 
 
 def _goes_on(answer: Any) -> bool:
-    """Whether it says that the same is to be asked again, for the rest."""
+    """Return True if the answer is incomplete, so that the client has to send the request again."""
     return isinstance(answer, dict) and answer.get("complete") is False
 
 

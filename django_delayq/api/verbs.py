@@ -1,12 +1,12 @@
-"""Cancel, reschedule and run now, for one job or many, the rows of durable jobs included.
+"""Operations of the API on one job or many: cancel, reschedule and run now, including the rows of durable jobs.
 
-Jobs that have rows in the outbox go the way of :func:`django_delayq.cancel`: first the row, then Redis. Which of them
-have any is asked once for all of a request, and not at all where durable jobs are not in use. All others are told to
-Redis directly, one short call each.
+Jobs with rows in the outbox are handled like in :func:`django_delayq.cancel`: first the row, then Redis. The rows of
+all jobs of a request are looked up together, and not at all where durable jobs are not in use. Jobs without rows are
+changed in Redis directly, with one short call each.
 
-A request with a key changes rows once. When it is carried out once more, other jobs may have taken the ids. So the
-inbox remembers for each id that its rows were changed, in the transaction that changes them; of an id without rows it
-remembers before Redis is asked that there were none.
+A request with an idempotency key changes rows once. When it is executed again, other jobs may have taken the ids. So
+the inbox records for each id that its rows were changed, in the transaction that changes them. For an id without rows
+it records that there were none, before Redis is called.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from ..models import OutboxJob
     from .idempotency import Kept
 
-#: seconds that a verb for all jobs of a queue may take
+#: maximum seconds of an operation on all jobs of a queue
 LONGEST: Final = 10.0
 GONE: Final = "gone"
 MOVED: Final = "moved"
 NOT_WAITING: Final = "not_waiting"
-#: a generation that no job has: a call that names it gets the reply that Redis remembers, or changes nothing
+#: a generation that no job has: a call with it gets the reply that Redis has stored for the request, or changes nothing
 _NO_JOB: Final = Generation((bytes(16),))
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows of the jobs that a request names.
+    """Rows of the jobs in a request.
 
     Attributes:
-        homes: the database of each id that has rows which are still to run.
-        changed: request ids of the jobs whose rows were changed when the request was carried out before.
+        homes: the database of each id with rows whose jobs have not ended.
+        changed: request ids of the jobs whose rows were changed by an earlier execution of the request.
         plain: request ids of the jobs that had no rows then.
     """
 
@@ -60,24 +60,27 @@ class _Rows:
     plain: set[bytes] = field(default_factory=set)
 
     def home(self, ident: str, request: bytes | None) -> str | None:
-        """Return the database whose rows are to be changed first; None = there are none, or not for this request."""
+        """Return the database whose rows must be changed first; None = no rows, or none to change for this request."""
         return None if request in self.changed or request in self.plain else self.homes.get(ident)
 
     def generation(self, request: bytes | None) -> Generation | None:
-        """Return which job Redis may change: none if rows of an earlier one were changed, which the relay tells it."""
+        """Return the job that Redis may change; None = the live job of the id.
+
+        After a change of rows it is a generation that no job has, because the relay sends that change to Redis.
+        """
         return _NO_JOB if request in self.changed else None
 
 
 def cancel(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> list[str]:
-    """Takes jobs back; for each: cancelled, stopping (it runs, and will not be tried again), gone or outbox.
+    """Cancel jobs; return for each: cancelled, stopping (it is running and will not be retried), gone or outbox.
 
     Args:
-        queue: where they are.
-        idents: the jobs.
-        kept: of a request with a key: what it did before is recognised.
+        queue: the queue of the jobs.
+        idents: ids of the jobs.
+        kept: stored answer of a request with an idempotency key, so that repeated calls are recognised.
 
     Raises:
-        QueueUnavailable: Redis is away; the durable jobs among them are noted in the outbox.
+        QueueUnavailable: Redis is unavailable; durable jobs are cancelled in the outbox all the same.
     """
 
     def one(ident: str, request: bytes | None, there: _Rows) -> str:
@@ -95,11 +98,11 @@ def cancel(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> lis
 def reschedule(
     queue: Queue, idents: Sequence[str], due_ms: int | None, delay_ms: int | None, kept: Kept | None = None
 ) -> list[str]:
-    """Gives waiting jobs a new due time; for each: moved, not_waiting or outbox.
+    """Set a new due time for waiting jobs; return for each: moved, not_waiting or outbox.
 
     Args:
-        due_ms: Unix ms; or
-        delay_ms: from now, on Redis's clock.
+        due_ms: the due time in Unix ms, or None.
+        delay_ms: the delay in ms from now on, by Redis's clock, or None.
         kept: see :func:`cancel`.
 
     Raises:
@@ -114,7 +117,7 @@ def reschedule(
 
 
 def run_now(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> list[str]:
-    """Makes waiting jobs due now; for each: moved, not_waiting or outbox.
+    """Make waiting jobs due now; return for each: moved, not_waiting or outbox.
 
     Args:
         queue, idents, kept: see :func:`cancel`.
@@ -130,23 +133,29 @@ def run_now(queue: Queue, idents: Sequence[str], kept: Kept | None = None) -> li
 
 
 def cancel_all(queue: Queue) -> dict[str, Any]:
-    """Takes every waiting job out, and back what the outbox has not sent yet; see :func:`swept`."""
+    """Cancel every waiting job, including rows that the outbox has not sent yet; see :func:`swept`."""
     counts = _unsent(queue, "cancelled", rows.take_back)
     return swept(lambda progress: bulk.cancel_all(queue, progress=progress), counts)
 
 
 def run_all_now(queue: Queue) -> dict[str, Any]:
-    """Makes every waiting job due now, those that the outbox has not sent yet as well; see :func:`swept`."""
+    """Make every waiting job due now, including rows that the outbox has not sent yet; see :func:`swept`."""
     counts = _unsent(queue, MOVED, lambda unsent: rows.move(unsent, NOW, uuid.uuid4()))
     return swept(lambda progress: bulk.run_all_now(queue, progress=progress), counts)
 
 
 def swept(act: Callable[[Progress], dict[str, int]], before: dict[str, int] | None = None) -> dict[str, Any]:
-    """An answer about all jobs of a queue. If it was not complete in time, the same call goes on with the rest.
+    """Execute an operation on all jobs of a queue and return the API's answer.
+
+    The operation ends after :data:`LONGEST` seconds. If it is not complete then, the same call resumes with the rest.
+
+    Args:
+        act: the operation; called with a progress callback.
+        before: counts to include, by outcome.
 
     Returns:
-        ``counts`` by outcome (of a call that was not complete only what ``before`` says), ``complete``, and how many of
-        ``total`` were ``seen``.
+        ``counts`` by outcome (only those of ``before`` if the operation is not complete), ``complete``, ``total``, and
+        the number of jobs processed as ``seen``.
     """
     sweep = Sweep(LONGEST)
     counts = dict(before or {})
@@ -185,7 +194,7 @@ def _each(
 ) -> list[str]:
     requests = idempotency.calls(kept, len(idents))
     there = _look(queue, idents, requests)
-    # Durable jobs first: if Redis is away they are noted before the first of the others says so.
+    # Durable jobs first: their rows are then changed before a call for another job raises QueueUnavailable.
     order = sorted(range(len(idents)), key=lambda place: idents[place] not in there.homes)
     outcomes = {place: one(idents[place], requests[place], there) for place in order}
     return [outcomes[place] for place in range(len(idents))]
@@ -203,7 +212,7 @@ def _outboxes(queue: Queue) -> Iterable[str]:
 
 
 def _with_rows(queue: Queue, idents: Sequence[str]) -> dict[str, str]:
-    """Which of them have rows that are still to run: id → database."""
+    """Return the database of each id that has rows whose jobs have not ended."""
     found: dict[str, str] = {}
     for alias in _outboxes(queue):
         table = rows.table(alias)
@@ -216,7 +225,7 @@ def _with_rows(queue: Queue, idents: Sequence[str]) -> dict[str, str]:
 
 
 def _look(queue: Queue, idents: Sequence[str], requests: Sequence[bytes | None]) -> _Rows:
-    """Find the rows of these ids, and what was done for these requests before; remember which ids have no rows."""
+    """Find the rows of these ids and the earlier executions of these requests; record the ids without rows."""
     there = _Rows(_with_rows(queue, idents))
     keyed = {uuid.UUID(bytes=request): ident for ident, request in zip(idents, requests, strict=True) if request}
     aliases = list(_outboxes(queue)) if keyed else []
@@ -236,7 +245,7 @@ def _look(queue: Queue, idents: Sequence[str], requests: Sequence[bytes | None])
 
 
 def _unsent(queue: Queue, outcome: str, change: Callable[[QuerySet[OutboxJob]], None]) -> dict[str, int]:
-    """Does something to the rows of which Redis has not heard yet; how many there were."""
+    """Apply ``change`` to the rows that were not sent to Redis yet; return their number by ``outcome``."""
     number = 0
     for alias in _outboxes(queue):
         table = rows.table(alias)

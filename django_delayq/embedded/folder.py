@@ -1,9 +1,9 @@
-"""The private folder of an embedded server: data, log, locks, socket, password.
+"""Private folder of an embedded server: data, log, locks, socket, password.
 
-A process that may run as root writes here, and the data hold the arguments of all jobs. So the folder has to belong to
-this user and be closed to all others; nothing of a folder that others could write is trusted. Others may not write to
-any of its parents either, unless the sticky bit protects what lies there: they could put a folder of theirs in its
-place. The process's own group counts as this user: where each user has a group, folders are often open to it.
+A process that may run as root writes here, and the data contain the arguments of all jobs. So the folder must belong to
+this user and be closed to all others; a folder that others can write to is not trusted. Others must not be able to
+write to any of its parents either, unless the sticky bit protects the entries: they could replace the folder by their
+own. The process's own group counts as this user, because where each user has a group, folders are often open to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.errors import Misconfigured
 MAX_SOCKET_PATH: Final = 107  # bytes: sizeof(sockaddr_un.sun_path) less its final NUL
 
 _LOCK: Final = "server.lock"
-#: what a folder of ours may hold; "history" is the pipeline's, "lost+found" belongs to a volume
+#: expected names in the folder; "history" is the pipeline's, "lost+found" belongs to a volume
 _OURS: Final = frozenset(
     {
         "server.lock",
@@ -43,15 +43,15 @@ _SETTING: Final = "requirepass "
 
 
 def prepare(directory: Path) -> None:
-    """Make the folder and its missing parents with mode 0700, or check the one that is there.
+    """Create the folder and its missing parents with mode 0700, or check the existing folder.
 
-    A folder that others may read is closed to them, if it holds nothing but what this package puts there.
+    A folder that others may read is closed to them if it holds only files of this package.
 
     Raises:
-        Misconfigured: it cannot be made, or is not safe to use; the message says what to do.
+        Misconfigured: the folder cannot be created, or is not safe to use; the message says what to do.
     """
     try:
-        _check_parents(directory)  # before anything is made there
+        _check_parents(directory)  # before anything is created there
         _make(directory)
         check(directory)
     except OSError as error:
@@ -69,11 +69,13 @@ def _make(directory: Path) -> None:
 
 
 def _check_parents(directory: Path) -> None:
-    """Return if no other user can rename the folder, or a parent of it; parents that are missing will be this user's.
+    """Check that no other user can rename the folder or one of its parents.
+
+    Missing parents are skipped, because this user will create and own them.
 
     Raises:
-        Misconfigured: somebody can; it says what to do.
-        OSError: a parent cannot be looked at.
+        Misconfigured: another user can rename one; the message says what to do.
+        OSError: a parent cannot be read.
     """
     plain = Path(os.path.abspath(directory))
     real = Path(os.path.realpath(plain.parent))
@@ -92,12 +94,12 @@ def _check_parents(directory: Path) -> None:
 
 
 def check(directory: Path) -> None:
-    """Return if the folder is this user's alone; one that others may read is closed to them.
+    """Check that only this user can access the folder; a folder that others may read is closed to them.
 
     Raises:
-        Misconfigured: it is another user's, others could write to it or rename it, or it holds other files; it says
-            what to do.
-        OSError: it cannot be looked at.
+        Misconfigured: the folder belongs to another user, others can write to it or rename it, or others may read it
+            and it holds other files; the message says what to do.
+        OSError: the folder cannot be read.
     """
     _check_parents(directory)
     found = directory.lstat()
@@ -134,10 +136,10 @@ def _close(directory: Path) -> None:
 
 
 def open_lock(directory: Path, name: str) -> int:
-    """Return the descriptor of a lock file.
+    """Open a lock file and return its descriptor.
 
     Raises:
-        Misconfigured: it cannot be opened.
+        Misconfigured: the file cannot be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -147,15 +149,15 @@ def open_lock(directory: Path, name: str) -> int:
 
 
 def server_lock(directory: Path) -> int:
-    """Return the descriptor of the lock that a process holds while it starts or stops the server."""
+    """Open the lock that a process holds while it starts or stops the server; return its descriptor."""
     return open_lock(directory, _LOCK)
 
 
-# --- the password
+# --- password
 
 
 def access_file(directory: Path) -> Path:
-    """Return the path of the file with the password, which is also a configuration of the server."""
+    """Return the path of the password file, which is also a configuration file of the server."""
     return directory / "access.conf"
 
 
@@ -169,7 +171,7 @@ def password(directory: Path) -> str:
 
 
 def make_password(directory: Path) -> None:
-    """Give the folder's server a random password, from its next start on; one that it has stays."""
+    """Create a random password for the folder's server, used from its next start on. An existing password is kept."""
     if password(directory):
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -177,17 +179,17 @@ def make_password(directory: Path) -> None:
         file.write(f"{_SETTING}{secrets.token_urlsafe(32)}\n")
 
 
-# --- the socket
+# --- socket
 
 
 def socket_path(directory: Path) -> Path:
-    """Return the path of the socket: in the folder, or in a short one under /tmp if that path is too long for one."""
+    """Return the path of the socket: in the folder, or in a folder under /tmp if that path is too long for a socket."""
     plain = directory / "redis.sock"
     if len(os.fsencode(plain)) <= MAX_SOCKET_PATH:
         return plain
-    # Derived from the real path, so that every process of the project comes to the same place; /tmp rather than
-    # TMPDIR, which may differ between processes and may be long itself.
-    common = "/tmp"  # noqa: S108 - the folder made in it is checked below
+    # Derived from the real path, so that all processes of the project use the same folder. /tmp rather than TMPDIR,
+    # which may differ between processes and may itself be long.
+    common = "/tmp"  # noqa: S108 - the folder created in it is checked below
     root = Path(common if os.access(common, os.W_OK) else tempfile.gettempdir())
     digest = hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
     short = root / f"delayq-{os.geteuid()}-{digest}"
@@ -199,7 +201,7 @@ def socket_path(directory: Path) -> Path:
 
 
 def note_socket(directory: Path, socket: Path) -> None:
-    """Write down where the socket is, for a person who looks for it in the (checked) folder."""
+    """Write the path of a socket outside of the (checked) folder to a file in it, for operators who look there."""
     if socket.parent != directory:
         with contextlib.suppress(OSError):
             (directory / "redis.sock.txt").write_text(f"{socket}\n")

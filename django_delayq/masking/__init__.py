@@ -1,9 +1,9 @@
-"""Secrets in what people see: values whose names sound like a secret are hidden wherever jobs are shown.
+"""Masking of secrets wherever jobs are displayed.
 
-Hidden are values under a sensitive name (see :mod:`.names`), the other half of a pair like ``["Authorization", …]`` or
-``{"name": "token", "value": …}``, and in texts what :mod:`.texts` finds: what stands behind ``password=`` or
-``--password``, passwords of URLs, bearer tokens, the values that a database quotes. Any package may import this one; it
-imports nothing of ours.
+Hidden are values under a sensitive name (see :mod:`.names`), the value in a pair like ``["Authorization", …]`` or
+``{"name": "token", "value": …}``, and secrets in texts (see :mod:`.texts`): values after ``password=`` or
+``--password``, passwords in URLs, bearer tokens, values quoted by a database. Any package may import this one; it
+imports no other part of django_delayq.
 """
 
 from .mask import MOST_CHARACTERS, Mask, Unmasked

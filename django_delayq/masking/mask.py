@@ -1,4 +1,4 @@
-"""The mask over values, texts and tracebacks."""
+"""Mask that hides secrets in values, texts and tracebacks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .names import SENSITIVE, Names
 from .restoring import MaskError, restored, restored_items
 from .texts import HIDDEN, Texts
 
-#: so much of a value or a text is read, in characters (an item of a list counts as one); the rest is cut off. Forms for
-#: editing take less, so that no form holds a value that was cut
+#: maximum characters read of a value or a text (an item of a list counts as one); the rest is cut off. Forms for
+#: editing accept less, so that no form holds a cut value
 MOST_CHARACTERS: Final = 250_000
 _DEEPEST: Final = 40
 _FRAME: Final = re.compile(r'(?P<indent>[ |]*+)File "[^"]*+", line \d+')
@@ -20,7 +20,7 @@ _EMPTY: Final[tuple[object, ...]] = ("", [], {})
 
 
 class Mask:
-    """Hides the values of sensitive names.
+    """Mask for the values of sensitive names.
 
     Args:
         words: the sensitive words; see :class:`~django_delayq.masking.names.Names`.
@@ -35,17 +35,18 @@ class Mask:
         return name in self._names
 
     def value(self, value: Any, name: object = None) -> Any:
-        """Return a copy of ``value`` (what JSON can hold) without secrets; ``name`` is its own name."""
+        """Return a copy of ``value`` (of JSON types) without secrets; ``name`` is the name of the value."""
         return _Walk(self).value(value, name)
 
     def text(self, text: str) -> str:
-        """Return a text without secrets; of one in JSON, with the values of sensitive names hidden."""
+        """Return a text without secrets. In a JSON text the values of sensitive names are hidden."""
         return _Walk(self).text(text)
 
     def traceback(self, text: str) -> str:
         """Return a traceback without secrets; in lines of source code only literals are hidden.
 
-        A line is source if it follows the line of its frame (``File "…", line 5``). Of a long text the end is kept.
+        A line is source code if it follows the line of its frame (``File "…", line 5``). A long text is cut at its
+        beginning.
         """
         if len(text) > MOST_CHARACTERS:
             end = whole_lines(text[-MOST_CHARACTERS:])
@@ -75,15 +76,15 @@ class Mask:
     def arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str] = ()
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of a call without secrets; ``names`` are those of the positional ones that are known."""
+        """Return the arguments of a call without secrets; ``names`` are the known names of positional arguments."""
         walk = _Walk(self)
         return walk.items(args, 0, names), walk.members(kwargs, 0)
 
     def restored(self, edited: Any, stored: Any, name: object = None) -> Any:
-        """Return what a person made of ``value(stored)``, with what was hidden put back where it was.
+        """Return ``edited``, a user's edit of ``value(stored)``, with the hidden values restored.
 
         Raises:
-            MaskError: something hidden was moved to another place, or the value is too long to be edited.
+            MaskError: a hidden value was moved to another place, or the value is too long to be edited.
         """
         walk = _Walk(self)
         shown = walk.value(stored, name)
@@ -91,10 +92,10 @@ class Mask:
         return restored(edited, stored, shown)
 
     def restored_arguments(self, edited: list[Any], stored: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
-        """Do the same for the positional arguments of a call; ``names`` as for :meth:`arguments`.
+        """Return edited positional arguments with the hidden values restored; ``names`` as for :meth:`arguments`.
 
         Raises:
-            MaskError: something hidden was moved to another place, or the arguments are too long to be edited.
+            MaskError: a hidden value was moved to another place, or the arguments are too long to be edited.
         """
         walk = _Walk(self)
         shown = walk.items(stored, 0, names)
@@ -103,7 +104,7 @@ class Mask:
 
 
 class Unmasked(Mask):
-    """Mask that hides nothing, for a person who asked to see the secrets."""
+    """Mask that hides nothing, for users who have requested the secrets."""
 
     def value(self, value: Any, name: object = None) -> Any:
         """Return the value as it is."""
@@ -125,7 +126,7 @@ class Unmasked(Mask):
 
 
 class _Walk:
-    """One way through a value, which ends after :data:`MOST_CHARACTERS`."""
+    """Traversal of one value, which ends after :data:`MOST_CHARACTERS`."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
@@ -181,14 +182,14 @@ class _Walk:
         if text[:1] in ("{", "["):
             try:
                 shown = _Walk(self._mask).value(json.loads(text), None, depth + 1)
-                # Half of a surrogate pair is escaped again: no page, answer or terminal can encode it.
+                # An unpaired surrogate is escaped again: no page, response or terminal can encode it.
                 return json.dumps(shown, ensure_ascii=False).encode(errors="backslashreplace").decode()
             except (ValueError, RecursionError):
                 pass
         return self._mask._texts.hide(text)
 
     def _list(self, value: Sequence[Any], depth: int) -> list[Any]:
-        """Return a list without secrets, and without the second half of a pair of a name and a value."""
+        """Return a list without secrets; in a pair of a sensitive name and a value the value is hidden."""
         if (
             len(value) == 2
             and isinstance(value[0], str)
@@ -209,9 +210,9 @@ class _Walk:
 
 
 def whole_lines(text: str) -> str:
-    """Return a text whose beginning was cut off without its first line: a secret may have lost its name there.
+    """Return a text without its first line, for texts whose beginning was cut off.
 
-    Of a text that has no other line nothing is left.
+    A secret in the first line may have lost its name, so that it would not be found. A text of one line becomes empty.
     """
     return text.partition("\n")[2]
 

@@ -1,4 +1,4 @@
-"""Which names belong to secrets."""
+"""Recognition of the names of secrets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _DEFAULT: Final = """
     api_key apikey access_key private_key privatekey signing_key encryption_key
     card creditcard cvv cvc iban ssn
 """
-#: the words of the setting ``ADMIN["sensitive"]``, unless it names others
+#: default of the setting ``ADMIN["sensitive"]``
 SENSITIVE: Final = tuple(_DEFAULT.split())
 
-#: a word of so many letters or more is found anywhere in a name, a shorter one only as a word of its own
+#: minimum length of a word that is found anywhere in a name; a shorter one is found only as a separate word
 _ANYWHERE: Final = 5
-#: only so much of both ends of a name is read: names are short, texts that look like names may be long
+#: characters read at both ends of a name: names are short, but texts that look like names may be long
 _END_CHARS: Final = 100
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 _BY_ACCIDENT: Final = "secretary secretaries secretariat tokenize tokenized tokenizer tokenizers tokenization obsession"
-#: words that hold a sensitive one and have nothing to do with it
+#: words that contain a sensitive word by accident
 _HARMLESS: Final = frozenset(_BY_ACCIDENT.split())
 
 _LAST: Final = """
@@ -31,18 +31,18 @@ _LAST: Final = """
     ttl age expiry expires expired expiration lifetime at in until date seconds ms
     type kind status version policy file path required enabled valid validator validators
 """
-#: a name that ends so describes a secret: token_count, password_changed_at, session_type
+#: last words of names that describe a secret: token_count, password_changed_at, session_type
 _DESCRIBES_LAST: Final = frozenset(_LAST.split())
-#: a name that begins so does the same: max_tokens, has_password
+#: first words of such names: max_tokens, has_password
 _DESCRIBES_FIRST: Final = frozenset({"max", "min", "num", "total", "count", "has", "is"})
 
 
 class Names:
-    """Names of secrets: those that hold one of the sensitive words.
+    """Set of the names of secrets: all names that contain one of the sensitive words.
 
     A word of five letters or more counts anywhere in a name (``db_password``, ``accessToken2``), a shorter one only as
-    a word of its own (``card_number`` and ``cardNumber``, but not ``discarded``). A name that only describes a secret
-    (``token_count``, ``password_changed_at``) is none, unless it is a sensitive word itself.
+    a separate word (``card_number`` and ``cardNumber``, but not ``discarded``). A name that only describes a secret
+    (``token_count``, ``password_changed_at``) is not in the set, unless it is a sensitive word itself.
 
     Args:
         words: the sensitive words, in any spelling (``api_key`` = ``ApiKey`` = ``api-key``).
@@ -55,7 +55,7 @@ class Names:
         self._is_secret = lru_cache(maxsize=4096)(self._read)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if values of this name are secret."""
+        """Return True if values with this name are secret."""
         if not isinstance(name, str):
             return False
         if len(name) > 2 * _END_CHARS:

@@ -1,4 +1,4 @@
-"""Edited values: what was hidden from the person who edited them is put back."""
+"""Restoring of hidden values after a user has edited the masked ones."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from .texts import HIDDEN
 
 
 class MaskError(ValueError):
-    """A hidden value stands where nothing was hidden, so it is not clear what is meant."""
+    """Raised if an edited value has the placeholder of a hidden value at a place where no value was hidden."""
 
 
 def restored(edited: Any, stored: Any, shown: Any) -> Any:
-    """Return ``edited``, which a person made of ``shown``, with what is hidden put back from ``stored``.
+    """Return ``edited``, a user's edit of ``shown``, with the hidden values restored from ``stored``.
 
     Raises:
-        MaskError: something hidden was moved to another place.
+        MaskError: a hidden value was moved to another place.
     """
     if isinstance(edited, dict) and isinstance(stored, Mapping) and isinstance(shown, Mapping):
         return {key: restored(item, stored.get(key), shown.get(key)) for key, item in edited.items()}
     if isinstance(edited, list) and isinstance(stored, (list, tuple)) and isinstance(shown, (list, tuple)):
         return restored_items(edited, stored, shown)
-    if type(edited) is type(shown) and edited == shown:  # true is not 1 here
+    if type(edited) is type(shown) and edited == shown:  # True must not equal 1
         return stored
     if _holds_hidden(edited):
         raise MaskError(f"{HIDDEN} stands for a hidden value, and there is none at this place")
@@ -32,10 +32,10 @@ def restored(edited: Any, stored: Any, shown: Any) -> Any:
 
 
 def restored_items(edited: list[Any], stored: Sequence[Any], shown: Sequence[Any]) -> list[Any]:
-    """Do the same for a list. Items may be dropped, added and moved: each keeps what is hidden in it.
+    """Return an edited list with the hidden values restored. Items may be dropped, added and moved.
 
     Raises:
-        MaskError: it is not clear which hidden value is meant.
+        MaskError: the stored value of a placeholder is ambiguous.
     """
     names, wanted = [_name(item) for item in shown], [_name(item) for item in edited]
     same = len(edited) == len(shown)
@@ -60,7 +60,7 @@ def restored_items(edited: list[Any], stored: Sequence[Any], shown: Sequence[Any
         if place in found:
             result.append(stored[found[place]])
         elif place < len(shown) <= len(edited) and place not in taken:
-            result.append(restored(item, stored[place], shown[place]))  # changed where it is
+            result.append(restored(item, stored[place], shown[place]))  # edited in place
         elif _holds_hidden(item):
             raise MaskError(f"{HIDDEN} stands for a hidden value, and it is not clear for which")
         else:
@@ -69,7 +69,7 @@ def restored_items(edited: list[Any], stored: Sequence[Any], shown: Sequence[Any
 
 
 def _name(item: Any) -> str:
-    """Items are the same if this is; true is not 1 here."""
+    """Return the identity of an item: equal items have equal names. True does not equal 1."""
     return json.dumps(item, sort_keys=True)
 
 

@@ -1,7 +1,7 @@
-"""Secrets in free text: found by the name in front of them, by their shape, or by the sentence of a database.
+"""Detection of secrets in free text: by the name before them, by their shape, or by a database's error message.
 
-The time grows with the length of the text, whatever stands in it: each pattern begins where it cannot begin twice (a
-lookbehind, a fixed text) and gives nothing back that it has taken (possessive).
+The time is linear in the length of any text: each pattern begins where it cannot begin twice (a lookbehind, a fixed
+text) and never backtracks (possessive quantifiers).
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final, TypeAlias
 
 Spans: TypeAlias = Iterator[tuple[int, int]]
 
-#: what is shown instead
+#: placeholder of a hidden value
 HIDDEN: Final = "••••••"
 
 _URL_PASSWORD: Final = re.compile(r"://[^\s:/@]*+:(?P<secret>(?:[^\s/@]++@)*[^\s/@]++)@")
-#: the password of a URL may hold slashes, too; what looks like a port in their place is one
+#: the password of a URL may also hold slashes; digits that look like a port are taken for a port
 _URL_USER: Final = re.compile(r"://(?!\[)[^\s:/@]*+:(?!\d{1,5}+[/?#,;])")
 _URL_END: Final = re.compile(r"""[\s"'`<>]""")
 _URL_CHARS: Final = 256
-#: a token has a digit, or is longer than most words
+#: a token contains a digit, or is longer than most words
 _BEARER: Final = re.compile(
     r"\bbearer\s++(?P<secret>(?=[A-Za-z_.~+/-]*+\d)[\w.~+/-]{16,}+=*+|[\w.~+/-]{24,}+=*+)", re.IGNORECASE
 )
 _JWT: Final = re.compile(r"(?<![\w-])(?P<secret>eyJ[\w-]{8,}+(?:\.[\w-]*+){2,4}+)")
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?P<secret>(?:[^-]++|-(?!----END))++)")
-#: a text that is there in small letters wherever the pattern fits, and the pattern
+#: pairs of a lower-case text that occurs in every match of a pattern, and the pattern
 _SHAPES: Final = (
     ("://", _URL_PASSWORD),
     ("earer", _BEARER),
@@ -70,10 +70,10 @@ _TELLS_NOTHING: Final = frozenset(
     {"None", "null", "nil", "True", "False", "true", "false", '""', "''", "[]", "{}", "()"}
 )
 _PROSE: Final = "and are as at by can for from has in is may must needs not of on or requires to was with"
-#: what follows an option in a sentence, and is not its value: "--token is required"
+#: words after an option in a sentence, which are not its value: "--token is required"
 _PROSE_WORDS: Final = frozenset(_PROSE.split())
 
-#: something of this is in every text that holds a secret
+#: occurs in every text that holds a secret
 _HINT: Final = re.compile(r"[-=:(]|(?i:earer)|eyJ|' for key '")
 _COLUMNS_END: Final = ")=("
 _COLUMNS_CHARS: Final = 300
@@ -84,7 +84,7 @@ _ENTRY_END: Final = "' for key '"
 
 
 class Texts:
-    """Hides secrets in texts.
+    """Masking of secrets in texts.
 
     Args:
         names: the names of secrets.
@@ -101,11 +101,11 @@ class Texts:
         return _cut_out(text, [*found, *self._assigned(text), *self._options(text), *self._pairs(text)])
 
     def hide_in_source(self, line: str) -> str:
-        """Return a line of Python source without secrets: of ``token=`` a literal is one, a variable is none."""
+        """Return a line of Python source without secrets: a literal after ``token=`` is hidden, a variable is not."""
         return _cut_out(line, [*_shapes(line), *self._assigned(line, only_literals=True)])
 
     def _assigned(self, text: str, *, only_literals: bool = False) -> Spans:
-        """Find values behind the names of secrets."""
+        """Find values after the names of secrets."""
         values = _Values(text)
         end = 0
         for head in _ASSIGNED.finditer(text):
@@ -120,7 +120,7 @@ class Texts:
                 yield start, end
 
     def _options(self, text: str) -> Spans:
-        """Find values of options of a command line."""
+        """Find values of command-line options."""
         values = _Values(text)
         end = 0
         for head in _OPTION.finditer(text):
@@ -130,14 +130,14 @@ class Texts:
                     yield head.end(), end
 
     def _pairs(self, text: str) -> Spans:
-        """Find the second halves of tuples of a name and a value."""
+        """Find the values in pairs of a name and a value."""
         for head in _PAIR.finditer(text):
             value = _VALUE.match(text, head.end()) if head["name"] in self._names else None
             if value is not None and _PAIR_END.match(text, value.end()):
                 yield value.span()
 
     def _columns(self, text: str) -> Spans:
-        """Find values in PostgreSQL's ``Key (token)=(…) already exists``, in any language of the server."""
+        """Find values in PostgreSQL's ``Key (token)=(…) already exists``, in any server language."""
         done = 0
         while (place := text.find(_COLUMNS_END, done)) >= 0:
             columns = text[max(done, place - _COLUMNS_CHARS) : place]
@@ -160,7 +160,7 @@ class Texts:
 
 
 class _Values:
-    """Ends of values in one text."""
+    """Finder of the ends of values in one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -169,25 +169,25 @@ class _Values:
     def end_of(self, start: int) -> int:
         """Return the end of the value that begins at ``start``; ``start`` if there is none.
 
-        A value is a literal, a word, or what stands in brackets, with the word before them: ``SecretStr('…')``.
+        A value is a literal, a word, or a bracketed text with the word before it: ``SecretStr('…')``.
         """
         found = _VALUE.match(self._text, start)
         end = start if found is None else found.end()
         return self._end_of_brackets(end) if self._text[end : end + 1] in ("(", "[", "{") else end
 
     def _end_of_brackets(self, start: int) -> int:
-        """Return the place after the closing bracket; the end of the line if there is none."""
+        """Return the position after the closing bracket; the end of the line if there is none."""
         depth = 0
         for part in () if self._unbalanced else _IN_BRACKETS.finditer(self._text, start):
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(part[0], 0)
             if not depth:
                 return part.end()
-        self._unbalanced = True  # not searched again: each search may take the whole rest of the text
+        self._unbalanced = True  # not searched again: each search may scan the whole rest of the text
         return _end_of_line(self._text, start)
 
 
 def _shapes(text: str) -> Spans:
-    """Find what is a secret by its shape, whatever its name."""
+    """Find secrets by their shape, independent of any name."""
     small = text.lower()
     for needed, pattern in _SHAPES:
         if needed in small:
@@ -197,7 +197,7 @@ def _shapes(text: str) -> Spans:
 
 
 def _urls(text: str) -> Spans:
-    """Find passwords of URLs that hold a slash: all up to the last @ of a URL's beginning."""
+    """Find passwords with a slash in URLs: they end at the last @ of a URL's beginning."""
     for user in _URL_USER.finditer(text):
         start = user.end()
         next_url = text.find("://", start)
@@ -209,7 +209,7 @@ def _urls(text: str) -> Spans:
 
 
 def _rows(text: str) -> Spans:
-    """Find PostgreSQL's ``Failing row contains (…)``: values without the names of their columns."""
+    """Find the values in PostgreSQL's ``Failing row contains (…)``, which come without column names."""
     done = 0
     while (place := text.find(_ROW, done)) >= 0:
         start = place + len(_ROW)
@@ -218,7 +218,7 @@ def _rows(text: str) -> Spans:
 
 
 def _last_bracket(text: str, start: int) -> int:
-    """Return the place of the last closing bracket of the line: a value may hold some, too."""
+    """Return the position of the last closing bracket of the line, because a value may also hold brackets."""
     end = _end_of_line(text, start)
     last = text.rfind(")", start, end)
     return end if last < 0 else last
@@ -230,7 +230,7 @@ def _end_of_line(text: str, start: int) -> int:
 
 
 def _cut_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return the text with each of the spans hidden; those that touch or overlap are one."""
+    """Return the text with all spans hidden; overlapping and adjacent spans are merged."""
     parts: list[str] = []
     done = 0
     for start, end in sorted(spans):

@@ -1,7 +1,7 @@
-"""cancel, reschedule and run_now: first the rows, in the caller's transaction, then Redis.
+"""Cancel, reschedule and run_now of jobs with rows: first the rows, in the caller's transaction, then Redis.
 
-So a cancelled job stays cancelled even if Redis is away or loses everything, and a sender that has the row in hand
-finds out when it is done. A job without rows is Redis's alone.
+So a cancelled job stays cancelled even if Redis is unavailable or loses its data. A sender that has claimed the row
+finds the change when it marks the row as sent. A job without rows is changed in Redis only.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ logger: Final = logging.getLogger("django_delayq.outbox")
 
 
 class TooLate(DelayQError):
-    """The claim on the rows was over before Redis could be told."""
+    """Raised if the claim on the rows ended before Redis was updated."""
 
 
 @dataclass(slots=True)
 class Target:
-    """Which job is meant.
+    """Job to change.
 
     Attributes:
-        queue, id: its name.
-        task: the task, if it was given; ``task_name`` is the name that it must have, "" = any.
-        using: the database whose transaction is waited for.
-        durable: it is known to have a row.
-        request: the request id of the call to Redis, if it is not a new one. Its rows are changed once for it: an inbox
-            entry remembers that, with the task of the rows; "" = there were none.
-        handle: what names it, if not its id alone.
-        found: keys of its rows, and whether they were not sent yet.
+        queue, id: queue and id of the job.
+        task: the task, if the caller named it.
+        task_name: name of the task that the job must have; "" = any.
+        using: alias of the database whose transaction to wait for.
+        durable: True if the job is known to have a row.
+        request: request id for the call to Redis; None = a new one. Rows are changed once for a request id: an inbox
+            entry records that, with the task of the rows ("" = there were none).
+        handle: the handle of the job, if the caller has one; it identifies one job of the id.
+        found: keys of the job's rows, with True for rows that were not sent yet.
     """
 
     queue: str
@@ -67,17 +68,17 @@ class Target:
 
     @property
     def alias(self) -> str:
-        """Its database."""
+        """Alias of the job's database."""
         return self.using or DEFAULT_DB_ALIAS
 
     @property
     def generation(self) -> Generation | None:
-        """Which job of the id is meant, as far as the handle knows by now; None = whatever lives."""
+        """Generation of the job, as far as the handle knows it by now; None = the live job of the id."""
         return None if self.handle is None else self.handle.generation
 
     @property
     def unsent(self) -> bool:
-        """Whether a row was caught before it was sent."""
+        """True if a row was changed before it was sent."""
         return any(self.found.values())
 
     def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
@@ -90,7 +91,7 @@ class Target:
         return bool(self.found)
 
     def _change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> str:
-        """Change its rows and return their task; "" = there are none."""
+        """Change the rows. Return their task if there is a request id; "" without one, or if there are no rows."""
         there = rows.of_job(self.alias, self.queue, self.id, self.task_name, self.generation)
         self.found = rows.look(there)
         if not self.found:
@@ -101,7 +102,7 @@ class Target:
         return task
 
     def _change_once(self, key: uuid.UUID, change: Callable[[QuerySet[OutboxJob]], None]) -> None:
-        from ..models import InboxEntry  # the models are not there yet when task modules are imported
+        from ..models import InboxEntry  # the models are not loaded yet when task modules are imported
 
         try:
             with transaction.atomic(using=self.alias):
@@ -119,7 +120,7 @@ class Target:
 
 
 def cancel(target: Target) -> Cancelled | OnCommit | Left:
-    """See :func:`django_delayq.cancel`."""
+    """Cancel a job; see :func:`django_delayq.cancel`."""
 
     token = uuid.uuid4()
 
@@ -161,11 +162,13 @@ def cancel(target: Target) -> Cancelled | OnCommit | Left:
 
 
 def move(target: Target, verb: str, when: DueTime, tell: Callable[[DjangoBroker], bool]) -> bool | OnCommit | Left:
-    """Another due time, for :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
+    """Set another due time, for :func:`django_delayq.reschedule` and :func:`django_delayq.run_now`.
 
-    Arguments:
+    Args:
+        target: the job.
+        verb: name of the operation for the log.
         when: the new due time of the rows; a delay counts from this call on.
-        tell: tells Redis.
+        tell: moves the job in Redis; returns False if it does not wait there.
     """
     in_transaction(target.using)
     moved_by = uuid.uuid4()
@@ -175,7 +178,7 @@ def move(target: Target, verb: str, when: DueTime, tell: Callable[[DjangoBroker]
         return answer or target.unsent
 
     def note(answer: bool | None) -> None:
-        if answer is not False:  # else Redis may have lost it: the relay finds out
+        if answer is not False:  # otherwise Redis may have lost the job: left to the relay
             rows.told_moved(target.alias, list(target.found), moved_by)
 
     return _tell(target, verb, tell, heard, note)
@@ -188,11 +191,14 @@ def _tell(
     heard: Callable[[A], R],
     note: Callable[[A | None], None],
 ) -> R | OnCommit | Left:
-    """Tells Redis, now or after the commit, and notes in the rows that it was told.
+    """Send the change to Redis, now or after the commit, and record in the rows that it was sent.
 
-    Arguments:
-        heard: makes the caller's answer of Redis's.
-        note: writes it into the rows; gets the answer, None where the id belongs to another task.
+    Args:
+        target: the job.
+        verb: name of the operation for the log.
+        tell: calls Redis and returns its reply.
+        heard: converts Redis's reply into the caller's result.
+        note: updates the rows; called with the reply, or with None if the id belongs to another task.
     """
     patiently = not (target.found or in_transaction(target.using))
 
@@ -200,7 +206,7 @@ def _tell(
         try:
             answer = fast_path.patiently(tell) if patiently else fast_path.ask(tell, kept=bool(target.found))
         except IdTaken:
-            _note(target, lambda: note(None))  # none of ours lives there
+            _note(target, lambda: note(None))  # the live job of this id is of another task
             raise
         except (QueueUnavailable, DatabaseError, TooLate) as error:
             if not target.found:

@@ -1,12 +1,12 @@
-"""The many small batches of a day made one; readers of this package never miss an event meanwhile, nor see one twice.
+"""Compaction of the small batches of a day into one. Readers of this package see each event exactly once meanwhile.
 
-What they take for the events of a day is decided by two notes, which others who read the folders do not know:
+Two notes determine which batches these readers use. Other tools that read the folders ignore the notes.
 
-1. ``began`` names the new batch, which is passed over from then on; it is written.
-2. ``done`` names the old batches, which are passed over from then on instead; they are deleted.
-3. Both notes go.
+1. The note ``began`` names the new batch. From then on readers skip this batch, and it is written.
+2. The note ``done`` names the old batches. From then on readers skip these instead, and they are deleted.
+3. Both notes are deleted.
 
-A death in step 1 is undone by the next run, one in step 2 or 3 is carried on.
+If the process dies in step 1, the next pipeline run undoes the compaction; if in step 2 or 3, it completes it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def compact(lake: Lake, day: date) -> bool:
-    """Makes the batches of a day one, each event in it once.
+    """Merge the batches of a day into one, without duplicate events.
 
     Returns:
-        False when there is nothing to do.
+        False if the day has fewer than two batches.
     """
     old = lake.batches(day)
     if len(old) < 2:
@@ -40,7 +40,7 @@ def compact(lake: Lake, day: date) -> bool:
     lake.files.write(f"{COMPACTING}/{day}.began", json.dumps({"new": new}))
     lake.step("compact: began")
     rows = _all_columns(lake, [f"{home}/{name}" for name in old]).dropDuplicates(list(KEY))
-    # One file in the order of time compresses best, and is what a reader of a day wants.
+    # One file ordered by time compresses best and is the best form for reading a day.
     rows.coalesce(1).sortWithinPartitions("ts").write.mode("overwrite").parquet(lake.files.url(f"{home}/{new}"))
     lake.step("compact: written")
     lake.files.write(f"{COMPACTING}/{day}.done", json.dumps({"new": new, "old": old}))
@@ -50,7 +50,7 @@ def compact(lake: Lake, day: date) -> bool:
 
 
 def _all_columns(lake: Lake, folders: list[str]) -> DataFrame:
-    """The rows with the columns of every writer there was, also those that this version does not know."""
+    """Return the rows with the columns of all writers, including columns that this version does not know."""
     return lake.spark.read.option("mergeSchema", "true").parquet(*map(lake.files.url, folders))
 
 
@@ -58,14 +58,14 @@ def _finish(lake: Lake, day: date, old: list[str]) -> None:
     for name in old:
         lake.files.delete(f"{folder_of(EVENTS_TABLE, day)}/{name}")
         lake.step("compact: old batch deleted")
-    # In this order: without "done" the new batch counts only if there is no "began" either.
+    # In this order, because without "done" the new batch is read only if "began" is gone.
     lake.files.delete(f"{COMPACTING}/{day}.began")
     lake.step("compact: note of the beginning deleted")
     lake.files.delete(f"{COMPACTING}/{day}.done")
 
 
 def recover(lake: Lake) -> None:
-    """Undoes or carries on what a compaction left when it died."""
+    """Undo or complete compactions that were interrupted."""
     for day in sorted({name.rpartition(".")[0] for name in lake.files.names(COMPACTING)}):
         try:
             when = date.fromisoformat(day)

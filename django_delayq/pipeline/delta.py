@@ -1,7 +1,7 @@
-"""Tables of the history in the Delta format, by the package ``deltalake``: for those who read them with other tools.
+"""Tables of the history in the Delta format, for readers with other tools. Needs the package ``deltalake``.
 
-Spark computes a day and writes it beside the table; the driver then commits it as one version, always the whole day.
-The day passes through the driver, :data:`ROWS_AT_ONCE` rows at a time.
+Spark computes a day and writes it beside the table; the driver then commits the whole day as one version. The rows are
+copied by the driver, :data:`ROWS_AT_ONCE` rows at a time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-#: hours that versions are kept for readers that are in the middle of one
+#: hours for which old versions are kept for readers that are still using them
 KEEP_HOURS: Final = 24
-#: rows that the driver holds at once
+#: maximum number of rows that the driver holds at once
 ROWS_AT_ONCE: Final = 250_000
-#: what Spark and deltalake call the same store
+#: URL schemes of Spark and of deltalake for the same store
 _SCHEMES: Final = {"s3a://": "s3://", "s3n://": "s3://", "file://": ""}
 
 
 def load() -> Any:
-    """The package.
+    """Import and return the package ``deltalake``.
 
     Raises:
         SparkMissing: it is not installed.
@@ -44,7 +44,12 @@ def load() -> Any:
 
 
 class DeltaFormTable:
-    """A Delta table with a partition for each day."""
+    """Delta table with a partition for each day.
+
+    Raises:
+        PipelineError: the table's folder holds plain Parquet.
+        SparkMissing: the package ``deltalake`` is not installed.
+    """
 
     def __init__(self, lake: Lake, name: str, schema: StructType) -> None:
         self._delta = load()
@@ -69,7 +74,7 @@ class DeltaFormTable:
         return bool(self._delta.DeltaTable.is_deltatable(self._uri))
 
     def replace(self, rows: DataFrame, wanted: Wanted) -> None:
-        """Each day is one version of the table, in which it is whole."""
+        """Replace these days, each as a whole and in one version of the table."""
         fresh = self._lake.write(self._name, rows, most_rows=ROWS_AT_ONCE)
         for day in wanted:
             if day in fresh.days:
@@ -95,12 +100,12 @@ class DeltaFormTable:
                 schema_mode="merge",
             )
         except Exception:
-            if failed:  # deltalake would say it in words of its own, and being stopped is no failure
+            if failed:  # raise the original error, which may be a stop; deltalake would wrap it in its own
                 raise failed[0] from None
             raise
 
     def _batches(self, folder: str, day: date, failed: list[BaseException]) -> Iterator[Any]:
-        """The rows of a day, file after file; all but the first are asked for by threads of deltalake."""
+        """Yield the rows of a day, file by file; threads of deltalake request all batches except the first."""
         import pyarrow as pa
 
         context = self._lake.spark.sparkContext
@@ -126,7 +131,7 @@ class DeltaFormTable:
         return sorted({each["partition.day"] for each in self._files()})
 
     def is_by_hour(self, day: date) -> bool:
-        """Never: what a version replaces is a partition, which is a day."""
+        """Return False, because a version replaces a whole partition, which is a day."""
         return False
 
     def drop(self, wanted: Wanted) -> None:
@@ -140,7 +145,7 @@ class DeltaFormTable:
         return sum(sizes), len(sizes)
 
     def tidy(self) -> None:
-        """Deletes the files of versions older than :data:`KEEP_HOURS`."""
+        """Delete the files of versions older than :data:`KEEP_HOURS`."""
         if self._is_there():
             self._delta.DeltaTable(self._uri).vacuum(
                 retention_hours=KEEP_HOURS, enforce_retention_duration=False, dry_run=False

@@ -1,4 +1,4 @@
-"""Files and folders of the lake: Python's own where its root is a path, Hadoop's where it is a URL."""
+"""Files and folders of the lake: through Python if its root is a path, through Hadoop if it is a URL."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ _POLL_S: Final = 0.1
 
 
 class Files(Protocol):
-    """What the lake needs of a file system; every path is relative to the root."""
+    """File system of a lake; every path is relative to the root."""
 
     def url(self, path: str) -> str:
-        """What Spark opens it by."""
+        """Return the URL by which Spark opens a path."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; nothing if there is none."""
+        """Return the sorted names in a folder; none if it does not exist."""
         ...
 
     def size(self, path: str) -> tuple[int, int]:
-        """Bytes and number of the data files in a folder and below; (0, 0) if there is none."""
+        """Return the bytes and the number of the data files in a folder and below; (0, 0) if it does not exist."""
         ...
 
     def read(self, path: str) -> str | None:
-        """The text of a file; None if there is none."""
+        """Return the text of a file; None if it does not exist."""
         ...
 
     def write(self, path: str, text: str) -> None:
-        """A file with this text, at once or not at all."""
+        """Write a file with this text, completely or not at all."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Makes the folder ``source`` the folder ``target``, which does not exist."""
+        """Rename the folder ``source`` to ``target``, which must not exist."""
         ...
 
     def delete(self, path: str) -> None:
-        """A file, or a folder with all in it; nothing if there is none."""
+        """Delete a file, or a folder with its contents; no-op if it does not exist."""
         ...
 
     def alone(self, wait_s: float, give_up: Callable[[], bool]) -> contextlib.AbstractContextManager[None]:
-        """Keeps other processes from changing the lake, where the file system can."""
+        """Hold the lake's lock, so that no other process changes it, if the file system has locks."""
         ...
 
 
 def files_at(root: str, spark: SparkSession | None) -> Files:
-    """The file system of a root.
+    """Return the file system of a root.
 
     Raises:
-        PipelineError: a URL, and no session of Spark to open it with.
+        PipelineError: the root is a URL, and there is no session of Spark to open it.
     """
     if "://" not in root:
         return LocalFiles(Path(root))
@@ -70,12 +70,12 @@ def files_at(root: str, spark: SparkSession | None) -> Files:
 
 
 def is_data(name: str) -> bool:
-    """Whether a reader takes a file for data: notes and what is half written begin with a sign."""
+    """Return True if readers treat a file as data. Names of notes and incomplete files begin with ``_`` or a dot."""
     return not name.startswith(("_", "."))
 
 
 class LocalFiles:
-    """A folder of this machine, or one that is mounted on all machines of a cluster."""
+    """Files in a folder of this machine, or in one that is mounted on all machines of a cluster."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -84,7 +84,7 @@ class LocalFiles:
         return self._root / path
 
     def url(self, path: str) -> str:
-        return f"file://{self._at(path)}"  # not quoted: Spark takes a name as it is
+        return f"file://{self._at(path)}"  # not quoted: Spark uses names as they are
 
     def names(self, folder: str) -> list[str]:
         try:
@@ -127,14 +127,14 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def alone(self, wait_s: float, give_up: Callable[[], bool]) -> Iterator[None]:
-        """A lock on a file, which ends with the process.
+        """Hold a lock on a file, which is released when the process ends.
 
         Args:
             wait_s: seconds to wait for another process.
-            give_up: asked meanwhile; yes = wait no longer.
+            give_up: called while waiting; True = stop waiting.
 
         Raises:
-            PipelineError: the other one is still at work.
+            PipelineError: another process still holds the lock.
         """
         self._root.mkdir(parents=True, exist_ok=True)
         with self._at(_LOCK).open("w") as lock:
@@ -153,9 +153,9 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """What Spark's own file systems reach: HDFS, object stores.
+    """Files in one of Spark's file systems: HDFS, object stores.
 
-    It has no locks, and replaces a file or a folder in more than one step: docs/pipeline.md states the limits.
+    There are no locks, and a file or a folder is replaced in more than one step: docs/pipeline.md states the limits.
     """
 
     def __init__(self, root: str, spark: SparkSession) -> None:
@@ -202,7 +202,7 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        # Object stores show a file when it is closed; elsewhere it is renamed, so that none is seen half written.
+        # Object stores show a file when it is closed. Elsewhere the renaming prevents incomplete files.
         fresh = self._at(f"{path}.{os.getpid()}.fresh")
         stream = self._system.create(fresh, True)
         try:

@@ -1,16 +1,16 @@
-"""The folders of the history: what is where, and how a folder is put in the place of another.
+"""Folders of the history: their layout, and the replacement of one folder by another.
 
-    root/events/day=2030-01-31/batch=<query>-<number>-h7-8/*.parquet   what was read, of the hours from 7 to 8
-    root/attempts/day=2030-01-31/hour=7/*.parquet                      the runs among them, each once
-    root/hours/day=2030-01-31/*.parquet                                figures by hour, queue and task
+    root/events/day=2030-01-31/batch=<query>-<number>-h7-8/*.parquet   events that were read, of the hours 7 to 8
+    root/attempts/day=2030-01-31/hour=7/*.parquet                      the attempts among them, without duplicates
+    root/hours/day=2030-01-31/*.parquet                                metrics by hour, queue and task
     root/quarantine/day=2030-01-31/hour=7/*.parquet                    attempts that cannot be counted, with the reason
-    root/_checkpoints/<consumer>                                       how far Spark has read (:mod:`.landing`)
-    root/_pending_days/2030-01-31                                      this day's figures are not yet everywhere
-    root/_compacting/2030-01-31.began, .done                           its batches are made one (:mod:`.compacting`)
+    root/_checkpoints/<consumer>                                       Spark's position in the streams (:mod:`.landing`)
+    root/_pending_days/2030-01-31                                      this day's metrics are not complete everywhere
+    root/_compacting/2030-01-31.began, .done                           compaction of its batches (:mod:`.compacting`)
     root/_closed_before                                                days before this one have lost events by age
 
-Nothing is ever written where it is read: Spark writes into a folder whose name begins with ``_fresh``, which readers
-pass over, and its days or hours are then moved to where they belong.
+Folders that are read are never written to: Spark writes into a folder whose name begins with ``_fresh``, which readers
+skip, and its days or hours are then moved to their final places.
 """
 
 from __future__ import annotations
@@ -42,31 +42,32 @@ TABLES: Final = (EVENTS_TABLE, "attempts", "hours", "quarantine")
 PENDING: Final = "_pending_days"
 COMPACTING: Final = "_compacting"
 CLOSED: Final = "_closed_before"
-#: beginning of the name of a batch that others were made into
+#: prefix of the name of a batch that a compaction has written
 COMPACT: Final = "compact-"
 _FRESH: Final = "_fresh-"
 _OLD: Final = "_old-"
-#: beginning of the name of a folder of an hour
+#: prefix of the name of an hour's folder
 _HOUR: Final = "hour="
-#: end of the name of a batch: its first and its last hour
+#: end of the name of a batch: its first and last hour
 _HOURS: Final = re.compile(r"-h(\d{1,2})-(\d{1,2})$")
-#: where events without a time lie
+#: day of events without a time
 NO_DAY: Final = date(1970, 1, 1)
 
-#: called with the name of each step that is done; tests let one fail
+#: called with the name of each completed step; tests make one fail
 Step = Callable[[str], None]
 
 
 def no_step(name: str) -> None:
-    """Nobody wants to know."""
+    """Ignore a completed step."""
 
 
 class Lake:
-    """The folders of one history.
+    """Folders of one history.
 
     Args:
         root: a path, or a URL that Spark can write to.
-        spark: may be missing where only folders are looked at, and the root is a path.
+        spark: the session; may be None if only folders are listed, and the root is a path.
+        step: called with the name of each completed step.
     """
 
     def __init__(self, root: str, spark: SparkSession | None = None, step: Step = no_step) -> None:
@@ -76,23 +77,23 @@ class Lake:
 
     @property
     def spark(self) -> SparkSession:
-        """The session.
+        """Session of Spark.
 
         Raises:
-            PipelineError: there is none.
+            PipelineError: the lake has no session.
         """
         if self._spark is None:
             raise PipelineError("Reading and writing the history needs a session of Spark")
         return self._spark
 
-    # --- what is there
+    # --- contents
 
     def days(self, table: str) -> list[date]:
-        """The days that a table of plain Parquet has, in order."""
+        """Return the days of a table of plain Parquet, in order."""
         return _days_in(name[4:] for name in self.files.names(table) if name.startswith("day="))
 
     def batches(self, day: date) -> list[str]:
-        """The folders that together have the events of a day, whatever a compaction is about."""
+        """Return the folders that together hold the events of a day, also during a compaction."""
         there = [name for name in self.files.names(folder_of(EVENTS_TABLE, day)) if is_data(name)]
         done = self.note_of(day, "done")
         if done is not None:
@@ -101,7 +102,7 @@ class Lake:
         return there if began is None else [name for name in there if name != began["new"]]
 
     def note_of(self, day: date, state: str) -> dict[str, Any] | None:
-        """What a compaction noted of a day: ``began`` or ``done``."""
+        """Return a compaction's note about a day, ``began`` or ``done``; None if there is none."""
         text = self.files.read(f"{COMPACTING}/{day}.{state}")
         found: dict[str, Any] | None = None if text is None else json.loads(text)
         return found
@@ -109,10 +110,10 @@ class Lake:
     # --- reading
 
     def events(self, wanted: Wanted) -> DataFrame:
-        """The events of some days or hours, with the columns of ``schemas.EVENTS``; no other day is looked at.
+        """Return the events of some days or hours, with the columns of ``schemas.EVENTS``; other days are not read.
 
-        An event may be in several batches: of a checkpoint that was lost, or of a run that allowed losses.
-        What an older writer did not know is null, what a newer one knows as well is passed over.
+        An event may be in several batches, after a checkpoint was lost or if a pipeline run allowed losses. Columns
+        that an older writer did not have are null, additional columns of a newer writer are ignored.
         """
         days = [day for day, hours in wanted.items() if hours is None]
         partly = {day: hours for day, hours in wanted.items() if hours is not None}
@@ -122,7 +123,7 @@ class Lake:
         return reduce(DataFrame.unionByName, found).select(*EVENTS.names)
 
     def _events(self, wanted: Wanted) -> DataFrame:
-        """All events of the batches that may have one of these."""
+        """Return all events of the batches that may hold one of the wanted hours."""
         folders = [
             f"{folder_of(EVENTS_TABLE, day)}/{batch}"
             for day, hours in wanted.items()
@@ -133,12 +134,12 @@ class Lake:
         return self.read(EVENTS_TABLE, folders, StructType([*EVENTS.fields, *partitions]))
 
     def count(self, days: Sequence[date]) -> dict[date, int]:
-        """The attempts among the events of some days, by day; one that is in several batches counts in each."""
+        """Return the number of attempts by day; an attempt that is in several batches counts in each."""
         rows = self._events(whole(days)).where(is_attempt()).groupBy("day").count().collect()
         return {day: int(count) for day, count in rows}
 
     def read(self, table: str, folders: Sequence[str], schema: StructType) -> DataFrame:
-        """The rows in some folders of a table of plain Parquet."""
+        """Return the rows in some folders of a table of plain Parquet."""
         if not folders:
             return self.spark.createDataFrame([], schema)
         reader = self.spark.read.schema(schema).option("basePath", self.files.url(table))
@@ -147,11 +148,13 @@ class Lake:
     # --- writing
 
     def write(self, table: str, rows: DataFrame, *, by_hour: bool = False, most_rows: int = 0) -> Fresh:
-        """Writes rows with a column ``ts``, by its day, to where nobody reads them yet.
+        """Write rows, by the day of their column ``ts`` (or ``hour``), to a new folder that readers skip.
 
         Args:
-            by_hour: with a folder for each hour in that of a day.
-            most_rows: of a file; 0 = any number.
+            table: name of the table.
+            rows: the rows.
+            by_hour: create a folder for each hour in the folder of a day.
+            most_rows: maximum number of rows of a file; 0 = no limit.
         """
         folder = f"{table}/{_FRESH}{uuid.uuid4().hex}"
         moment = F.col("ts" if "ts" in rows.columns else "hour")
@@ -164,10 +167,13 @@ class Lake:
         return Fresh(folder, _days_in(name[4:] for name in self.files.names(folder) if name.startswith("day=")))
 
     def put(self, table: str, fresh: Fresh, days: Iterable[date], below: Callable[[date], str] | None = None) -> None:
-        """Moves what was written into the place of what is there; a day of which nothing was written goes.
+        """Replace days by the written ones; a day for which nothing was written is deleted.
 
         Args:
-            below: the folder below that of a day that is replaced; None = the whole day.
+            table: name of the table.
+            fresh: the written folder.
+            days: the days to replace.
+            below: returns the folder to replace within that of a day; None = the whole day.
         """
         for day in days:
             target = folder_of(table, day) if below is None else f"{folder_of(table, day)}/{below(day)}"
@@ -175,7 +181,7 @@ class Lake:
         self.files.delete(fresh.folder)
 
     def put_hours(self, table: str, fresh: Fresh, wanted: Wanted) -> None:
-        """The same of what was written by hour: whole days are exchanged at once, hours one by one."""
+        """Replace days and hours by those written by hour: whole days at once, hours one by one."""
         for day, hours in wanted.items():
             if hours is None:
                 self._exchange(table, f"{fresh.folder}/day={day}", folder_of(table, day), "day")
@@ -187,7 +193,7 @@ class Lake:
         self.files.delete(fresh.folder)
 
     def _exchange(self, table: str, source: str, target: str, what: str) -> None:
-        """Puts ``source`` into the place of ``target``; either may be missing."""
+        """Move ``source`` to the place of ``target``; either may be missing."""
         is_new = self._is_there(source)
         if self._is_there(target):
             old = f"{table}/{_OLD}{uuid.uuid4().hex}"
@@ -205,12 +211,14 @@ class Lake:
         return name in self.files.names(parent)
 
     def drop(self, table: str, wanted: Wanted) -> None:
-        """Deletes days, or hours of them, of a table of plain Parquet."""
+        """Delete days, or hours of them, from a table of plain Parquet."""
         for day, hours in wanted.items():
             if hours is None:
                 if self._is_there(folder_of(table, day)):
                     gone = f"{table}/{_OLD}{uuid.uuid4().hex}"
-                    self.files.move(folder_of(table, day), gone)  # a death while it is deleted leaves no half day
+                    self.files.move(
+                        folder_of(table, day), gone
+                    )  # so that an interrupted deletion leaves no incomplete day
                     self.files.delete(gone)
                 continue
             for hour in hours:
@@ -222,7 +230,7 @@ class Lake:
             self.files.delete(folder_of(table, day))
 
     def folders(self, table: str, wanted: Wanted) -> list[str]:
-        """The folders that a table of plain Parquet has of these days and hours."""
+        """Return the existing folders of these days and hours in a table of plain Parquet."""
         found = []
         there = set(self.days(table))
         for day in (day for day in wanted if day in there):
@@ -235,12 +243,12 @@ class Lake:
         return found
 
     def is_by_hour(self, table: str, day: date) -> bool:
-        """Whether a day of a table is there, and all of it lies in folders of hours."""
+        """Return True if a day of a table exists and all its data are in folders of hours."""
         names = [name for name in self.files.names(folder_of(table, day)) if is_data(name)]
         return bool(names) and all(name.startswith(_HOUR) for name in names)
 
     def sweep(self) -> None:
-        """Deletes what a run left half written when it died; to be called when no other is at work."""
+        """Delete the incomplete folders of pipeline runs that died. No other process may be changing the lake."""
         for table in TABLES:
             for name in self.files.names(table):
                 if name.startswith((_FRESH, _OLD)):
@@ -249,32 +257,32 @@ class Lake:
     # --- notes
 
     def pending(self) -> list[date]:
-        """Days whose figures have to be computed, or told, once more."""
+        """Return the days whose metrics must be computed or published again."""
         return _days_in(self.files.names(PENDING))
 
     def note_pending(self, days: Iterable[date]) -> None:
-        """Notes days before anything of them changes."""
+        """Mark days as pending, before anything of them is changed."""
         for day in days:
             self.files.write(f"{PENDING}/{day}", "")
 
     def settle(self, days: Iterable[date]) -> None:
-        """These days are everywhere as they should be."""
+        """Remove the pending marks of days whose metrics are complete everywhere."""
         for day in days:
             self.files.delete(f"{PENDING}/{day}")
 
     def closed_before(self) -> date:
-        """Days before this one have lost events by age, so they cannot be computed again."""
+        """Return the first day that may be computed again; earlier days have lost events by age."""
         text = self.files.read(CLOSED)
         return date.min if text is None else date.fromisoformat(text.strip())
 
     def close_before(self, day: date) -> None:
-        """Closes the days before this one; a closed day is never opened again."""
+        """Close the days before this one; a closed day is never reopened."""
         if day > self.closed_before():
             self.files.write(CLOSED, f"{day}\n")
 
 
 class Fresh:
-    """What was written, and is not yet where it belongs."""
+    """Written folder that was not moved to its place yet."""
 
     def __init__(self, folder: str, days: list[date]) -> None:
         self.folder = folder
@@ -282,17 +290,17 @@ class Fresh:
 
 
 def folder_of(table: str, day: date) -> str:
-    """The folder of a day."""
+    """Return the folder of a day."""
     return f"{table}/day={day}"
 
 
 def batch_name(name: str, hours: Collection[int] | None) -> str:
-    """The folder of a batch in that of a day, which tells the hours that it has events of, if they are known."""
+    """Return the name of a batch's folder in that of a day; it includes the hours of its events if they are known."""
     return f"batch={name}" + (f"-h{min(hours)}-{max(hours)}" if hours else "")
 
 
 def may_have(batch: str, hours: Collection[int]) -> bool:
-    """Whether a batch may have events of one of these hours, as its folder's name says."""
+    """Return True if a batch may have events of one of these hours, by the name of its folder."""
     said = _HOURS.search(batch)
     return said is None or any(int(said[1]) <= hour <= int(said[2]) for hour in hours)
 
@@ -303,5 +311,5 @@ def _days_in(texts: Iterable[str]) -> list[date]:
         try:
             found.append(date.fromisoformat(text))
         except ValueError:
-            continue  # a file of somebody else, or of the file system
+            continue  # a foreign file, or one of the file system
     return sorted(found)

@@ -1,10 +1,10 @@
-"""Events from the streams into the lake, batch by batch, each exactly once.
+"""Landing of events from the streams in the lake, batch by batch, each exactly once.
 
-A batch has a folder of its own in each day that it has events of, named by the query of Spark, the batch's number and
-the hours of its events. A batch that is read again, because the run died before Spark had noted it, replaces its own
-folders. Where losses are allowed it may have less in it than the first time, and so may the first batch of all, of
-which Spark does not keep where it began: then its folders lie beside those of before, and what is there twice counts
-once.
+A batch has its own folder in each day of its events, named by Spark's query, the batch's number and the hours of its
+events. A batch that is read again, because the pipeline run died before Spark had committed it, replaces its own
+folders. Where losses are allowed the second reading may have fewer events. So may the very first batch, because Spark
+does not store its start position. In both cases its folders are written beside the earlier ones, and duplicate events
+count once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: makes the stream of events; tests bring their own
+#: creates the stream of events; tests pass their own
 Source = Callable[["SparkSession"], "DataFrame"]
 CHECKPOINTS: Final = "_checkpoints"
 _POLL_S: Final = 0.2
@@ -45,19 +45,19 @@ _SAID: Final = re.compile(r"(?:[\w.]+\.)?(EventsLost|Misconfigured|QueueUnavaila
 
 @dataclass(slots=True)
 class Landed:
-    """What a run has read."""
+    """Events that a pipeline run has landed."""
 
     rows: int = 0
-    #: attempts that will go into the quarantine
+    #: number of attempts that will be quarantined
     bad: int = 0
     batches: int = 0
-    #: expectation → rows that broke it
+    #: expectation → number of rows that broke it
     broken: dict[str, int] = field(default_factory=dict)
-    #: day → its hours that events were landed of
+    #: day → hours with landed events
     hours: dict[date, set[int]] = field(default_factory=dict)
 
     def add(self, counted: Mapping[str, Any], expectations: Sequence[quality.Expectation]) -> None:
-        """Counts one batch."""
+        """Add the counts of one batch."""
         if not counted:  # Spark did not run a query over no rows
             return
         self.rows += counted["rows"] or 0
@@ -67,11 +67,15 @@ class Landed:
 
 
 class Landing:
-    """Reads on from the checkpoint of a consumer to where the streams end now.
+    """Reading of the streams from the checkpoint of a consumer to their current end.
 
     Args:
-        landed: is kept in step with what is landed.
-        lossy: a batch may have less in it than when it was read before.
+        lake: the lake.
+        consumer: name of the consumer.
+        source: creates the stream of events.
+        expectations: expectations for the attempts among the events.
+        landed: updated after each landed batch.
+        lossy: losses are allowed, so a batch may have fewer events when it is read again.
     """
 
     def __init__(
@@ -95,18 +99,18 @@ class Landing:
 
     @property
     def is_new(self) -> bool:
-        """Whether the consumer has no checkpoint here yet."""
+        """True if the consumer has no checkpoint in this lake yet."""
         return not self._lake.files.names(f"{self._checkpoint}/offsets")
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Lands what there is.
+        """Land all available events.
 
         Args:
-            stop: asked now and then; a batch that is not done when it says yes is read again by the next run.
+            stop: called repeatedly; after it returns True, the next pipeline run reads an unfinished batch again.
 
         Raises:
-            EventsLost: events were taken off before they were read.
-            PipelineError: they cannot be read.
+            EventsLost: events were removed from the streams before they were read.
+            PipelineError: the events cannot be read.
         """
         self._failure = None
         query = (
@@ -123,17 +127,17 @@ class Landing:
 
     def _await(self, query: StreamingQuery, stop: Callable[[], bool]) -> None:
         try:
-            while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # Spark takes parts of a second
+            while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # Spark accepts fractions
                 if stop():
                     return
         except StreamingQueryException as error:
             raise self._meant(error) from error
 
     def _meant(self, error: StreamingQueryException) -> BaseException:
-        """What went wrong, in its own words: Spark wraps it into pages of its own."""
+        """Return the original error, which Spark wraps into a long text."""
         if self._failure is not None and not isinstance(self._failure, (PySparkException, Py4JError)):
             return self._failure
-        # What a task says comes through the job that writes the batch, which is a failure of landing it.
+        # An error of a Spark task fails the job that writes the batch, so it arrives as a failure of the landing.
         said = _SAID.findall(str(self._failure or error))
         if not said:
             return self._failure or PipelineError(f"The events could not be read: {str(error).splitlines()[0]}")
@@ -145,14 +149,14 @@ class Landing:
             self._put(batch, number)
         except BaseException as error:
             self._failure = error
-            # Whatever it was: Spark waits for ever for the answer to a call that ends with no Exception.
+            # Raised for BaseException, too: Spark waits forever for a call that does not end with an Exception.
             raise PipelineError("The batch could not be landed") from error
 
     def _put(self, batch: DataFrame, number: int) -> None:
         seen = Observation()
         touched = F.collect_set(hour_number(F.col("ts"))).alias("hours")
         counters = [F.count(F.lit(1)).alias("rows"), touched, *quality.counters(self._expectations, is_attempt())]
-        # A source has a task for each shard, and a file of each would be small.
+        # A source has a task for each shard; one file of each task would be too small.
         cores = batch.sparkSession.sparkContext.defaultParallelism
         fresh = self._lake.write(EVENTS_TABLE, batch.observe(seen, *counters).coalesce(cores))
         self._lake.step("batch written")
@@ -162,7 +166,7 @@ class Landing:
         hours = by_day(counted.get("hours") or ())
         beside = self._own if self._lossy or number == 0 else ""
         name = f"{self._query()}{beside}-{number}"
-        # What has no time lies in a day of which no hour is known.
+        # Events without a time are stored under a day without known hours.
         self._lake.put(
             EVENTS_TABLE,
             fresh,
@@ -176,30 +180,34 @@ class Landing:
         self._landed.batches += 1
 
     def _query(self) -> str:
-        """The beginning of the id of Spark's query: a new checkpoint is a new query, with batches from 0 on again."""
+        """Return the start of Spark's query id. A new checkpoint has a new id and counts its batches from 0."""
         text = self._lake.files.read(f"{self._checkpoint}/metadata") or "{}"
         return str(json.loads(text)["id"])[:8]
 
 
 def read_offsets(lake: Lake, consumer: str) -> dict[str, Any]:
-    """How far the checkpoint of a consumer says that everything is landed; empty before the first batch."""
+    """Return the positions up to which a consumer's checkpoint has landed all events; empty before the first batch."""
     home = f"{CHECKPOINTS}/{consumer}"
     done = [int(name) for name in lake.files.names(f"{home}/commits") if name.isdigit()]
     text = lake.files.read(f"{home}/offsets/{max(done)}") if done else None
     if text is None:
         return {}
-    # a version, what Spark wants to know, then a line for each source: we have one
+    # a version, Spark's metadata, then a line for each source; here there is one
     found = json.loads(text.splitlines()[2])
     return found if isinstance(found, dict) else {"": found}
 
 
 def events_source(options: HistoryOptions) -> Source:
-    """The events of the queues that a history reads, as a stream."""
+    """Return a source that streams the events of the queues of a history."""
     return lambda spark: spark.readStream.format("delayq.events").options(**source_options(options)).load()
 
 
 def warn_of_lost_root(options: HistoryOptions) -> None:
-    """A checkpoint begins: says so, if there was another one that has read part of the events, which are gone."""
+    """Log a warning if an earlier, lost checkpoint has read part of the events. Call it when a checkpoint begins.
+
+    Raises:
+        PipelineError: the earlier position cannot be read from Redis.
+    """
     from ..core.errors import DelayQError
     from ..core.streams import parts
     from .events import read_before

@@ -1,4 +1,4 @@
-"""Old days leave the history, whole."""
+"""Deletion of old days from the history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wanted import whole
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """The days that were deleted, by table."""
+    """Deleted days by table."""
 
     events: tuple[date, ...] = ()
     attempts: tuple[date, ...] = ()
@@ -23,7 +23,7 @@ class Purge:
 
 
 def horizon(now: datetime, keep_days: float) -> date:
-    """The first day that stays: it ended less than ``keep_days`` ago, in UTC."""
+    """Return the first day to keep: the first one that ended less than ``keep_days`` ago, in UTC."""
     return (now - timedelta(days=keep_days)).date()
 
 
@@ -37,10 +37,10 @@ def purge(
     hours_days: float | None,
     on_days: OnDays = nobody,
 ) -> Purge:
-    """Deletes the days that ended so long ago; the quarantine goes with the events.
+    """Delete the days that ended longer ago than the given days; None = keep all. The quarantine follows the events.
 
-    A day of which events have gone is closed first: an event of it that comes later would else make its figures those
-    of that event alone.
+    Days are closed before their events are deleted. Otherwise an event that arrives later would make the day's metrics
+    those of that event alone.
     """
     old: dict[str, tuple[date, ...]] = {}
     if events_days is not None:

@@ -1,4 +1,4 @@
-"""The tables that are computed from the events: days are written in the place of what was there, or hours of them."""
+"""Tables that are computed from the events. Writes replace whole days, or hours of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .wanted import Wanted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: the columns of the table of attempts
+#: columns of the table of attempts
 ATTEMPTS: Final = StructType(
     [
         *(field for field in EVENTS.fields if field.name not in ("jobs", "created")),
@@ -31,42 +31,44 @@ _SCHEMAS: Final = {
 
 
 class Table(Protocol):
-    """One of the computed tables."""
+    """Computed table."""
 
     def replace(self, rows: DataFrame, wanted: Wanted) -> None:
-        """Makes ``rows`` all that the table has of these days and hours."""
+        """Replace these days and hours of the table by ``rows``."""
         ...
 
     def read(self, wanted: Wanted) -> DataFrame:
-        """The rows of some days and hours, without opening files of others."""
+        """Return the rows of some days and hours, without opening files of others."""
         ...
 
     def days(self) -> list[date]:
-        """The days that there are, in order."""
+        """Return the days of the table, in order."""
         ...
 
     def is_by_hour(self, day: date) -> bool:
-        """Whether the day is there, and an hour of it can be replaced alone."""
+        """Return True if the day exists and its hours can be replaced individually."""
         ...
 
     def drop(self, wanted: Wanted) -> None:
-        """Deletes days, or hours of them."""
+        """Delete days, or hours of them."""
         ...
 
     def size(self, day: date) -> tuple[int, int]:
-        """Bytes and files of a day."""
+        """Return the bytes and the number of files of a day."""
         ...
 
     def tidy(self) -> None:
-        """Deletes what no reader needs any more."""
+        """Delete files that no reader needs any more."""
         ...
 
 
 class ParquetTable:
-    """Plain Parquet, a folder for each day.
+    """Table of plain Parquet with a folder for each day.
 
     Args:
-        by_hour: with a folder for each hour in it, so that an hour can be replaced alone.
+        lake: the lake.
+        name: name of the table.
+        by_hour: each day has a folder for each hour, so that hours can be replaced individually.
     """
 
     def __init__(self, lake: Lake, name: str, *, by_hour: bool) -> None:
@@ -104,13 +106,15 @@ class ParquetTable:
         return self._lake.files.size(folder_of(self._name, day))
 
     def tidy(self) -> None:
-        """Nothing is ever left over."""
+        """Do nothing, because replaced files are deleted at once."""
 
 
 def table_of(lake: Lake, name: str, form: str) -> Table:
-    """A computed table in the form that is wanted; the quarantine is always plain.
+    """Return a computed table in the given format; the quarantine is always plain Parquet.
 
     Args:
+        lake: the lake.
+        name: name of the table.
         form: "parquet" or "delta".
     """
     if form == "delta" and name != "quarantine":

@@ -1,4 +1,4 @@
-"""A job in the hands of a thread that pulled it."""
+"""Job that was reserved through the pull API, and the ways to end it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("django_delayq.pull")
 
-#: what the bytes of a pull queue are stored under, where others have the name of a task
+#: name in place of a task's for the bytes in a pull queue
 RAW: Final = "raw"
 
 
 class HeldJob:
-    """A job that this process holds until its ``deadline``. Nobody renews the lease but :meth:`touch`.
+    """Job that this process holds until its ``deadline``. Only :meth:`touch` renews the lease.
 
-    One of :meth:`ack`, :meth:`fail`, :meth:`release` and :meth:`bury` ends it; each answers whether it counted, and
-    after the first of them every other answers False. False from the first one means that the lease was lost: the job
-    is somebody else's by now, or back in the queue, and nothing was changed. Any thread may call them.
+    The job ends with one call of :meth:`ack`, :meth:`fail`, :meth:`release` or :meth:`bury`. The call returns True if
+    it took effect; after that all of them return False. False from the first call means that the lease was lost: the
+    job has another holder by now, or is back in the queue, and nothing was changed. Any thread may call them.
 
     As a context manager it acks at the end of the block and fails on an exception; see :meth:`__exit__`.
 
-    They raise :class:`QueueUnavailable` when Redis cannot be reached. Call again then; False may mean that the first
-    call has counted.
+    They raise :class:`QueueUnavailable` when Redis cannot be reached. Call again then; False may then mean that the
+    first call took effect.
 
     Attributes:
-        id: its id, unique within its queue.
+        id: the job's id, unique within its queue.
         queue: name of the queue.
-        task: name that it was scheduled under; "raw" for what :meth:`Queue.put` stored.
-        should_stop: somebody cancelled it; known after a :meth:`touch`.
-        lost: the lease is known to be lost.
+        task: name of the task; "raw" for bytes stored by :meth:`Queue.put`.
+        should_stop: True if the job was cancelled; updated by :meth:`touch`.
+        lost: True if the lease is known to be lost.
     """
 
     def __init__(self, queue: Queue, job: Job, batch: Batch, *, ttr_ms: int) -> None:
@@ -64,8 +64,8 @@ class HeldJob:
         self._taken_ms = batch.now_ms
         self._began = time.monotonic()
         self._deadline_ms = batch.now_ms + ttr_ms
-        # The same moment on this machine's clock, or an earlier one: the answer may have been long on its way. A
-        # reserve that is sent again, be it after minutes without Redis, begins the lease anew.
+        # The deadline on this machine's clock, or an earlier moment, because the reply may have been delayed. A
+        # repeated reserve call, even after minutes without Redis, restarts the lease.
         self._ends_at = batch.sent_at + ttr_ms / 1000
         self._policy = decision.policy_of(registry.get(job.task), job)
         self._ending = threading.Lock()
@@ -74,16 +74,16 @@ class HeldJob:
     def __repr__(self) -> str:
         return f"<HeldJob {self.queue}/{self.id} attempt={self.attempt}>"
 
-    # -- what it is --------------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------------
 
     @property
     def record(self) -> Job:
-        """What Redis said of it."""
+        """Job as Redis returned it."""
         return self._job
 
     @property
     def body(self) -> bytes:
-        """The bytes as they were put (of a task's job: its encoded arguments)."""
+        """Bytes as they were put (for a task's job: its encoded arguments)."""
         return self._job.args
 
     @cached_property
@@ -94,21 +94,21 @@ class HeldJob:
 
     @property
     def args(self) -> Sequence[Any]:
-        """The task's positional arguments; of a merged job ``[{id: [payload, …]}]``; empty for raw bytes.
+        """Positional arguments of the task; for a merged job ``[{id: [payload, …]}]``; empty for raw bytes.
 
         Raises:
-            Undecodable: what is stored are no arguments. A ``with`` block buries the job then.
+            Undecodable: the stored arguments cannot be decoded. A ``with`` block buries the job then.
         """
         return self._arguments[0]
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The task's keyword arguments; see :attr:`args`."""
+        """Keyword arguments of the task; see :attr:`args`."""
         return self._arguments[1]
 
     @cached_property
     def payloads(self) -> tuple[Any, ...]:
-        """A merged job's payloads in the order of their scores; empty for others."""
+        """Payloads of a merged job in the order of their scores; empty for other jobs."""
         return tuple([decode(payload.data) for payload in self._job.payloads])
 
     @property
@@ -118,22 +118,22 @@ class HeldJob:
 
     @property
     def failures(self) -> int:
-        """Counted attempts that failed."""
+        """Number of failed attempts that were counted."""
         return self._job.failures
 
     @property
     def noe(self) -> int:
-        """How often the job was handed out before this time, counted as a failure or not."""
+        """Number of earlier reservations of the job, including those that were not counted as failures."""
         return self._job.reserves - 1
 
     @property
     def lives(self) -> int:
-        """Attempts that are left, this one included."""
+        """Number of attempts left, including this one."""
         return self._policy.max_attempts - self._job.failures
 
     @property
     def due(self) -> datetime:
-        """When it was due (UTC)."""
+        """Due time of the job (UTC)."""
         return _moment(self._job.due_ms)
 
     @property
@@ -148,7 +148,7 @@ class HeldJob:
 
     @cached_property
     def context(self) -> Mapping[str, Any]:
-        """The ``context`` of the schedule call."""
+        """Value of ``context`` in the schedule call."""
         return self._job.context
 
     @property
@@ -158,27 +158,30 @@ class HeldJob:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the lease ends, counted from the request for it; 0 = it may be over, or the job has ended."""
+        """Seconds until the lease ends, counted from its request; 0 = it may have ended, or the job has ended."""
         return 0.0 if self._ended or self.lost else max(0.0, self._ends_at - time.monotonic())
 
     @property
     def in_hand(self) -> bool:
-        """Whether it is still to be ended, and its lease is not known to be lost."""
+        """True if the job has not ended and its lease is not known to be lost."""
         return not (self._ended or self.lost)
 
-    # -- how it ends -------------------------------------------------------------------------------------------------
+    # -- settlement --------------------------------------------------------------------------------------------------
 
     def ack(self) -> bool:
-        """It is done; nothing of it stays."""
+        """Acknowledge the job as done and delete it; return True if that took effect."""
         return self._end(ack(self._job, int(self._taken_ms), self._run_ms()))
 
     def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> bool:
-        """The attempt failed and counts. The job is due again after its task's back-off, or goes to the morgue if this
-        was its last attempt. Without a registered task the defaults count.
+        """End the attempt as a counted failure; return True if that took effect.
+
+        The job is due again after its task's back-off, or is buried in the morgue if this was its last attempt. Without
+        a registered task the defaults apply.
 
         Args:
-            error: what happened. ``Retry``, ``Bury``, ``Release`` and ``PartialFailure`` do what they do in a handler.
-            delay: another back-off.
+            error: the exception or a message. ``Retry``, ``Bury``, ``Release`` and ``PartialFailure`` have the same
+                effect as in a handler.
+            delay: a back-off to use instead of the task's.
         """
         delay_ms = None if delay is None else _delay_ms(delay)
         if not isinstance(error, BaseException):
@@ -194,22 +197,22 @@ class HeldJob:
         return self._end(settlement, error)
 
     def release(self, delay: float | timedelta | None = None, *, priority: int | None = None) -> bool:
-        """Give it back without counting an attempt, after ``delay`` or (None) at its old place.
+        """Return the job to the queue without counting an attempt; return True if that took effect.
 
         Args:
-            delay: seconds or a ``timedelta``.
-            priority: 0 (first) … 7 from now on; None = as it is.
+            delay: seconds or a ``timedelta`` until the job is due; None = it keeps its old place.
+            priority: new priority from 0 (first) to 7; None = unchanged.
         """
         if priority is not None:
             check_int("priority", priority, 0, PRIORITIES - 1)
         return self.fail(Release(delay=None if delay is None else _delay_ms(delay) / 1000, priority=priority))
 
     def bury(self, reason: str = "") -> bool:
-        """It can never succeed: into the morgue, where a person finds the reason."""
+        """Move the job to the morgue with a reason, because it can never succeed; return True if that took effect."""
         return self.fail(Bury(reason))
 
     def touch(self, ttr: float | timedelta | None = None) -> bool:
-        """Hold it longer: ``ttr`` from now on, by default as long as it was reserved for.
+        """Extend the lease to ``ttr`` from now on, by default to the time that the job was reserved for.
 
         Returns:
             False if the lease was lost, or the job has ended already.
@@ -228,7 +231,7 @@ class HeldJob:
         return not self.lost
 
     def refuse(self, error: Undecodable) -> bool:
-        """What is stored cannot be read, now or ever: into the morgue, with its bytes."""
+        """Move a job that can never be decoded to the morgue, with its bytes; return True if that took effect."""
         return self._end(decision.undecodable(self._job, error), error)
 
     def __enter__(self) -> Self:
@@ -237,10 +240,11 @@ class HeldJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Ack, or what the exception means, unless the block has ended the job itself.
+        """Ack the job, or settle it according to the exception, unless the block has ended it.
 
-        An exception counts as a failure and goes on. A verdict (``Retry``, ``Bury``, ``Release``, ``PartialFailure``)
-        is carried out and ends here. What ends the process (KeyboardInterrupt, SystemExit) releases the job.
+        An exception counts as a failure and propagates. A verdict (``Retry``, ``Bury``, ``Release``,
+        ``PartialFailure``) is applied and does not propagate. Exceptions that end the process (KeyboardInterrupt,
+        SystemExit) release the job and propagate.
         """
         if error is None:
             if not self._ended and not self.ack():
@@ -262,7 +266,7 @@ class HeldJob:
             self.release()
 
     def _given_back(self) -> Settlement | None:
-        """How it goes back uncounted; None if it has ended already."""
+        """Mark the job as ended and return the settlement that releases it uncounted; None if it is no longer held."""
         with self._ending:
             if self._ended or self.lost:
                 return None
@@ -278,7 +282,7 @@ class HeldJob:
                 return False
             if ends.is_heard(settlement):
                 if not self._touch(self._ttr_ms):
-                    return False  # it is somebody else's, and so is its end
+                    return False  # the lease was lost, so the new holder reports the end
                 ends.notify(self._live, settlement, error)
             (counted,) = self._live.settle([settlement])
             self._ended, self.lost = True, not counted
@@ -287,7 +291,10 @@ class HeldJob:
 
 
 def give_back(jobs: Iterable[HeldJob]) -> None:
-    """Gives jobs back that nobody will work on, uncounted, in few calls. If that fails their leases will end."""
+    """Return jobs to their queues in few calls, without counting an attempt.
+
+    Errors are logged; the jobs then return when their leases end.
+    """
     by_queue: dict[Queue, list[Settlement]] = {}
     for job in jobs:
         settlement = job._given_back()
@@ -311,10 +318,10 @@ def _delay_ms(delay: float | timedelta) -> int:
 
 
 def check_ttr(ttr: float | timedelta) -> int:
-    """The length of a lease in ms.
+    """Return the length of a lease in ms.
 
     Raises:
-        InvalidJob: it is none.
+        InvalidJob: ``ttr`` is not a valid length, or is 0.
     """
     ms = delay_ms_of(ttr, what="ttr")
     if ms == 0:

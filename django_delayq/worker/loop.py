@@ -15,13 +15,13 @@ logger = logging.getLogger(__name__)
 
 
 class Duty(Protocol):
-    """Something that has to be done repeatedly."""
+    """Task of a loop, to be run repeatedly."""
 
     def run(self) -> float:
-        """Do it once. The loop survives exceptions.
+        """Run one turn. Exceptions do not end the loop.
 
         Returns:
-            Seconds until the next time.
+            Seconds until the next turn.
         """
 
 
@@ -45,7 +45,7 @@ class Closed(Protocol):
 
 
 class Loop:
-    """Thread for one duty. It ends only when it is closed."""
+    """Thread that runs one duty until it is closed."""
 
     def __init__(self, name: str, duty: Duty, weather: RedisHealth) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class Loop:
             self._bell.notify()
 
     def close(self, timeout: float = 2.0) -> None:
-        """End the loop after the duty's current turn; wait up to ``timeout`` seconds for that."""
+        """Stop the loop after the duty's current turn, and wait up to ``timeout`` seconds for it to end."""
         self._closing = True
         self.ring()
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""Load for the tests of the cluster: producers in this process, a worker in one of its own."""
+"""Load for cluster tests: producers in this process, and one worker process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUEUE = "default"
 
 
 class Producer:
-    """Schedules short jobs in four threads, now and a little later, until the block ends."""
+    """Producer that schedules short jobs in four threads, due now or a little later, until the block ends."""
 
     def __init__(self, mill: Mill) -> None:
         self.accepted: list[str] = []
@@ -47,7 +47,7 @@ class Producer:
             assert not thread.is_alive()
 
     def wait_for(self, count: int) -> None:
-        """Until so many more jobs were taken in."""
+        """Wait until ``count`` more jobs were accepted."""
         goal = len(self.accepted) + count
         wait_until(lambda: len(self.accepted) >= goal, 30, f"{count} more jobs")
 
@@ -64,7 +64,7 @@ class Producer:
 
 
 class ClusterMill(Mill):
-    """A deployment on a cluster: one queue of 16 shards."""
+    """Deployment on a cluster with one queue of 16 shards."""
 
     def __init__(self, cluster: ClusterBox, folder: Path) -> None:
         super().__init__(cluster.nodes[0].url, folder, REDIS=cluster.setting)
@@ -73,12 +73,12 @@ class ClusterMill(Mill):
         self.broker.queue(QUEUE, shards=SHARDS)
 
     def slots(self, cluster: ClusterBox) -> list[int]:
-        """The slots of the shards."""
+        """Return the slots of the shards."""
         queue = self.broker.queue(QUEUE)
         return [cluster.slot_of(queue.shard(number).names["meta"]) for number in range(SHARDS)]
 
     def unexplained(self, ids: list[str]) -> dict[str, int]:
-        """Runs more than one without a recorded cause, and jobs that never ran."""
+        """Return the number of attempts of each job that never ran, or ran more often than recorded causes explain."""
         causes: Counter[str] = Counter()
         for number in range(SHARDS):
             found = events.read(self.broker, QUEUE, number, limit=20_000)
@@ -89,7 +89,7 @@ class ClusterMill(Mill):
 
 @contextmanager
 def at_work(cluster: ClusterBox, folder: Path) -> Iterator[ClusterMill]:
-    """A deployment with one worker process; at the end it has run dry and is whole."""
+    """Provide a deployment with one worker process; at the end wait until the queue is empty, and check it."""
     with ClusterMill(cluster, folder) as mill:
         mill.start("--threads", 4)
         yield mill

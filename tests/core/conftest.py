@@ -16,7 +16,7 @@ from .stage import LEASE, Stage
 
 @pytest.fixture
 def clocked(connection: Connection, prefix: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker whose time stands still until the test moves it. Afterwards the invariants are asserted."""
+    """Return a broker with a clock that only the test moves; assert the invariants afterwards."""
     made = Broker(connection, prefix=prefix, lease_ms=LEASE, test_clock=True)
     yield made
     if request.node.get_closest_marker("broken_on_purpose") is None:
@@ -25,19 +25,19 @@ def clocked(connection: Connection, prefix: str, request: pytest.FixtureRequest)
 
 @pytest.fixture
 def stage(clocked: Broker) -> Stage:
-    """One queue with one shard, at the moment T0."""
+    """Return one queue with one shard, at the moment T0."""
     return Stage(clocked)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers finish what somebody else left half done almost at once."""
+    """Make callers complete the interrupted reshard of another process almost at once."""
     monkeypatch.setattr(resharding, "PATIENCE", 0.01)
 
 
 @pytest.fixture
 def full(clocked: Broker) -> Stage:
-    """Three shards with a job in every state."""
+    """Return three shards with a job in every state."""
     stage = Stage(clocked, shards=3)
     stage.put("failing")
     (job,) = take_all(stage.queue)

@@ -15,11 +15,11 @@ from .stage import Stage
 
 
 class Killed(Exception):
-    """The process ended here."""
+    """Raised in place of the process's death."""
 
 
 def clocks(stage: Stage, epoch: int, shards: int) -> None:
-    """The test's clock for shards that are still to come."""
+    """Set the test's clock in shards that do not exist yet."""
     for place in range(shards):
         meta = stage.broker.shard("q", number_of(epoch, place)).names["meta"]
         stage.broker.client.hset(meta, "test_clock", stage.us)
@@ -31,19 +31,19 @@ def reshard(stage: Stage, shards: int) -> None:
 
 
 def other(broker: Broker, **options: Any) -> Broker:
-    """Another process with an eye on the same queues."""
+    """Return the broker of another process on the same queues."""
     test_clock = broker.scripts._test_clock
     return Broker(broker.connection, prefix=broker.prefix, lease_ms=broker.lease_ms, test_clock=test_clock, **options)
 
 
 def epoch_of(queue: Queue, ident: str) -> int | None:
-    """The epoch in which an id is live."""
+    """Return the epoch in which an id is live; None if it is not."""
     view = queue.broker.inspector.get(queue.name, ident)
     return None if view is None or view.state == "morgue" else view.job.shard // MAX_SHARDS
 
 
 def next_id(queue: Queue, number: int) -> str:
-    """An id that no job has and that once belonged to this shard."""
+    """Return an unused id that belongs to this shard in one of the epochs."""
     return next(
         ident
         for ident in map(str, range(10**6))
@@ -56,7 +56,7 @@ def take_all(queue: Queue, worker: str = "w") -> list[Job]:
 
 
 def kill_after(broker: Broker, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies after so many more of its scripts; the last one has reached Redis."""
+    """Make the process die after ``calls`` more script calls; the last one has reached Redis."""
     original, left = broker.scripts.call, [calls]
 
     def dying(name: str, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The queue as it should be: every verb in plain Python, without Redis, written from the semantics table of the design.
+"""Model of a queue: every verb in plain Python, without Redis, written from the semantics table of the design.
 
 This is the specification that the real thing is compared with (``test_model.py``). Time is given to each verb in µs;
 a due time is ``(ms, arrival)``, so that equal milliseconds stay in the order in which they were asked for.
@@ -45,7 +45,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Item:
-    """A payload with the moment of its arrival."""
+    """Payload with the moment of its arrival."""
 
     payload: Payload
     arrival: int
@@ -64,7 +64,7 @@ class Lease:
 
 @dataclass
 class Live:
-    """A live id. ``waiting`` payloads are those of the next run, ``running`` those of the run that goes on."""
+    """Live id. ``waiting`` are the payloads of the next attempt, ``running`` those of the present one."""
 
     content: Content
     due: Due
@@ -105,7 +105,7 @@ class Grave:
 
 
 def better(old: Item, new: Item, policy: str) -> Item:
-    """Which of two equal payloads stays. It bears the durable key of the other, if it has none of its own."""
+    """Return the one of two equal payloads to keep, with the durable key of the other if it has none itself."""
     a, b = float(old.payload.score), float(new.payload.score)
     wins = {"min": b < a, "max": b > a, "first": False, "last": True}[policy]
     stays, goes = (new, old) if wins else (old, new)
@@ -132,7 +132,7 @@ def admitted(items: dict[bytes, Item], new: Item, job: NewJob) -> dict[bytes, It
 
 
 class ModelShard:
-    """One shard. Every verb answers what the real one answers."""
+    """Model of one shard. Every verb returns the same as that of the real shard."""
 
     def __init__(self, queue: str, number: int, lease_ms: int) -> None:
         self.queue, self.number, self.lease_ms = queue, number, lease_ms
@@ -148,7 +148,10 @@ class ModelShard:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def see(self, us: int, *, keep: bool = True) -> int:
-        """Now, ms: stands still while the clock is behind by less than a lease; a larger step arms the reaper hold."""
+        """Set the time to that of the clock; return it in ms.
+
+        The time stops while the clock is behind by less than a lease; a larger step back starts the reaper hold.
+        """
         hold_ms = self.hold_ms
         self.seen_before = self.clock_us, self.hold_ms
         if self.clock_us - us > self.lease_ms * 1000:
@@ -301,7 +304,7 @@ class ModelShard:
     # -- reserve -----------------------------------------------------------------------------------------------------
 
     def waiting(self, which: Which = "all") -> list[tuple[int, Due, str]]:
-        """Waiting ids in the order in which they are handed out: class, due, id."""
+        """Return the waiting ids in the order of their reservation: class, due, id."""
         found = sorted((live.waits_in, live.due, i) for i, live in self.lives.items() if not live.lease)
         return found if which == "all" else [one for one in found if (one[0] == PRIORITIES) == (which == "quarantined")]
 
@@ -309,7 +312,7 @@ class ModelShard:
         return min((due[0] for _, due, _ in self.waiting(which)), default=None)
 
     def reserve(self, limit: int, worker: str, which: Which = "all") -> tuple[list[Job], int]:
-        """The jobs, and the token that they were handed out under (0: none was)."""
+        """Reserve due jobs; return them and their token (0 if there are none)."""
         idents = [ident for _, due, ident in self.waiting(which) if due[0] <= self.now_ms][:limit]
         if not idents:
             return [], 0
@@ -404,7 +407,7 @@ class ModelShard:
         return True
 
     def _end(self, ident: str, live: Live) -> None:
-        """The run is over for good; what was gated behind it is a fresh job."""
+        """Delete a finished job; the content gated behind it becomes a new job."""
         del self.lives[ident]
         if live.gate:
             due, content = live.gate
@@ -449,7 +452,7 @@ class ModelShard:
             self._end(s.job.id, live)
 
     def _try_rest(self, s: Settlement, live: Live) -> None:
-        """The other payloads of the run are a generation of their own, united with what was gated, due now."""
+        """Make the other payloads of the attempt a new generation, merged with the gated content and due now."""
         key = hashlib.sha1(live.content.key).digest()[:16]
         key = bytes((key[0] & 0x7F,)) + key[1:]
         self._unite(s, live)
@@ -464,7 +467,7 @@ class ModelShard:
             live.content = replace(live.content, priority=live.gate[1].priority)
 
     def _wait_again(self, s: Settlement, live: Live, due: Due) -> None:
-        """The same content waits again, united with what was gated behind it, at the earlier due time of both."""
+        """Let the same content wait again, merged with the gated content, at the earlier due time of both."""
         self._unite(s, live)
         due = min(due, live.gate[0]) if live.gate and not s.inherit else due
         if live.flags & POSTPONED:
@@ -572,7 +575,7 @@ class ModelShard:
     # -- dispatcher --------------------------------------------------------------------------------------------------
 
     def expired(self) -> list[str]:
-        """Ids whose lease ran out, by deadline."""
+        """Return the ids with expired leases, by deadline."""
         ran_out = [
             (live.lease.deadline_ms, i)
             for i, live in self.lives.items()
@@ -656,5 +659,5 @@ class ModelShard:
 
 
 def shard_of(ident: str, shards: int) -> int:
-    """Lowkiq's rule."""
+    """Return the shard of an id, by Lowkiq's rule."""
     return crc32(ident.encode()) % shards

@@ -23,7 +23,7 @@ AT_ONCE = Limits(patience=0)
 
 
 def row(number: int | str, *, due: int = FAR, **options: Any) -> NewJob:
-    """Row ``number`` of an input: a plain job."""
+    """Return row ``number`` of an input, a plain job."""
     options = {"on_conflict": "ignore", "args": b"[%b]" % str(number).encode()} | options
     return NewJob(f"r{number}", "work", due_ms=due, delay_ms=None, **options)
 
@@ -52,7 +52,7 @@ def write(
 
 
 def write_some(broker: Broker, run: Run, n: int, of: int, **options: Any) -> None:
-    """The first ``n`` rows go in, then the sender is gone."""
+    """Write the first ``n`` rows and abandon the sender."""
     writer = RunWriter(broker, run)
     for new in rows(of, **options)[:n]:
         writer.add(*entry_of(with_keys(run.id, new)))
@@ -69,7 +69,7 @@ def work_off(queue: Queue) -> int:
 
 
 def live(broker: Broker, name: str = "q") -> int:
-    """Live jobs, read from the bodies of every shard."""
+    """Return the number of live jobs, from the bodies of every shard."""
     queue = broker.queue(name)
     return sum(broker.client.hlen(queue.shard(number).names["body"]) for number in queue.numbers)
 
@@ -83,12 +83,12 @@ def ledgers(broker: Broker) -> list[bytes]:
 
 
 def open_ledgers(broker: Broker) -> list[bytes]:
-    """Those that are to stay, and not only to turn somebody away for a while."""
+    """Return the permanent ledgers, without those that expire and only refuse late senders."""
     return [key for key in ledgers(broker) if broker.client.pttl(key) < 0]
 
 
 def retire_now(broker: Broker, name: str = "q") -> list[int]:
-    """Old epochs end at once: nobody sends a call again."""
+    """Retire old epochs at once, as if no call could be repeated any more."""
     queue = broker.queue(name)
     for number in queue.numbers:
         names = queue.shard(number).names

@@ -1,4 +1,4 @@
-"""A queue with a clock that only the test moves, and the whole of it drawn as one small picture."""
+"""Queue with a clock that only the test moves, and a compact text picture of its contents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLAGS = {STARTED: "started", UNRENEWED: "unrenewed", STOPPING: "stopping", UNCLE
 
 
 class Stage:
-    """``put`` schedules, ``take`` reserves, ``done`` and the like settle, ``picture`` shows what lies where."""
+    """Queue under test: ``put`` schedules, ``take`` reserves, ``done`` etc. settle, ``picture`` shows the contents."""
 
     def __init__(self, broker: Broker, *, shards: int = 1, name: str = "q", clock: bool = True) -> None:
         self.broker = broker
@@ -47,7 +47,7 @@ class Stage:
             self.broker.client.hset(self.queue.shard(number).names["meta"], "test_clock", self.us)
 
     def wait(self, ms: float) -> None:
-        """Moves the clock (back, if negative)."""
+        """Move the clock (back, if negative)."""
         self.us += int(ms * 1000)
         self._set()
 
@@ -97,14 +97,14 @@ class Stage:
         return self.settle(bury(job, 1, 2, reason=reason, **options))[0]
 
     def in_morgue(self, ident: str, **options: Any) -> bytes:
-        """Puts a job into the morgue; answers its key."""
+        """Bury a new job; return its key."""
         self.add(ident, **options) if "data" in options else self.put(ident, **options)
         job = next(job for job in self.take(number=self.queue.shard_of(ident)) if job.id == ident)
         assert self.buried(job)
         return job.key
 
     def taken_marks(self) -> dict[bytes, str]:
-        """Takes all marks down: key -> end."""
+        """Collect and delete all completions; return their ends by key."""
         taken: dict[bytes, str] = {}
         for number in self.queue.numbers:
             while marks := self.queue.settled(number):

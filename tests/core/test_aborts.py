@@ -1,4 +1,4 @@
-"""A script that breaks off before any one of its writes: fsck mends what is left, and no job is lost.
+"""Scripts aborted before any one of their writes: fsck repairs the remains, and no job is lost.
 
 Nothing that we know of breaks a script off in the middle (a crash of Redis does not: its log has all of a script or
 nothing), so this is the second line of defence: the order of the writes in each script.
@@ -45,7 +45,7 @@ end
 
 
 def breaking_off(broker: Broker, name: str, at: int) -> None:
-    """From now on the script breaks off before its write number ``at`` (0: never)."""
+    """Make a script abort before its write number ``at`` (0: never), from now on."""
     source = compose(name, flags=broker.scripts._server_knows_flags(), test_clock=True)
     if at:
         first, rest = source.split("\n", 1) if source.startswith("#!") else ("", source)
@@ -54,7 +54,7 @@ def breaking_off(broker: Broker, name: str, at: int) -> None:
 
 
 def furnish(stage: Stage) -> Jobs:
-    """Plain and merged jobs in every state, all durable; the held ones with and without gated content."""
+    """Create plain and merged jobs in every state, all durable; the held ones with and without gated content."""
     stage.durable = True
     for ident in ("held", "gated", "stopped"):
         stage.put(ident, args=b"old")
@@ -107,7 +107,7 @@ def contents(stage: Stage) -> set[tuple[str, str, bytes]]:
 
 
 def keys(stage: Stage) -> tuple[set[bytes], set[bytes]]:
-    """The durable keys of what lives, and of what lies in the morgue."""
+    """Return the durable keys of live jobs, and those of buried ones."""
     world = read_world(stage.queue, 0)
     live, buried = set(), set()
     for one in world["lives"].values():
@@ -122,7 +122,7 @@ def keys(stage: Stage) -> tuple[set[bytes], set[bytes]]:
 
 
 def assert_marks(stage: Stage) -> None:
-    """No mark says that a job has ended which lives, or that it lies in the morgue when it does not."""
+    """Assert that no completion reports a live job as ended, or a job as buried that is not in the morgue."""
     live, buried = keys(stage)
     marks = read_world(stage.queue, 0)["marks"]
     assert not [key for key, end in marks.items() if end == "done" and key in live | buried]
@@ -134,7 +134,7 @@ def _settling(make: Callable[[Job], Any], *idents: str) -> Act:
 
 
 def cancel_gated(stage: Stage, ident: str) -> str:
-    """Cancel the content behind a run, but not the run."""
+    """Cancel the content gated behind an attempt, but not the attempt."""
     view = stage.broker.inspector.get("q", ident)
     assert view is not None and view.gated is not None
     return stage.queue.cancel(ident, generation=Generation((view.gated.key,)))

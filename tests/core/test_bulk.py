@@ -24,7 +24,7 @@ from .world import read_world, unchanged
 
 @pytest.fixture
 def wide(clocked: Broker) -> Stage:
-    """A queue of three shards."""
+    """Return a queue of three shards."""
     return Stage(clocked, shards=3, name="wide")
 
 
@@ -53,7 +53,7 @@ def everything_in_morgue(stage: Stage, n: int) -> None:
 
 
 class Told:
-    """A progress callback that remembers, and does something in between."""
+    """Progress callback that records its calls and runs ``act`` at each of them."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
         self.steps: list[tuple[int, int]] = []
@@ -172,7 +172,7 @@ def test_only_what_was_buried_before_a_moment_is_discarded(stage: Stage) -> None
 
 
 def failed_scene(stage: Stage) -> None:
-    """Failed jobs, waiting and reserved, beside jobs that never failed."""
+    """Create failed jobs, waiting and reserved, beside jobs that never failed."""
     for ident in ("failed", "retried"):
         stage.put(ident, args=ident.encode())
     stage.add("m", b"p")
@@ -295,7 +295,7 @@ def test_a_call_with_many_payloads_rests_in_between(
 
 
 class Load:
-    """Producers and workers on the real clock: runs fail half the time."""
+    """Producers and workers on the real clock; half of the attempts fail."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -518,7 +518,7 @@ def test_t33_jobs_that_run_now_wake_a_consumer(stage: Stage) -> None:
 
 @pytest.fixture
 def grown(broker: Broker) -> Queue:
-    """600 jobs in the morgue, 600 that failed, 600 that wait: half of each from before the shards became more."""
+    """Create 600 buried, 600 failed and 600 waiting jobs; half of each before the number of shards was raised."""
     queue = broker.queue("q", shards=2)
     for half in range(2):
         names = [f"{half} {number}" for number in range(300)]

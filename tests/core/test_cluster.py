@@ -1,4 +1,4 @@
-"""Every verb on a Redis Cluster of three masters: one slot for each call, and a hot queue lies on every node."""
+"""Every verb on a Redis Cluster of three masters: one slot for each call, and a hot queue is on every node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHARDS = 6
 
 
 def scripts_called(broker: Broker) -> set[str]:
-    """Fills with the names of the scripts that are called from now on."""
+    """Return a set that collects the names of the scripts called from now on."""
     names: set[str] = set()
     scripts = broker.scripts
 
@@ -134,7 +134,7 @@ def test_t35_every_verb_works_over_all_nodes(cluster_broker: Broker, cluster_box
 
 
 def for_operators(broker: Broker, queue: Queue) -> None:
-    """Many jobs at once, pauses, limits."""
+    """Call the operators' verbs: bulk operations, pauses, limits."""
     idents = [f"many-{n}" for n in range(30)]
 
     def into(verb: str) -> None:
@@ -188,7 +188,7 @@ def for_recurring_tasks(queue: Queue) -> None:
 
 
 def for_those_who_ask(broker: Broker) -> None:
-    """Records of results, each on its own node."""
+    """Create and read records of results, each on its own node."""
     records = Results(broker)
     for ident in ("a", "b", "c", "d", "e"):
         records.create(ident, b"head", 60_000)
@@ -196,7 +196,7 @@ def for_those_who_ask(broker: Broker) -> None:
 
 
 def for_bulk_writes(broker: Broker) -> None:
-    """A run over all shards, written twice."""
+    """Write a bulk load over all shards twice."""
     run = runs.open_run(broker, "nightly", "q")
     news = [NewJob(f"bulk-{n}", "work", due_ms=4_000_000_000_000, delay_ms=None) for n in range(60)]
     for _ in range(2):
@@ -207,7 +207,7 @@ def for_bulk_writes(broker: Broker) -> None:
 
 
 def for_those_who_wait(queue: Queue) -> None:
-    """Durable jobs, plain and merged, on every shard: sent twice, ended, heard of."""
+    """Send durable jobs, plain and merged, to every shard twice, end them, and collect their completions."""
     keys = {f"durable-{n}": new_key(durable=True) for n in range(30)}
     news = [
         NewJob(ident, "work", key=key) if n % 2 else NewJob(ident, "sync", payload=Payload(b"p", "1", key))
@@ -236,7 +236,7 @@ def for_those_who_wait(queue: Queue) -> None:
 
 
 def reshard(broker: Broker, queue: Queue) -> None:
-    """The morgue stays in the old epoch, and what is kicked from there goes to the new one."""
+    """Reshard; the morgue stays in the old epoch, and a job kicked from there goes to the new one."""
     queue.schedule(NewJob("old", "work"))
     (job,) = queue.reserve_id("old", worker="w").jobs
     assert queue.settle([bury(job, 1, 2, reason="why")]) == [True]

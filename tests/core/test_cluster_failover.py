@@ -20,7 +20,7 @@ from .cluster_load import QUEUE, Producer, at_work
 
 @pytest.fixture(scope="module")
 def replicated(redis_box: RedisBox) -> Iterator[ClusterBox]:
-    """Three masters, each with a replica."""
+    """Provide three masters, each with a replica."""
     with ClusterBox(replicas=True, binary=redis_box.binary) as box:
         yield box
 

@@ -26,7 +26,7 @@ from .cluster_load import QUEUE, Producer, at_work
 
 @pytest.fixture(scope="module")
 def cluster(redis_box: RedisBox) -> Iterator[ClusterBox]:
-    """Three masters of this module's own: where its slots lie is nobody else's business."""
+    """Provide three masters for this module only, because its tests move slots."""
     with ClusterBox(binary=redis_box.binary) as box:
         yield box
 
@@ -43,7 +43,7 @@ def broker(cluster: ClusterBox, prefix: str) -> Iterator[Broker]:
 
 @pytest.fixture
 def queue(broker: Broker) -> Queue:
-    """One shard in which a job waits for far later, one is due, and one is held."""
+    """Return a queue of one shard with a job due much later, a due job and a held job."""
     queue = broker.queue("q")
     assert queue.schedule(NewJob("held", "work")) == "created"
     queue.reserve(0, 1, worker="w")
@@ -62,7 +62,7 @@ def other_master(cluster: ClusterBox, queue: Queue) -> RedisBox:
 
 @contextmanager
 def half_moved(cluster: ClusterBox, queue: Queue, *, keys: int = 2) -> Iterator[Move]:
-    """Some of the shard's keys are at another master already."""
+    """Move some of the shard's keys to another master; complete the move after the block."""
     move = cluster.move(cluster.slot_of(key_of(queue)), other_master(cluster, queue))
     for _ in range(keys):
         assert move.carry() == 1
@@ -108,7 +108,7 @@ def test_t36_a_verb_waits_for_the_end_of_its_slots_move(cluster: ClusterBox, que
 
 
 def test_t36_a_fresh_job_is_taken_in_wherever_all_of_its_keys_are(cluster: ClusterBox, queue: Queue) -> None:
-    """The script of most schedule() calls has few keys, and all of them exist: it need not wait for the others."""
+    """Most schedule() calls use a script with few keys, which all exist, so it does not wait for the others."""
     with half_moved(cluster, queue, keys=0) as move:
         assert [schedule_fresh(queue) for _ in range(5)] == ["created"] * 5
         while move.carry(10):

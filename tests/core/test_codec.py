@@ -1,4 +1,4 @@
-"""The codec: what goes in comes out, equal values have equal bytes, and what cannot be stored is refused by name."""
+"""Codec: values survive a round trip, equal values have equal bytes, and other types are rejected by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _values = st.recursive(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal and of the same types all the way down (1 == True == 1.0 would hide mistakes), -0.0 kept."""
+    """Return True if values and all nested types are equal (1 == True == 1.0 would hide mistakes), -0.0 included."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list):
@@ -197,7 +197,7 @@ class _Half(float):
 
 
 class _Stamp(datetime):
-    """Like pandas.Timestamp: prints more digits than can be read back."""
+    """Stand-in for pandas.Timestamp, which prints more digits than can be parsed."""
 
     def isoformat(self, *_: Any, **__: Any) -> str:
         return "2030-01-01T00:00:00.000000001"
@@ -211,7 +211,7 @@ def test_subclasses_are_stored_as_the_value_they_hold() -> None:
 
 
 class _Order:
-    """Looks like a model instance."""
+    """Stand-in for a model instance."""
 
     _meta = object()
     pk = 5

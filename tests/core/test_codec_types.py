@@ -1,4 +1,4 @@
-"""Types of the project's own: registered with a tag, they travel like any other value."""
+"""Custom types of a project: registered with a tag, they are encoded like any other value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Money:
 
 
 class Pence(Money):
-    """A subclass without a tag of its own."""
+    """Subclass without its own tag."""
 
 
 class Point(NamedTuple):
@@ -49,7 +49,7 @@ def load_money(stored: list[Any]) -> Money:
 
 @pytest.fixture(autouse=True)
 def money() -> Iterator[ValueType]:
-    """The type Money, known until the test ends."""
+    """Register the type Money until the test ends."""
     before = dict(codec_types.types_by_tag)
     yield register("money", Money, dump_money, load_money)
     for made in [made for tag, made in codec_types.types_by_tag.items() if tag not in before]:

@@ -1,4 +1,4 @@
-"""Whole shards, column by column: every job once, however many share a due time, whatever comes and goes meanwhile."""
+"""Reading of whole shards by columns: each job once, even with equal due times and concurrent changes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ EVERY_BYTE = bytes(range(256)) + b"\0\r\n\0" + "\u20ac".encode("utf-16")
 
 
 def rows(some: Iterator[Columns]) -> list[dict[str, Any]]:
-    """The rows of what was read."""
+    """Return the rows of some columns."""
     return [{name: columns.column(name)[place] for name in NAMES} for columns in some for place in range(columns.n)]
 
 
 def told(stage: Stage, place: str, *, fetch: int = 200, **options: Any) -> list[dict[str, Any]]:
-    """The rows of a place in all shards, by their ids."""
+    """Return the rows of a place in all shards, sorted by id."""
     found = [
         row
         for number in stage.queue.numbers
@@ -178,7 +178,7 @@ def test_what_stays_is_told_once_while_others_come_and_go(stage: Stage, one_scor
 def test_an_index_tells_what_stays_once_while_what_was_seen_leaves_and_others_come_before_it(
     stage: Stage, one_score: bool, leave: int, come: int
 ) -> None:
-    """Few of them, so that the place is found by its rank, and many."""
+    """Test few jobs, where the position is found by its rank, and many."""
     idents = of_one_due(stage, 2000, one_score=one_score)
     found: list[str] = []
     gone: set[str] = set()

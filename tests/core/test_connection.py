@@ -1,4 +1,4 @@
-"""The way to Redis: what is understood as an address, which settings count, and what is said when it fails."""
+"""Connection to Redis: accepted addresses, settings, and error messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = "s3cret/pass"
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
-    """``opened(url)``: a connection that is closed after the test."""
+    """Return a function that opens a connection and closes it after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(value: object) -> Connection:
@@ -552,7 +552,7 @@ def test_check_tells_a_sentinel_from_a_server(sentinel_box: SentinelBox, opened:
 
 @pytest.fixture
 def fake_server() -> Iterator[Callable[[Callable[[bytes], bytes]], int]]:
-    """``fake_server(answer)``: a port where ``answer(request)`` is sent for each chunk; an empty answer hangs up."""
+    """Return a function that opens a port and sends ``answer(request)`` for each chunk; an empty answer hangs up."""
     with contextlib.ExitStack() as stack:
 
         def start(answer: Callable[[bytes], bytes]) -> int:

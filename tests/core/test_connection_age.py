@@ -1,4 +1,4 @@
-"""``max_connection_age``: connections are made anew from time to time, and nothing is lost by it."""
+"""``max_connection_age``: old connections are replaced, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.worker.support import config, put, registry_of, working
 
 
 class Clock:
-    """Time that only the test moves, for the ages of connections."""
+    """Clock for the ages of connections that only the test moves."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def aged(redis_setting: Any) -> Iterator[Callable[[float | None], Connection]]:
-    """``aged(60)``: a connection to the run's Redis with that ``max_connection_age``."""
+    """Return a function that connects to the test run's Redis with the given ``max_connection_age``."""
     made: list[Connection] = []
 
     def make(age: float | None) -> Connection:
@@ -55,13 +55,13 @@ def aged(redis_setting: Any) -> Iterator[Callable[[float | None], Connection]]:
 
 @pytest.fixture(autouse=True)
 def alone(request: pytest.FixtureRequest) -> None:
-    """Close all other connections to the run's Redis; threads of earlier tests may hold some."""
+    """Close all other connections to the test run's Redis; threads of earlier tests may hold some."""
     if "redis_client" in request.fixturenames:
         request.getfixturevalue("redis_client").client_kill_filter(_type="normal", skipme=True)
 
 
 def lines_of(client: redis.Redis) -> set[str]:
-    """Ids of the connections that ran a script last."""
+    """Return the ids of the connections whose last command was a script."""
     return {line["id"] for line in client.client_list() if line["cmd"].startswith("eval")}
 
 

@@ -1,4 +1,4 @@
-"""The time that one call may take: the same for a new connection and for a used one, whatever stands still."""
+"""Time limit of one call: the same for new and used connections, whichever part hangs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLACK = 0.6
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
-    """``opened(setting, SOCKET_TIMEOUT=1)``: a connection that is closed after the test."""
+    """Return a function that opens a connection and closes it after the test."""
     made: list[Connection] = []
 
     def make(setting: Any, **options: Any) -> Connection:
@@ -45,7 +45,7 @@ def opened() -> Iterator[Opener]:
 
 @contextlib.contextmanager
 def ends_within(seconds: float) -> Iterator[None]:
-    """The block fails for want of an answer, and in time."""
+    """Assert that the block raises a connection error in time."""
     began = time.monotonic()
     with pytest.raises((redis.RedisError, redis.exceptions.RedisClusterException, QueueUnavailable)):
         yield
@@ -54,14 +54,14 @@ def ends_within(seconds: float) -> Iterator[None]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port that takes connections and never answers."""
+    """Return a port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         yield listener.getsockname()[1]
 
 
 @pytest.fixture
 def full_port() -> Iterator[int]:
-    """A port whose queue of connections is full, so that nothing connects any more and nothing is refused."""
+    """Return a port with a full backlog, where connections are neither accepted nor refused."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):

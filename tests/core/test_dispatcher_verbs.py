@@ -1,4 +1,4 @@
-"""touch, tick, expired, leases: what heartbeat, dispatcher and supervisor call."""
+"""Verbs of heartbeat, dispatcher and supervisor: touch, tick, expired, leases."""
 
 from __future__ import annotations
 

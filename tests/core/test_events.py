@@ -1,4 +1,4 @@
-"""The streams of finished attempts: reading on from a position, cursors of consumers, and what is kept for them."""
+"""Streams of finished attempts: reading from a position, cursors of consumers, and retention."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def run(queue: Queue, number: int) -> None:
-    """So many jobs are scheduled and done."""
+    """Schedule and complete ``number`` jobs."""
     queue.schedule_many(NewJob(f"j{n}", "work") for n in range(number))
     while jobs := take_all(queue):
         assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
 
 
 def ids(broker: Broker, number: int = 0) -> list[str]:
-    """The positions of all entries of a shard."""
+    """Return the positions of all entries of a shard."""
     return [position.decode() for position, _ in streams.entries(broker, "q", number, limit=1000)]
 
 
@@ -267,7 +267,7 @@ def test_how_far_a_consumer_is_behind(broker: Broker) -> None:
 
 @pytest.fixture
 def drained(stage: Stage) -> Iterator[Stage]:
-    """An old epoch in which nothing lies any more but its events."""
+    """Provide an old epoch that holds only its events."""
     stage.put("a")
     stage.done(stage.take_one())
     reshard(stage, 2)
@@ -317,7 +317,7 @@ def test_an_epoch_without_events_waits_for_nobody(stage: Stage) -> None:
 
 
 def test_an_epoch_that_comes_and_goes_between_two_reads_is_kept(drained: Stage) -> None:
-    """The middle epoch was never seen by the consumer, which is known nevertheless."""
+    """The consumer never read the middle epoch, but it is registered, so the epoch is kept."""
     broker = drained.broker
     events.advance_all(broker, "history", {"q": {0: events.last(broker, "q", 0)}})
     drained.put("b")

@@ -1,4 +1,4 @@
-"""Every error that Redis and the way to it can make has one kind; and pauses grow."""
+"""Classification of all errors of Redis and its connections; back-off."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ _WRITE = "redis.call('SET', KEYS[1], '1')"
 
 
 def _said(client: redis.Redis) -> list[Fault]:
-    """Return the faults that a writing command and a writing script meet."""
+    """Return the faults of a writing command and of a writing script."""
     faults = []
     calls: list[tuple[Any, ...]] = [("SET", "x", "1"), ("EVAL", _WRITE, 1, "x")]
     for call in calls:

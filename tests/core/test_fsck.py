@@ -1,4 +1,4 @@
-"""fsck finds every kind of damage, mends it, and loses no job while it does."""
+"""fsck finds and repairs every kind of damage without losing a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Damage = Callable[[Stage], object]
 
 
 def furnish(stage: Stage) -> None:
-    """A job in every place there is."""
+    """Create a job in every place."""
     stage.put("failed", priority=2)
     stage.failed(next(iter(stage.take())), 1000)
     stage.add("merged", b"p", at=1000)
@@ -124,7 +124,7 @@ DAMAGES: dict[str, tuple[Damage, str, set[str]]] = {
 
 
 def living(stage: Stage) -> set[str]:
-    """Every id that lives or lies in the morgue."""
+    """Return all ids that are live or in the morgue."""
     client = stage.broker.client
     graves = {name[:-17].decode() for name in client.zrange(stage.key("morgue"), 0, -1)}
     return {ident.decode() for ident in client.hkeys(stage.key("body"))} | graves

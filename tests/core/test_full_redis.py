@@ -1,4 +1,4 @@
-"""A Redis that has no memory left takes no new work, and lets everything that is there come to its end."""
+"""Redis without free memory: it rejects new work, and existing jobs can be completed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .world import unchanged
 
 @pytest.fixture
 def full(redis_factory: Callable[..., RedisBox]) -> Iterator[Stage]:
-    """Ten held jobs, one waiting, one in the morgue; then the memory is at its end."""
+    """Create ten held jobs, a waiting and a buried one; then exhaust the memory."""
     box = redis_factory()
     connection = connect(RedisConfig.parse(box.url))
     stage = Stage(Broker(connection, lease_ms=LEASE, test_clock=True))

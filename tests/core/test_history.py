@@ -14,7 +14,7 @@ def view(stage: Stage, ident: str = "a") -> JobView:
 
 
 def history(stage: Stage) -> tuple[int, int, int, int]:
-    """(reserves, failures, crashes, releases)"""
+    """Return reserves, failures, crashes and releases of a job."""
     told = view(stage).history
     return told["reserves"], told["failures"], told["crashes"], told["releases"]
 

@@ -1,4 +1,4 @@
-"""The ids that the library makes."""
+"""Generated ids."""
 
 from __future__ import annotations
 

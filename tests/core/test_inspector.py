@@ -1,4 +1,4 @@
-"""Counts, pages with a cursor, and views; looking changes nothing."""
+"""Counts, pages with a cursor, and views; reading changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ids(stage: Stage, place: str, by: str = "", limit: int = 100, **options: boo
 
 @pytest.fixture
 def crowd(clocked: Broker) -> Stage:
-    """90 jobs over 3 shards and 3 classes, ten at each of 9 due times."""
+    """Create 90 jobs over 3 shards and 3 classes, ten at each of 9 due times."""
     stage = Stage(clocked, shards=3)
     stage.queue.schedule_many(
         NewJob(f"j{n:02}", "work", due_ms=T0 + n // 10, priority=(0, 4, 7)[n % 3]) for n in range(90)

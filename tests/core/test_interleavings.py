@@ -1,4 +1,4 @@
-"""Four workers and three merged ids, in any order of their moves: the promises about one id, checked by themselves.
+"""Four workers and three merged ids in any order of calls: independent checks of the guarantees for one id.
 
 A ledger kept beside the queue knows which payloads were accepted and not yet done. Whenever an id is handed out, it is
 handed out to one holder only, with all of them, in the order of their scores. The world is that of the model besides.
@@ -38,7 +38,7 @@ Place = tuple[float, int]
 
 
 class Interleavings(RuleBasedStateMachine):
-    """``real`` and ``model`` are told the same; ``open`` and ``buried`` are the ledger."""
+    """State machine that calls ``real`` and ``model`` alike; ``open`` and ``buried`` are the ledger."""
 
     broker: Broker
 
@@ -119,7 +119,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.holders)
     @rule(late=st.sampled_from([0, 1, 500]), counted=st.booleans(), delay=delays)
     def leases_run_out(self, late: int, counted: bool, delay: int) -> None:
-        """The holders know nothing of it, and settle later what is not theirs any more."""
+        """Let leases expire; their holders still settle the jobs later."""
         first = min(live.lease.deadline_ms for live in self.model.lives.values() if live.lease)
         self.pass_time(max(0.0, first + late - self.us / 1000))
         self.model.see(self.us, keep=False)

@@ -1,4 +1,4 @@
-"""A durable job may be sent twice, by people who do not hear of each other, and is there once (G4, G5)."""
+"""Durable jobs sent twice by independent senders are stored once (G4, G5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(stage: Stage, ident: str = "a", data: bytes = b"p", *, key: bytes = KEY,
 
 
 def is_known(stage: Stage, ident: str = "a", key: bytes = KEY) -> bool:
-    """Asked in both ways."""
+    """Return True if the generation is known; both forms of the query must agree."""
     without, with_digest = stage.queue.knows([(ident, key)]), stage.queue.knows([(ident, key, digest(b"p"))])
     assert without == with_digest
     return without[0]
@@ -98,7 +98,7 @@ def test_payloads_are_known_by_their_own_keys_in_the_morgue_although_their_marks
 
 
 def test_what_nobody_knows_any_more_may_be_sent_again(stage: Stage) -> None:
-    """The mark was taken, so its row is gone; who sends it now has slept, and should have given a deadline."""
+    """The completion was collected, so the row is gone. A later sender has stalled; a deadline would stop it."""
     put(stage)
     stage.done(stage.take_one())
     assert stage.taken_marks() == {KEY: "done"}
@@ -128,7 +128,7 @@ def test_what_is_known_is_so_although_the_queue_takes_nothing_now(stage: Stage) 
 
 
 def test_a_durable_job_with_a_new_id_is_looked_for_too(stage: Stage) -> None:
-    """The one who made the id may have died, and somebody else sends the job."""
+    """The process that generated the id may have died, and another one sends the job."""
     new = NewJob(new_id(), "work", key=new_key(durable=True), fresh=True)
     stage.put("first")
     assert stage.queue.schedule(new) == "created"
@@ -172,7 +172,7 @@ def test_a_call_that_comes_too_late_changes_nothing(stage: Stage) -> None:
 
 
 def test_a_call_that_is_sent_again_after_its_deadline_gets_the_reply_that_was_lost(stage: Stage) -> None:
-    """The caller learns that the first call was in time."""
+    """The reply shows the caller that the first call was in time."""
     calls = []
     send = stage.broker.scripts.call
 

@@ -72,7 +72,7 @@ def test_what_a_look_trims_out_of_the_morgue_is_marked(stage: Stage) -> None:
 def test_a_queue_is_not_deleted_as_long_as_somebody_waits_for_the_end_of_a_job(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its row would never go, and the job would be sent once more, into a queue that comes back for it."""
+    """Otherwise its row would never be deleted, and the job would be sent again into a re-created queue."""
     stage.durable = True
     stage.put("a")
     stage.done(stage.take_one())

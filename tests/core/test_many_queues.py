@@ -1,4 +1,4 @@
-"""Thousands of queues cost a call nothing (T51), and counting all of them one round trip for each node (T45)."""
+"""Thousands of queues: no extra cost for a call (T51); counting takes one round trip for each node (T45)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("impatient")
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One element for each time that something is sent."""
+    """Return a list that gets an element for each command sent."""
     sent: list[int] = []
     original = redis.connection.AbstractConnection.send_packed_command
 
@@ -74,7 +74,7 @@ def test_t51_the_price_of_a_call_does_not_know_the_number_of_queues(broker: Brok
 
 
 def many(broker: Broker, queues: int, shards: int) -> None:
-    """Queues without a call for each; three jobs in the first one and the last."""
+    """Create queues without a call for each of them, with three jobs in the first and in the last."""
     layout = encode(new_layout(shards, "python"))
     broker.client.hset(broker.queues_key, mapping={f"q{number:04}": layout for number in range(queues)})
     for name in ("q0000", f"q{queues - 1:04}"):

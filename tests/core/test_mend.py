@@ -11,7 +11,7 @@ from .stage import T0, Stage
 
 
 def failed(stage: Stage, *idents: str, delay_ms: int = 60_000) -> list[tuple[str, bytes]]:
-    """Jobs that failed once, by id and key."""
+    """Create jobs that failed once; return their ids and keys."""
     for ident in idents:
         stage.put(ident)
     jobs = stage.take()

@@ -1,4 +1,4 @@
-"""Merged jobs: which payloads of an id are kept, in which order they run, and what becomes of those that failed."""
+"""Merged jobs: retention and order of payloads, and the handling of failed ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def oldest_buried(stage: Stage, job: Job, **options: Any) -> bool:
 
 
 def commands(stage: Stage, call: Callable[[], Any]) -> int:
-    """Return the number of Redis commands of a call, those inside its scripts included."""
+    """Return the number of Redis commands of a call, including those inside its scripts."""
 
     def seen() -> int:
         # Not `info` itself, nor the calls of scripts.

@@ -1,4 +1,4 @@
-"""The real queue and the model of it, side by side, through random lives of three ids in two shards.
+"""Comparison of the real queue with its model in random histories of three ids in two shards.
 
 After every step the answer, and the whole world read back from Redis, are those of the model, and the invariants hold.
 ``DELAYQ_MODEL_EXAMPLES=5000`` makes a long campaign with new lives every time; without it the run is short and always
@@ -49,7 +49,7 @@ served: st.SearchStrategy[Which] = st.sampled_from(["all", "all", "others", "qua
 
 @st.composite
 def new_jobs(draw: Any) -> NewJob:
-    """An id is mostly of one kind (a plain, b merged, d both); now and then it meets the other or another task."""
+    """Draw a job; an id mostly has one kind (a plain, b merged, d both), sometimes the other kind or another task."""
     ident = draw(ids)
     odd = draw(st.integers(0, 11))
     merged = (ident == "b" or (ident == "d" and draw(st.booleans()))) != (odd == 0)
@@ -136,7 +136,7 @@ def by_id(jobs: list[Job]) -> list[Job]:
 
 @dataclass
 class Call:
-    """A call as it was sent, for sending it again."""
+    """Recorded call, to be sent again."""
 
     script: str
     keys: tuple[bytes, ...]
@@ -167,7 +167,7 @@ WEIGHTS = {
 
 
 def act(possible: Callable[[Any], object], **arguments: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
-    """A method is an act of the machine, when it is possible, with drawn arguments."""
+    """Register a method as an act of the machine, chosen when ``possible``, with drawn arguments."""
 
     def registered(method: Any) -> Any:
         ACTS[method.__name__] = possible, st.fixed_dictionaries(arguments)
@@ -187,7 +187,7 @@ def acts(draw: Any) -> tuple[str, dict[str, Any]]:
 
 
 class Lives(RuleBasedStateMachine):
-    """``self.real`` and ``self.model`` are told the same."""
+    """State machine that calls ``self.real`` and ``self.model`` alike."""
 
     broker: Broker
 
@@ -214,11 +214,11 @@ class Lives(RuleBasedStateMachine):
     # -- the clock and the calls -------------------------------------------------------------------------------------
 
     def fresh(self) -> bytes:
-        """A generation key; not by chance, so that a life can be repeated."""
+        """Return a generation key; it is not random, so that a history can be repeated."""
         return self.asked_for(b"")
 
     def asked_for(self, durable: bytes) -> bytes:
-        """The same, durable if a key is given that is."""
+        """Return a generation key, durable if ``durable`` is a durable key."""
         return (next(self.numbers) | is_durable(durable) << 127).to_bytes(16, "big")
 
     def set_clock(self) -> None:
@@ -253,7 +253,7 @@ class Lives(RuleBasedStateMachine):
         return shard
 
     def past(self, which: Past) -> Job:
-        """One of the jobs handed out so far; its token may be long dead."""
+        """Return one of the jobs reserved so far; its token may have expired long ago."""
         held, lost = [], []
         for job in reversed(self.handed):
             live = self.model[job.shard].lives.get(job.id)
@@ -347,7 +347,7 @@ class Lives(RuleBasedStateMachine):
 
     @act(lambda self: self.lives(), new=new_jobs(), which=st.integers(0, 2))
     def schedule_what_lives(self, new: NewJob, which: int) -> None:
-        """The same kind of job under an id that lives, one that failed if there is one."""
+        """Schedule a job under a live id, preferably one that failed."""
         lives = self.lives()
         idents = [ident for ident, live in lives.items() if live.failures] or list(lives)
         new.id = idents[which % len(idents)]
@@ -464,7 +464,7 @@ class Lives(RuleBasedStateMachine):
 
     @act(anytime, number=st.integers(0, SHARDS - 1), limit=st.sampled_from([250, 250, 1]), old=st.integers(0, 5))
     def take_marks(self, number: int, limit: int, old: int) -> None:
-        """Of what is told half is taken down, and sometimes something that is another by now."""
+        """Confirm half of the completions, and sometimes one that has changed since."""
         shard = self.model[number]
         told = self.real.settled(number, limit=limit)
         assert len(told) == min(limit, len(shard.marks))
@@ -537,7 +537,7 @@ class Lives(RuleBasedStateMachine):
 
     @act(lambda self: self.calls, ago=st.integers(0, 200).map(lambda n: n // 10), flush=st.booleans())
     def send_again(self, ago: int, flush: bool) -> None:
-        """The reply was lost: the same bytes come once more, and change nothing."""
+        """Repeat a call whose reply was lost; the same bytes change nothing."""
         if flush:
             self.broker.client.script_flush()
         self.calls = [call for call in self.calls if self.us // 1000 - call.sent_ms < WINDOW_MS - 2 * LEASE_MS]
@@ -569,7 +569,7 @@ class Lives(RuleBasedStateMachine):
         self.set_clock()
 
     def look(self) -> None:
-        """Looking finds what there is; that it changes nothing shows in the comparison that follows."""
+        """Assert that the inspector finds all jobs; the comparison that follows shows that it changes nothing."""
         inspector = self.broker.inspector
         lives = self.lives()
         counts = inspector.counts("q")

@@ -1,4 +1,4 @@
-"""Many jobs that somebody saw before: cancelled or moved only while they are what he saw."""
+"""Operations on many displayed jobs: a job is cancelled or moved only if it has not changed since."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(stage: Stage, *idents: str, at: int = 60_000) -> list[Named]:
 
 
 def gated(stage: Stage, ident: str, *, at: int = 90_000) -> tuple[Named, Named]:
-    """A running job, and what is gated behind it."""
+    """Create a running job with content gated behind it; return id and key of both."""
     key, behind = new_key(), new_key()
     stage.put(ident, key=key)
     stage.queue.reserve_id(ident, worker="w", early=True)

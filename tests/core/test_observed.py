@@ -24,7 +24,7 @@ def seen() -> Seen:
 
 @pytest.fixture
 def watched(connection: Connection, prefix: str, seen: Seen) -> Broker:
-    """A broker that tells ``seen`` of every call."""
+    """Return a broker that records every call in ``seen``."""
     return Broker(connection, prefix=prefix, observe=lambda *told: seen.append(told))
 
 

@@ -1,4 +1,4 @@
-"""cancel, reschedule, run_now, kick, discard: what callers and operators ask for."""
+"""Verbs of callers and operators: cancel, reschedule, run_now, kick, discard."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_job_of_another_task_is_left_alone(stage: Stage, verb: str) -> None:
 
 
 def put_into(stage: Stage, state: str, merged: bool) -> Job | None:
-    """An id "x" in a state; the job that is held, if it is."""
+    """Bring the id "x" into a state; return the held job, if it is held."""
 
     def schedule(at: int) -> None:
         stage.add("x", b"new" if at == 50 else b"old", at=at) if merged else stage.put("x", at=at)

@@ -1,4 +1,4 @@
-"""Jobs whose holders are gone: taken over by another holder, or known to have begun although they were acked."""
+"""Jobs of dead holders: taken over by another holder, or recorded as begun although they were acked."""
 
 from __future__ import annotations
 

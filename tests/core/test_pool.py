@@ -1,4 +1,4 @@
-"""The pool of connections: its bound holds for every caller, and whoever finds all of them in use waits in turn."""
+"""Connection pool: its bound holds for all callers, and waiting callers are served in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Opener = Callable[..., Connection]
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
-    """``opened(setting, SOCKET_TIMEOUT=1)``: a connection that is closed after the test."""
+    """Return a function that opens a connection and closes it after the test."""
     made: list[Connection] = []
 
     def make(setting: Any, **options: Any) -> Connection:
@@ -40,7 +40,7 @@ def opened() -> Iterator[Opener]:
 
 
 def at_once(count: int, act: Callable[[int], object], meanwhile: Callable[[], object] | None = None) -> list[Any]:
-    """``act(0)``, ``act(1)`` … in threads of their own, ``meanwhile()`` beside them; what they raised."""
+    """Run ``act(0)``, ``act(1)`` … in separate threads and ``meanwhile()`` in this one; return the exceptions."""
     raised: list[Any] = []
 
     def run(number: int) -> None:
@@ -65,7 +65,7 @@ def schedule(connection: Connection, prefix: str, shards: int = 1) -> Callable[[
 
 
 def connections_to(box: RedisBox) -> int:
-    """Number of connections to the server, without the one that asks."""
+    """Return the number of connections to the server, without the one of this call."""
     return len(box.client().client_list()) - 1
 
 

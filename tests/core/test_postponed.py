@@ -1,4 +1,4 @@
-"""Jobs that were handed out and released because their run could not begin: what they remember of it, and how long."""
+"""Postponed jobs, released because their attempt could not begin: their records, and how long these are kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .stage import T0, Stage
 
 
 def postpone(stage: Stage, job: Job, reason: str = "no database", delay_ms: int = 1_000) -> Job:
-    """Release the job, wait until it is due again, and return it as it is handed out then."""
+    """Release the job, wait until it is due again, reserve it and return it."""
     assert stage.settle(release(job, delay_ms=delay_ms, reason=reason, postpone=True)) == [True]
     stage.wait(delay_ms)
     return stage.take_one()
 
 
 def remembered(job: Job) -> tuple[str, int, int]:
-    """Reason, since when it counts, and due time of a job in a worker's hands."""
+    """Return reason and start of the postponement, and the due time, of a reserved job."""
     return job.postponed_for, job.postponed_at_ms - T0 if job.postponed_at_ms else 0, job.due_ms - T0
 
 
@@ -113,7 +113,7 @@ def test_a_call_that_is_sent_again_gets_the_same_postponed_jobs(stage: Stage) ->
 
 
 def test_a_postponed_job_costs_its_neighbours_nothing(stage: Stage) -> None:
-    """The record of a job that was never postponed is as long as before, and that of a fresh one is missing."""
+    """A job that was never postponed has a record of the same length; a new job has none."""
     stage.put("a", at=0)
     stage.put("b", at=0)
     stage.put("fresh", at=90_000)

@@ -1,4 +1,4 @@
-"""Jobs that wait for quarantine: in a set of their own, from which only those who ask for it reserve."""
+"""Quarantined jobs: in a separate set, from which jobs are reserved only on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stage import LEASE, Stage
 
 
 def suspect(stage: Stage, ident: str, *, delay_ms: int = 0, **options: object) -> Job:
-    """Schedule a job and have its process die under it."""
+    """Schedule a job and let its process die during the attempt."""
     stage.put(ident, **options)
     (job,) = stage.batch(which="others").jobs
     assert stage.failed(job, delay_ms, outcome="crashed", quarantine=True)

@@ -1,4 +1,4 @@
-"""A job that is given back may be more, or less, urgent from then on."""
+"""Change of a job's priority when it is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reserve, and the fused settle_reserve."""
+"""Reserving, and the combined settle_reserve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another number of shards while everybody goes on, by epochs (T34)."""
+"""Change of the number of shards during operation, by epochs (T34)."""
 
 from __future__ import annotations
 
@@ -417,7 +417,7 @@ def test_t34_on_a_cluster(cluster_broker: Broker, cluster_box: ClusterBox) -> No
 
 
 class Crowd:
-    """Processes that know more or less of a queue, and one that changes it again and again and is killed at it."""
+    """Processes with different layouts of a queue, and one that repeatedly reshards it and is killed meanwhile."""
 
     def __init__(self, broker: Broker, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Back-off policies: their figures, and that no policy can do harm."""
+"""Back-off policies: their delays, and their limits."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from .world import read_world, unchanged
 
 @pytest.fixture
 def wide(clocked: Broker) -> Stage:
-    """A queue of three shards."""
+    """Return a queue of three shards."""
     return Stage(clocked, shards=3, name="wide")
 
 
 def rules_of(queue: Queue) -> list[tuple[int, float, float, float]]:
-    """The rules of every shard, as the scripts see them."""
+    """Return the queue policy stored in every shard, as the scripts read it."""
     names = [queue.shard(number).names["meta"] for number in queue.numbers]
     stored = [queue.broker.client.hget(name, "rules") for name in names]
     return [rules._RULES.unpack(one) if one else (0, 0, 0, 0) for one in stored]
@@ -317,7 +317,7 @@ def bulk_bury(stage: Stage) -> None:
 
 
 def refill(stage: Stage, classes: tuple[int, ...], names: Any) -> None:
-    """So that every class always has more due work than one round takes."""
+    """Schedule so many jobs that every class has more due work than one round takes."""
     stage.queue.schedule_many(
         NewJob(f"{priority} {next(names)}", "work", priority=priority) for priority in classes for _ in range(5)
     )

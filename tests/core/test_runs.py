@@ -1,4 +1,4 @@
-"""The records of bulk writes: opening, going on, closing, forgetting."""
+"""Records of bulk loads: open, resume, close, forget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chunk of a bulk write that is sent again, whoever sends it and when, changes nothing."""
+"""Repeated chunks of a bulk load: they change nothing, whoever sends them and when."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_try_that_broke_off_is_gone_on_with_chunk_by_chunk(broker: Broker) -> 
 
 
 def test_the_same_rows_make_the_same_chunks_whoever_sends_them(broker: Broker) -> None:
-    """Chunks depend on the rows and the record alone, not on what became of other chunks, or of the queue."""
+    """Chunks depend only on the rows and the record, not on other chunks or the state of the queue."""
     broker.queue("q", shards=3)
     run = runs.open_run(broker, "a", "q", chunk=40)
     news = list(mixed_rows(random.Random(1), 600))
@@ -76,7 +76,7 @@ def test_the_same_rows_make_the_same_chunks_whoever_sends_them(broker: Broker) -
 
 
 def mixed_rows(chance: random.Random, n: int) -> Iterator[NewJob]:
-    """Rows of several shapes whose ids repeat."""
+    """Yield rows of several shapes with repeated ids."""
     for number in range(n):
         if chance.random() < 0.2:
             yield merged_row(f"m{chance.randrange(20)}", b"%d" % chance.randrange(99), str(chance.randrange(5)))

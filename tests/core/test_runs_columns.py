@@ -1,4 +1,4 @@
-"""A bulk write in columns: its chunks are those of rows that come one by one, and give their jobs keys."""
+"""Bulk loads by columns: the chunks are the same as for single rows, and their jobs get keys."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _names = itertools.count()
 
 
 def keys(broker: Broker, queue: str = "q") -> dict[str, bytes]:
-    """Of all jobs, by id."""
+    """Return the keys of all jobs by id."""
     shards = (broker.queue(queue).shard(number) for number in broker.queue(queue).numbers)
     stored = (broker.client.hgetall(shard.names["body"]) for shard in shards)
     return {ident.decode(): body[3:19] for some in stored for ident, body in some.items()}
 
 
 def write_columns(broker: Broker, run: runs.Run, news: list[NewJob], cuts: list[int]) -> Any:
-    """In slices, one shape after the other."""
+    """Write the rows in slices, one shape after the other."""
     writer = RunWriter(broker, run)
     places = sorted({0, len(news), *(cut % (len(news) + 1) for cut in cuts)})
     for start, stop in itertools.pairwise(places):
@@ -71,7 +71,7 @@ def test_an_id_that_comes_again_has_another_key_even_if_all_else_is_the_same(bro
 
 
 def test_what_a_chunk_had_left_over_keeps_its_keys(broker: Broker) -> None:
-    """A queue took the first of them; the others come again when there is room, and in the next try."""
+    """The queue accepted the first rows; the others are sent again when there is room, and in the next try."""
     queue = broker.queue("q")
     broker.limit("q", max_length=30)
     run = runs.open_run(broker, "a", "q")

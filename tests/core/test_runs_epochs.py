@@ -1,4 +1,4 @@
-"""Bulk writes and changes of the number of shards: in the middle of a run, and between two tries."""
+"""Bulk loads and resharding: during a load, and between two tries."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_change_between_two_tries_doubles_nothing(broker: Broker) -> None:
 def test_what_ran_in_an_epoch_that_was_retired_in_between_is_not_written_again(
     broker: Broker, fresh_process: bool
 ) -> None:
-    """Also in an epoch that was not there when the run was opened and is not any more when it is gone on with."""
+    """This includes an epoch created after the load was opened and retired before it is resumed."""
     broker.queue("q", shards=3)
     run = runs.open_run(broker, "a", "q", chunk=20)
     write_some(broker, run, 200, 900, due=1)
@@ -116,7 +116,7 @@ def test_jobs_that_live_in_an_older_epoch_are_met_there(broker: Broker) -> None:
 def test_chunks_stay_whole_on_their_way_through_the_epochs(
     broker: Broker, shards: tuple[int, ...], calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the numbers of shards have a multiple that is not too large; with any numbers nothing is lost."""
+    """Valid if the shard counts have a common multiple that is not too large. No jobs are lost otherwise."""
     for number in shards:
         broker.queue("q", shards=number) if number == shards[0] else broker.reshard("q", number)
     run = runs.open_run(broker, "a", "q", chunk=10)
@@ -198,7 +198,7 @@ def test_closing_reaches_the_ledgers_of_every_epoch(broker: Broker) -> None:
 def test_who_comes_to_an_epoch_after_the_run_was_closed_writes_nothing_there(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender heard "moved" before the closing; the epoch to which it goes on is made after that."""
+    """The sender received "moved" before the load was closed; the epoch it continues in is created afterwards."""
     broker.queue("q", shards=2)
     run = runs.open_run(broker, "a", "q")
     late = other(broker)

@@ -56,7 +56,7 @@ def new_jobs(draw: Any) -> NewJob:
 
 
 def world(stage: Stage) -> list[dict[str, Any]]:
-    """All that is there, but for tokens and what was counted: a refused row is counted with each of its tries.
+    """Return all contents except tokens and counters, which count a refused row with each of its tries.
 
     Jobs of one due time are in the order of their ids here: rows of several shapes arrive in chunks of their own.
     """
@@ -68,13 +68,13 @@ def world(stage: Stage) -> list[dict[str, Any]]:
 
 
 def with_own_key(run_id: str, new: NewJob) -> NewJob:
-    """Plain jobs too: those that their chunks give are not known to ``schedule_many``."""
+    """Give a job a key, plain jobs included, because ``schedule_many`` does not know the keys derived by chunks."""
     said = b"%d\0%b\0%b" % (new.due_ms or 0, new.options, new.args)
     return with_keys(run_id, new) if new.payload else replace(new, key=runs.key_of(run_id, new.id.encode() + said))
 
 
 def outcomes_of(stage: Stage, news: list[NewJob]) -> Counter[str]:
-    """One call for each: a call of its own has the order of the rows, whatever its shards and tasks."""
+    """Schedule each job in a separate call, which keeps the order of rows over all shards and tasks; count outcomes."""
     return Counter(outcome for new in news for outcome in stage.queue.schedule_many([new]))
 
 

@@ -1,4 +1,4 @@
-"""Bulk writes and a Redis that dies, restarts or is a cluster."""
+"""Bulk loads with a Redis that dies, restarts or is a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .runs_stage import counted, ledgers, live, rows, work_off, write, write_som
 
 
 def test_a_redis_that_is_killed_in_mid_write_loses_what_it_loses_whole(redis_factory: Callable[..., RedisBox]) -> None:
-    """With each write on disk nothing that was answered is lost, and no chunk is there in part."""
+    """With every write synced to disk no confirmed chunk is lost, and no chunk is stored in part."""
     box = redis_factory(tcp=True, aof="always")
     connection = connect(RedisConfig.parse(box.url))
     broker = Broker(connection)

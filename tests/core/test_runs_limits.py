@@ -28,7 +28,7 @@ PATIENT = Limits(patience=60)
 
 
 class Background:
-    """One sender in a thread of its own."""
+    """Sender in a separate thread."""
 
     def __init__(
         self,
@@ -169,12 +169,12 @@ def test_who_is_told_to_stop_while_it_waits_does(broker: Broker) -> None:
 
 
 def moment(stored: bytes | None) -> int:
-    """µs at which the next job is in time, as ``pace.lua`` keeps it."""
+    """Return the time in µs of the next job by the rate, as stored by ``pace.lua``."""
     return int((stored or b"0").partition(b":")[0])
 
 
 def paces(broker: Broker) -> Iterator[tuple[int, int]]:
-    """(µs now, µs at which the next job is in time) again and again."""
+    """Yield pairs without end: the time now, and that of the next job by the rate, both in µs."""
     key = pace_key(broker.prefix, "a")
     while True:
         seconds, micros = broker.client.time()
@@ -214,7 +214,7 @@ def test_what_is_in_already_takes_nothing_of_the_rate(broker: Broker) -> None:
 
 
 def test_what_is_in_takes_nothing_of_the_rate_also_after_a_change_of_the_shards(broker: Broker) -> None:
-    """Of a resumed run whose first chunks went to the new shards, because the old ones were closed."""
+    """A resumed load sent its first chunks to the new shards, because the old ones were closed."""
     broker.queue("q", shards=2)
     run = runs.open_run(broker, "a", "q", chunk=10)
     broker.reshard("q", 3)

@@ -1,4 +1,4 @@
-"""Closing, forgetting and opening of one run by several at once: every order of their calls of Redis."""
+"""Concurrent closing, forgetting and opening of one bulk load, in every order of the calls to Redis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANK = {state: rank for rank, state in enumerate(("open", "closing", "closed", "
 
 
 class Scene:
-    """A run with a few rows, begun a while ago, and actors with connections of their own."""
+    """Bulk load with a few rows, opened earlier, and actors with separate connections."""
 
     def __init__(self, broker: Broker, connections: list[Any]) -> None:
         self.broker = broker
@@ -45,7 +45,7 @@ class Scene:
         return [Actor(broker, act, lambda key: b"run" in key) for broker, act in zip(brokers, acts, strict=True)]
 
     def look(self) -> None:
-        """No record ever goes back: neither to an earlier state, nor to a run that is no more."""
+        """Assert that the record did not return to an earlier state or to a forgotten load."""
         record = runs.read_run(self.broker, "a")
         if record is None:
             self._gone.add(self._seen[0])
@@ -58,7 +58,7 @@ class Scene:
         self._seen = now
 
     def goes_on(self, run: Run) -> None:
-        """A run that was opened anew is what its record says, and takes rows."""
+        """Assert that a re-opened load equals its record and accepts rows."""
         assert run.state == "open"
         assert run.opened_ms > self.run.opened_ms
         assert runs.read_run(self.broker, "a") == run
@@ -183,7 +183,7 @@ def test_who_goes_on_with_a_run_that_is_closed_is_told_so_or_turned_away(scene: 
 def test_an_epoch_that_comes_while_a_run_ends_gets_no_ledger_that_stays(
     scene: Callable[[], Scene], end: Callable[[Broker, Run], Any], calls: int
 ) -> None:
-    """Between any two of its calls the number of shards is changed, and a sender comes to the new ones."""
+    """Between any two of its calls the queue is resharded, and a sender writes to the new shards."""
     here = scene()
     broker, run = here.broker, here.run
     writer = RunWriter(other(broker), run)
@@ -210,7 +210,7 @@ def test_an_epoch_that_comes_while_a_run_ends_gets_no_ledger_that_stays(
 def test_who_works_on_a_forgotten_run_is_turned_away_although_another_run_has_its_id(
     scene: Callable[[], Scene],
 ) -> None:
-    """A day later, when the ledgers that would have told it are gone."""
+    """A day later the ledgers that would have refused it have expired."""
     here = scene()
     broker, run = here.broker, here.run
     writer = RunWriter(other(broker), run)

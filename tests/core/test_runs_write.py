@@ -318,7 +318,7 @@ def test_failed_jobs_and_graves_of_the_same_id_are_left_alone(stage: Stage) -> N
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_shard_whose_tasks_have_other_numbers_stores_what_it_understands(broker: Broker, forgotten: bool) -> None:
-    """The sender's idea of them is old, or it has none."""
+    """The sender has outdated task numbers, or none."""
     broker.queue("q", shards=2)
     run = runs.open_run(broker, "a", "q", chunk=10)
     writer = RunWriter(broker, run)

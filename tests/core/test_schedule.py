@@ -1,4 +1,4 @@
-"""schedule, schedule_many."""
+"""Scheduling: schedule and schedule_many."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_an_id_has_one_to_255_bytes(stage: Stage, ident: str) -> None:
 
 @pytest.mark.parametrize("ident", ["\0", "a\0b", "a\0"])
 def test_an_id_has_no_zero_character(stage: Stage, ident: str) -> None:
-    """It ends the id in the names of payloads and graves, so "a" would meet those of "a\\0b"."""
+    """It ends the id in the names of payloads and morgue records, so "a" would match those of "a\\0b"."""
     with unchanged(stage.broker), pytest.raises(InvalidJob, match="zero character"):
         stage.put(ident)
     with pytest.raises(InvalidJob, match="zero character"):
@@ -244,7 +244,7 @@ def test_one_bulk_event_tells_of_a_chunk(stage: Stage) -> None:
 def test_every_reply_under_way_is_read_although_the_first_call_failed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection whose reply nobody reads would be lost to the pool. Only the first is waited for."""
+    """A connection with an unread reply would be lost to the pool. Only the first one is waited for."""
     read: list[float | None] = []
 
     def begin(*_: object) -> Reply:

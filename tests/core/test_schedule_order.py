@@ -29,7 +29,7 @@ def new(ident: str, args: bytes = b"[]", **options: Any) -> NewJob:
 
 
 def twice(between: int, *, on_conflict: str = "replace") -> list[NewJob]:
-    """The id ``x`` first and last, with so many others between."""
+    """Return the id ``x`` first and last, with ``between`` other ids in the middle."""
     return [
         new("x", b"first", on_conflict=on_conflict),
         *(new(f"j{n}") for n in range(between)),
@@ -43,8 +43,10 @@ def content_of_x(queue: Any) -> bytes:
 
 
 class SlowLine:
-    """The network in front of Redis: what is sent on the line that brings the first call comes later than all that is
-    sent on others meanwhile. On each line everything comes in its order."""
+    """Network with one slow connection: the one of the first call.
+
+    Its commands arrive after all commands sent on other connections meanwhile. Each connection keeps its order.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.line: Any = None
@@ -113,7 +115,7 @@ def test_the_first_wins_where_the_first_is_to_win(stage: Stage) -> None:
 def test_a_chunk_that_a_server_did_not_understand_is_not_overtaken(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It forgot its scripts, and somebody else told it them again before the next chunk came."""
+    """The server lost its scripts, and another client loaded them again before the next chunk arrived."""
     queue = broker.queue("q")
     queue.schedule(new("warm", on_conflict="replace"))
     source = broker.scripts.loaded("schedule")[1]

@@ -1,4 +1,4 @@
-"""The scripts as files, their loading, and what happens when the server forgets them."""
+"""Script files, their loading, and their reloading after the server has lost them."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_scripts_flushed_in_a_loop_reach_no_caller(broker: Broker) -> None:
 
 
 def test_a_call_whose_id_was_made_just_now_is_like_any_other(stage: Stage) -> None:
-    """The short script answers only when the long one would have said the same."""
+    """The short script replies only if the long one would return the same."""
     other = Stage(stage.broker, name="other")
     for number in range(50):
         options: dict[str, Any] = {

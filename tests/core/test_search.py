@@ -1,4 +1,4 @@
-"""Looking for jobs by what is in them, wherever they lie; looking changes nothing."""
+"""Search for jobs by their content in all places; searching changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def args(*values: Any, **named: Any) -> bytes:
 
 @pytest.fixture
 def scene(clocked: Broker) -> Stage:
-    """One job in each place, over three shards: each carries its own name as an argument, and all carry "common"."""
+    """Create one job in each place, over three shards; arguments are its own name and "common"."""
     stage = Stage(clocked, shards=3)
     for ident in ("delayed", "ready", "reserved", "failed", "buried"):
         stage.put(ident, at=0, args=args(f"{ident}@Example.org", "common", n=5))
@@ -176,7 +176,7 @@ def _payload_jobs(start: int, n: int) -> list[NewJob]:
 
 
 def replies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the replies to scripts that answer with a frame, as they come."""
+    """Return a list that gets the length of each script's reply, 0 if it is not bytes."""
     sizes: list[int] = []
     call = stage.broker.scripts.call
 
@@ -269,7 +269,7 @@ def test_an_empty_text_or_an_unknown_place_is_refused_at_the_call(stage: Stage) 
 
 
 def test_redis_is_free_between_any_two_chunks(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk is a call of its own, of at most 250 jobs."""
+    """Each chunk is a separate call with at most 250 jobs."""
     stage.queue.schedule_many(NewJob(f"j{number:04}", "work", delay_ms=number) for number in range(1200))
     limits: list[int] = []
     call = stage.broker.scripts.call

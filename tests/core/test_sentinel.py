@@ -1,4 +1,4 @@
-"""The verbs over Sentinel: they follow the master, and the scripts are loaded where they are missing."""
+"""Verbs over Sentinel: they follow the master and load missing scripts."""
 
 from __future__ import annotations
 

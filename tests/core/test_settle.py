@@ -1,4 +1,4 @@
-"""ack, fail, release and bury of what a holder holds, and of what it does not hold any more."""
+"""Settlements: ack, fail, release and bury with a valid and with a lost lease."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settlement(verb: str, job: object, **options: object) -> Settlement:
 
 
 def lost(stage: Stage) -> object:
-    """A job whose holder lost it to another."""
+    """Return a job whose lease was lost to another holder."""
     stage.put("a")
     job = stage.take_one(worker="old")
     stage.released(job)
@@ -378,7 +378,7 @@ def test_the_event_stream_is_capped(broker: Broker) -> None:
 
 @pytest.mark.parametrize("counter", ["failures", "reserves", "crashes"])
 def test_a_counter_that_has_reached_its_largest_value_stays_there(stage: Stage, counter: str) -> None:
-    """Else it would begin at 0 again, and a job that fails for ever would never come to its end."""
+    """Otherwise it would restart at 0, and a job that always fails would never be buried."""
     stage.put("a")
     stage.failed(stage.take_one(), outcome="crashed")
     packed = stage.broker.client.hget(stage.key("state"), "a")

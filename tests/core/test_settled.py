@@ -1,4 +1,4 @@
-"""Marks: whoever waits for a durable job outside Redis hears how it ended, whichever way that was (F9, G1)."""
+"""Completions: every end of a durable job is reported to components outside Redis (F9, G1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Act = Callable[[Stage], object]
 
 
 def key_of(number: int) -> bytes:
-    """Durable keys that a test can name."""
+    """Return the durable key for a number."""
     return b"\x80" + number.to_bytes(15, "big")
 
 
@@ -32,7 +32,7 @@ def add(stage: Stage, ident: str, data: bytes, number: int, score: str = "5", **
 
 
 def taken(stage: Stage) -> dict[int, str]:
-    """Which of the named keys ended how; the marks are taken off."""
+    """Collect the completions; return their ends by the numbers of their keys."""
     return {int.from_bytes(key[1:], "big"): end for key, end in stage.taken_marks().items()}
 
 
@@ -52,7 +52,7 @@ oldest = run(lambda job: bury(job, 1, 2, reason="why"), oldest=True)
 
 
 def while_it_runs(meanwhile: Act, end: Act) -> Act:
-    """``end`` settles what was reserved before ``meanwhile``."""
+    """Return an act that reserves, calls ``meanwhile``, and lets ``end`` settle the reserved jobs."""
 
     def act(stage: Stage) -> None:
         jobs = stage.take()
@@ -251,7 +251,7 @@ def test_of_payloads_for_which_nobody_waits_no_mark_is_left(
 @pytest.mark.parametrize("score", ["-1", "9"])
 @pytest.mark.parametrize("first", [True, False])
 def test_the_payload_that_stays_bears_the_key_for_which_somebody_waits(stage: Stage, score: str, first: bool) -> None:
-    """Whichever of two equal ones it is: the row of the durable one waits for what is done in the end."""
+    """This holds for both of two equal payloads, because the row of the durable one waits for its end."""
     ways = [lambda: add(stage, "a", b"p", 1, "1"), lambda: stage.add("a", b"p", score)]
     if not first:
         ways = [lambda: stage.add("a", b"p", "1"), lambda: add(stage, "a", b"p", 1, score)]
@@ -276,7 +276,7 @@ def test_what_many_payloads_leave_behind_is_marked_piece_by_piece(stage: Stage) 
 
 
 def test_nobody_waits_for_what_the_library_makes_of_a_run(stage: Stage) -> None:
-    """The rest of a merged run, whose key follows from that of the run, is no durable generation by chance."""
+    """The rest of a merged attempt, whose key is derived from the attempt's, is not durable by accident."""
     rests = set()
     for number in range(20):
         for data in (b"p", b"q", b"r"):

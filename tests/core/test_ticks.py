@@ -1,4 +1,4 @@
-"""A tick puts its job in once, whoever fires it; losing that race is no refusal."""
+"""Ticks: a tick stores its job once, whichever process fires it; losing that race is no refusal."""
 
 from __future__ import annotations
 

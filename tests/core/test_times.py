@@ -1,4 +1,4 @@
-"""Due times: what callers may write, and that no job is early."""
+"""Due times: accepted forms, and that no job runs early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of finished runs: histograms, how they lie in Redis, how a process collects them and sends them."""
+"""Metrics of finished attempts: histograms, their form in Redis, their collection and sending."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DUE = 1_700_000_000_000
 
 
 def histogram(*values: int) -> Histogram:
-    """A histogram of these lengths, ms."""
+    """Return a histogram of these durations in ms."""
     cells = new_cells()
     for value in values:
         fill(cells, [value])
@@ -53,7 +53,7 @@ def ran(late_ms: int, run_ms: int, task: str = "work") -> Settlement:
 
 
 class Post:
-    """In the place of Redis: what arrives, and whether anything does."""
+    """Stand-in for Redis that records calls, and raises an error while ``down``."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Figures, bytes]] = []
@@ -261,7 +261,7 @@ def test_nothing_is_sent_when_nothing_happened() -> None:
 
 
 def test_what_could_not_be_sent_is_sent_again_as_it_was_and_then_the_rest() -> None:
-    """The first call may have arrived although its answer did not."""
+    """The first call may have been applied although its reply was lost."""
     post = Post()
     tally = Tally(post)
     tally.ended("q", [ran(1, 1)])
@@ -302,7 +302,7 @@ def test_the_bell_rings_for_the_first_figure_only() -> None:
 
 
 def test_a_flush_ends_although_something_always_comes_in() -> None:
-    """Else a busy process would tell Redis without a pause, and its end would wait for a moment of silence."""
+    """Otherwise a busy process would send without a pause, and would end only in a quiet moment."""
     sent: list[Figures] = []
 
     def send(figures: Figures, request: bytes) -> None:

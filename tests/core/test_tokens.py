@@ -17,7 +17,7 @@ MS = 1000
 
 
 class Fence:
-    """A row of a database that only a later holder may write: ``UPDATE … WHERE fence < token``."""
+    """Database row that only a later holder may write: ``UPDATE … WHERE fence < token``."""
 
     def __init__(self) -> None:
         self.database = sqlite3.connect(":memory:")
@@ -30,7 +30,7 @@ class Fence:
 
 
 def hold(stage: Stage, ident: str = "a") -> Job:
-    """The job of an id, put in if it is not there, in the hands of somebody."""
+    """Reserve the job of an id, after scheduling it if it does not exist."""
     if epoch_of(stage.queue, ident) is None:
         stage.put(ident)
     (job,) = (job for job in take_all(stage.queue) if job.id == ident)
@@ -107,7 +107,7 @@ def test_the_clocks_of_old_and_new_shards_may_differ_by_two_seconds(clocked: Bro
 
 
 def test_a_closing_shard_that_lost_its_last_writes_gives_larger_tokens_all_the_same(clocked: Broker) -> None:
-    """As after a failover to a replica that was behind: the clock is what cannot be lost."""
+    """This happens after a failover to a lagging replica; the clock is not lost."""
     stage = Stage(clocked)
     job = hold(stage)
     reshard(stage, 2)

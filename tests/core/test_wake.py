@@ -1,4 +1,4 @@
-"""Wake-ups: when a token is pushed, who hears it, and what does not push one."""
+"""Wake-ups: when a token is pushed, and which clients receive it."""
 
 from __future__ import annotations
 

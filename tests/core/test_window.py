@@ -1,4 +1,4 @@
-"""The request window: which replies are remembered, and that neither time nor load makes it grow."""
+"""Request window: the replies it stores, and that neither time nor load makes it grow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CAP = 100_000
 
 
 def fill(stage: Stage, count: int, *, age_ms: int = 0) -> list[bytes]:
-    """Have the shard remember the replies of calls that came before now; the oldest is the first."""
+    """Store replies of earlier calls in the shard, the oldest first."""
     requests = [os.urandom(16) for _ in range(count)]
     came = struct.pack("<d", stage.us // 1000 - age_ms)
     client, window, reply = stage.broker.client, stage.key("window"), stage.key("reply")

@@ -1,4 +1,4 @@
-"""Actors that call Redis one at a time, in an order that the test chooses: every way in which two of them can meet."""
+"""Actors that call Redis one at a time, in an order chosen by the test, to cover all interleavings of two."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ PATIENCE = 20.0  # seconds; an actor that does not come to its next call by then
 
 
 class Actor:
-    """One process. It stands still before each of its calls of Redis that touch a key of which ``matters`` is true.
+    """One process. It stops before each call to Redis that uses a key for which ``matters`` is true.
 
     Args:
-        broker: its own, with a connection of its own: its calls are watched.
-        act: what it does.
+        broker: broker of this actor only, with a separate connection; its calls are observed.
+        act: the actor's function.
+        matters: returns True for the keys of calls to stop before.
     """
 
     def __init__(self, broker: Broker, act: Callable[[Broker], Any], matters: Callable[[bytes], bool]) -> None:
@@ -34,13 +35,13 @@ class Actor:
         self.step()  # up to the first call
 
     def step(self) -> None:
-        """One more call, and on to the next."""
+        """Make one more call and stop before the next."""
         if not self.done:
             self._go.release()
             assert self._stands.acquire(timeout=PATIENCE), "it hangs"
 
     def finish(self) -> Any:
-        """All the rest; what it came to."""
+        """Make all remaining calls and return the result."""
         while not self.done:
             self.step()
         self._thread.join(PATIENCE)
@@ -83,13 +84,13 @@ class Actor:
 
 
 def orders(mine: int, others: int) -> Iterator[tuple[bool, ...]]:
-    """Every order of so many turns of one actor (true) and so many of another."""
+    """Yield every order of the turns of one actor (true) and those of another."""
     for places in itertools.combinations(range(mine + others), mine):
         yield tuple(place in places for place in range(mine + others))
 
 
 def play(order: tuple[bool, ...], one: Actor, other: Actor, after_each: Callable[[], None]) -> tuple[Any, Any]:
-    """Gives them their turns, and what is left when the order is over one behind the other; what they came to."""
+    """Run the actors in the given order, then to their ends one after the other; return their results."""
     for turn in order:
         (one if turn else other).step()
         after_each()

@@ -1,4 +1,4 @@
-"""Reads everything back from Redis, key by key, into plain Python: what the tests compare whole."""
+"""Reading of all data from Redis, key by key, into plain Python for whole comparisons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOOKKEEPING = ("reply", "window", "count", "event", "meta", "task")
 
 
 def read_world(queue: Queue, number: int) -> dict[str, Any]:
-    """One shard, in the form of ``ModelShard.world()``."""
+    """Read one shard in the form of ``ModelShard.world()``."""
     names = queue.shard(number).names
     with queue.broker.client.pipeline(transaction=False) as pipe:
         for name in DUE_KEYS:
@@ -124,7 +124,7 @@ def _grave(record: bytes, tasks: dict[int, str]) -> dict[str, Any]:
 
 
 def raw(broker: Broker) -> dict[str, Any]:
-    """Every key of the deployment with its content, but for the bookkeeping: to prove that nothing changed."""
+    """Return every key of the deployment with its content, except bookkeeping, to prove that nothing changed."""
     client, found = broker.client, {}
     for key in sorted(client.scan_iter(f"{broker.prefix}:*")):
         name = key.decode()
@@ -142,7 +142,7 @@ def raw(broker: Broker) -> dict[str, Any]:
 
 @contextmanager
 def unchanged(broker: Broker) -> Iterator[None]:
-    """The block changes nothing that any job consists of."""
+    """Assert that the block does not change the data of any job."""
     before = raw(broker)
     yield
     assert raw(broker) == before

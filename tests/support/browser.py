@@ -229,7 +229,7 @@ class Browser:
         return self.until(lambda: (self.find(css).get_attribute(name) or "",), what=css)[0]
 
     def rows(self, css: str = "#result_list") -> list[list[str]]:
-        """The cells of a table's body, read in one moment: a script of the page may replace the rows."""
+        """Return the cells of a table's body, read at one moment, because a script of the page may replace the rows."""
         script = """
             return Array.from(document.querySelectorAll(arguments[0]), row =>
                 Array.from(row.querySelectorAll("th, td"), cell => cell.innerText.trim()));

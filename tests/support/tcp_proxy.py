@@ -79,7 +79,7 @@ class TcpProxy:
         self._arm(Cut.AFTER_REQUEST, nth, when, times)
 
     def cut_before_request(self, nth: int = 1, *, when: Callable[[bytes], int] | None = None) -> None:
-        """The ``nth`` request from now never reaches the server; the connection is reset. Then all is well again."""
+        """Reset the connection at the ``nth`` request from now, which does not reach the server. Then forward again."""
         self._arm(Cut.BEFORE_REQUEST, nth, when)
 
     def reset_connections(self) -> None:

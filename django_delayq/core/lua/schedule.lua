@@ -1,5 +1,5 @@
 #!lua
--- Puts jobs in: one entry for each, decided by its own policies.
+-- Store jobs: one entry for each job, handled by its own policies.
 -- ARGV    3 entries one after another: '<B conflict><B due policy><B score policy><B marks><d ms><Bc0 id><Bc0 task>
 --           <I4c0 body without its task>'
 --           conflict 0 merge 1 replace 2 ignore 3 error; due policy 0 keep 1 replace 2 earliest 3 latest
@@ -7,13 +7,13 @@
 --           score policy 0 min 1 max 2 first 3 last; marks 1 = ms is a delay, 2 = keep the retry state,
 --           4 = merged: '<c16 digest><B payload policy><I4 max payloads><I4c0 payload record without arrival>' follows,
 --           payload policy 0 all 1 last 2 first; 8 = the payload's score is the time now, in Unix seconds
---         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be put in once
---         for each tick; 6 ms on this clock, or '': a call that comes later changes nothing; 7 '1' = answer keys
+--         4 '1' = one `bulk` event for the chunk; 5 a tick in ms, or '': for a single entry that must be stored once
+--         for each tick; 6 ms on this clock, or '': a later call changes nothing; 7 '1' = return keys
 -- Returns one letter for each: created merged replaced ignored gated, e(xists), t(aken by another task), f(ull: the
 --         shard, or a merged job with its payloads),
---         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was there before),
---         k(nown: this very durable generation, or payload, was put in before), l(ate: the call came too late).
---         Behind them, if asked for, the 16 bytes of the key of the generation that each m, i and g has met.
+--         p(aused), v (moved: a closing shard takes no new ids), d (this tick or a later one was stored before),
+--         k(nown: this durable generation, or payload, was stored before), l(ate: the call came too late).
+--         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 -- Events  bulk
 -- include keys clock begin sweep window settled body tasks due wake entry
 local function make_policies()
@@ -26,7 +26,7 @@ if seen then
   return seen
 end
 
--- The tick is remembered with the job, in one move: of all who fire it one puts it in.
+-- The tick is recorded together with the job, so that only one of all processes that fire it stores a job.
 local tick, not_after = tonumber(ARGV[5]), tonumber(ARGV[6])
 local is_late = not_after and now_ms > not_after
 
@@ -42,7 +42,7 @@ local function outcome_of(e)
   return tick and was_ticked(e.id) and 'd' or schedule(e)
 end
 
--- Broken bodies may end inside their keys.
+-- A broken body may end inside its key.
 local function key_of_met(e)
   local gated = e.conflict ~= IGNORE and redis.call('HGET', GATE, e.id)
   local key = key_of(gated and string.sub(gated, 9) or redis.call('HGET', BODY, e.id) or '')
@@ -63,7 +63,7 @@ while at <= #frame do
   elseif string.find('vkl', outcomes[n]) then
     idle = idle + 1
   elseif outcomes[n] == 'd' then
-    fired = fired + 1 -- somebody else was faster, which is no refusal
+    fired = fired + 1 -- another process was faster, which is no refusal
   elseif string.find('fp', outcomes[n]) then
     refused = refused + 1
   end
@@ -73,10 +73,10 @@ while at <= #frame do
 end
 count('refused', refused)
 if idle + refused == n then
-  -- Not remembered, since nothing was changed. An old shard is asked before each new id goes elsewhere, and its v can only
-  -- be the same again; what is known stays known while its sender may send it again, and what is late does not get earlier.
-  -- What was full or paused may have room when a caller sends the same request again; but where some of a call were put
-  -- in its whole reply is remembered, the refusals included.
+  -- The reply is not stored, since nothing was changed. A repeated call gets the same letters: an old shard, which is
+  -- called before each new id is stored elsewhere, returns v again; a known job stays known while its sender may repeat
+  -- it; a late call stays late. A full or paused queue may accept the jobs when a caller repeats the request. But if
+  -- some jobs of a call were stored, its whole reply is stored, including the refusals.
   if refused > 0 then
     keep_clock()
   end
