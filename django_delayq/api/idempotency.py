@@ -2,18 +2,18 @@
 
 The key is the user's own: two users may use the same one. It stands for the method, the path, the query and the raw
 bytes of the body; with anything else it is refused (422). While the first request is under way the same key is answered
-with 409. Its answer is kept in Redis for ``API["keep_answers"]`` seconds, or as long as ``Idempotency-Keep`` says if
-that is less; jobs that were reserved no longer than they are held. Not kept is what changes by waiting (5xx and 429),
-what is to be asked again (``"complete": false``), or has more than 1 MiB: it is given once, with ``Idempotent-Answer:
-not-kept``, and the same key is a new request afterwards.
+with 409. Its answer is kept in Redis for ``API["keep_answers"]`` seconds; jobs that were reserved no longer than they
+are held. Not kept is what changes by waiting (5xx and 429), what is to be asked again (``"complete": false``), or has
+more than 1 MiB: it is given once, with ``Idempotent-Answer: not-kept``, and the same key is a new request afterwards.
 
 What is guaranteed:
 
 * An answer that was kept is given again, and nothing is done a second time, as long as it is kept and Redis has it.
-* A request that ends while Redis does not answer gives its key up as soon as Redis does.
-* A process may die after it has done what was asked for and before the answer is kept. Then the key is "in progress"
-  until 60 seconds after the request began, and afterwards the request is carried out once more. A request that takes
-  longer than those 60 seconds counts as dead as well.
+* A request that is refused at its beginning because Redis does not answer does nothing. Its mark may reach Redis later
+  and then holds the key for 10 seconds (60, if Redis stalled between storing the mark and extending it).
+* A process may die after it has done what was asked for and before the answer is kept, or Redis may not answer then.
+  Then the key is "in progress" until 60 seconds after the request began, and afterwards the request is carried out once
+  more. A request that takes longer than those 60 seconds counts as dead as well.
 * The request ids of the calls to Redis that put jobs in, end them, or cancel, move, kick or discard them by their ids
   follow from the user, the key, the request and the place in it. So a request that is carried out once more, after a
   503 or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or
@@ -43,7 +43,6 @@ from ..core.job import id_from, not_durable
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
-from .afterwards import afterwards
 from .permissions import identity_of
 from .problems import Problem
 
@@ -53,15 +52,15 @@ if TYPE_CHECKING:
 
 #: seconds after which a request that did not end counts as dead
 UNDER_WAY: Final = 60
+#: seconds that a mark lives until its request knows that it is stored: a Redis that stalled may store it only after the
+#: request was refused
+CLAIM_SECONDS: Final = 10
 #: bytes of the largest answer that is kept
 LARGEST: Final = 1024 * 1024
 HEADER: Final = "Idempotency-Key"
-#: seconds for which the client will want the answer again: who gives up after a minute need not fill Redis for a day
-KEEP: Final = "Idempotency-Keep"
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-_SECONDS: Final = re.compile(r"[1-9][0-9]{0,7}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _HEADERS: Final = ("Content-Type", "Location", "Retry-After")
 _RUNNING: Final = b"r"
@@ -94,24 +93,16 @@ class Kept:
             Problem: it is under way (409), or the key was used for something else (422).
             QueueUnavailable: Redis cannot be asked, so nothing is done.
         """
-        try:
-            self._claim()
-        except DelayQError:
-            # Nothing will be done, but the mark may arrive all the same, when Redis goes on.
-            afterwards.add(lambda: self._put(None), UNDER_WAY)
-            raise
-
-    def _claim(self) -> None:
         client = brokers.broker().client
         with clear_errors():
             # What was there may end between the two looks.
             for _ in range(3):
-                if client.set(self._name, self._mark, nx=True, ex=UNDER_WAY):
-                    return
-                found: bytes | None = client.get(self._name)
-                if found == self._mark:  # the command was sent again, and the first one had arrived
-                    return
-                if found is not None:
+                stored = client.set(self._name, self._mark, nx=True, ex=CLAIM_SECONDS)
+                found: bytes | None = self._mark if stored else client.get(self._name)
+                if found == self._mark:  # also if the command was sent again, and the first one had arrived
+                    if client.expire(self._name, UNDER_WAY):
+                        return
+                elif found is not None:
                     self._meet(found, client.ttl(self._name))
         raise _in_progress(1)
 
@@ -165,12 +156,16 @@ class Kept:
             self._replace(_ANSWERED + self._fingerprint + _pack(response))
 
     def _replace(self, answer: bytes | None) -> None:
-        """Puts something in the place of our mark, now or when Redis answers again."""
+        """Put something in the place of our mark. While Redis does not answer the mark stays until it ends."""
         try:
             self._put(answer)
         except DelayQError as error:
-            logger.warning("the end of a request with an %s is told to Redis later: %s", HEADER, error)
-            afterwards.add(lambda: self._put(answer), UNDER_WAY)
+            logger.warning(
+                "the answer of a request with an %s is not kept; its key is in progress for up to %s s: %s",
+                HEADER,
+                UNDER_WAY,
+                error,
+            )
 
     def _put(self, answer: bytes | None) -> None:
         """Puts it in the place of our mark, if that is still there.
@@ -181,7 +176,7 @@ class Kept:
         with clear_errors():
             client = brokers.broker().client
             if client.get(self._name) != self._mark:
-                return  # it took so long that it counted as dead; or this was said before
+                return  # it took so long that it counted as dead
             if answer is None:
                 client.delete(self._name)
             else:
@@ -210,7 +205,7 @@ def begin(request: Request) -> Kept | None:
     kept = Kept(
         f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
         _digest(*words),
-        _keep(request.headers.get(KEEP)),
+        conf().api.keep_answers,
     )
     kept.begin()
     return kept
@@ -219,16 +214,6 @@ def begin(request: Request) -> Kept | None:
 def calls(kept: Kept | None, number: int) -> list[bytes | None]:
     """Return the request ids of so many calls to Redis; None, which is a new one, for a request without a key."""
     return [None if kept is None else kept.call(place) for place in range(number)]
-
-
-def _keep(text: str | None) -> float:
-    """Seconds for which the answer is kept: what the client says, and no longer than the project does."""
-    most = conf().api.keep_answers
-    if text is None:
-        return most
-    if not _SECONDS.fullmatch(text):
-        raise Problem(400, "invalid", f"{KEEP} is a whole number of seconds, 1 to 99999999")
-    return min(float(text), most)
 
 
 def _goes_on(answer: Any) -> bool:

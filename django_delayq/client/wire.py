@@ -7,7 +7,6 @@ back. So both clients share everything but :mod:`.transport`.
 from __future__ import annotations
 
 import json
-import math
 import random
 import time
 import uuid
@@ -156,9 +155,6 @@ class Wire:
         seconds = self._timeout + request.extra
         if request.method == "POST" and request.keyed:
             headers["Idempotency-Key"] = uuid.uuid4().hex
-            # No attempt is made later than that, so the server's Redis need not keep the response any longer.
-            longest = (seconds + LONGEST_PAUSE) * (self._retries + 1)
-            headers["Idempotency-Keep"] = str(math.ceil(max(1.0, longest)))
         return Attempt(request.method, url, headers, content, self._timeout, seconds)
 
     def _read(self, reply: Reply | NoReply) -> Answer:

@@ -442,12 +442,6 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
     assert [job.id for job in held] == [produced.id]
 
 
-def test_answers_are_kept_no_longer_than_it_may_ask_for_them(client: Client, delayq: Any) -> None:
-    client.put("mail", "x")
-    (name,) = delayq.client.scan_iter(f"{delayq.prefix}:answer:*")
-    assert 0 < delayq.client.ttl(name) <= 60  # 30 s timeout and as long a pause, without retries
-
-
 def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a_word(
     client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any], kind: Any
 ) -> None:
