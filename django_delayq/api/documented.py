@@ -138,15 +138,6 @@ IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
     "example": "8e03978e-40d5-43e8-bc93-6894a57f9324",
 }
-IDEMPOTENCY_KEEP: Final[dict[str, Any]] = {
-    "name": "Idempotency-Keep",
-    "in": "header",
-    "required": False,
-    "description": "Seconds for which the answer is to be kept for that. The project sets the longest time, which is "
-    "also the usual one. Say less if you give up earlier: answers lie in Redis.",
-    "schema": {"type": "integer", "minimum": 1, "maximum": 99_999_999},
-    "example": 180,
-}
 _QUEUE: Final[dict[str, Any]] = {
     "description": "name of the queue",
     "schema": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_.-]{0,63}$"},

@@ -2,18 +2,19 @@
 
 Keys belong to a user: two users may use the same key. A key identifies the method, the path, the query and the raw
 bytes of the body; with another request it is refused (422). While the first request is in progress, the same key is
-answered with 409. The answer is stored in Redis for ``API["keep_answers"]`` seconds, or for ``Idempotency-Keep``
-seconds if that is less; an answer with reserved jobs no longer than their leases. Answers that change with time (5xx
-and 429), answers to be requested again (``"complete": false``), and answers larger than 1 MiB are not stored. They are
-sent with ``Idempotent-Answer: not-kept``, and the same key is a new request afterwards.
+answered with 409. The answer is stored in Redis for ``API["keep_answers"]`` seconds; an answer with reserved jobs no
+longer than their leases. Answers that change with time (5xx and 429), answers to be requested again
+(``"complete": false``), and answers larger than 1 MiB are not stored. They are sent with ``Idempotent-Answer:
+not-kept``, and the same key is a new request afterwards.
 
 Guarantees:
 
 * A stored answer is sent again without executing anything, as long as it is stored and Redis has it.
-* A request that ends while Redis is unavailable releases its key as soon as Redis is available.
-* A process may die after executing a request and before storing the answer. Then the key is "in progress" until 60
-  seconds after the request began, and the next request with it is executed again. A request that takes longer than
-  those 60 seconds is treated like a dead one.
+* A request that is refused at its beginning because Redis is unavailable is not executed. Its mark may reach Redis
+  later and then holds the key for 10 seconds (60, if Redis stalled between storing the mark and extending it).
+* A process may die after executing a request and before storing the answer, or Redis may be unavailable then. The key
+  is "in progress" until 60 seconds after the request began, and the next request with it is executed again. A request
+  that takes longer than those 60 seconds is treated like a dead one.
 * The request ids of the calls to Redis that store jobs, settle them, or cancel, move, kick or discard them by id are
   derived from the user, the key, the request and the position in it. So a request that is executed again, after a 503
   or a death, is recognised: each call gets its first reply and changes nothing. This holds for two minutes or 100,000
@@ -47,7 +48,6 @@ from ..core.job import id_from, not_durable
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
-from .afterwards import afterwards
 from .permissions import identity_of
 from .problems import Problem
 
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 
 #: seconds after which an unfinished request counts as dead
 UNDER_WAY: Final = 60
+#: seconds that a mark lives until its request knows that it is stored: a Redis that stalled may store it only after the
+#: request was refused
+CLAIM_SECONDS: Final = 10
 #: maximum size of a stored answer in bytes
 LARGEST: Final = 1024 * 1024
 HEADER: Final = "Idempotency-Key"
-#: header with the seconds for which the client may need the answer again; short times save memory in Redis
-KEEP: Final = "Idempotency-Keep"
 
 logger: Final = logging.getLogger("django_delayq.api")
 
-_SECONDS: Final = re.compile(r"[1-9][0-9]{0,7}")
 _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _HEADERS: Final = ("Content-Type", "Location", "Retry-After")
 _RUNNING: Final = b"r"
@@ -98,24 +98,16 @@ class Kept:
             Problem: it is in progress (409), or the key was used for another request (422).
             QueueUnavailable: Redis is unavailable, so the request must not be executed.
         """
-        try:
-            self._claim()
-        except DelayQError:
-            # The request is not executed, but Redis may still store the mark when it resumes.
-            afterwards.add(lambda: self._put(None), UNDER_WAY)
-            raise
-
-    def _claim(self) -> None:
         client = brokers.broker().client
         with clear_errors():
             # The key found by SET NX may expire before GET.
             for _ in range(3):
-                if client.set(self._name, self._mark, nx=True, ex=UNDER_WAY):
-                    return
-                found: bytes | None = client.get(self._name)
-                if found == self._mark:  # the command was sent twice, and the first one had arrived
-                    return
-                if found is not None:
+                stored = client.set(self._name, self._mark, nx=True, ex=CLAIM_SECONDS)
+                found: bytes | None = self._mark if stored else client.get(self._name)
+                if found == self._mark:  # also if the command was sent again, and the first one had arrived
+                    if client.expire(self._name, UNDER_WAY):
+                        return
+                elif found is not None:
                     self._meet(found, client.ttl(self._name))
         raise _in_progress(1)
 
@@ -169,12 +161,16 @@ class Kept:
             self._replace(_ANSWERED + self._fingerprint + _pack(response))
 
     def _replace(self, answer: bytes | None) -> None:
-        """Replace our mark by an answer (None = delete it), now or when Redis is available again."""
+        """Replace our mark by an answer (None = delete it). While Redis is unavailable the mark stays until it ends."""
         try:
             self._put(answer)
         except DelayQError as error:
-            logger.warning("the end of a request with an %s is told to Redis later: %s", HEADER, error)
-            afterwards.add(lambda: self._put(answer), UNDER_WAY)
+            logger.warning(
+                "the answer of a request with an %s is not kept; its key is in progress for up to %s s: %s",
+                HEADER,
+                UNDER_WAY,
+                error,
+            )
 
     def _put(self, answer: bytes | None) -> None:
         """Replace our mark by an answer (None = delete it), if it is still there.
@@ -214,7 +210,7 @@ def begin(request: Request) -> Kept | None:
     kept = Kept(
         f"{brokers.broker().prefix}:answer:{_digest(identity_of(request.user), key.encode()).hex()}",
         _digest(*words),
-        _keep(request.headers.get(KEEP)),
+        conf().api.keep_answers,
     )
     kept.begin()
     return kept
@@ -223,16 +219,6 @@ def begin(request: Request) -> Kept | None:
 def calls(kept: Kept | None, number: int) -> list[bytes | None]:
     """Return the request ids for ``number`` calls to Redis; for a request without a key None, which is a new id."""
     return [None if kept is None else kept.call(place) for place in range(number)]
-
-
-def _keep(text: str | None) -> float:
-    """Return the seconds for which to store the answer: the client's, but not more than the project's."""
-    most = conf().api.keep_answers
-    if text is None:
-        return most
-    if not _SECONDS.fullmatch(text):
-        raise Problem(400, "invalid", f"{KEEP} is a whole number of seconds, 1 to 99999999")
-    return min(float(text), most)
 
 
 def _goes_on(answer: Any) -> bool:

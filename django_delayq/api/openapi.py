@@ -23,7 +23,6 @@ from .base import ApiView, Body, authentication_classes
 from .documented import (
     ANSWERS,
     DESCRIPTION,
-    IDEMPOTENCY_KEEP,
     IDEMPOTENCY_KEY,
     METRICS,
     PATH_PARAMETERS,
@@ -60,7 +59,7 @@ SETTINGS: Final[dict[str, Any]] = {
         "MoveOutcome": ["moved", "outbox"],
     },
 }
-_POST_PARAMETERS: Final = {"DelayqIdempotencyKey": IDEMPOTENCY_KEY, "DelayqIdempotencyKeep": IDEMPOTENCY_KEEP}
+_POST_PARAMETERS: Final = {"DelayqIdempotencyKey": IDEMPOTENCY_KEY}
 #: operations whose bodies have no single required member, but need one of several
 _BODY_NEEDED: Final = frozenset(
     {"produce_jobs", "cancel_jobs", "run_jobs_now", "kick_jobs", "discard_jobs", "reschedule_job"}

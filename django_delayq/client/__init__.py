@@ -1,4 +1,4 @@
-"""Client of the HTTP API, for programs without Django. It needs only the standard library.
+"""Clients of the HTTP API, blocking and for asyncio, for programs without Django. They need httpx (``[client]``).
 
 Example::
 
@@ -28,7 +28,7 @@ from .answers import (
     Stats,
     Worker,
 )
-from .client import Client
+from .client import AsyncClient, Client
 from .errors import (
     ApiError,
     Conflict,
@@ -46,12 +46,14 @@ from .errors import (
     TryLater,
     Unavailable,
 )
-from .held import HeldJob
+from .held import AsyncHeldJob, HeldJob
 from .operating import Listing
 from .producing import Options
 
 __all__ = [
     "ApiError",
+    "AsyncClient",
+    "AsyncHeldJob",
     "Bulk",
     "Client",
     "Conflict",

@@ -1,4 +1,4 @@
-"""Base class and helpers shared by all parts of the client."""
+"""Base class and helpers shared by all parts of the clients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from .wire import Wire
+from .verbs import Pages
+from .wire import Answer, Request, Steps, Wire
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ MOST_BYTES: Final = 2 * 1024 * 1024
 
 
 class Base:
-    """Connection to the API. It is thread-safe: each thread has its own connection, which is kept alive.
+    """Client of the HTTP API: what both clients have in common.
 
     Args:
         url: address under which the project includes ``django_delayq.api.urls`` ("https://shop.example/delayq/").
@@ -55,43 +55,66 @@ class Base:
         worker: str = "",
         context: ssl.SSLContext | None = None,
     ) -> None:
-        sent = {
+        common = {
             "Accept": "application/json, application/problem+json",
+            "Accept-Encoding": "identity",
             "User-Agent": "django_delayq",
             **(headers or {}),
         }
         if token:
             if not _TOKEN.fullmatch(token):
                 raise ValueError(
-                    "the token is none: it has a space, a line break or a sign beyond ASCII in it, perhaps"
+                    "the token is invalid: it has a space, a line break or a character beyond ASCII in it, perhaps"
                     " the end of the line of the file that it comes from"
                 )
-            sent["Authorization"] = f"Token {token}"
-        self._wire = Wire(url, headers=sent, timeout=timeout, retries=retries, context=context)
-        self._named = worker
+            common["Authorization"] = f"Token {token}"
+        self._wire = Wire(url, headers=common, timeout=timeout, retries=retries)
+        if context is None:
+            # Loading certificates takes time, and plain HTTP needs none.
+            context = ssl.create_default_context() if self._wire.secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._connect(context)
+        self._worker_name = worker
+
+    def _connect(self, context: ssl.SSLContext) -> None:
+        """Create the transport."""
+        raise NotImplementedError
 
     @property
     def _worker(self) -> str:
         """Name of the holder of reserved jobs. A forked process has another number than its parent."""
-        return self._named or f"http-{socket.gethostname()[:200]}-{os.getpid()}"
+        return self._worker_name or f"http-{socket.gethostname()[:200]}-{os.getpid()}"
 
-    def close(self) -> None:
-        """Close this thread's connection. The client can still be used: it opens a new one."""
-        self._wire.close()
+    def _exchange(self, method: str, *path: str, **options: Any) -> Steps[Answer]:
+        """Exchange a request below v1; ``options`` are fields of :class:`Request`."""
+        return self._wire.exchange(Request(method, ("v1", *path), **options))
 
-    def __enter__(self) -> Self:
-        return self
+    def _get(self, *path: str, **query: Any) -> Steps[Any]:
+        answer = yield from self._exchange("GET", *path, query=query)
+        return answer.data
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _post(self, *path: str, body: Any = None) -> Steps[Any]:
+        answer = yield from self._exchange("POST", *path, body={} if body is None else body)
+        return answer.data
 
-    def _get(self, *path: str, **query: Any) -> Any:
-        return self._wire.ask("GET", "v1", *path, query=query).data
+    def _pages(
+        self, path: tuple[str, ...], member: str, query: Mapping[str, Any], read: Callable[[Any], T]
+    ) -> Pages[T]:
+        """Return the function that fetches the pages of a list; ``member`` has the items of a page."""
 
-    def _post(self, *path: str, body: Any = None) -> Any:
-        return self._wire.ask("POST", "v1", *path, body={} if body is None else body).data
+        def page(cursor: str | None) -> Steps[tuple[list[T], str | None]]:
+            data = yield from self._get(*path, **query, cursor=cursor)
+            return [read(item) for item in data[member]], data["cursor"]
+
+        return page
+
+
+def all_items(page: Pages[T]) -> Steps[list[T]]:
+    """Return the items of all pages."""
+    found, cursor = yield from page(None)
+    while cursor:
+        items, cursor = yield from page(cursor)
+        found += items
+    return found
 
 
 def seconds(span: Seconds) -> float:
@@ -99,18 +122,18 @@ def seconds(span: Seconds) -> float:
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
-def said(**members: Any) -> dict[str, Any]:
+def members(**given: Any) -> dict[str, Any]:
     """Return the members that are not None as JSON values: spans in seconds, times in ISO 8601.
 
     Raises:
         ValueError: a time without a time zone.
     """
-    return plain({name: value for name, value in members.items() if value is not None})
+    return plain({name: value for name, value in given.items() if value is not None})
 
 
-def plain(members: Mapping[str, Any]) -> dict[str, Any]:
+def plain(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all members as JSON values, including those that are None."""
-    return {name: _plain(name, value) for name, value in members.items()}
+    return {name: _plain(name, value) for name, value in given.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -118,7 +141,7 @@ def _plain(name: str, value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise ValueError(f"{name} has no time zone, so nobody knows when it is: {value}; give an aware datetime")
+            raise ValueError(f"{name} has no time zone, so the moment is unknown: {value}; give an aware datetime")
         return value.isoformat()
     return value
 

@@ -1,15 +1,75 @@
-"""The client class, composed of all its parts."""
+"""The client classes, composed of all their parts."""
 
 from __future__ import annotations
 
-from .consuming import Consuming
-from .looking import Looking
-from .operating import Operating
-from .producing import Producing
+import ssl
+from types import TracebackType
+from typing import Self, TypeVar
+
+from .consuming import ConsumerVerbs
+from .held import AsyncHeldJob, HeldJob
+from .looking import HistoryVerbs
+from .monitoring import MonitorVerbs
+from .operating import OperatorVerbs
+from .producing import ProducerVerbs
+from .transport import AsyncTransport, Transport
+from .verbs import Asynchronous, Blocking
+from .wire import Steps
+
+T = TypeVar("T")
 
 
-class Client(Producing, Consuming, Operating, Looking):
+class Client(ProducerVerbs, ConsumerVerbs[HeldJob], OperatorVerbs, MonitorVerbs, HistoryVerbs, Blocking):
     """Client of the HTTP API of django_delayq; see :class:`django_delayq.client.base.Base` for its arguments.
 
-    Every method raises :class:`ApiError`, or a more specific subclass.
+    It is thread-safe: each thread has its own connection, which is kept alive. Every method raises :class:`ApiError`,
+    or a more specific subclass.
     """
+
+    _held_class = HeldJob
+
+    def _connect(self, context: ssl.SSLContext) -> None:
+        self._transport = Transport(context)
+
+    def _run(self, steps: Steps[T]) -> T:
+        return self._transport.run(steps)
+
+    def close(self) -> None:
+        """Close this thread's connection. The client can still be used: it opens a new one."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(ProducerVerbs, ConsumerVerbs[AsyncHeldJob], OperatorVerbs, MonitorVerbs, HistoryVerbs, Asynchronous):
+    """Client of the HTTP API for asyncio, with the methods and arguments of :class:`Client`.
+
+    Its methods are awaited; lists are iterated with ``async for``. Any number of tasks may share it. Each event loop
+    has its own connections, which are kept alive.
+    """
+
+    _held_class = AsyncHeldJob
+
+    def _connect(self, context: ssl.SSLContext) -> None:
+        self._transport = AsyncTransport(context)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await self._transport.run(steps)
+
+    async def close(self) -> None:
+        """Close the connections of this event loop. The client can still be used: it opens new ones."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

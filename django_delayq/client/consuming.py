@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from .answers import moment
-from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, said, seconds, size_of
-from .held import HeldJob, held_of
+from .base import SETTLED_AT_ONCE, Base, Seconds, chunks, members, seconds, size_of
+from .held import Held, HeldT, held_of
+from .verbs import verb
+from .wire import Pause, Steps
 
 #: longest wait of one request, in seconds; a longer wait takes several requests
 _LONGEST_WAIT: Final = 20.0
@@ -18,12 +20,15 @@ _REASON_CHARS: Final = 200
 _ERROR_CHARS: Final = 64 * 1024
 
 
-class Consuming(Base):
-    """Consumer verbs of the client."""
+class ConsumerVerbs(Base, Generic[HeldT]):
+    """Consumer verbs of the clients, which differ in the class of the jobs that they hold."""
 
+    _held_class: type[HeldT]
+
+    @verb
     def reserve(
         self, *queues: str, max: int = 1, wait: Seconds = 0, ttr: Seconds = 60, worker: str = ""
-    ) -> list[HeldJob]:
+    ) -> Steps[list[HeldT]]:
         """Reserve up to ``max`` due jobs of a queue, or of several queues that are served in turn.
 
         Args:
@@ -44,95 +49,115 @@ class Consuming(Base):
         end = time.monotonic() + seconds(wait)
         while True:
             left = end - time.monotonic()
-            jobs, pause = self._reserve(
+            jobs, pause = yield from self._reserve_once(
                 queues, max, min(_LONGEST_WAIT, left) if left > 0 else 0, seconds(ttr), worker or self._worker
             )
             left = end - time.monotonic()
             if jobs or left <= 0:
                 return jobs
             # A server that cannot hold the request returns the time for the next one.
-            time.sleep(min(pause, left))
+            yield Pause(min(pause, left))
 
-    def ack(self, jobs: Sequence[HeldJob]) -> list[bool]:
+    @verb
+    def ack(self, jobs: Sequence[HeldT]) -> Steps[list[bool]]:
         """Acknowledge jobs as done. Return for each job if that counted; False = its lease was lost.
 
         Jobs that were already ended here are not sent, and return False.
         """
         return self._settle("ack", jobs)
 
+    @verb
     def fail(
-        self, jobs: Sequence[HeldJob], error: BaseException | str = "", delay: Seconds | None = None
-    ) -> list[bool]:
+        self, jobs: Sequence[HeldT], error: BaseException | str = "", delay: Seconds | None = None
+    ) -> Steps[list[bool]]:
         """Record failed attempts, which are counted.
 
         The jobs are due again after ``delay``, by default after their tasks' back-off, or go to the morgue if this was
         the last attempt.
         """
-        return self._settle("fail", jobs, error=_told(error), delay=delay)
+        return self._fail(jobs, error, delay)
 
-    def release(self, jobs: Sequence[HeldJob], delay: Seconds | None = None) -> list[bool]:
+    @verb
+    def release(self, jobs: Sequence[HeldT], delay: Seconds | None = None) -> Steps[list[bool]]:
         """Release jobs without counting an attempt, due after ``delay`` or (None) at their old places."""
         return self._settle("release", jobs, delay=delay)
 
-    def bury(self, jobs: Sequence[HeldJob], reason: str = "") -> list[bool]:
+    @verb
+    def bury(self, jobs: Sequence[HeldT], reason: str = "") -> Steps[list[bool]]:
         """Move jobs that can never succeed to the morgue, with the reason."""
-        return self._settle("bury", jobs, reason=_text(reason[:_REASON_CHARS]) or None)
+        return self._bury(jobs, reason)
 
-    def touch(self, jobs: Sequence[HeldJob], ttr: Seconds | None = None) -> list[bool]:
+    @verb
+    def touch(self, jobs: Sequence[HeldT], ttr: Seconds | None = None) -> Steps[list[bool]]:
         """Extend the leases: ``ttr`` from now on, by default as long as each job was reserved for.
 
         Return False for jobs whose lease was lost.
         """
 
-        def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
+        return self._touch(jobs, ttr)
+
+    def _reserve_once(
+        self, queues: Sequence[str], most: int, wait: float, ttr: float, worker: str
+    ) -> Steps[tuple[list[HeldT], float]]:
+        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": worker}
+        path = ("queues", queues[0], "reserve") if len(queues) == 1 else ("reserve",)
+        if len(queues) > 1:
+            body["queues"] = list(queues)
+        answer = yield from self._exchange("POST", *path, body=body, extra=wait)
+        jobs = [held_of(self._held_class, one, self, ttr) for one in answer.data["jobs"]]
+        return jobs, answer.retry_after or 0.0
+
+    def _fail(
+        self, jobs: Sequence[Held], error: BaseException | str, delay: Seconds | None = None
+    ) -> Steps[list[bool]]:
+        return self._settle("fail", jobs, error=_error_members(error), delay=delay)
+
+    def _bury(self, jobs: Sequence[Held], reason: str) -> Steps[list[bool]]:
+        return self._settle("bury", jobs, reason=_text(reason[:_REASON_CHARS]) or None)
+
+    def _touch(self, jobs: Sequence[Held], ttr: Seconds | None) -> Steps[list[bool]]:
+        def read(job: Held, answer: Mapping[str, Any]) -> bool:
             job.lost, job.should_stop = not answer["held"], answer["stopping"]
             if not job.lost:
                 job.lease_ends = moment(answer["lease_ends"])
             return not job.lost
 
-        return self._each("touch", jobs, lambda job: {"ttr": job.ttr if ttr is None else seconds(ttr)}, read)
+        def entry(job: Held) -> dict[str, Any]:
+            return {"ttr": job.ttr if ttr is None else seconds(ttr)}
 
-    def _reserve(
-        self, queues: Sequence[str], most: int, wait: float, ttr: float, worker: str
-    ) -> tuple[list[HeldJob], float]:
-        body: dict[str, Any] = {"max": most, "wait": round(wait, 3), "ttr": ttr, "worker": worker}
-        path = ("v1", "queues", queues[0], "reserve") if len(queues) == 1 else ("v1", "reserve")
-        if len(queues) > 1:
-            body["queues"] = list(queues)
-        answer = self._wire.ask("POST", *path, body=body, extra=wait)
-        return [held_of(one, self, ttr) for one in answer.data["jobs"]], answer.retry_after or 0.0
+        return self._each("touch", jobs, entry, read)
 
-    def _settle(self, verb: str, jobs: Sequence[HeldJob], **members: Any) -> list[bool]:
-        def read(job: HeldJob, answer: Mapping[str, Any]) -> bool:
+    def _settle(self, action: str, jobs: Sequence[Held], **given: Any) -> Steps[list[bool]]:
+        def read(job: Held, answer: Mapping[str, Any]) -> bool:
             job.ended, job.lost = True, not answer["counted"]
             return bool(answer["counted"])
 
-        told = said(**members)
-        return self._each(verb, jobs, lambda _: told, read)
+        common = members(**given)
+        return self._each(action, jobs, lambda _: common, read)
 
     def _each(
         self,
-        verb: str,
-        jobs: Sequence[HeldJob],
-        members: Callable[[HeldJob], Mapping[str, Any]],
-        read: Callable[[HeldJob, Mapping[str, Any]], bool],
-    ) -> list[bool]:
+        action: str,
+        jobs: Sequence[Held],
+        members_of: Callable[[Held], Mapping[str, Any]],
+        read: Callable[[Held, Mapping[str, Any]], bool],
+    ) -> Steps[list[bool]]:
         answers: dict[int, bool] = {}
-        by_queue: dict[str, list[tuple[int, HeldJob]]] = {}
+        by_queue: dict[str, list[tuple[int, Held]]] = {}
         for place, job in enumerate(jobs):
             if not (job.ended or job.lost):
                 by_queue.setdefault(job.queue, []).append((place, job))
         for queue, held in by_queue.items():
-            entries = [(place, job, {"id": job.id, "lease": job.lease, **members(job)}) for place, job in held]
+            entries = [(place, job, {"id": job.id, "lease": job.lease, **members_of(job)}) for place, job in held]
             for chunk in chunks(entries, SETTLED_AT_ONCE, weigh=lambda one: size_of(one[2])):
                 body = {"jobs": [entry for _, _, entry in chunk]}
-                results = self._post("queues", queue, verb, body=body)["results"]
+                results = (yield from self._post("queues", queue, action, body=body))["results"]
                 for (place, job, _), result in zip(chunk, results, strict=True):
                     answers[place] = read(job, result)
         return [answers.get(place, False) for place in range(len(jobs))]
 
 
-def _told(error: BaseException | str) -> dict[str, str] | str | None:
+def _error_members(error: BaseException | str) -> dict[str, str] | str | None:
     if isinstance(error, BaseException):
         trace = "".join(traceback.format_exception(error))
         return {"class": _text(type(error).__qualname__), "message": _text(str(error)), "traceback": _text(trace)}

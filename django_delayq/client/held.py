@@ -1,26 +1,34 @@
-"""Job that the client has reserved."""
+"""Jobs that a client has reserved."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from .answers import body_of, made, moment
 from .errors import ApiError
+from .verbs import Asynchronous, Blocking, verb
+from .wire import Steps
 
 if TYPE_CHECKING:
-    from .consuming import Consuming
+    from .client import AsyncClient, Client
+    from .consuming import ConsumerVerbs
+
+T = TypeVar("T")
+
+HeldT = TypeVar("HeldT", bound="Held")
 
 logger: Final = logging.getLogger("django_delayq.client")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class HeldJob:
+class Held:
     """Job that this program holds until ``lease_ends``. Only :meth:`touch` extends the lease.
 
     One of :meth:`ack`, :meth:`fail`, :meth:`release` and :meth:`bury` ends it. Each returns True if it counted; after
@@ -59,41 +67,70 @@ class HeldJob:
     should_stop: bool = field(default=False, init=False)
     lost: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)
-    _client: Consuming = field(repr=False)
-    #: one thread at a time ends or touches it
-    _guard: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+    _client: ConsumerVerbs[Any] = field(repr=False)
 
-    def ack(self) -> bool:
+    @verb
+    def ack(self) -> Steps[bool]:
         """Acknowledge the job as done; it is deleted."""
-        with self._guard:
-            return self._client.ack([self])[0]
+        return (yield from self._client._settle("ack", [self]))[0]
 
-    def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> bool:
+    @verb
+    def fail(self, error: BaseException | str = "", delay: float | timedelta | None = None) -> Steps[bool]:
         """Record a failed attempt, which is counted.
 
         The job is due again after ``delay``, by default after its task's back-off, or goes to the morgue if this was
         its last attempt.
         """
-        with self._guard:
-            return self._client.fail([self], error, delay)[0]
+        return (yield from self._client._fail([self], error, delay))[0]
 
-    def release(self, delay: float | timedelta | None = None) -> bool:
+    @verb
+    def release(self, delay: float | timedelta | None = None) -> Steps[bool]:
         """Release the job without counting an attempt, due after ``delay`` or (None) at its old place."""
-        with self._guard:
-            return self._client.release([self], delay)[0]
+        return (yield from self._client._settle("release", [self], delay=delay))[0]
 
-    def bury(self, reason: str = "") -> bool:
+    @verb
+    def bury(self, reason: str = "") -> Steps[bool]:
         """Move a job that can never succeed to the morgue, with the reason."""
-        with self._guard:
-            return self._client.bury([self], reason)[0]
+        return (yield from self._client._bury([self], reason))[0]
 
-    def touch(self, ttr: float | timedelta | None = None) -> bool:
+    @verb
+    def touch(self, ttr: float | timedelta | None = None) -> Steps[bool]:
         """Extend the lease: ``ttr`` from now on, by default as long as the job was reserved for.
 
         Return False if the lease was lost.
         """
+        return (yield from self._client._touch([self], ttr))[0]
+
+    def _end(self, error: BaseException | None) -> Steps[None]:
+        """Ack, fail, or (for exceptions that end the process) release, unless the block has ended the job itself."""
+        if self.ended:
+            return
+        if error is None:
+            if not (yield from self._client._settle("ack", [self]))[0]:
+                logger.warning("%s: done, but its lease was lost, so it may be run again", self.id)
+            return
+        try:
+            if isinstance(error, Exception):
+                yield from self._client._fail([self], error)
+            else:
+                yield from self._client._settle("release", [self])
+        except ApiError as trouble:  # the caller has to receive the block's own error
+            logger.warning(
+                "%s: %s was not sent to the server; its lease will end: %s", self.id, type(error).__name__, trouble
+            )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class HeldJob(Held, Blocking):
+    __doc__ = Held.__doc__
+
+    _client: Client = field(repr=False)
+    #: one thread at a time ends or touches it
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    def _run(self, steps: Steps[T]) -> T:
         with self._guard:
-            return self._client.touch([self], ttr)[0]
+            return self._client._run(steps)
 
     def __enter__(self) -> Self:
         return self
@@ -101,22 +138,30 @@ class HeldJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ack, fail, or (for exceptions that end the process) release, unless the block has ended the job itself."""
-        if self.ended:
-            return
-        if error is None:
-            if not self.ack():
-                logger.warning("%s: done, but its lease was lost, so it may be run again", self.id)
-            return
-        try:
-            if isinstance(error, Exception):
-                self.fail(error)
-            else:
-                self.release()
-        except ApiError as trouble:  # the caller has to receive the block's own error
-            logger.warning("%s: %s was not told to the server; its lease will end: %s", self.id, kind, trouble)
+        self._run(self._end(error))
 
 
-def held_of(data: Mapping[str, Any], client: Consuming, ttr: float) -> HeldJob:
+@dataclass(slots=True, kw_only=True, eq=False)
+class AsyncHeldJob(Held, Asynchronous):
+    """Job held by an :class:`AsyncClient`: a :class:`HeldJob` with awaitable methods, for ``async with``."""
+
+    _client: AsyncClient = field(repr=False)
+    #: one task at a time ends or touches it
+    _guard: asyncio.Lock = field(default_factory=asyncio.Lock, init=False, repr=False)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        async with self._guard:
+            return await self._client._run(steps)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._run(self._end(error))
+
+
+def held_of(kind: type[HeldT], data: Mapping[str, Any], client: ConsumerVerbs[HeldT], ttr: float) -> HeldT:
     """Return a held job from JSON."""
-    return made(HeldJob, data, body=body_of(data), ttr=ttr, _client=client)
+    return made(kind, data, body=body_of(data), ttr=ttr, _client=client)

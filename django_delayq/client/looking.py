@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from .base import Base, said
+from .base import Base, members
+from .verbs import Pages, listing, verb
+from .wire import Steps
 
 #: a datetime, or Unix seconds
 Moment = datetime | float | None
 
 
-class Looking(Base):
+class HistoryVerbs(Base):
     """History that the pipeline keeps. Responses are dicts, as described in the OpenAPI document."""
 
+    @listing
     def hours(
         self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Pages[dict[str, Any]]:
         """Yield the metrics of each hour, queue and task, the latest first. Pages are fetched as needed."""
-        return self._rows("hours", _asked(queue, task, since, until))
+        return self._rows("hours", _query(queue, task, since, until))
 
-    def history(self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None) -> dict[str, Any]:
+    @verb
+    def history(
+        self, *, queue: str = "", task: str = "", since: Moment = None, until: Moment = None
+    ) -> Steps[dict[str, Any]]:
         """Return the summed metrics: in total, over time, and by task.
 
         The default without ``since`` and ``until`` is the last 24 hours.
         """
-        found: dict[str, Any] = self._get("history", "summary", **_asked(queue, task, since, until))
+        found: dict[str, Any] = yield from self._get("history", "summary", **_query(queue, task, since, until))
         return found
 
+    @listing
     def pipeline_runs(
         self, *, kind: str | None = None, state: str | None = None, run_id: str | None = None
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Pages[dict[str, Any]]:
         """Yield the pipeline runs, the latest first."""
-        return self._rows("runs", said(kind=kind, state=state, run_id=run_id))
+        return self._rows("runs", members(kind=kind, state=state, run_id=run_id))
 
-    def forecast(self, queue: str = "") -> dict[str, Any]:
+    @verb
+    def forecast(self, queue: str = "") -> Steps[dict[str, Any]]:
         """Return the jobs that fall due in the next 24 hours, and when they will be done."""
-        found: dict[str, Any] = self._get("history", "forecast", **said(queue=queue or None))
+        found: dict[str, Any] = yield from self._get("history", "forecast", **members(queue=queue or None))
         return found
 
-    def _rows(self, name: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        cursor: str | None = None
-        while True:
-            page = self._get("history", name, **query, cursor=cursor)
-            yield from page[name]
-            cursor = page["cursor"]
-            if not cursor:
-                return
+    def _rows(self, name: str, query: Mapping[str, Any]) -> Pages[dict[str, Any]]:
+        return self._pages(("history", name), name, query, dict)
 
 
-def _asked(queue: str, task: str, since: Moment, until: Moment) -> dict[str, Any]:
-    return said(queue=queue or None, task=task or None, **{"from": since, "to": until})
+def _query(queue: str, task: str, since: Moment, until: Moment) -> dict[str, Any]:
+    return members(queue=queue or None, task=task or None, **{"from": since, "to": until})

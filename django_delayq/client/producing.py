@@ -9,8 +9,10 @@ from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from .answers import Many, Produced, made
-from .base import AT_ONCE, Base, Seconds, chunks, said, size_of
+from .base import AT_ONCE, Base, Seconds, chunks, members, size_of
 from .errors import ApiError, Unavailable
+from .verbs import verb
+from .wire import Steps
 
 
 class Options(TypedDict, total=False):
@@ -29,18 +31,20 @@ class Options(TypedDict, total=False):
     context: Mapping[str, Any]
 
 
-class Producing(Base):
-    """Producer verbs of the client."""
+class ProducerVerbs(Base):
+    """Producer verbs of the clients."""
 
-    def put(self, queue: str, body: bytes | str, **options: Unpack[Options]) -> Produced:
+    @verb
+    def put(self, queue: str, body: bytes | str, **options: Unpack[Options]) -> Steps[Produced]:
         """Store raw bytes in a queue of kind pull; text becomes UTF-8.
 
         Raises:
             IdTaken, QueueFull, QueuePaused, QueueNotFound, Invalid: the server's response; nothing was stored.
         """
-        return self._produced(queue, _raw(body) | said(**options))
+        return self._produce(queue, _raw(body) | members(**options))
 
-    def put_many(self, queue: str, jobs: Iterable[bytes | str | Mapping[str, Any]]) -> Many:
+    @verb
+    def put_many(self, queue: str, jobs: Iterable[bytes | str | Mapping[str, Any]]) -> Steps[Many]:
         """Store many jobs. A job is its body, or a dict with ``body`` and options like those of :meth:`put`.
 
         They are sent in requests of up to 1,000 jobs and about 2 MiB.
@@ -49,8 +53,9 @@ class Producing(Base):
             ApiError: a request was refused. None of its jobs was stored; ``done`` has the results of the requests
                 before it.
         """
-        return self._many(queue, map(_raw_of, jobs))
+        return self._produce_many(queue, map(_raw_of, jobs))
 
+    @verb
     def schedule(
         self,
         queue: str,
@@ -62,7 +67,7 @@ class Producing(Base):
         score: float | str | None = None,
         durable: bool | None = None,
         **options: Unpack[Options],
-    ) -> Produced:
+    ) -> Steps[Produced]:
         """Schedule a task that has ``@task(api=True)``.
 
         Args:
@@ -79,37 +84,39 @@ class Producing(Base):
         Raises:
             IdTaken, QueueFull, QueuePaused, Invalid: the server's response; nothing was stored.
         """
-        call = said(
+        call = members(
             args=list(args) or None,
             kwargs=None if kwargs is None else dict(kwargs),
             payload=payload,
             score=score,
             durable=durable,
         )
-        job = {"task": task, **call, **said(**options)}
+        job = {"task": task, **call, **members(**options)}
         try:
-            return self._produced(queue, job)
+            return (yield from self._produce(queue, job))
         except Unavailable as error:
             if error.code != "unavailable" or "id" not in job:
                 raise
             # While Redis is unavailable the server cannot look up a key, but accepts durable jobs. For a job with an
             # id, a second one adds nothing.
-            path = ("v1", "queues", queue, "jobs")
-            return made(Produced, self._wire.ask("POST", *path, body=job, attempts=1, keyed=False).data)
+            path = ("queues", queue, "jobs")
+            answer = yield from self._exchange("POST", *path, body=job, attempts=1, keyed=False)
+            return made(Produced, answer.data)
 
-    def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> Many:
+    @verb
+    def schedule_many(self, queue: str, jobs: Iterable[Mapping[str, Any]]) -> Steps[Many]:
         """Schedule many jobs: dicts with ``task`` and the arguments and options of :meth:`schedule`."""
-        return self._many(queue, (said(**job) for job in jobs))
+        return self._produce_many(queue, (members(**job) for job in jobs))
 
-    def _produced(self, queue: str, job: dict[str, Any]) -> Produced:
-        return made(Produced, self._post("queues", queue, "jobs", body=job))
+    def _produce(self, queue: str, job: dict[str, Any]) -> Steps[Produced]:
+        return made(Produced, (yield from self._post("queues", queue, "jobs", body=job)))
 
-    def _many(self, queue: str, jobs: Iterable[dict[str, Any]]) -> Many:
+    def _produce_many(self, queue: str, jobs: Iterable[dict[str, Any]]) -> Steps[Many]:
         results: list[tuple[str | None, str]] = []
         counts: Counter[str] = Counter()
         for chunk in chunks(jobs, AT_ONCE, weigh=size_of):
             try:
-                answer = self._post("queues", queue, "jobs", body={"jobs": chunk})
+                answer = yield from self._post("queues", queue, "jobs", body={"jobs": chunk})
             except ApiError as error:
                 error.done = results
                 raise
@@ -127,4 +134,4 @@ def _raw(body: bytes | str) -> dict[str, Any]:
 def _raw_of(job: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(job, Mapping):
         return _raw(job)
-    return _raw(job["body"]) | said(**{name: value for name, value in job.items() if name != "body"})
+    return _raw(job["body"]) | members(**{name: value for name, value in job.items() if name != "body"})

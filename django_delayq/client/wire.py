@@ -1,242 +1,234 @@
-"""HTTP requests and responses: one connection for each thread, kept alive, and retries."""
+"""HTTP exchanges of the client, without I/O: requests, responses and the retry policy.
+
+A generator yields steps, an :class:`Attempt` or a :class:`Pause`; a transport performs each step and sends its result
+back. So both clients share everything but :mod:`.transport`.
+"""
 
 from __future__ import annotations
 
-import http.client
 import json
-import math
-import os
 import random
-import ssl
-import threading
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from .errors import ApiError, TryLater, Unavailable, error_of
+
+T = TypeVar("T")
 
 #: seconds; a longer Retry-After raises the error at once
 LONGEST_PAUSE: Final = 30.0
 _FIRST_PAUSE: Final = 0.25
 #: longest seconds between two polls for the response of an earlier attempt
-_LONGEST_LOOK: Final = 2.0
+_LONGEST_POLL_PAUSE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request of a verb.
+
+    Attributes:
+        method: HTTP method.
+        path: parts of the address below the root, unquoted.
+        body: converted to JSON; None = no body.
+        query: names and values; None is left out.
+        extra: seconds that the response may take in addition to the timeout.
+        attempts: number of attempts; None = the client's retries.
+        keyed: send an Idempotency-Key with a POST.
+    """
+
+    method: str
+    path: tuple[str, ...]
+    body: Any = None
+    query: Mapping[str, Any] = field(default_factory=dict)
+    extra: float = 0.0
+    attempts: int | None = None
+    keyed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Response of the server."""
+    """Successful response of the server."""
 
-    status: int
     data: Any
     retry_after: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Step: send a request once. The result is a :class:`Reply` or :class:`NoReply`."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    content: bytes | None
+    connect_seconds: float
+    reply_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Step: wait. The result is None."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """HTTP response as received; ``headers`` ignores the case of names."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NoReply:
+    """Attempt without a response: no connection, a broken one, or a timeout."""
+
+    error: Exception
+
+
+Step: TypeAlias = Attempt | Pause
+#: calculation that needs I/O: it yields steps, receives their results and returns a T
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
 class Wire:
-    """HTTP transport. Thread-safe.
+    """Rules for exchanging requests with one server.
 
     Args:
         url: address under which the project includes ``django_delayq.api.urls``.
         headers: headers of every request.
         timeout: seconds for connecting, and for each response.
         retries: further attempts after a broken connection, 429, 502, 503 and 504.
-        context: for https; None = the system's certificates.
     """
 
-    def __init__(
-        self, url: str, *, headers: Mapping[str, str], timeout: float, retries: int, context: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, url: str, *, headers: Mapping[str, str], timeout: float, retries: int) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the address must be like https://shop.example/delayq/, got {url!r}")
         if parts.query or parts.fragment or parts.username is not None:
             raise ValueError(f"the address may have no query, fragment or password: {parts.hostname}; give a token")
-        self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, parts.port
-        self._where = parts.netloc
-        self._root = parts.path.rstrip("/") + "/"
+        _ = parts.port  # raises ValueError if it is no port
+        self.secure = parts.scheme == "https"
+        self._server = parts.netloc
+        self._root = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
         self._headers = dict(headers)
         self._timeout = timeout
         self._retries = retries
-        self._context = context
-        self._mine = threading.local()
 
-    def ask(
-        self,
-        method: str,
-        *path: str,
-        body: Any = None,
-        query: Mapping[str, Any] | None = None,
-        extra: float = 0.0,
-        attempts: int | None = None,
-        keyed: bool = True,
-    ) -> Answer:
-        """Send a request and return the response, with retries where they can help.
+    def exchange(self, request: Request) -> Steps[Answer]:
+        """Return the response to a request, with retries where they can help.
 
         Every attempt of a POST carries the same Idempotency-Key, so that it is executed once.
-
-        Args:
-            method: HTTP method.
-            path: parts of the address below the root, unquoted.
-            body: converted to JSON; None = no body.
-            query: names and values; None is left out.
-            extra: seconds that the response may take in addition to the timeout.
-            attempts: number of retries, instead of the default.
-            keyed: send an Idempotency-Key with a POST.
 
         Raises:
             ApiError: an error response, or none.
             ValueError: the body contains a value that JSON lacks: NaN, an infinite float, or half of a surrogate pair.
         """
-        target = self._root + "/".join(quote(part, safe="") for part in path)
-        asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
-        if asked:
-            target += "?" + urlencode(asked)
-        raw = None if body is None else _json(body)
-        headers = self._headers | ({} if raw is None else {"Content-Type": "application/json"})
-        if method == "POST" and keyed:
-            headers["Idempotency-Key"] = uuid.uuid4().hex
-            # No attempt is made later than that, so the server's Redis need not keep the response any longer.
-            longest = (self._timeout + extra + LONGEST_PAUSE) * (self._retries + 1)
-            headers["Idempotency-Keep"] = str(math.ceil(max(1.0, longest)))
-        further = _Further(self._retries if attempts is None else attempts - 1, self._timeout + extra)
+        attempt = self._attempt(request)
+        attempts = self._retries + 1 if request.attempts is None else request.attempts
+        retries = _Retries(attempts - 1, attempt.reply_seconds)
         while True:
+            reply = yield attempt
             try:
-                return self._answer(method, target, raw, headers, self._timeout + extra)
+                return self._read(reply)
             except TryLater as error:
-                pause = further.pause(error)
+                pause = retries.next_pause(error)
                 if pause is None:
                     raise
-            time.sleep(pause)
+            yield Pause(pause)
 
-    def close(self) -> None:
-        """Close this thread's connection; those of other threads are closed when their threads end."""
-        line: _Line | None = self._mine.__dict__.pop("line", None)
-        if line is not None:
-            line.close()
+    def _attempt(self, request: Request) -> Attempt:
+        url = self._root + "/".join(map(_segment, request.path))
+        query = {name: _text(value) for name, value in request.query.items() if value is not None}
+        if query:
+            url += "?" + urlencode(query)
+        content = None if request.body is None else _json(request.body)
+        headers = dict(self._headers)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        seconds = self._timeout + request.extra
+        if request.method == "POST" and request.keyed:
+            headers["Idempotency-Key"] = uuid.uuid4().hex
+        return Attempt(request.method, url, headers, content, self._timeout, seconds)
 
-    def _answer(
-        self, method: str, target: str, raw: bytes | None, headers: Mapping[str, str], timeout: float
-    ) -> Answer:
-        line = self._line()
-        try:
-            try:
-                response = line.send(method, target, raw, headers, timeout)
-            except (ConnectionError, http.client.RemoteDisconnected):
-                if not line.used:
-                    raise
-                # The connection was idle for too long and the server closed it, which is not a failure of the server.
-                line.close()
-                response = line.send(method, target, raw, headers, timeout)
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            line.close()
-            reason = str(error) or type(error).__name__
-            raise Unavailable(0, "no_answer", f"{self._where} did not answer: {reason}") from error
-        except BaseException:
-            line.close()  # an unread response would be taken for the next one
-            raise
-        line.used = True
-        return _read(response, content)
-
-    def _line(self) -> _Line:
-        line: _Line | None = getattr(self._mine, "line", None)
-        if line is None or line.pid != os.getpid():
-            line = self._mine.line = _Line(self._connection())
-        return line
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._secure:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._context)
-        return http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+    def _read(self, reply: Reply | NoReply) -> Answer:
+        if isinstance(reply, NoReply):
+            reason = str(reply.error) or type(reply.error).__name__
+            raise Unavailable(0, "no_answer", f"{self._server} did not answer: {reason}") from reply.error
+        retry_after = _seconds(reply.headers.get("Retry-After"))
+        data = _json_of(reply)
+        if reply.status == 204 or (200 <= reply.status < 300 and isinstance(data, dict)):
+            return Answer(data, retry_after)
+        if reply.status < 400:
+            text = "this is not the answer of the API; is the address that of the include, with its https?"
+            raise ApiError(reply.status, f"http_{reply.status}", text)
+        raise error_of(reply.status, data, retry_after)
 
 
-class _Further:
+class _Retries:
     """Retry policy of one request.
 
     Args:
-        attempts: number of retries.
+        limit: number of retries.
         patience: seconds for which an earlier attempt may still be running on the server.
     """
 
-    def __init__(self, attempts: int, patience: float) -> None:
-        self._attempts = attempts
+    def __init__(self, limit: int, patience: float) -> None:
+        self._limit = limit
         self._patience = patience
-        self._made = 0
-        self._asked = 0
-        self._end = 0.0
+        self._retries = 0
+        self._polls = 0
+        self._polls_end = 0.0
 
-    def pause(self, error: TryLater) -> float | None:
+    def next_pause(self, error: TryLater) -> float | None:
         """Return the seconds before the next attempt; None to raise the error instead."""
-        if error.code == "idempotency_in_progress" and self._attempts:
-            return self._until_it_is_answered()
-        pause = _pause(error.retry_after, self._made)
-        if self._made == self._attempts or pause > LONGEST_PAUSE:
+        if error.code == "idempotency_in_progress" and self._limit:
+            return self._next_poll()
+        pause = _pause(error.retry_after, self._retries)
+        if self._retries == self._limit or pause > LONGEST_PAUSE:
             return None
-        self._made += 1
+        self._retries += 1
         return pause
 
-    def _until_it_is_answered(self) -> float | None:
+    def _next_poll(self) -> float | None:
         """Return the seconds before the next poll for the response of an earlier attempt; None after ``patience``.
 
         The response was lost, and the attempt may have stored or reserved something, so the client keeps polling. The
         server's Retry-After is the maximum time the attempt can take; usually the response is available much sooner.
         """
         now = time.monotonic()
-        self._end = self._end or now + self._patience
-        if now >= self._end:
+        self._polls_end = self._polls_end or now + self._patience
+        if now >= self._polls_end:
             return None
-        pause = min(_FIRST_PAUSE * 2.0**self._asked, _LONGEST_LOOK)
-        self._asked += 1
-        return float(min(pause, self._end - now))
+        pause = min(_FIRST_PAUSE * 2.0**self._polls, _LONGEST_POLL_PAUSE)
+        self._polls += 1
+        return float(min(pause, self._polls_end - now))
 
 
-class _Line:
-    """Connection of one thread of one process; closed when its thread ends."""
-
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
-        self.pid = os.getpid()
-        self.used = False
-        self._connection = connection
-
-    def send(
-        self, method: str, target: str, raw: bytes | None, headers: Mapping[str, str], timeout: float
-    ) -> http.client.HTTPResponse:
-        connection = self._connection
-        if connection.sock is None:
-            connection.connect()
-        connection.sock.settimeout(timeout)
-        connection.request(method, target, raw, dict(headers))
-        return connection.getresponse()
-
-    def close(self) -> None:
-        self.used = False
-        self._connection.close()
-
-    def __del__(self) -> None:
-        self._connection.close()
+def _segment(part: str) -> str:
+    """Return a part of the path, quoted. "." and ".." are quoted too, or they would be removed as relative steps."""
+    return part.replace(".", "%2E") if part in (".", "..") else quote(part, safe="")
 
 
 def _json(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _read(response: http.client.HTTPResponse, content: bytes) -> Answer:
-    retry_after = _seconds(response.headers.get("Retry-After"))
-    kind = response.headers.get_content_type()
-    is_json = kind == "application/json" or kind.endswith("+json")
+def _json_of(reply: Reply) -> Any:
+    """Return the JSON of a response; None if it has none."""
+    kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if not reply.content or not (kind == "application/json" or kind.endswith("+json")):
+        return None
     try:
-        data = json.loads(content) if content and is_json else None
+        return json.loads(reply.content)
     except ValueError:
-        data = None
-    if response.status == 204 or (200 <= response.status < 300 and isinstance(data, dict)):
-        return Answer(response.status, data, retry_after)
-    if response.status < 400:
-        text = "this is not the answer of the API; is the address that of the include, with its https?"
-        raise ApiError(response.status, f"http_{response.status}", text)
-    raise error_of(response.status, data, retry_after)
+        return None
 
 
 def _pause(retry_after: float | None, attempt: int) -> float:

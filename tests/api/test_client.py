@@ -1,7 +1,9 @@
-"""The Python client against a real server: every route, every error, and connections that break."""
+"""The Python clients against a real server: every route, every error, and connections that break."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import subprocess
 import sys
@@ -15,8 +17,11 @@ import pytest
 
 from django_delayq.client import (
     ApiError,
+    AsyncClient,
+    AsyncHeldJob,
     Client,
     Conflict,
+    HeldJob,
     IdTaken,
     Invalid,
     JobNotFound,
@@ -30,6 +35,7 @@ from django_delayq.client import (
     Unavailable,
 )
 
+from .awaiting import AwaitingClient
 from .conftest import ALL, ROOT, Caller
 from .world import CANCEL, SECRET, SYNC, WORKER, World, tasks
 
@@ -41,13 +47,22 @@ def token(caller: Callable[..., Caller]) -> str:
     return caller(*ALL).token
 
 
+@pytest.fixture(params=[Client, AwaitingClient], ids=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Class of the client."""
+    return request.param
+
+
 @pytest.fixture
-def client(delayq: Any, transactional_db: None, live_server: Any, token: str) -> Iterator[Client]:
+def client(delayq: Any, transactional_db: None, live_server: Any, token: str, kind: Any) -> Iterator[Any]:
     """Of somebody who may everything, in a world with something in every place."""
     with tasks():
         World().refresh()
-        with Client(live_server.url + ROOT, token=token, retries=0) as made:
+        with kind(live_server.url + ROOT, token=token, retries=0) as made:
             yield made
+
+
+blocking_only = pytest.mark.parametrize("kind", [Client], ids=["sync"], indirect=True)
 
 
 @pytest.fixture
@@ -166,10 +181,10 @@ def test_waiting_for_a_job_takes_as_long_as_it_is_not_there_and_no_longer(client
     assert client.reserve("images", wait=0.2) == []
 
 
-def test_who_reserves_is_seen_by_his_name(client: Client, url: str, token: str) -> None:
+def test_who_reserves_is_seen_by_his_name(client: Client, url: str, token: str, kind: Any) -> None:
     client.create_queue("images", kind="pull")
     client.put_many("images", [{"body": "x", "id": str(place)} for place in range(2)])
-    with Client(url, token=token, worker="resizer") as named:
+    with kind(url, token=token, worker="resizer") as named:
         taken = [*named.reserve("images"), *named.reserve("images", worker="painter")]
     seen = {job.id: job.worker for job in client.jobs("images", state="reserved")}
     assert [seen[job.id] for job in taken] == ["resizer", "painter"]
@@ -198,6 +213,18 @@ def test_all_records_of_an_id_are_fetched_however_large_they_are(client: Client)
         (job,) = client.reserve("images")
         assert job.bury("too big")
     assert [(dead.body or b"")[:1] for dead in client.graves("images", "big")] == [b"4", b"3", b"2", b"1", b"0"]
+
+
+@pytest.mark.parametrize("ident", [".", ".."])
+def test_dots_alone_are_an_id_and_no_way_to_another_address(client: Client, ident: str) -> None:
+    client.create_queue("images", kind="pull")
+    client.put("images", "x", id=ident, delay=60)
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    assert client.reschedule_job("images", ident, at=due) == due
+    assert client.cancel_job("images", ident) == "cancelled"
+    with pytest.raises(JobNotFound):
+        client.cancel_job("images", ident)
+    assert client.queue("images").name == "images"
 
 
 @pytest.mark.parametrize("ident", ["a/b", "a b?c=d#e", "ä", "%2F", "a//b/", ".."])
@@ -324,7 +351,9 @@ def test_every_operation_of_the_document_has_its_method(client: Client) -> None:
 # --- errors ---
 
 
-def test_every_refusal_is_an_exception_of_its_own(client: Client, url: str, caller: Callable[..., Caller]) -> None:
+def test_every_refusal_is_an_exception_of_its_own(
+    client: Client, url: str, caller: Callable[..., Caller], kind: Any
+) -> None:
     client.create_queue("small", kind="pull", max_length=1)
     client.put("small", "x")
     client.pause("mail", "in")
@@ -334,15 +363,15 @@ def test_every_refusal_is_an_exception_of_its_own(client: Client, url: str, call
             act()
         return type(told.value), told.value.status, told.value.code
 
-    viewer = Client(url, token=caller("view").token, retries=0)
-    nobody = Client(url, token="wrong", retries=0)
+    viewer = kind(url, token=caller("view").token, retries=0)
+    nobody = kind(url, token="wrong", retries=0)
     assert {
         "full": error(lambda: client.put("small", "y")),
         "paused": error(lambda: client.put("mail", "y")),
         "taken": error(lambda: client.schedule("orders", CANCEL, args=[1], id="orders-delayed", on_conflict="error")),
         "no queue": error(lambda: client.put("nowhere", "y")),
         "no task": error(lambda: client.schedule("orders", SECRET)),
-        "no address": error(lambda: client._get("nothing")),
+        "no address": error(lambda: client.queue("no/where")),
         "wrong": error(lambda: client.pause("mail", "sideways")),
         "other kind": error(lambda: client.create_queue("small", kind="python")),
         "may not": error(lambda: viewer.put("small", "y")),
@@ -363,6 +392,7 @@ def test_every_refusal_is_an_exception_of_its_own(client: Client, url: str, call
     nobody.close()
 
 
+@blocking_only
 def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was_said(
     client: Client, url: str, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,11 +415,25 @@ def test_what_may_work_later_is_tried_again_as_often_as_was_said_and_when_it_was
     assert all(5 <= pause <= 5.5 for pause in pauses)
 
 
+@blocking_only
+def test_a_coroutine_waits_without_blocking_its_loop(client: Client, url: str, token: str) -> None:
+    client.pause("mail", "in")
+
+    async def main() -> str:
+        async with AsyncClient(url, token=token, retries=2) as there:
+            put = asyncio.create_task(there.put("mail", "x"))
+            await asyncio.sleep(0.5)
+            await there.resume("mail")
+            return (await put).outcome
+
+    assert asyncio.run(main()) == "created"
+
+
 def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
-    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any]
+    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any], kind: Any
 ) -> None:
     proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
-    with Client(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, timeout=10) as there:
+    with kind(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, timeout=10) as there:
         assert there.healthy()
         proxy.cut_after_request(when=lambda chunk: b'"body"' in chunk)
         produced = there.put("mail", "only once")
@@ -398,17 +442,11 @@ def test_an_answer_that_is_lost_is_asked_for_again_and_the_job_is_stored_once(
     assert [job.id for job in held] == [produced.id]
 
 
-def test_answers_are_kept_no_longer_than_it_may_ask_for_them(client: Client, delayq: Any) -> None:
-    client.put("mail", "x")
-    (name,) = delayq.client.scan_iter(f"{delayq.prefix}:answer:*")
-    assert 0 < delayq.client.ttl(name) <= 60  # 30 s timeout and as long a pause, without retries
-
-
 def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a_word(
-    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any]
+    client: Client, live_server: Any, token: str, proxy_factory: Callable[..., Any], kind: Any
 ) -> None:
     proxy = proxy_factory((live_server.thread.host, live_server.thread.port))
-    with Client(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, retries=0) as there:
+    with kind(f"http://127.0.0.1:{proxy.port}{ROOT}", token=token, retries=0) as there:
         assert there.healthy() and there.healthy()
         assert proxy.connections == 1
         proxy.reset_connections()
@@ -416,15 +454,68 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_without_a
         assert proxy.connections == 2
 
 
-def test_who_does_not_answer_is_said_to_be_unavailable(proxy_factory: Callable[..., Any], delayq: Any) -> None:
+def test_who_does_not_answer_is_said_to_be_unavailable(
+    proxy_factory: Callable[..., Any], delayq: Any, kind: Any
+) -> None:
     proxy = proxy_factory(("127.0.0.1", 1))
     proxy.refuse()
-    with Client(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
+    with kind(f"http://127.0.0.1:{proxy.port}/", retries=1) as client, pytest.raises(Unavailable) as told:
         client.queues()
     assert (told.value.status, told.value.code) == (0, "no_answer")
     assert told.value.detail.startswith(f"127.0.0.1:{proxy.port} did not answer: ")
 
 
+@blocking_only
+def test_tasks_share_a_client_and_wait_for_jobs_at_the_same_time(client: Client, url: str, token: str) -> None:
+    client.create_queue("images", kind="pull", shards=4)
+    taken: list[str] = []
+
+    async def work(there: AsyncClient) -> None:
+        while jobs := await there.reserve("images", max=5, wait=3):
+            for job in jobs:
+                async with job:
+                    taken.append(job.id)
+
+    async def main() -> None:
+        async with AsyncClient(url, token=token) as there:
+            workers = [asyncio.create_task(work(there)) for _ in range(4)]
+            await there.put_many("images", [{"body": "x", "id": str(number)} for number in range(60)])
+            await asyncio.gather(*workers)
+
+    asyncio.run(main())
+    assert sorted(taken, key=int) == [str(number) for number in range(60)]
+
+
+@blocking_only
+def test_a_task_that_is_cancelled_releases_its_job(client: Client, url: str, token: str) -> None:
+    client.put("mail", "x", id="slow", priority=0)
+
+    async def main() -> None:
+        async with AsyncClient(url, token=token) as there:
+            held = [job for job in await there.reserve("mail", max=10) if job.id == "slow"]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1), held[0]:
+                    await asyncio.sleep(60)
+
+    asyncio.run(main())
+    job = client.job("mail", "slow")
+    assert job is not None and (job.failures, job.releases) == (0, 1)
+
+
+@blocking_only
+def test_an_async_client_may_be_used_in_one_event_loop_after_another(client: Client, url: str, token: str) -> None:
+    there = AsyncClient(url, token=token)
+
+    async def look() -> int:
+        try:
+            return len(await there.queues())
+        finally:
+            await there.close()
+
+    assert [asyncio.run(look()) for _ in range(2)] == [3, 3]
+
+
+@blocking_only
 def test_threads_share_a_client_each_with_a_connection_of_its_own(client: Client) -> None:
     client.create_queue("images", kind="pull", shards=4)
     client.put_many("images", [{"body": str(number), "id": str(number)} for number in range(60)])
@@ -466,6 +557,30 @@ def test_importing_it_loads_neither_django_nor_redis() -> None:
         check=True,
     )
     assert not {"django", "redis", "rest_framework"} & set(json.loads(answer.stdout))
+
+
+def test_without_httpx_its_import_names_the_extra() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r});"
+        "sys.modules['httpx'] = None; import django_delayq.client"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert answer.returncode == 1
+    assert 'pip install "django-delayq[client]"' in answer.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("blocking", "awaited"), [(Client, AsyncClient), (HeldJob, AsyncHeldJob)])
+def test_both_clients_have_the_same_verbs_with_the_same_arguments(blocking: type, awaited: type) -> None:
+    def verbs(kind: type) -> dict[str, list[str]]:
+        functions = inspect.getmembers(kind, inspect.isfunction)
+        return {name: [*inspect.signature(one).parameters] for name, one in functions if not name.startswith("_")}
+
+    assert verbs(blocking) == verbs(awaited)
+    for name in verbs(awaited):
+        function = getattr(awaited, name)
+        assert inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function), name
 
 
 @pytest.mark.parametrize("address", ["shop.example/delayq", "ftp://shop.example/", "https://me:secret@shop.example/"])

@@ -1,10 +1,12 @@
-"""The Python client where things go wrong: strangers that answer, answers that are lost, errors that cannot be told."""
+"""The Python clients where things go wrong: strangers that answer, lost answers, errors that cannot be told."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ import pytest
 from django_delayq import connections
 from django_delayq.client import ApiError, Client, Invalid, Throttled, TryLater, Unavailable
 
+from .awaiting import AwaitingClient, AwaitingJob
 from .conftest import ALL, ROOT, Caller
 from .world import CANCEL, World, tasks
 
@@ -75,12 +78,20 @@ def stranger() -> Iterator[Stranger]:
     thread.join(10)
 
 
+@pytest.fixture(params=[Client, AwaitingClient], ids=["sync", "async"])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Class of the client."""
+    return request.param
+
+
 @pytest.fixture
-def client(delayq: Any, transactional_db: None, live_server: Any, caller: Callable[..., Caller]) -> Iterator[Client]:
+def client(
+    delayq: Any, transactional_db: None, live_server: Any, caller: Callable[..., Caller], kind: Any
+) -> Iterator[Any]:
     """Of somebody who may everything, in a world with something in every place."""
     with tasks():
         World().refresh()
-        with Client(live_server.url + ROOT, token=caller(*ALL).token, retries=0) as made:
+        with kind(live_server.url + ROOT, token=caller(*ALL).token, retries=0) as made:
             yield made
 
 
@@ -90,7 +101,7 @@ HTML = b"<html><body><h1>502 Bad Gateway</h1></body></html>"
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "code"),
+    ("answer", "error", "code"),
     [
         ((502, "text/html", HTML), Unavailable, "http_502"),
         ((504, JSON, b'{"message": "Endpoint request timed out"}'), Unavailable, "http_504"),
@@ -105,11 +116,13 @@ HTML = b"<html><body><h1>502 Bad Gateway</h1></body></html>"
         ((302, "text/html", b"", {"Location": "https://elsewhere.example/"}), ApiError, "http_302"),
     ],
 )
-def test_what_is_no_answer_of_the_api_is_an_api_error(stranger: Stranger, answer: Any, kind: type, code: str) -> None:
+def test_what_is_no_answer_of_the_api_is_an_api_error(
+    stranger: Stranger, kind: Any, answer: Any, error: type, code: str
+) -> None:
     stranger.answers = [answer]
-    with Client(stranger.url, retries=0) as client, pytest.raises(ApiError) as told:
+    with kind(stranger.url, retries=0) as client, pytest.raises(ApiError) as told:
         client.queues()
-    assert (type(told.value), told.value.code) == (kind, code)
+    assert (type(told.value), told.value.code) == (error, code)
     assert told.value.retry_after == (7 if code == "throttled" else None)
 
 
@@ -117,23 +130,54 @@ UNDER_WAY = (409, PROBLEM, b'{"code": "idempotency_in_progress", "retry_after": 
 TAKEN = {"queue": "mail", "id": "a", "lease": "0.1", "key": "k", "task": "raw", "body": "x"}
 
 
-def test_jobs_of_an_answer_that_was_lost_are_waited_for(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_an_answer_that_was_lost_are_waited_for(
+    stranger: Stranger, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("django_delayq.client.wire._FIRST_PAUSE", 0.01)
     taken = (200, JSON, json.dumps({"jobs": [TAKEN]}).encode())
     stranger.answers = [None, UNDER_WAY, UNDER_WAY, UNDER_WAY, taken]
-    with Client(stranger.url, retries=1) as client:
+    with kind(stranger.url, retries=1) as client:
         (job,) = client.reserve("mail", wait=20)
     assert (job.id, job.body) == ("a", b"x")
     assert len({heard["Idempotency-Key"] for heard in stranger.heard}) == 1
 
 
-def test_nobody_waits_for_ever_for_an_answer_that_was_lost(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_ever_for_an_answer_that_was_lost(
+    stranger: Stranger, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("django_delayq.client.wire._FIRST_PAUSE", 0.01)
     stranger.answers = [None, *[UNDER_WAY] * 100]
-    with Client(stranger.url, retries=1, timeout=0.5) as client, pytest.raises(TryLater) as told:
+    with kind(stranger.url, retries=1, timeout=0.5) as client, pytest.raises(TryLater) as told:
         client.reserve("mail")
     assert (told.value.code, told.value.retry_after) == ("idempotency_in_progress", 58)
     assert len(stranger.heard) < 20
+
+
+@pytest.mark.parametrize("value", ["secret\r\nX-Admin: yes", "secret\0"])
+def test_a_header_that_http_does_not_allow_is_refused_without_telling_it(
+    stranger: Stranger, kind: Any, value: str
+) -> None:
+    with kind(stranger.url, headers={"X-Api-Key": value}) as client, pytest.raises(ValueError) as told:
+        client.queues()
+    assert "secret" not in str(told.value)
+    assert stranger.heard == []
+
+
+def test_the_token_is_for_the_server_of_the_address_only(stranger: Stranger, kind: Any) -> None:
+    stranger.answers = [(302, "text/html", b"", {"Location": stranger.url}), (200, JSON, b"{}")]
+    with kind(stranger.url, token="secret", retries=0) as client, pytest.raises(ApiError):
+        client.queues()
+    assert [heard["Authorization"] for heard in stranger.heard] == ["Token secret"]
+
+
+def test_cookies_and_proxies_of_the_environment_are_ignored(
+    stranger: Stranger, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    stranger.answers = [(200, JSON, b'{"queues": []}', {"Set-Cookie": "sessionid=5; Path=/"})] * 2
+    with kind(stranger.url, retries=0) as client:
+        assert client.queues() == client.queues() == []
+    assert [heard.get("Cookie") for heard in stranger.heard] == [None, None]
 
 
 @pytest.mark.parametrize("token", ["secret\n", "se cret", "sécret"])
@@ -143,12 +187,41 @@ def test_a_token_that_is_none_is_refused_without_telling_it(token: str) -> None:
     assert "cret" not in str(told.value)
 
 
-def test_what_is_no_json_is_refused_before_anything_is_sent(stranger: Stranger) -> None:
-    with Client(stranger.url) as client:
+def test_what_is_no_json_is_refused_before_anything_is_sent(stranger: Stranger, kind: Any) -> None:
+    with kind(stranger.url) as client:
         for wrong in (float("nan"), "\ud800"):
             with pytest.raises(ValueError):
                 client.schedule("orders", "shop.cancel_order", args=[wrong])
     assert stranger.heard == []
+
+
+@pytest.fixture
+def certificate(stranger: Stranger, tmp_path: Path) -> Path:
+    """Certificate that the stranger has signed itself, and shows from now on."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl makes the certificate")
+    file, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    options = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=127.0.0.1"]
+    options += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(file)]
+    subprocess.run([program, "req", *options], check=True, capture_output=True, timeout=60)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    stranger.server.socket = context.wrap_socket(stranger.server.socket, server_side=True)
+    return file
+
+
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    stranger: Stranger, kind: Any, certificate: Path, scheme: str
+) -> None:
+    url = stranger.url.replace("http", scheme)
+    with kind(url, token="secret", retries=0) as client, pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        client.queues()
+    assert stranger.heard == []
+    stranger.answers = [(200, JSON, b'{"queues": []}')]
+    with kind(url, retries=0, context=ssl.create_default_context(cafile=str(certificate))) as client:
+        assert client.queues() == []
 
 
 # --- jobs in the hand ---
@@ -198,6 +271,8 @@ def test_a_block_that_lost_its_job_says_so(client: Client, delayq: Any, caplog: 
 
 def _twin(client: Client, job: Any) -> Any:
     """The same lease in other hands."""
+    if isinstance(job, AwaitingJob):
+        return job.twin()
     return type(job)(queue=job.queue, id=job.id, lease=job.lease, key=job.key, task=job.task, body=None, _client=client)
 
 
@@ -235,6 +310,7 @@ def test_of_many_orders_what_was_done_before_an_error_is_told(client: Client) ->
 
 
 @real
+@pytest.mark.parametrize("kind", [Client], ids=["sync"], indirect=True)
 def test_a_process_that_was_forked_has_a_connection_and_a_name_of_its_own(client: Client, live_server: Any) -> None:
     program = f"""
 import os, sys

@@ -67,23 +67,6 @@ def test_answers_are_kept_as_long_as_the_settings_say(api: Caller, delayq: Broke
     assert 95 < delayq.client.ttl(name) <= 100
 
 
-@pytest.mark.parametrize(("asked", "kept"), [("30", 30), ("99999999", 100)])
-def test_a_client_may_want_its_answer_kept_for_less_long(
-    api: Caller, delayq: Broker, settings: Any, asked: str, kept: int
-) -> None:
-    settings.DELAYQ = {**settings.DELAYQ, "API": {"keep_answers": 100}}
-    assert api.post(JOBS, {"task": "errands.carry"}, **{"Idempotency-Key": "k", "Idempotency-Keep": asked})[0] == 201
-    (name,) = answers(delayq)
-    assert kept - 5 < delayq.client.ttl(name) <= kept
-
-
-@pytest.mark.parametrize("asked", ["", "0", "-1", "1.5", "100000000", "soon"])
-def test_a_time_to_keep_that_is_none_is_refused(api: Caller, delayq: Broker, asked: str) -> None:
-    headers = {"Idempotency-Key": "k", "Idempotency-Keep": asked}
-    assert api.post(JOBS, {"task": "errands.carry"}, **headers)[0] == 400
-    assert answers(delayq) == []
-
-
 def test_refusals_are_kept_as_well(api: Caller, delayq: Broker) -> None:
     delayq.queue("errands")
     first = post(api, {"task": "errands.carry", "delay": -1})

@@ -1,0 +1,99 @@
+"""Monitoring verbs: workers, metrics and the server itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .answers import Stats, Worker, made, stats_of
+from .base import Base
+from .errors import Unavailable
+from .verbs import verb
+from .wire import Request, Steps
+
+
+class MonitorVerbs(Base):
+    """Monitoring verbs of the clients."""
+
+    @verb
+    def workers(self) -> Steps[list[Worker]]:
+        """Return all workers, as of their last heartbeats."""
+        return [made(Worker, one) for one in (yield from self._get("workers"))["workers"]]
+
+    @verb
+    def worker(self, name: str) -> Steps[Worker]:
+        """Return one worker, and when the leases of its jobs end.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
+        return made(Worker, (yield from self._get("workers", name)))
+
+    @verb
+    def stop_worker(self, name: str) -> Steps[None]:
+        """Stop a worker like SIGTERM to its program.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
+        yield from self._post("workers", name, "stop")
+
+    @verb
+    def drain_worker(self, name: str) -> Steps[None]:
+        """Drain a worker: it finishes its jobs and reserves no new ones.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
+        yield from self._post("workers", name, "drain")
+
+    @verb
+    def dump_worker(self, name: str) -> Steps[None]:
+        """Request a dump of the stacks of a worker's threads; see :meth:`dump_of`.
+
+        Raises:
+            NotFound: there is no such worker.
+        """
+        yield from self._post("workers", name, "dump")
+
+    @verb
+    def dump_of(self, name: str) -> Steps[str]:
+        """Return the requested stacks of a worker.
+
+        Raises:
+            NotFound: the stacks have not arrived yet, or there is no such worker.
+        """
+        return str((yield from self._get("workers", name, "dump"))["stacks"])
+
+    @verb
+    def stats(self) -> Steps[Stats]:
+        """Return length, morgue length and lag of all queues."""
+        return stats_of((yield from self._get("stats")))
+
+    @verb
+    def status(self) -> Steps[dict[str, Any]]:
+        """Return the complete status of queues, workers and Redis."""
+        found: dict[str, Any] = yield from self._get("status")
+        return found
+
+    @verb
+    def openapi(self) -> Steps[dict[str, Any]]:
+        """Return the OpenAPI document."""
+        found: dict[str, Any] = yield from self._get("openapi.json")
+        return found
+
+    @verb
+    def healthy(self) -> Steps[bool]:
+        """Return True if the server process is alive; needs no token."""
+        answer = yield from self._wire.exchange(Request("GET", ("healthz",)))
+        return bool(answer.data["status"] == "ok")
+
+    @verb
+    def ready(self) -> Steps[bool]:
+        """Return True if the server is ready to work."""
+        try:
+            answer = yield from self._wire.exchange(Request("GET", ("readyz",), attempts=1))
+            return bool(answer.data["status"] == "ok")
+        except Unavailable as error:
+            if error.status == 503:
+                return False
+            raise
