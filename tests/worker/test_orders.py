@@ -208,13 +208,13 @@ def test_all_processes_of_a_program_drain_when_one_is_told_to(
 HEARS_AND_DIES = """
 import os, signal, sys
 from pathlib import Path
-from django_delayq.worker.scoreboard import Board
+from django_delayq.worker.scoreboard import Scoreboard
 from django_delayq.worker.child import birth
 told = birth()
 births = Path(sys.argv[1])
 births.write_text(births.read_text() + told.name + chr(10))
 if told.name.endswith(".1"):
-    Board(told.board_fd, told.slots).set_wish(sys.argv[2])
+    Scoreboard(told.board_fd, told.slots).set_wish(sys.argv[2])
 else:
     os.kill(told.parent, signal.SIGTERM)
 os._exit(9)
