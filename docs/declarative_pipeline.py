@@ -15,14 +15,14 @@ register(spark)
 
 @dp.table
 def events() -> DataFrame:
-    """What became of every run, as it was read: each run of the pipeline appends what has come since the last one."""
+    """Append the events that have come since the last run of the pipeline."""
     redis, prefix = spark.conf.get("spark.delayq.redis"), spark.conf.get("spark.delayq.prefix", "delayq")
     return spark.readStream.format("delayq.events").options(redis=redis, prefix=prefix).load()
 
 
 @dp.materialized_view
 def attempts() -> DataFrame:
-    """The runs among them, each once, with `sla_missed`."""
+    """Compute the attempts among them, each once, with `sla_missed`."""
     return transforms.attempts(spark.read.table("events"), sla={"*": 60.0})
 
 

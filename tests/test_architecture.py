@@ -26,6 +26,27 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
 
 
+#: a docstring says what something is or does; it does not ask
+QUESTIONS = {
+    "What",
+    "Who",
+    "Whose",
+    "Whom",
+    "Whether",
+    "Where",
+    "When",
+    "How",
+    "Somebody",
+    "Nobody",
+    "Nothing",
+    "Whoever",
+    "Whatever",
+    "Something",
+    "Everything",
+    "Everybody",
+}
+
+
 def modules_loaded_by(name: str) -> set[str]:
     answer = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT_ALL, name],
@@ -101,3 +122,14 @@ def test_even_a_late_import_stays_in_its_rooms(room: str, allowed: set[str]) -> 
                 assert top in standard, f"{path.relative_to(PACKAGE)} imports {name}"
             elif rest.partition(".")[0] in rooms:
                 assert rest.partition(".")[0] in allowed, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                line = (ast.get_docstring(node) or "").partition("\n")[0]
+                if line.partition(" ")[0] in QUESTIONS:
+                    found.append(f"{path.relative_to(PACKAGE)}: {line}")
+    assert found == []

@@ -119,7 +119,7 @@ def read(broker: Broker) -> list[dict[str, Any]]:
 
 
 def _said(stored: bytes) -> dict[str, Any]:
-    """What a worker announced, as text and numbers that every page, answer and log can carry.
+    """Return a worker's announcement as text and numbers that every page, response and log can carry.
 
     Half of a surrogate pair (of a job's id, or a host's name) is valid JSON and no text: nothing can encode it.
     """

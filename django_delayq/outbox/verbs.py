@@ -82,7 +82,7 @@ class Target:
         return any(self.found.values())
 
     def change(self, change: Callable[[QuerySet[OutboxJob]], None]) -> bool:
-        """Changes its rows, if it has any; whether it has."""
+        """Change the rows of the job; return True if it has any."""
         if self.durable or durability.in_use(self.alias, self.queue, self.task):
             if self.request is None:
                 self._change(change)

@@ -1,4 +1,4 @@
-"""What becomes of a job whose run did not simply return. Pure functions: job, policy and error in, settlement out."""
+"""Decision on a job whose attempt did not simply return. Pure functions: job, policy and error in, settlement out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Policy:
 
 
 def policy_of(task: Task | None, job: Job | None = None) -> Policy:
-    """The policy for ``job``; without a registered task the defaults count, and so for an override that is unusable."""
+    """Return the policy for ``job``: the defaults if its task is not registered, or an override is unusable."""
     options = task.options if task is not None else _NO_TASK
     own = _overrides(job) if job is not None and job.options_json else {}
     retry_in = own.get("retry_in", options.retry_in)
@@ -74,7 +74,7 @@ def policy_of(task: Task | None, job: Job | None = None) -> Policy:
 
 
 def _overrides(job: Job) -> dict[str, Any]:
-    """What the schedule call asked for. It was checked there; what is unusable here was stored by somebody else."""
+    """Return the options of the schedule call, which checked them; unusable ones were stored by another program."""
     try:
         given = job.options
         found: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def raised(
     record: Callable[[BaseException], bytes] = error_record,
     retry_delay: Callable[[BaseException, int], float | None] | None = None,
 ) -> Settlement:
-    """The handler raised ``error``: one of the verdicts, or a failure.
+    """Return the settlement of an attempt that raised ``error``: one of the verdicts, or a failure.
 
     Args:
         timed_out: the time limit made it do so.
@@ -157,7 +157,7 @@ def raised(
 
 
 def failures_of(error: BaseException, ids: Iterable[str]) -> dict[str, BaseException]:
-    """What each of the ids of a run failed with; an id that is not in it is done.
+    """Return the error of each failed id of an attempt; an id that is not in it is done.
 
     Args:
         error: what the handler raised.
@@ -194,7 +194,7 @@ def recorded(
     timed_out: bool = False,
     record: Callable[[BaseException], bytes] = error_record,
 ) -> Settlement:
-    """The end of a run whose job was acked before: it is told, and changes nothing any more."""
+    """Return the record of an attempt whose job was acked before; it changes nothing but events and counters."""
     if error is None:
         return Settlement(job, "record", started_ms, run_ms)
     outcome = "timeout" if timed_out or isinstance(error, JobTimeout) else "failed"
@@ -204,7 +204,7 @@ def recorded(
 
 
 def _rule(policy: Policy, kind: type[BaseException]) -> Backoff | str:
-    """The back-off after an exception of this class, or why there is no other attempt. The nearest class counts."""
+    """Return the back-off after such an exception, or the reason against another attempt. The nearest class counts."""
     if not policy.retry_for and not policy.give_up_on:
         return policy.retry_in
     for base in kind.__mro__:
@@ -251,7 +251,7 @@ def _merged(settlement: Settlement, policy: Policy) -> Settlement:
 
 
 def overran(job: Job, policy: Policy, started_ms: int, run_ms: int) -> Settlement:
-    """The handler ignored its time limit until its process was ended."""
+    """Return the settlement of an attempt that ignored its time limit until its process was ended."""
     record = record_of("JobTimeout", f"the run did not end although its limit of {policy.timeout} s had passed")
     rule = _rule(policy, JobTimeout)
     if isinstance(rule, str):
@@ -317,7 +317,7 @@ def _crashed_again(
     own_crash: bool = False,
     guard: str = "token",
 ) -> Settlement:
-    """The first crash is tried again at once, later ones after 10 s · 2^n."""
+    """Return the settlement of a crash: the first is retried at once, later ones after 10 s · 2^n."""
     # The exponent is bounded before the power, because a stored counter may be anything.
     delay = 0.0 if job.crashes == 0 else min(_LONGEST_CRASH_DELAY, 10.0 * 2.0 ** min(job.crashes - 1, 20))
     return _merged(
@@ -371,7 +371,7 @@ def postponed_seconds(job: Job, reason: str, now_ms: float) -> float:
 
 
 def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, jitter: float) -> Settlement:
-    """This process does not know the task: perhaps it is older than the caller. Released uncounted, for a day.
+    """Release a job of a task that is not registered here, uncounted, for up to a day: the caller may be newer code.
 
     Args:
         elsewhere: a live worker of the queue knows the task. Then the job is due again after a second or two, which
@@ -399,23 +399,23 @@ def unknown_task(job: Job, policy: Policy, now_ms: float, *, elsewhere: bool, ji
 
 
 def undecodable(job: Job, error: BaseException) -> Settlement:
-    """The stored arguments are not ours; no later attempt could read them."""
+    """Bury a job whose stored arguments cannot be decoded; no later attempt could read them."""
     return bury(
         job, 0, 0, reason="undecodable", outcome="undecodable", error_class=class_of(error), error=error_record(error)
     )
 
 
 def not_prepared(job: Job, policy: Policy, error: BaseException, now_ms: float) -> Settlement:
-    """What has to stand before the handler (a database connection, …) does not; the job is not to blame."""
+    """Postpone a job whose preconditions (a database connection, …) failed; the job is not to blame."""
     reason = f"not prepared: {class_of(error)}"[:_REASON_CHARS]
     return postpone(job, policy, reason, min(60.0, max(1.0, postponed_seconds(job, reason, now_ms))))
 
 
-# --- small things
+# --- values that handlers return
 
 
 def asked_delay(job: Job, delay: object) -> float | None:
-    """The seconds that a handler asked for in a verdict; None, and a line in the log, if they are none."""
+    """Return the delay of a handler's verdict in seconds; None, with a log message, if it is invalid."""
     if isinstance(delay, timedelta):
         delay = delay.total_seconds()
     if isinstance(delay, int) and not isinstance(delay, bool):
@@ -427,7 +427,7 @@ def asked_delay(job: Job, delay: object) -> float | None:
 
 
 def asked_priority(job: Job, priority: object) -> int | None:
-    """The priority that a handler asked for in a verdict; None, and a line in the log, if it is none."""
+    """Return the priority of a handler's verdict; None, with a log message, if it is invalid."""
     if priority is None or (type(priority) is int and 0 <= priority < PRIORITIES):
         return priority
     logger.error("%s: %.60r is no priority; give 0 (first) to 7. It stays as it is", job.id, priority)

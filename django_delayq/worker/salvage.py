@@ -1,4 +1,4 @@
-"""What a supervisor does for the jobs of a child that is dead: settle them by what the board says it was doing."""
+"""Settlement of the jobs of a dead child, by the marks that it left on the scoreboard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def verdicts(
     jobs: Sequence[Job], marks: Sequence[Mark], registry: Registry, why: str, *, planned: bool, died_at: float
 ) -> list[Settlement]:
-    """How each job of a dead child goes on.
+    """Return the settlement of each job of a dead child.
 
     Args:
         jobs: what Redis says the child held.
@@ -108,7 +108,7 @@ class Salvage:
 
     @property
     def held_since(self) -> float:
-        """When the lease of the next job began at the latest (monotonic): it may have been taken over by now."""
+        """Latest moment (monotonic) at which the lease of the next job began: it may have been taken over by now."""
         return max(self._died_at, *[end.taken_at for end in self._heard]) if self._heard else self._died_at
 
     def run(self, queues: Sequence[Queue]) -> None:

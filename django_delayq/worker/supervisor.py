@@ -322,7 +322,7 @@ class Supervisor:
                 time.sleep(pause.next())
 
     def _expect(self, seconds: float) -> None:
-        """A job is due in quarantine so many seconds from now."""
+        """Expect a job in quarantine that is due so many seconds from now."""
         self._suspects.expect(time.monotonic() + seconds)
         if self._signals is not None:
             self._signals.poke()

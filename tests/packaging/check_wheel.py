@@ -62,7 +62,7 @@ import django_delayq
 where = pathlib.Path(django_delayq.__file__).resolve()
 assert sys.prefix in str(where), f"{where} is not the installed package"
 import django_delayq.core, django_delayq.worker, django_delayq.embedded
-from django_delayq.core import scripts
+from django_delayq.core.redis import scripts
 lua = sorted((where.parent / "core" / "lua").rglob("*.lua"))
 assert lua, "no Lua files in the installed package"
 import django

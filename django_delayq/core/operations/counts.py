@@ -1,4 +1,4 @@
-"""How many jobs lie where, as ``stats.lua`` counts them."""
+"""Numbers of jobs by state, as ``stats.lua`` counts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import InvalidJob
 
 @dataclass(slots=True)
 class Counts:
-    """How many jobs of a queue lie where. ``failed`` jobs are also counted as delayed or ready."""
+    """Numbers of jobs of a queue by state. ``failed`` jobs are also counted as delayed or ready."""
 
     queue: str
     now_ms: float = 0
@@ -45,7 +45,7 @@ class Counts:
         return max(0.0, self.now_ms - self.oldest_due_ms) / 1000
 
     def add(self, answer: Sequence[Any]) -> None:
-        """Adds what ``stats.lua`` says of one shard."""
+        """Add the reply of ``stats.lua`` for one shard."""
         now_ms, ready, delayed, reserved, gated, failed, morgue, oldest, _deadline, hold, marks, *rest = answer
         quarantine, begun, due, *counters = rest
         self.now_ms = max(self.now_ms, float(now_ms))

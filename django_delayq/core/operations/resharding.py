@@ -82,7 +82,7 @@ _TICKS: Final = (b"tick:", b"sight:")
 
 
 class Patience:
-    """How long one call has been waiting for a layout in which it finds an open shard."""
+    """Patience of one call that waits for a layout with an open shard for its id."""
 
     def __init__(self) -> None:
         now = time.monotonic()
@@ -91,7 +91,7 @@ class Patience:
         self._pause = 0.002
 
     def is_over(self) -> bool:
-        """Whether to take matters into one's own hands."""
+        """Return True if the caller should complete the unfinished change itself."""
         return time.monotonic() >= self._finish_at
 
     def rest(self, queue: str) -> None:
@@ -200,7 +200,7 @@ class Epochs:
     # -- for callers -------------------------------------------------------------------------------------------------
 
     def meet(self, queue: Queue, epoch: int, patience: Patience, *, create: bool) -> bool:
-        """A shard of ``epoch``, which the caller took for the present one, is closed: find out what is right now.
+        """Read the layout again, because a shard of ``epoch``, the caller's present epoch, is closed.
 
         Args:
             create: bring a deleted queue back.
@@ -256,7 +256,7 @@ class Epochs:
                 log.info("queue %r: %s", name, layouts.describe(done))
 
     def _read(self, name: str) -> tuple[bytes, bytes, Layout | None]:
-        """The layout as stored, the registry's number of changes at that moment, the layout."""
+        """Return the stored layout, the registry's number of changes at that moment, and the decoded layout."""
         with clear_errors():
             stored, changes = self._broker.client.hmget(self._broker.queues_key, [name, ""])
         return stored or b"", changes or b"0", None if stored is None else layouts.decode(stored)
@@ -275,7 +275,7 @@ class Epochs:
         return self._swapped(name, stored, layouts.published(layout))
 
     def _size_of(self, name: str, epoch: int) -> int:
-        """The number of shards of an epoch that no layout knows, by what lies there."""
+        """Return the number of shards of an epoch that is in no layout, by the keys that exist."""
         there = 0
         for number in _numbers(epoch, MAX_SHARDS):
             if self._meta(name, number):
@@ -305,11 +305,11 @@ class Epochs:
             self._call("rule", name, number, 0, CLOSING, b"", b"", b"")
 
     def close_former(self, queue: Queue) -> None:
-        """Closes all but the present epoch, after Redis lost what was closed."""
+        """Close all but the present epoch again, after Redis lost the closed shards."""
         self._close(queue.name, queue.epochs[:-1])
 
     def _last_words(self, name: str, epochs: layouts.Epochs) -> tuple[int, int, dict[bytes, bytes]]:
-        """The largest token, or moment of the closing, and arrival of these shards, and the ticks fired there."""
+        """Return the largest token (or closing moment), the largest arrival number, and the fired ticks."""
         token = seq = 0
         ticks: dict[bytes, bytes] = {}
         for number in _all_numbers(epochs):
@@ -335,7 +335,7 @@ class Epochs:
     # -- the end of an epoch -----------------------------------------------------------------------------------------
 
     def retire(self, name: str) -> list[int]:
-        """Takes off the old epochs in which nothing lies any more; returns them.
+        """Remove the old epochs that hold nothing any more; return their numbers.
 
         An epoch stays for two minutes after its last call, because that may be sent again, and as long as there are
         graves in its morgue, marks of durable jobs, open runs of jobs that were acked before they began, or events that
@@ -368,9 +368,9 @@ class Epochs:
         return self._hand_on_counters(name, epoch, numbers, number_of(layout["epoch"], 0))
 
     def _hand_on_counters(self, name: str, epoch: int, numbers: Iterable[int], heir: int) -> bool:
-        """What was counted in these tombstones, where nothing is counted any more, is added to what ``heir`` counts.
+        """Add the counters of these tombstones, which no longer change, to those of ``heir``.
 
-        Only once, also if whoever does it breaks off in between and another one begins anew.
+        It happens once, also if one process stops in between and another begins again.
         """
         keys = [self._broker.shard(name, number).names["count"] for number in numbers]
         total: dict[bytes, int] = {}
