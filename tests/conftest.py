@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import redis
 
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
     from django_delayq.core.redis.connection import Connection
 
     from .support.postgres_box import PostgresBox, PostgresDatabase
+
+# How long an example takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile("busy machine", deadline=None)
+hypothesis.settings.load_profile("busy machine")
 
 _numbers = itertools.count(1)
 _program, ON_CLUSTER = chosen()

@@ -59,7 +59,7 @@ class Batch:
     now_ms: float = 0
     expired: int = 0
     quarantine_due_ms: float | None = None
-    sent_at: float = field(default_factory=time.monotonic)
+    sent_at: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def taken(self) -> int:
