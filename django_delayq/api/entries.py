@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from ..access.problems import Problem
 from ..core.errors import InvalidJob
 from ..core.inputs import check_id, short, suggest
 from ..core.job import NewJob, new_id
@@ -26,8 +27,7 @@ from ..scheduling.records import NewJobs
 from ..scheduling.targets import find_task
 from ..scheduling.verbs import COLLECTED
 from ..settings.conf import conf
-from .fields import moment_of
-from .problems import Problem
+from .values import moment_of
 
 if TYPE_CHECKING:
     from .idempotency import Kept

@@ -43,13 +43,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpResponse
 
+from ..access.permissions import identity_of
+from ..access.problems import Problem
 from ..core.errors import DelayQError
 from ..core.job import id_from, not_durable
 from ..core.redis.scripts import clear_errors
 from ..settings.conf import conf
 from . import brokers
-from .permissions import identity_of
-from .problems import Problem
 
 if TYPE_CHECKING:
     from rest_framework.request import Request

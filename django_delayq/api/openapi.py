@@ -19,8 +19,9 @@ from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 
 from .. import __version__
-from .base import ApiView, Body, authentication_classes
-from .documented import (
+from ..access.views import authentication_classes
+from .base import ApiView
+from .components import (
     ANSWERS,
     DESCRIPTION,
     IDEMPOTENCY_KEY,
@@ -30,8 +31,7 @@ from .documented import (
     answers_of,
     plain_paths,
 )
-from .examples import add_examples
-from .shapes import RequestSchema, Shape
+from .serializers.base import EntryList, Resource
 
 _HOOKS: Final = ("drf_spectacular.hooks.postprocess_schema_enums", "django_delayq.api.openapi.complete")
 #: drf-spectacular settings for this document; the project's settings for its own document are ignored
@@ -92,40 +92,26 @@ def _generated(authentication: tuple[str, ...]) -> dict[str, Any]:
         return made
 
 
-class BodyExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Schema extension for bodies: unknown members are rejected."""
+class ResourceExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Schema extension for the serializers: unknown members of requests, members of every response, 64 bits."""
 
-    target_class: Any = Body
+    target_class: Any = Resource
     match_subclasses = True
 
     def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
-        """Return the schema of the body."""
+        """Return the schema of a request or a response."""
         schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        return {**_with_nulls(schema), "additionalProperties": False}
-
-
-class SaidExtension(BodyExtension):  # type: ignore[no-untyped-call]
-    """Schema extension for request shapes that exist only in the document."""
-
-    target_class = RequestSchema
-
-
-class ShapeExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """Schema extension for responses: marks integers as 64 bits.
-
-    Generators assume 32 bits for integers without a format.
-    """
-
-    target_class: Any = Shape
-    match_subclasses = True
-    priority = -1  # lower than that of SaidExtension
-
-    def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
-        """Return the schema of the response."""
-        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        for member in schema.get("properties", {}).values():
+        members = schema.get("properties", {})
+        for name, member in members.items():
             _widen(member)
-        return dict(_with_nulls(schema))
+            field = self.target.fields[name]
+            if isinstance(field, EntryList):
+                member |= {"minItems": 1, "maxItems": field.child.most or 1000}
+        if direction == "request":
+            return {**_with_nulls(schema), "additionalProperties": False}
+        if self.target.always:
+            schema["required"] = sorted({*schema.get("required", ()), *self.target.always})
+        return _with_nulls(schema)
 
 
 def _widen(schema: dict[str, Any]) -> None:
@@ -173,7 +159,6 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
         _name_errors(path, method, operation)
         _name_permission(view.actions[method.upper()], operation)
         _type_parameters(operation)
-        add_examples(operation)
         if operation["operationId"] in _BODY_NEEDED:
             operation["requestBody"]["required"] = True
         if method == "post":

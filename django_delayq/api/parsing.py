@@ -16,9 +16,9 @@ from django.http.request import UnreadablePostError
 from rest_framework.exceptions import ParseError, UnsupportedMediaType
 from rest_framework.parsers import BaseParser
 
+from ..access.problems import Problem
 from ..core.inputs import short
 from ..settings.conf import conf
-from .problems import Problem
 
 if TYPE_CHECKING:
     from rest_framework.request import Request

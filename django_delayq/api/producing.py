@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from django.db import IntegrityError, transaction
 
+from ..access import problems
 from ..core.errors import QueueFull, QueuePaused, QueueUnavailable
 from ..core.queue import Queue
 from ..core.requests import request_for
@@ -25,7 +26,7 @@ from ..outbox import durability, fast_path, rows
 from ..outbox.fast_path import OUTBOX, OutgoingJob, Result
 from ..settings.conf import conf
 from ..signals import emit, job_scheduled
-from . import brokers, problems
+from . import brokers
 from .entries import Reader, ValidJob
 from .parsing import too_many
 from .values import moment

@@ -24,15 +24,15 @@ from django.core.handlers.asgi import ASGIRequest
 from django.db import connections
 from rest_framework.response import Response
 
+from ..access import problems
+from ..access.permissions import identity_of
 from ..core.errors import DelayQError
 from ..pull.async_wait import AsyncWait, give_back_soon, in_thread
 from ..pull.held import HeldJob, give_back
 from ..pull.search import Search
 from ..settings.conf import conf
-from . import problems
-from .held import shown
+from .held_jobs import render_held_jobs
 from .idempotency import Kept
-from .permissions import identity_of
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -56,7 +56,7 @@ def answer(search: Search) -> Response:
 
 def _shown(jobs: list[HeldJob]) -> dict[str, Any]:
     try:
-        return {"jobs": shown(jobs)}
+        return {"jobs": render_held_jobs(jobs)}
     except BaseException:
         give_back(jobs)
         raise

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse
+from drf_spectacular.utils import OpenApiResponse
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
@@ -14,11 +14,21 @@ from ...pull.coordinator import hub
 from ...pull.search import Search, Terms
 from ...settings.conf import conf
 from .. import brokers, settling
-from ..base import ApiView, Body
+from ..base import ApiView
 from ..describe import extend_schema
-from ..leases import TTR, AckField, BuryField, FailField, ReleaseField, TouchField
-from ..reserveforms import NAME_BYTES, ReserveForm, ReserveFromManyForm
-from ..shapes import HeldJobsSerializer, ProblemSerializer, SettledSerializer, TouchedSerializer
+from ..leases import TTR
+from ..serializers.base import Resource
+from ..serializers.consume import HeldJobsSerializer, ReserveFromManySerializer, ReserveSerializer
+from ..serializers.ends import (
+    AckSerializer,
+    BurySerializer,
+    FailSerializer,
+    ReleaseSerializer,
+    SettledSerializer,
+    TouchedSerializer,
+    TouchSerializer,
+)
+from ..serializers.problems import ProblemSerializer
 from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases
 
 if TYPE_CHECKING:
@@ -26,22 +36,8 @@ if TYPE_CHECKING:
 
 _TAGS: Final = ["consuming"]
 _NOT_FOUND: Final = OpenApiResponse(ProblemSerializer, description="queue_not_found")
-_HELD: Final = {
-    "queue": "images",
-    "id": "order-5",
-    "lease": "3.1795432101234567",
-    "key": "6f1c" * 8,
-    "task": "raw",
-    "body": '{"url": "https://example.org/5.png"}',
-    "due": "2026-11-21T11:23:43.123Z",
-    "attempt": 1,
-    "failures": 0,
-    "noe": 0,
-    "lives": 26,
-    "context": {},
-    "lease_ends": "2026-11-21T11:24:45.500Z",
-}
-_ONE: Final = {"id": _HELD["id"], "lease": _HELD["lease"]}
+#: maximum bytes of a holder's name
+_NAME_BYTES: Final = 255
 _STALE: Final = (
     "`counted` is false where the lease was lost (it ended, the job was ended before, or it is somebody else's): then "
     "nothing was changed. After a 503 some may have counted. Sent again with the same Idempotency-Key, these say true "
@@ -54,15 +50,15 @@ class _Reserving(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    def take(self, request: Request, names: tuple[str, ...], asked: Mapping[str, Any]) -> Response:
+    def take(self, request: Request, names: tuple[str, ...], options: Mapping[str, Any]) -> Response:
         """Return the response, or one that is to be awaited."""
         for name in names:
             self.queue(name)  # reserving must not create a queue
         if self._kept is not None:
-            self._kept.keep_at_most(asked["ttr"])
-        terms = Terms(asked["max"], asked["ttr"], asked["worker"] or _name_of(request))
+            self._kept.keep_at_most(options["ttr"])
+        terms = Terms(options["max"], options["ttr"], options["worker"] or _name_of(request))
         search = Search(hub(brokers.broker()), names, terms)
-        seconds = min(asked["wait"], conf().api.max_wait)
+        seconds = min(options["wait"], conf().api.max_wait)
         return WaitingResponse(request, search, seconds) if seconds and can_wait(request) else answer(search)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
@@ -80,21 +76,17 @@ class Reserve(_Reserving):
         operation_id="reserve",
         summary="Take due jobs of a queue",
         tags=_TAGS,
-        request=ReserveForm,
+        request=ReserveSerializer,
         description="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
         "it back. End it with ack, fail, release or bury, or hold it longer with touch; each wants its id "
         "and `lease`. A lease that runs out counts as a crash. With `wait`, a server under ASGI answers as "
         "soon as something is due; the answer is an empty list when nothing was. `Retry-After` says when "
         "to ask again; without it, at once. In a queue of kind python this competes with its workers.",
         responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("up to ten, wait for the first", request_only=True, value={"max": 10, "wait": 20}),
-            OpenApiExample("one", response_only=True, value={"jobs": [_HELD]}),
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
-        return self.take(request, (queue,), self.read(request, ReserveForm))
+        return self.take(request, (queue,), self.read(request, ReserveSerializer))
 
 
 class ReserveFromMany(_Reserving):
@@ -104,56 +96,22 @@ class ReserveFromMany(_Reserving):
 
     def named_queues(self, request: Request) -> tuple[str, ...]:
         """Return the queues to reserve from."""
-        names: tuple[str, ...] = self.read(request, ReserveFromManyForm)["queues"]
+        names: tuple[str, ...] = self.read(request, ReserveFromManySerializer)["queues"]
         return names
 
     @extend_schema(
         operation_id="reserve_from_many",
         summary="Take due jobs of several queues",
         tags=_TAGS,
-        request=ReserveFromManyForm,
+        request=ReserveFromManySerializer,
         description="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
         "one queue.",
         responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("of two queues", request_only=True, value={"queues": ["images", "mail"], "wait": 20}),
-            OpenApiExample("one", response_only=True, value={"jobs": [_HELD]}),
-        ],
     )
     def post(self, request: Request) -> Response:
         """Reserve jobs."""
-        asked = self.read(request, ReserveFromManyForm)
-        return self.take(request, asked["queues"], asked)
-
-
-class AckForm(Body):
-    """Jobs to acknowledge."""
-
-    jobs = AckField()
-
-
-class FailForm(Body):
-    """Jobs whose attempts failed."""
-
-    jobs = FailField()
-
-
-class ReleaseForm(Body):
-    """Jobs to release."""
-
-    jobs = ReleaseField()
-
-
-class BuryForm(Body):
-    """Jobs to bury."""
-
-    jobs = BuryField()
-
-
-class TouchForm(Body):
-    """Jobs whose leases are to be extended."""
-
-    jobs = TouchField()
+        options = self.read(request, ReserveFromManySerializer)
+        return self.take(request, options["queues"], options)
 
 
 class _Ending(ApiView):
@@ -161,18 +119,13 @@ class _Ending(ApiView):
 
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    def end(self, request: Request, name: str, form: type[Body], how: settling.How) -> Response:
+    def end(self, request: Request, name: str, kind: type[Resource], how: settling.How) -> Response:
         """End the jobs and return the results."""
         queue = self.queue(name)
-        jobs = self.read(request, form)["jobs"]
+        jobs = self.read(request, kind)["jobs"]
         seed = None if self._kept is None else self._kept.call()
         counted = settling.settle(queue, jobs, how, _name_of(request), seed)
         return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
-
-
-_COUNTED: Final = OpenApiExample(
-    "it counted", response_only=True, value={"results": [{"id": _HELD["id"], "counted": True}]}
-)
 
 
 class Ack(_Ending):
@@ -182,14 +135,13 @@ class Ack(_Ending):
         operation_id="ack",
         summary="The jobs are done",
         tags=_TAGS,
-        request=AckForm,
+        request=AckSerializer,
         description=f"Nothing of them stays. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[OpenApiExample("one", request_only=True, value={"jobs": [_ONE]}), _COUNTED],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Acknowledge jobs."""
-        return self.end(request, queue, AckForm, settling.acked)
+        return self.end(request, queue, AckSerializer, settling.acked)
 
 
 class Fail(_Ending):
@@ -199,35 +151,14 @@ class Fail(_Ending):
         operation_id="fail",
         summary="The attempts failed",
         tags=_TAGS,
-        request=FailForm,
+        request=FailSerializer,
         description="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
         f"attempt it is in the morgue. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("with a text", request_only=True, value={"jobs": [{**_ONE, "error": "503 from the host"}]}),
-            OpenApiExample(
-                "with everything",
-                request_only=True,
-                value={
-                    "jobs": [
-                        {
-                            **_ONE,
-                            "delay": 30,
-                            "error": {
-                                "class": "TimeoutError",
-                                "message": "no answer",
-                                "traceback": "at fetch (w.js:12)",
-                            },
-                        }
-                    ]
-                },
-            ),
-            _COUNTED,
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Fail attempts."""
-        return self.end(request, queue, FailForm, settling.failed)
+        return self.end(request, queue, FailSerializer, settling.failed)
 
 
 class Release(_Ending):
@@ -237,14 +168,13 @@ class Release(_Ending):
         operation_id="release",
         summary="Give the jobs back",
         tags=_TAGS,
-        request=ReleaseForm,
+        request=ReleaseSerializer,
         description=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[OpenApiExample("for later", request_only=True, value={"jobs": [{**_ONE, "delay": 60}]}), _COUNTED],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Release jobs."""
-        return self.end(request, queue, ReleaseForm, settling.released)
+        return self.end(request, queue, ReleaseSerializer, settling.released)
 
 
 class Bury(_Ending):
@@ -254,17 +184,13 @@ class Bury(_Ending):
         operation_id="bury",
         summary="The jobs can never succeed",
         tags=_TAGS,
-        request=BuryForm,
+        request=BurySerializer,
         description=f"They go to the morgue, where a person finds the reason. {_STALE}",
         responses={200: SettledSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("with a reason", request_only=True, value={"jobs": [{**_ONE, "reason": "no such order"}]}),
-            _COUNTED,
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bury jobs."""
-        return self.end(request, queue, BuryForm, settling.buried)
+        return self.end(request, queue, BurySerializer, settling.buried)
 
 
 class Touch(ApiView):
@@ -276,32 +202,22 @@ class Touch(ApiView):
         operation_id="touch",
         summary="Hold the jobs longer",
         tags=_TAGS,
-        request=TouchForm,
+        request=TouchSerializer,
         description=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
         "the lease was lost. `stopping` says that somebody cancelled the job: it may be ended in any way, "
         "and does not come back.",
         responses={200: TouchedSerializer, 404: _NOT_FOUND},
-        examples=[
-            OpenApiExample("two minutes", request_only=True, value={"jobs": [{**_ONE, "ttr": 120}]}),
-            OpenApiExample(
-                "held",
-                response_only=True,
-                value={
-                    "results": [{"id": _HELD["id"], "held": True, "stopping": False, "lease_ends": _HELD["lease_ends"]}]
-                },
-            ),
-        ],
     )
     def post(self, request: Request, queue: str) -> Response:
         """Extend leases."""
         found = self.queue(queue)
-        return Response({"results": settling.touch(found, self.read(request, TouchForm)["jobs"])})
+        return Response({"results": settling.touch(found, self.read(request, TouchSerializer)["jobs"])})
 
 
 def _name_of(request: Request) -> str:
     """Return the user's name, made fit to be stored as a holder's."""
     name = one_line(request.user.get_username())
-    return name.encode()[:NAME_BYTES].decode(errors="ignore")
+    return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
 
 urlpatterns: list[URLPattern] = [

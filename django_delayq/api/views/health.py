@@ -7,21 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from django.contrib.auth.decorators import login_not_required
 from django.db import Error as DatabaseTrouble
 from django.db import connections as databases
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
 from django.views.decorators.cache import never_cache
-from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
 from ... import connections
+from ...access.exempt import open_to_all
 from ...core.errors import DelayQError, QueueUnavailable
 from ...core.redis.scripts import clear_errors
 from ...settings.conf import conf
-from ..base import outside_transactions
 
 logger: Final = logging.getLogger("django_delayq.api")
 
@@ -31,12 +29,7 @@ BUDGET: Final = 1.0
 _NOWHERE: Final = "readyz"
 
 
-def _open(view: Any) -> Any:
-    """Return the view open to everyone, even where the project's middlewares require a login or a CSRF token."""
-    return login_not_required(csrf_exempt(outside_transactions(view)))
-
-
-@_open
+@open_to_all
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
@@ -44,7 +37,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"status": "ok"})
 
 
-@_open
+@open_to_all
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:

@@ -9,10 +9,11 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.response import Response
 
-from ..base import ApiView, Body
+from ..base import ApiView
 from ..describe import extend_schema
 from ..openapi import document
-from ..shapes import ProblemSerializer
+from ..serializers.base import Resource
+from ..serializers.problems import ProblemSerializer
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -43,7 +44,7 @@ class Schema(ApiView):
     )
     def get(self, request: Request) -> Response:
         """Return the document, its server URL being the path under which the project included this API."""
-        self.read_query(request, Body)
+        self.read_query(request, Resource)
         # The path as the client requested it, with any prefix added by a proxy or the project.
         return Response(document(request.path.removesuffix(_HERE)))
 

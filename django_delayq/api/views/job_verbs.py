@@ -8,39 +8,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer
 from rest_framework.response import Response
 
 from ...core import bulk
-from ...scheduling.options import due
 from .. import verbs
 from ..base import ApiView
 from ..describe import extend_schema
-from ..shapes import BulkSerializer
-from .asked import EmptyBody, IdsOrAll, IdsWhen, ResultsSerializer
+from ..serializers.base import Resource, with_example
+from ..serializers.job_verbs import (
+    BulkSerializer,
+    IdsOrAllSerializer,
+    RescheduleSerializer,
+    ResultsSerializer,
+    results_or_bulk,
+)
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
 TAG: Final = "jobs"
-
-
-def either(name: str) -> PolymorphicProxySerializer:
-    """Return the response schema of a verb that takes ids or all."""
-    return PolymorphicProxySerializer(
-        component_name=name, serializers=[ResultsSerializer, BulkSerializer], resource_type_field_name=None
-    )
-
-
-#: request examples
-ASKED: Final = [
-    OpenApiExample("some", {"ids": ["order-17", "order-18"]}, request_only=True),
-    OpenApiExample("all of the queue", {"all": True}, request_only=True),
-]
 
 
 class _Verb(ApiView):
@@ -54,9 +43,8 @@ class Cancel(_Verb):
         operation_id="cancel_jobs",
         summary="Cancel jobs",
         tags=[TAG],
-        request=IdsOrAll,
-        responses={200: either("Cancelled")},
-        examples=ASKED,
+        request=IdsOrAllSerializer,
+        responses={200: results_or_bulk("Cancelled", "cancelled", "stopping")},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Cancel jobs by their ids, or all waiting jobs.
@@ -64,10 +52,10 @@ class Cancel(_Verb):
         Outcomes by id: `cancelled`, `stopping`, `gone`, or `outbox` while Redis is unavailable. With `all`, running
         jobs are left alone.
         """
-        asked, live = self.read(request, IdsOrAll), self.queue(queue)
-        if "all" in asked:
-            return Response(verbs.cancel_all(live))
-        return Response(each(asked["ids"], verbs.cancel(live, asked["ids"], self._kept)))
+        jobs, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
+        if "all" in jobs:
+            return Response(BulkSerializer.render(verbs.cancel_all(live)))
+        return results(jobs["ids"], verbs.cancel(live, jobs["ids"], self._kept))
 
 
 class Reschedule(_Verb):
@@ -77,18 +65,17 @@ class Reschedule(_Verb):
         operation_id="reschedule_jobs",
         summary="Give jobs another due time",
         tags=[TAG],
-        request=IdsWhen,
-        responses={200: ResultsSerializer},
-        examples=[OpenApiExample("in an hour", {"ids": ["order-17"], "delay": 3600}, request_only=True)],
+        request=RescheduleSerializer,
+        responses={200: with_example(ResultsSerializer, ResultsSerializer.example_of("moved", "not_waiting"))},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Set a new due time for jobs.
 
         Outcomes: `moved`, `not_waiting` (no such job, or it is running), or `outbox` while Redis is unavailable.
         """
-        asked, live = self.read(request, IdsWhen), self.queue(queue)
-        due_ms, delay_ms = due_of(asked)
-        return Response(each(asked["ids"], verbs.reschedule(live, asked["ids"], due_ms, delay_ms, self._kept)))
+        jobs, live = self.read(request, RescheduleSerializer), self.queue(queue)
+        due_ms, delay_ms = jobs["due"]
+        return results(jobs["ids"], verbs.reschedule(live, jobs["ids"], due_ms, delay_ms, self._kept))
 
 
 class RunNow(_Verb):
@@ -98,19 +85,18 @@ class RunNow(_Verb):
         operation_id="run_jobs_now",
         summary="Make jobs due now",
         tags=[TAG],
-        request=IdsOrAll,
-        responses={200: either("RunNow")},
-        examples=ASKED,
+        request=IdsOrAllSerializer,
+        responses={200: results_or_bulk("RunNow", "moved", "not_waiting")},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Make jobs due now.
 
         Outcomes: `moved`, `not_waiting` or `outbox`, as for reschedule. Overdue jobs keep their places.
         """
-        asked, live = self.read(request, IdsOrAll), self.queue(queue)
-        if "all" in asked:
-            return Response(verbs.run_all_now(live))
-        return Response(each(asked["ids"], verbs.run_now(live, asked["ids"], self._kept)))
+        jobs, live = self.read(request, IdsOrAllSerializer), self.queue(queue)
+        if "all" in jobs:
+            return Response(BulkSerializer.render(verbs.run_all_now(live)))
+        return results(jobs["ids"], verbs.run_now(live, jobs["ids"], self._kept))
 
 
 class _Failed(_Verb):
@@ -118,9 +104,9 @@ class _Failed(_Verb):
 
     def answer(self, request: Request, queue: str) -> Response:
         """Apply the verb to all failed jobs."""
-        self.read(request, EmptyBody)
+        self.read(request, Resource)
         live, act = self.queue(queue), type(self).act
-        return Response(verbs.swept(lambda progress: act(live, progress=progress)))
+        return Response(BulkSerializer.render(verbs.swept(lambda progress: act(live, progress=progress))))
 
 
 class KillFailed(_Failed):
@@ -133,7 +119,7 @@ class KillFailed(_Failed):
         summary="Bury all jobs that have failed",
         tags=[TAG],
         request=None,
-        responses={200: BulkSerializer},
+        responses={200: with_example(BulkSerializer, BulkSerializer.example_of("killed"))},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bury waiting jobs that have failed (`killed`); running ones are left alone."""
@@ -150,29 +136,17 @@ class DeleteFailed(_Failed):
         summary="Delete all jobs that have failed",
         tags=[TAG],
         request=None,
-        responses={200: BulkSerializer},
+        responses={200: with_example(BulkSerializer, BulkSerializer.example_of("deleted"))},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Delete waiting jobs that have failed (`deleted`); running ones are left alone."""
         return self.answer(request, queue)
 
 
-def each(idents: Sequence[str], outcomes: Sequence[str]) -> dict[str, Any]:
-    """Return the response body for jobs named by id."""
-    results = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
-    return {"results": results, "counts": dict(Counter(outcomes))}
-
-
-def due_of(asked: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return ``(due_ms, delay_ms)`` of a validated request; one of them is None.
-
-    Raises:
-        InvalidJob: the moment is out of range.
-    """
-    if "delay" in asked:
-        return None, asked["delay"]
-    at: datetime | float = asked["at"]
-    return due(None, at)
+def results(idents: Sequence[str], outcomes: Sequence[str]) -> Response:
+    """Return the response for jobs named by id."""
+    found = [{"id": ident, "outcome": outcome} for ident, outcome in zip(idents, outcomes, strict=True)]
+    return Response(ResultsSerializer.render({"results": found, "counts": Counter(outcomes)}))
 
 
 def queue_verb(word: str, view: Any) -> URLPattern:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from .problems import PROBLEM, UNAVAILABLE
+from ..access.problems import PROBLEM, UNAVAILABLE
 
 #: code → (status, meaning); codes are stable
 CODES: Final[dict[str, tuple[int, str]]] = {
