@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from drf_spectacular.openapi import AutoSchema
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.response import Response
 
@@ -15,6 +14,7 @@ from ..access.views import GuardedView
 from ..core.inputs import short
 from ..core.queue import Queue
 from . import brokers, idempotency
+from .describe import ApiSchema
 from .parsing import LimitedJSONParser, check_head
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class ApiView(GuardedView):
     """Base view of the API. Requests and responses are JSON only."""
 
     parser_classes = (LimitedJSONParser,)
-    schema = AutoSchema()
+    schema = ApiSchema()
+    #: group of its operations in the OpenAPI document
+    tag: ClassVar[str] = ""
     _kept: idempotency.Kept | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

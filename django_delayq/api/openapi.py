@@ -22,13 +22,14 @@ from .. import __version__
 from ..access.views import authentication_classes
 from .base import ApiView
 from .components import (
-    ANSWERS,
     DESCRIPTION,
     IDEMPOTENCY_KEY,
     METRICS,
     PATH_PARAMETERS,
     TAGS,
-    answers_of,
+    error_reference,
+    error_responses,
+    errors_of,
     plain_paths,
 )
 from .serializers.base import EntryList, Resource
@@ -151,9 +152,7 @@ def complete(result: dict[str, Any], generator: SchemaGenerator, **context: Any)
     if not found:
         return result
     components = result.setdefault("components", {})
-    components.setdefault("responses", {}).update(
-        {name: answer.component(_PROBLEM) for name, answer in ANSWERS.items()}
-    )
+    components.setdefault("responses", {}).update(error_responses(_PROBLEM))
     components.setdefault("parameters", {}).update(_POST_PARAMETERS)
     for path, method, view, operation in found:
         _name_errors(path, method, operation)
@@ -190,15 +189,15 @@ def _name_errors(path: str, method: str, operation: dict[str, Any]) -> None:
         content = response.get("content", {})
         if status >= "400" and content.get("application/json", {}).get("schema", {}).get("$ref") == _PROBLEM:
             content["application/problem+json"] = content.pop("application/json")
-    for status, name in answers_of(path, method):
-        responses.setdefault(status, {"$ref": f"#/components/responses/{name}"})
+    for status in errors_of(path, method):
+        responses.setdefault(status, error_reference(status))
     operation["responses"] = dict(sorted(responses.items()))
 
 
 def _name_permission(action: str, operation: dict[str, Any]) -> None:
     operation["x-permission"] = action
-    said = operation.get("description", "")
-    operation["description"] = f"{said}\n\nPermission: `{action}`.".strip()
+    text = operation.get("description", "")
+    operation["description"] = f"{text}\n\nPermission: `{action}`.".strip()
 
 
 def _type_parameters(operation: dict[str, Any]) -> None:

@@ -96,17 +96,17 @@ def limits_in_force(layout: Layout) -> dict[str, Any]:
     }
 
 
-def limits_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+def limits_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the limits of a request as :meth:`Broker.limit` takes them; missing members are left out."""
-    found: dict[str, Any] = {name: asked[name] or 0 for name in ("max_length", "morgue_max") if name in asked}
-    if "morgue_ttl" in asked:
-        found["morgue_ttl_ms"] = int((asked["morgue_ttl"] or 0) * 1000)
-    if "priorities" in asked:
-        found["weighted"] = asked["priorities"] == "weighted"
+    found: dict[str, Any] = {name: given[name] or 0 for name in ("max_length", "morgue_max") if name in given}
+    if "morgue_ttl" in given:
+        found["morgue_ttl_ms"] = int((given["morgue_ttl"] or 0) * 1000)
+    if "priorities" in given:
+        found["weighted"] = given["priorities"] == "weighted"
     return found
 
 
-def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Queue, bool]:
+def make(broker: DjangoBroker, name: str, given: Mapping[str, Any]) -> tuple[Queue, bool]:
     """Return the requested queue, and True if it was created now.
 
     Of several concurrent calls with the same request, each returns True. The limits are written together with the
@@ -116,8 +116,8 @@ def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Que
         Problem: it exists with other properties, or the settings contradict the request.
     """
     if connections.is_configured(name):
-        _check_settings(name, asked)
-    wanted = _wanted(name, asked)
+        _check_settings(name, given)
+    wanted = _wanted(name, given)
     made: list[Layout] = []
 
     def fresh(stone: Layout | None) -> Layout:
@@ -132,20 +132,20 @@ def make(broker: DjangoBroker, name: str, asked: Mapping[str, Any]) -> tuple[Que
     if made and layout is made[-1]:
         rules.restore(queue)
         return queue, True
-    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **limits_in_force(layout)}, asked)
+    _check_same(name, {"kind": queue.kind, "shards": queue.shards, **limits_in_force(layout)}, given)
     return queue, False
 
 
-def _wanted(name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _wanted(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request completed with the settings."""
     entry = conf().queue(name)
     limits = {word: getattr(entry, word) for word in ("max_length", "morgue_max", "morgue_ttl", "priorities")}
-    return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **asked}
+    return {"kind": entry.kind, "shards": connections.configured_shards(name) or 1, **limits, **given}
 
 
-def _check_settings(name: str, asked: Mapping[str, Any]) -> None:
+def _check_settings(name: str, given: Mapping[str, Any]) -> None:
     entry: QueueConf = conf().queue(name)
-    for word, value in asked.items():
+    for word, value in given.items():
         known = getattr(entry, word)
         if value != known and not (word == "shards" and known is None):
             raise Problem(
@@ -156,8 +156,8 @@ def _check_settings(name: str, asked: Mapping[str, Any]) -> None:
             )
 
 
-def _check_same(name: str, there: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    for word, value in asked.items():
+def _check_same(name: str, there: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    for word, value in given.items():
         if there[word] != value:
             advice = {"kind": "take another name", "shards": f"POST v1/queues/{name}/reshard changes it"}
             raise Problem(

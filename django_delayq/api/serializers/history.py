@@ -1,30 +1,22 @@
-"""History: hours, sums of a period, pipeline runs, the forecast."""
+"""History: hours, and sums of a period."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from django.utils import timezone
 from rest_framework import serializers
 
-from ...access.permissions import allows
 from ...history import histograms
 from ...history.moments import from_row
-from ...history.records import DIED, state_of
 from ...history.rows import FIELDS, HISTOGRAMS
 from ...history.series import COUNTS, SeriesSum, Summary
-from ...models.history import PipelineRun
 from .base import Resource
 from .fields import (
-    MaskedObjectField,
-    MaskedTextField,
     RoundedField,
     TimeField,
 )
 
-STATES: Final = (*PipelineRun.State.values, DIED)
-KINDS: Final = tuple(PipelineRun.Kind.values)
 #: maximum number of tasks in a summary
 _MOST_TASKS: Final = 200
 _PERCENTILES: Final = tuple(name for name in FIELDS if "_p" in name or "_max" in name)
@@ -192,127 +184,3 @@ class SummarySerializer(Resource):
                 "bounds_ms": [high for place in range(histograms.BUCKETS) if (high := histograms.bounds_of(place)[1])],
             }
         )
-
-
-class RunSerializer(Resource):
-    """Pipeline run."""
-
-    number = serializers.IntegerField(source="pk", help_text="unique")
-    run_id = serializers.CharField(help_text="several runs share it if they were resumed")
-    kind = serializers.CharField(help_text=", ".join(KINDS))
-    state = serializers.SerializerMethodField(help_text=f"{', '.join(STATES)}; died: not heard of for five minutes")
-    queue = serializers.CharField()
-    task = serializers.CharField()
-    started = TimeField(source="started_at", allow_null=True)
-    seen = TimeField(source="seen_at", allow_null=True, help_text="when it was last heard of")
-    ended = TimeField(source="ended_at", allow_null=True)
-    seconds = serializers.SerializerMethodField(help_text="that it took, or has taken so far")
-    total = serializers.IntegerField(allow_null=True, help_text="rows of the input; null where it is not known")
-    rows = serializers.IntegerField()
-    created = serializers.IntegerField()
-    known = serializers.IntegerField(help_text="that were there already")
-    bad = serializers.IntegerField(help_text="that were refused")
-    detail = MaskedObjectField()
-    error = MaskedTextField()
-    example: ClassVar = {
-        "number": 7,
-        "run_id": "sms-2026-11-21",
-        "kind": "bulk",
-        "state": "finished",
-        "queue": "sms",
-        "task": "shop.send_sms",
-        "started": _HOUR,
-        "seen": _HOUR,
-        "ended": _HOUR,
-        "seconds": 7.5,
-        "total": 1_000_000,
-        "rows": 1_000_000,
-        "created": 999_000,
-        "known": 1_000,
-        "bad": 0,
-        "detail": {},
-        "error": "",
-    }
-
-    def get_state(self, row: PipelineRun) -> str:
-        """Return the state."""
-        return state_of(row)
-
-    def get_seconds(self, row: PipelineRun) -> float:
-        """Return the length of the run so far."""
-        running = state_of(row) == PipelineRun.State.RUNNING
-        end = row.ended_at or (timezone.now() if running else row.seen_at)
-        return round(max(0.0, (end - row.started_at).total_seconds()), 3)
-
-    def to_representation(self, row: PipelineRun) -> Any:
-        """Return the run. Details of a run without a queue may be about queues that the project's rule hides."""
-        shown = super().to_representation(row)
-        if not isinstance(row.detail, dict):
-            shown["detail"] = {}
-        return shown if row.queue or allows() is None else {**shown, "detail": {}, "error": ""}
-
-
-class RunsPageSerializer(Resource):
-    """One page of pipeline runs, newest first."""
-
-    runs = RunSerializer(many=True)
-    cursor = serializers.CharField(allow_null=True, help_text="for the next page; null at the end")
-    example: ClassVar = {"cursor": None}
-
-
-class _MeanField(serializers.FloatField):
-    def to_representation(self, value: float) -> float:  # type: ignore[override]
-        return round(value / 1000, 6)
-
-
-class ForecastOfQueueSerializer(Resource):
-    """Forecast for one queue, or for all queues together."""
-
-    due = serializers.IntegerField(help_text="jobs that are due and wait")
-    hours = serializers.ListField(
-        child=serializers.IntegerField(), help_text="that fall due in each of the next 24 hours"
-    )
-    later = serializers.IntegerField(help_text="that fall due after that")
-    runs_per_hour = serializers.IntegerField(
-        source="pace.per_hour",
-        allow_null=True,
-        help_text="in the busiest hour of the last week; null where nothing ran",
-    )
-    mean_duration = _MeanField(source="pace.mean_ms", allow_null=True, help_text="of a run, seconds")
-    work = RoundedField(
-        source="work_s", allow_null=True, help_text="of what is due and falls due, seconds of one thread"
-    )
-    behind = serializers.ListField(
-        child=RoundedField(), help_text="jobs that will be due and not done at the end of each hour"
-    )
-    drained_in = RoundedField(
-        source="drained_s",
-        allow_null=True,
-        help_text="seconds until nothing that is due waits; null where it is not known, or not in a day",
-    )
-    example: ClassVar = {
-        "due": 30,
-        "hours": [80, *[0] * 23],
-        "later": 0,
-        "runs_per_hour": 200,
-        "mean_duration": 0.05,
-        "work": 5.5,
-        "behind": [0.0] * 24,
-        "drained_in": 900.0,
-    }
-
-
-class ForecastNamedSerializer(ForecastOfQueueSerializer):
-    """Forecast for one named queue."""
-
-    queue = serializers.CharField()
-    example: ClassVar = {"queue": "orders"}
-
-
-class ForecastSerializer(Resource):
-    """Forecast at the pace of each queue's busiest hour of the last week."""
-
-    now = TimeField(help_text="Redis's clock")
-    total = ForecastOfQueueSerializer()
-    queues = ForecastNamedSerializer(many=True)
-    example: ClassVar = {"now": _HOUR}

@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from .base import Resource
 from .fields import LimitField, QueryMomentField, TextQueryField
-from .history import KINDS, STATES
+from .pipeline_runs import KINDS, STATES
 
 
 class QueueQuery(Resource):

@@ -1,4 +1,4 @@
-"""Consumer endpoints for any language: reserve due jobs under a lease, and report how they ended."""
+"""Consumer endpoints for any language: reserve due jobs under a lease, and report build they ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from django.urls import URLPattern, path
-from drf_spectacular.utils import OpenApiResponse
 from rest_framework.response import Response
 
 from ...core.inputs import one_line
@@ -15,7 +14,7 @@ from ...pull.search import Search, Terms
 from ...settings.conf import conf
 from .. import brokers, settling
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..leases import TTR
 from ..serializers.base import Resource
 from ..serializers.consume import HeldJobsSerializer, ReserveFromManySerializer, ReserveSerializer
@@ -28,14 +27,11 @@ from ..serializers.ends import (
     TouchedSerializer,
     TouchSerializer,
 )
-from ..serializers.problems import ProblemSerializer
 from ..waiting import WaitingResponse, answer, can_wait, let_go_of_databases
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-_TAGS: Final = ["consuming"]
-_NOT_FOUND: Final = OpenApiResponse(ProblemSerializer, description="queue_not_found")
 #: maximum bytes of a holder's name
 _NAME_BYTES: Final = 255
 _STALE: Final = (
@@ -48,6 +44,7 @@ _STALE: Final = (
 class _Reserving(ApiView):
     """Base of both reserve views."""
 
+    tag = "consuming"
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
     def take(self, request: Request, names: tuple[str, ...], options: Mapping[str, Any]) -> Response:
@@ -72,17 +69,16 @@ class _Reserving(ApiView):
 class Reserve(_Reserving):
     """Reserve from one queue."""
 
-    @extend_schema(
-        operation_id="reserve",
-        summary="Take due jobs of a queue",
-        tags=_TAGS,
-        request=ReserveSerializer,
-        description="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
+    @operation(
+        "reserve",
+        "Take due jobs of a queue",
+        reads=ReserveSerializer,
+        returns=HeldJobsSerializer,
+        text="Each job is the caller's until `lease_ends`: nobody else gets it before, unless the caller gives "
         "it back. End it with ack, fail, release or bury, or hold it longer with touch; each wants its id "
         "and `lease`. A lease that runs out counts as a crash. With `wait`, a server under ASGI answers as "
         "soon as something is due; the answer is an empty list when nothing was. `Retry-After` says when "
         "to ask again; without it, at once. In a queue of kind python this competes with its workers.",
-        responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Reserve jobs."""
@@ -99,14 +95,13 @@ class ReserveFromMany(_Reserving):
         names: tuple[str, ...] = self.read(request, ReserveFromManySerializer)["queues"]
         return names
 
-    @extend_schema(
-        operation_id="reserve_from_many",
-        summary="Take due jobs of several queues",
-        tags=_TAGS,
-        request=ReserveFromManySerializer,
-        description="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
+    @operation(
+        "reserve_from_many",
+        "Take due jobs of several queues",
+        reads=ReserveFromManySerializer,
+        returns=HeldJobsSerializer,
+        text="The queues are served in turn: each call begins with another one. Otherwise it is the reserve of "
         "one queue.",
-        responses={200: HeldJobsSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request) -> Response:
         """Reserve jobs."""
@@ -117,27 +112,27 @@ class ReserveFromMany(_Reserving):
 class _Ending(ApiView):
     """Base of the views that end held jobs."""
 
+    tag = "consuming"
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    def end(self, request: Request, name: str, kind: type[Resource], how: settling.How) -> Response:
+    def end(self, request: Request, name: str, kind: type[Resource], build: settling.Builder) -> Response:
         """End the jobs and return the results."""
         queue = self.queue(name)
         jobs = self.read(request, kind)["jobs"]
         seed = None if self._kept is None else self._kept.call()
-        counted = settling.settle(queue, jobs, how, _name_of(request), seed)
+        counted = settling.settle(queue, jobs, build, _name_of(request), seed)
         return Response({"results": [{"id": job.id, "counted": one} for job, one in zip(jobs, counted, strict=True)]})
 
 
 class Ack(_Ending):
     """Acknowledgement of jobs."""
 
-    @extend_schema(
-        operation_id="ack",
-        summary="The jobs are done",
-        tags=_TAGS,
-        request=AckSerializer,
-        description=f"Nothing of them stays. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
+    @operation(
+        "ack",
+        "The jobs are done",
+        reads=AckSerializer,
+        returns=SettledSerializer,
+        text=f"Nothing of them stays. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Acknowledge jobs."""
@@ -147,14 +142,13 @@ class Ack(_Ending):
 class Fail(_Ending):
     """Report of failed attempts."""
 
-    @extend_schema(
-        operation_id="fail",
-        summary="The attempts failed",
-        tags=_TAGS,
-        request=FailSerializer,
-        description="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
+    @operation(
+        "fail",
+        "The attempts failed",
+        reads=FailSerializer,
+        returns=SettledSerializer,
+        text="Each counts as an attempt. The job is due again after its back-off, or `delay`; after its last "
         f"attempt it is in the morgue. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Fail attempts."""
@@ -164,13 +158,12 @@ class Fail(_Ending):
 class Release(_Ending):
     """Release of jobs."""
 
-    @extend_schema(
-        operation_id="release",
-        summary="Give the jobs back",
-        tags=_TAGS,
-        request=ReleaseSerializer,
-        description=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
+    @operation(
+        "release",
+        "Give the jobs back",
+        reads=ReleaseSerializer,
+        returns=SettledSerializer,
+        text=f"No attempt is counted. They are due after `delay`, or at their old places. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Release jobs."""
@@ -180,13 +173,12 @@ class Release(_Ending):
 class Bury(_Ending):
     """Burial of jobs."""
 
-    @extend_schema(
-        operation_id="bury",
-        summary="The jobs can never succeed",
-        tags=_TAGS,
-        request=BurySerializer,
-        description=f"They go to the morgue, where a person finds the reason. {_STALE}",
-        responses={200: SettledSerializer, 404: _NOT_FOUND},
+    @operation(
+        "bury",
+        "The jobs can never succeed",
+        reads=BurySerializer,
+        returns=SettledSerializer,
+        text=f"They go to the morgue, where a person finds the reason. {_STALE}",
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bury jobs."""
@@ -196,17 +188,17 @@ class Bury(_Ending):
 class Touch(ApiView):
     """Extension of leases."""
 
+    tag = "consuming"
     actions: ClassVar[Mapping[str, str]] = {"POST": "consume"}
 
-    @extend_schema(
-        operation_id="touch",
-        summary="Hold the jobs longer",
-        tags=_TAGS,
-        request=TouchSerializer,
-        description=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
+    @operation(
+        "touch",
+        "Hold the jobs longer",
+        reads=TouchSerializer,
+        returns=TouchedSerializer,
+        text=f"The leases last `ttr` seconds from now on, {TTR} if nothing else is said. `held` is false where "
         "the lease was lost. `stopping` says that somebody cancelled the job: it may be ended in any way, "
         "and does not come back.",
-        responses={200: TouchedSerializer, 404: _NOT_FOUND},
     )
     def post(self, request: Request, queue: str) -> Response:
         """Extend leases."""

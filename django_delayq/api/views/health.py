@@ -46,8 +46,8 @@ def readyz(request: HttpRequest) -> JsonResponse:
     The timeout for Redis is the same as after a commit (``OUTBOX["budget"]``, at most a second for each step), so the
     check leaves no thread blocked.
     """
-    found = {"redis": _told("redis", redis_answers), "database": _told("database", databases_answer)}
-    ready = all(said == "ok" for said in found.values())
+    found = {"redis": _state_of("redis", redis_answers), "database": _state_of("database", databases_answer)}
+    ready = all(state == "ok" for state in found.values())
     return JsonResponse({"status": "ok" if ready else "away", **found}, status=200 if ready else 503)
 
 
@@ -85,20 +85,20 @@ def _select_one(alias: str) -> None:
     connection = databases[alias]
     kept = connection.connection is not None
     try:
-        _ask(connection)
+        _execute(connection)
     except DatabaseTrouble:
         if not kept or connection.in_atomic_block:
             raise
         connection.close()
-        _ask(connection)
+        _execute(connection)
 
 
-def _ask(connection: Any) -> None:
+def _execute(connection: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
 
 
-def _told(what: str, ask: Callable[[], None]) -> str:
+def _state_of(what: str, ask: Callable[[], None]) -> str:
     """Return ok or away; the reason is only logged."""
     try:
         ask()

@@ -20,30 +20,26 @@ from ...history.rows import FIELDS
 from ...history.series import summary
 from .. import brokers
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..history_filters import hours_of, period_of, runs_of, series_of
-from ..serializers.history import ForecastSerializer, HoursPageSerializer, RunsPageSerializer, SummarySerializer
+from ..serializers.forecast import ForecastSerializer
+from ..serializers.history import HoursPageSerializer, SummarySerializer
 from ..serializers.history_queries import HoursQuery, PeriodQuery, QueueQuery, RunsQuery
+from ..serializers.pipeline_runs import RunsPageSerializer
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-TAG: Final = "history"
 _CSV: Final = "text/csv"
 
 
 class Hours(ApiView):
     """``history/hours``."""
 
+    tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="list_hours",
-        summary="What became of runs, hour by hour",
-        tags=[TAG],
-        parameters=[HoursQuery],
-        responses={200: HoursPageSerializer},
-    )
+    @operation("list_hours", "What became of runs, hour by hour", returns=HoursPageSerializer, query=HoursQuery)
     def get(self, request: Request) -> Response:
         """Return the hours, newest first.
 
@@ -60,14 +56,11 @@ class Hours(ApiView):
 class HistoryView(ApiView):
     """``history/summary``."""
 
+    tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_history",
-        summary="A period of the history as its charts show it",
-        tags=[TAG],
-        parameters=[PeriodQuery],
-        responses={200: SummarySerializer},
+    @operation(
+        "get_history", "A period of the history as its charts show it", returns=SummarySerializer, query=PeriodQuery
     )
     def get(self, request: Request) -> Response:
         """Return the sums for the period in up to 170 slots; without `from` and `to` for the last 24 hours.
@@ -89,15 +82,15 @@ class CsvRenderer(JSONRenderer):
 class HoursFile(ApiView):
     """``history/hours.csv``."""
 
+    tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
     renderer_classes = (CsvRenderer,)
 
-    @extend_schema(
-        operation_id="download_hours",
-        summary="The same hours as CSV",
-        tags=[TAG],
-        parameters=[PeriodQuery],
-        responses={(200, _CSV): OpenApiResponse(OpenApiTypes.STR, "a head, and a line for each hour, queue and task")},
+    @operation(
+        "download_hours",
+        "The same hours as CSV",
+        returns={(200, _CSV): OpenApiResponse(OpenApiTypes.STR, "a head, and a line for each hour, queue and task")},
+        query=PeriodQuery,
         examples=[OpenApiExample("the beginning", ",".join(FIELDS) + "\r\n", response_only=True, media_type=_CSV)],
     )
     def get(self, request: Request) -> Any:
@@ -112,15 +105,10 @@ class HoursFile(ApiView):
 class Runs(ApiView):
     """``history/runs``."""
 
+    tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="list_runs",
-        summary="Runs of the pipeline",
-        tags=[TAG],
-        parameters=[RunsQuery],
-        responses={200: RunsPageSerializer},
-    )
+    @operation("list_runs", "Runs of the pipeline", returns=RunsPageSerializer, query=RunsQuery)
     def get(self, request: Request) -> Response:
         """Return the pipeline runs, newest first.
 
@@ -137,15 +125,10 @@ class Runs(ApiView):
 class ForecastView(ApiView):
     """``history/forecast``."""
 
+    tag = "history"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_forecast",
-        summary="What falls due in the next 24 hours",
-        tags=[TAG],
-        parameters=[QueueQuery],
-        responses={200: ForecastSerializer},
-    )
+    @operation("get_forecast", "What falls due in the next 24 hours", returns=ForecastSerializer, query=QueueQuery)
     def get(self, request: Request) -> Response:
         """Return the jobs that fall due in each hour, and the expected backlog.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.urls import URLPattern, path
 from rest_framework.response import Response
@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from ...core import bulk
 from .. import verbs
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..serializers.base import Resource, with_example
 from ..serializers.job_verbs import (
     BulkSerializer,
@@ -29,22 +29,20 @@ from ..serializers.job_verbs import (
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-TAG: Final = "jobs"
-
 
 class _Verb(ApiView):
+    tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
 
 class Cancel(_Verb):
     """``queues/{queue}/cancel``."""
 
-    @extend_schema(
-        operation_id="cancel_jobs",
-        summary="Cancel jobs",
-        tags=[TAG],
-        request=IdsOrAllSerializer,
-        responses={200: results_or_bulk("Cancelled", "cancelled", "stopping")},
+    @operation(
+        "cancel_jobs",
+        "Cancel jobs",
+        reads=IdsOrAllSerializer,
+        returns=results_or_bulk("Cancelled", "cancelled", "stopping"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Cancel jobs by their ids, or all waiting jobs.
@@ -61,12 +59,11 @@ class Cancel(_Verb):
 class Reschedule(_Verb):
     """``queues/{queue}/reschedule``."""
 
-    @extend_schema(
-        operation_id="reschedule_jobs",
-        summary="Give jobs another due time",
-        tags=[TAG],
-        request=RescheduleSerializer,
-        responses={200: with_example(ResultsSerializer, ResultsSerializer.example_of("moved", "not_waiting"))},
+    @operation(
+        "reschedule_jobs",
+        "Give jobs another due time",
+        reads=RescheduleSerializer,
+        returns=with_example(ResultsSerializer, ResultsSerializer.example_of("moved", "not_waiting")),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Set a new due time for jobs.
@@ -81,12 +78,11 @@ class Reschedule(_Verb):
 class RunNow(_Verb):
     """``queues/{queue}/run-now``."""
 
-    @extend_schema(
-        operation_id="run_jobs_now",
-        summary="Make jobs due now",
-        tags=[TAG],
-        request=IdsOrAllSerializer,
-        responses={200: results_or_bulk("RunNow", "moved", "not_waiting")},
+    @operation(
+        "run_jobs_now",
+        "Make jobs due now",
+        reads=IdsOrAllSerializer,
+        returns=results_or_bulk("RunNow", "moved", "not_waiting"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Make jobs due now.
@@ -114,12 +110,10 @@ class KillFailed(_Failed):
 
     act = staticmethod(bulk.kill_failed)
 
-    @extend_schema(
-        operation_id="kill_failed_jobs",
-        summary="Bury all jobs that have failed",
-        tags=[TAG],
-        request=None,
-        responses={200: with_example(BulkSerializer, BulkSerializer.example_of("killed"))},
+    @operation(
+        "kill_failed_jobs",
+        "Bury all jobs that have failed",
+        returns=with_example(BulkSerializer, BulkSerializer.example_of("killed")),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bury waiting jobs that have failed (`killed`); running ones are left alone."""
@@ -131,12 +125,10 @@ class DeleteFailed(_Failed):
 
     act = staticmethod(bulk.delete_failed)
 
-    @extend_schema(
-        operation_id="delete_failed_jobs",
-        summary="Delete all jobs that have failed",
-        tags=[TAG],
-        request=None,
-        responses={200: with_example(BulkSerializer, BulkSerializer.example_of("deleted"))},
+    @operation(
+        "delete_failed_jobs",
+        "Delete all jobs that have failed",
+        returns=with_example(BulkSerializer, BulkSerializer.example_of("deleted")),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Delete waiting jobs that have failed (`deleted`); running ones are left alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
 from django.urls import URLPattern, path
@@ -14,54 +14,36 @@ from ...access.problems import Problem, invalid, job_not_found
 from ...core.errors import InvalidJob
 from ...core.inputs import check_id
 from ...core.queue import Queue
-from .. import brokers, converters, verbs  # noqa: F401 (the addresses ask for delayq_any)
+from .. import brokers, verbs
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..entries import Reader
 from ..listing import jobs_page, most_bytes
 from ..producing import kind_of, produce_many, produce_one
 from ..serializers.base import with_example
 from ..serializers.job_verbs import DueSerializer, MovedSerializer, OutcomeSerializer
 from ..serializers.jobs import JobSerializer, JobsPageSerializer, JobsQuery
-from ..serializers.problems import ProblemSerializer
 from ..serializers.produce import POSTPONED, PRODUCE, PRODUCED, ProducedSerializer
 from . import job_verbs
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-TAG: Final = "jobs"
-
 
 class Jobs(ApiView):
     """``queues/{queue}/jobs``."""
 
+    tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "produce"}
 
-    @extend_schema(
-        operation_id="list_jobs",
-        summary="Jobs of a queue, page by page",
-        tags=[TAG],
-        parameters=[JobsQuery],
-        responses={200: JobsPageSerializer},
-    )
+    @operation("list_jobs", "Jobs of a queue, page by page", returns=JobsPageSerializer, query=JobsQuery)
     def get(self, request: Request, queue: str) -> Response:
         """Return live jobs of one state in one order. Arguments are masked, and left out if they are large (`cut`)."""
         query = self.read_query(request, JobsQuery)
         return Response(JobsPageSerializer.render(jobs_page(self.queue(queue), query)))
 
-    @extend_schema(
-        operation_id="produce_jobs",
-        summary="Put jobs in",
-        tags=[TAG],
-        request=PRODUCE,
-        responses={
-            200: PRODUCED,
-            201: ProducedSerializer,
-            202: POSTPONED,
-            409: ProblemSerializer,
-            422: ProblemSerializer,
-        },
+    @operation(
+        "produce_jobs", "Put jobs in", reads=PRODUCE, returns={200: PRODUCED, 201: ProducedSerializer, 202: POSTPONED}
     )
     def post(self, request: Request, queue: str) -> Response:
         """Store one job (201, or 200 if nothing new was stored), or up to 1,000 as `jobs` (200).
@@ -89,11 +71,10 @@ class Jobs(ApiView):
 class OneJob(ApiView):
     """``queues/{queue}/jobs/{id}``; an id may contain any character."""
 
+    tag = "jobs"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "DELETE": "operate", "PATCH": "operate"}
 
-    @extend_schema(
-        operation_id="get_job", summary="One job", tags=[TAG], responses={200: JobSerializer, 404: ProblemSerializer}
-    )
+    @operation("get_job", "One job", returns=JobSerializer)
     def get(self, request: Request, queue: str, id: str) -> Response:
         """Return the live job of this id, else the one that was buried last."""
         live, ident = self.queue(queue), ident_of(id)
@@ -105,15 +86,10 @@ class OneJob(ApiView):
         payloads = inspector.payloads(live.name, ident) if is_live else view.payloads
         return Response(JobSerializer.render(view, payloads_of=lambda _view: payloads))
 
-    @extend_schema(
-        operation_id="cancel_job",
-        summary="Cancel one job",
-        tags=[TAG],
-        responses={
-            200: OutcomeSerializer,
-            202: with_example(OutcomeSerializer, {"outcome": "outbox"}),
-            404: ProblemSerializer,
-        },
+    @operation(
+        "cancel_job",
+        "Cancel one job",
+        returns={200: OutcomeSerializer, 202: with_example(OutcomeSerializer, {"outcome": "outbox"})},
     )
     def delete(self, request: Request, queue: str, id: str) -> Response:
         """Cancel the job.
@@ -127,17 +103,11 @@ class OneJob(ApiView):
             raise job_not_found(live.name, id)
         return Response(OutcomeSerializer.render({"outcome": outcome}), status=_status(outcome))
 
-    @extend_schema(
-        operation_id="reschedule_job",
-        summary="Give one job another due time",
-        tags=[TAG],
-        request=DueSerializer,
-        responses={
-            200: MovedSerializer,
-            202: with_example(MovedSerializer, {"outcome": "outbox", "due": None}),
-            404: ProblemSerializer,
-            409: ProblemSerializer,
-        },
+    @operation(
+        "reschedule_job",
+        "Give one job another due time",
+        reads=DueSerializer,
+        returns={200: MovedSerializer, 202: with_example(MovedSerializer, {"outcome": "outbox", "due": None})},
     )
     def patch(self, request: Request, queue: str, id: str) -> Response:
         """Set the due time of the job that waits under the id, also of one that waits for the end of a running attempt.
@@ -166,12 +136,12 @@ def ident_of(text: str) -> str:
         raise Problem(404, "job_not_found", str(error)) from None
 
 
-def location(request: Request, asked: str, queue: str, ident: str) -> str:
+def location(request: Request, given: str, queue: str, ident: str) -> str:
     """Return the URL of a job.
 
     Clients remove ``.`` and ``..`` from a path, so these ids go into the query.
     """
-    jobs = quote(request.path.removesuffix(f"{asked}/jobs")) + f"{queue}/jobs"
+    jobs = quote(request.path.removesuffix(f"{given}/jobs")) + f"{queue}/jobs"
     return f"{jobs}?id={ident}" if ident in (".", "..") else f"{jobs}/{quote(ident, safe='')}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from django.urls import URLPattern, path
 from rest_framework.response import Response
@@ -12,32 +12,29 @@ from rest_framework.response import Response
 from ...core import bulk
 from .. import verbs
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..idempotency import calls
 from ..listing import graves_page, jobs_page
 from ..serializers.job_verbs import BulkSerializer, DiscardSerializer, KickSerializer, results_or_bulk
 from ..serializers.jobs import BURIED, GravesQuery, JobsPageSerializer, MorgueQuery
-from ..serializers.problems import ProblemSerializer
 from .job_verbs import queue_verb, results
 from .jobs import ident_of
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
 
-TAG: Final = "morgue"
-
 
 class Morgue(ApiView):
     """``queues/{queue}/morgue``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="list_morgue",
-        summary="The morgue of a queue, page by page",
-        tags=[TAG],
-        parameters=[MorgueQuery],
-        responses={200: JobsPageSerializer},
+    @operation(
+        "list_morgue",
+        "The morgue of a queue, page by page",
+        returns=JobsPageSerializer,
+        query=MorgueQuery,
         examples=[BURIED],
     )
     def get(self, request: Request, queue: str) -> Response:
@@ -49,14 +46,14 @@ class Morgue(ApiView):
 class Graves(ApiView):
     """``queues/{queue}/morgue/{id}``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_graves",
-        summary="All records of an id in the morgue",
-        tags=[TAG],
-        parameters=[GravesQuery],
-        responses={200: JobsPageSerializer, 404: ProblemSerializer},
+    @operation(
+        "get_graves",
+        "All records of an id in the morgue",
+        returns=JobsPageSerializer,
+        query=GravesQuery,
         examples=[BURIED],
     )
     def get(self, request: Request, queue: str, id: str) -> Response:
@@ -73,14 +70,14 @@ class Graves(ApiView):
 class KickView(ApiView):
     """``queues/{queue}/kick``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
-    @extend_schema(
-        operation_id="kick_jobs",
-        summary="Bring jobs back from the morgue",
-        tags=[TAG],
-        request=KickSerializer,
-        responses={200: results_or_bulk("Kicked", "kicked", "live")},
+    @operation(
+        "kick_jobs",
+        "Bring jobs back from the morgue",
+        reads=KickSerializer,
+        returns=results_or_bulk("Kicked", "kicked", "live"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Bring jobs back and reset their failures. `kicked`, `live` (a live job has the same id) or `gone`."""
@@ -101,14 +98,14 @@ class KickView(ApiView):
 class DiscardView(ApiView):
     """``queues/{queue}/discard``."""
 
+    tag = "morgue"
     actions: ClassVar[Mapping[str, str]] = {"POST": "operate"}
 
-    @extend_schema(
-        operation_id="discard_jobs",
-        summary="Throw jobs out of the morgue",
-        tags=[TAG],
-        request=DiscardSerializer,
-        responses={200: results_or_bulk("Discarded", "discarded", "gone")},
+    @operation(
+        "discard_jobs",
+        "Throw jobs out of the morgue",
+        reads=DiscardSerializer,
+        returns=results_or_bulk("Discarded", "discarded", "gone"),
     )
     def post(self, request: Request, queue: str) -> Response:
         """Delete records. `discarded`, or `gone`: there was no such record."""

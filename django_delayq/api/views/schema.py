@@ -10,10 +10,9 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 from rest_framework.response import Response
 
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..openapi import document
 from ..serializers.base import Resource
-from ..serializers.problems import ProblemSerializer
 
 if TYPE_CHECKING:
     from rest_framework.request import Request
@@ -24,15 +23,13 @@ _HERE: Final = "v1/openapi.json"
 class Schema(ApiView):
     """``openapi.json``."""
 
+    tag = "schema"
     actions: ClassVar = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="openapi",
-        summary="This document",
-        description="OpenAPI 3.0, for people who write clients and for programs that do.",
-        tags=["schema"],
-        request=None,
-        responses={200: OpenApiResponse(OpenApiTypes.OBJECT, "the document"), 400: ProblemSerializer},
+    @operation(
+        "openapi",
+        "This document",
+        returns=OpenApiResponse(OpenApiTypes.OBJECT, "the document"),
         examples=[
             OpenApiExample(
                 "The beginning",
@@ -41,6 +38,7 @@ class Schema(ApiView):
                 status_codes=["200"],
             ),
         ],
+        text="OpenAPI 3.0, for people who write clients and for programs that do.",
     )
     def get(self, request: Request) -> Response:
         """Return the document, its server URL being the path under which the project included this API."""

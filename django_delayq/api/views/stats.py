@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from django.urls import URLPattern, path
 from rest_framework.response import Response
@@ -12,7 +12,7 @@ from ... import status
 from ...access.permissions import may_use
 from .. import brokers
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..serializers.stats import StatsSerializer, StatusSerializer
 from ..visibility import VisibleQueues
 
@@ -21,21 +21,19 @@ if TYPE_CHECKING:
 
     from ...core.operations.counts import Counts
 
-_TAGS: Final = ["figures"]
-
 
 class Stats(ApiView):
     """``stats``."""
 
+    tag = "figures"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_stats",
-        summary="Length, morgue and lag of every queue",
-        tags=_TAGS,
-        description="Cheap enough to be asked every second. Queues that the project's own rule does not let the user "
+    @operation(
+        "get_stats",
+        "Length, morgue and lag of every queue",
+        returns=StatsSerializer,
+        text="Cheap enough to be asked every second. Queues that the project's own rule does not let the user "
         "see are left out.",
-        responses={200: StatsSerializer},
     )
     def get(self, request: Request) -> Response:
         """Return three numbers for each queue and in total."""
@@ -49,15 +47,15 @@ class Stats(ApiView):
 class Status(ApiView):
     """``status``."""
 
+    tag = "figures"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_status",
-        summary="Everything that is known of queues, workers and Redis",
-        tags=_TAGS,
-        description="What `manage.py delayq_status --json` prints, in six round trips to Redis and a look into the "
+    @operation(
+        "get_status",
+        "Everything that is known of queues, workers and Redis",
+        returns=StatusSerializer,
+        text="What `manage.py delayq_status --json` prints, in six round trips to Redis and a look into the "
         "database. Queues that the project's own rule does not let the user see are left out.",
-        responses={200: StatusSerializer},
     )
     def get(self, request: Request) -> Response:
         """Return the whole snapshot."""

@@ -18,7 +18,7 @@ from ...status import WorkerStatus
 from ...status.taking import worker_status
 from .. import brokers
 from ..base import ApiView
-from ..describe import extend_schema
+from ..describe import operation
 from ..serializers.problems import ProblemSerializer
 from ..serializers.workers import CommandSerializer, DumpSerializer, WorkerSerializer, WorkersSerializer
 from ..visibility import VisibleQueues
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ...core.broker import Broker
 
-_TAGS: Final = ["workers"]
-_NOT_FOUND: Final = OpenApiResponse(ProblemSerializer, description="not_found: no such worker is registered")
 _LATER: Final = (
     "The answer is there at once; the worker hears of it with its next heartbeat, five seconds unless the settings say "
     "otherwise."
@@ -39,11 +37,10 @@ _LATER: Final = (
 class Workers(ApiView):
     """``workers``."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="list_workers", summary="List the worker processes", tags=_TAGS, responses={200: WorkersSerializer}
-    )
+    @operation("list_workers", "List the worker processes", returns=WorkersSerializer)
     def get(self, request: Request) -> Response:
         """Return all registered workers, including lost ones."""
         broker = brokers.broker()
@@ -55,14 +52,10 @@ class Workers(ApiView):
 class OneWorker(ApiView):
     """``workers/{worker}``."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"GET": "view"}
 
-    @extend_schema(
-        operation_id="get_worker",
-        summary="Show a worker, and until when it holds what it runs",
-        tags=_TAGS,
-        responses={200: WorkerSerializer, 404: _NOT_FOUND},
-    )
+    @operation("get_worker", "Show a worker, and until when it holds what it runs", returns=WorkerSerializer)
     def get(self, request: Request, worker: str) -> Response:
         """Return the worker, with the ends of its leases."""
         broker = brokers.broker()
@@ -77,6 +70,7 @@ class OneWorker(ApiView):
 class _Command(ApiView):
     """Base of the views that send a worker a command."""
 
+    tag = "workers"
     actions: ClassVar[Mapping[str, str]] = {"POST": "admin"}
     word: ClassVar[str] = ""
 
@@ -92,14 +86,12 @@ class Stop(_Command):
 
     word = "stop"
 
-    @extend_schema(
-        operation_id="stop_worker",
-        summary="Stop a worker",
-        tags=_TAGS,
-        request=None,
-        description="As SIGTERM to its program: all its processes take nothing new, finish what they run "
+    @operation(
+        "stop_worker",
+        "Stop a worker",
+        returns={202: CommandSerializer.of("stop")},
+        text="As SIGTERM to its program: all its processes take nothing new, finish what they run "
         f"within their grace period, and end. {_LATER}",
-        responses={202: CommandSerializer.of("stop"), 404: _NOT_FOUND},
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
@@ -111,13 +103,11 @@ class Drain(_Command):
 
     word = "drain"
 
-    @extend_schema(
-        operation_id="drain_worker",
-        summary="Let a worker finish what it has, and take nothing new",
-        tags=_TAGS,
-        request=None,
-        description=f"As SIGUSR1 to its program. {_LATER}",
-        responses={202: CommandSerializer.of("drain"), 404: _NOT_FOUND},
+    @operation(
+        "drain_worker",
+        "Let a worker finish what it has, and take nothing new",
+        returns={202: CommandSerializer.of("drain")},
+        text=f"As SIGUSR1 to its program. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
@@ -130,23 +120,20 @@ class Dump(_Command):
     actions: ClassVar[Mapping[str, str]] = {"GET": "view", "POST": "operate"}
     word = "dump"
 
-    @extend_schema(
-        operation_id="dump_worker",
-        summary="Ask a worker for the stacks of its threads",
-        tags=_TAGS,
-        request=None,
-        description=f"They are logged, and kept for ten minutes. {_LATER}",
-        responses={202: CommandSerializer.of("dump"), 404: _NOT_FOUND},
+    @operation(
+        "dump_worker",
+        "Ask a worker for the stacks of its threads",
+        returns={202: CommandSerializer.of("dump")},
+        text=f"They are logged, and kept for ten minutes. {_LATER}",
     )
     def post(self, request: Request, worker: str) -> Response:
         """Send the command."""
         return self.send(worker)
 
-    @extend_schema(
-        operation_id="get_dump",
-        summary="Read the stacks that a worker was asked for",
-        tags=_TAGS,
-        responses={
+    @operation(
+        "get_dump",
+        "Read the stacks that a worker was asked for",
+        returns={
             200: DumpSerializer,
             404: OpenApiResponse(
                 ProblemSerializer,
