@@ -14,7 +14,7 @@ from ..core.job import Job
 #: seconds that a reserve or a touch holds a job by default
 TTR: Final = 60
 LONGEST_TTR: Final = 3600
-LEASE_PATTERN: Final = r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})"
+LEASE: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.([1-9][0-9]{0,15})")
 #: tokens are transmitted as doubles
 _LARGEST_TOKEN: Final = 1 << 53
 
@@ -45,7 +45,7 @@ def lease_of(job: Job) -> Lease:
 
 def read_lease(text: object) -> Lease:
     """Parse a lease sent by a client; raise :class:`InvalidJob` if it is not a lease."""
-    match = re.fullmatch(LEASE_PATTERN, text) if isinstance(text, str) else None
+    match = LEASE.fullmatch(text) if isinstance(text, str) else None
     if match is None or int(match[2]) > _LARGEST_TOKEN:
         raise InvalidJob(f"this is the lease that reserve gave with the job, not {short(text)}")
     return Lease(int(match[1]), int(match[2]))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from drf_spectacular.drainage import GENERATOR_STATS
-from drf_spectacular.extensions import OpenApiSerializerExtension
+from drf_spectacular.extensions import OpenApiSerializerExtension, OpenApiSerializerFieldExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.settings import SPECTACULAR_DEFAULTS, patched_settings
 
@@ -32,7 +32,7 @@ from .components import (
     errors_of,
     plain_paths,
 )
-from .serializers.base import EntryList, Resource
+from .serializers.base import EntriesField, Resource
 
 _HOOKS: Final = ("drf_spectacular.hooks.postprocess_schema_enums", "django_delayq.api.openapi.complete")
 #: drf-spectacular settings for this document; the project's settings for its own document are ignored
@@ -102,17 +102,25 @@ class ResourceExtension(OpenApiSerializerExtension):  # type: ignore[no-untyped-
     def map_serializer(self, auto_schema: Any, direction: Any) -> Any:
         """Return the schema of a request or a response."""
         schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
-        members = schema.get("properties", {})
-        for name, member in members.items():
+        for member in schema.get("properties", {}).values():
             _widen(member)
-            field = self.target.fields[name]
-            if isinstance(field, EntryList):
-                member |= {"minItems": 1, "maxItems": field.child.most or 1000}
         if direction == "request":
             return {**_with_nulls(schema), "additionalProperties": False}
         if self.target.always:
             schema["required"] = sorted({*schema.get("required", ()), *self.target.always})
         return _with_nulls(schema)
+
+
+class EntriesExtension(OpenApiSerializerFieldExtension):  # type: ignore[no-untyped-call]
+    """Schema extension for lists of entries."""
+
+    target_class: Any = EntriesField
+
+    def map_serializer_field(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        """Return the schema of the list."""
+        kind = self.target.kind
+        items = auto_schema.resolve_serializer(kind(), direction).ref
+        return {"type": "array", "items": items, "minItems": 1, "maxItems": kind.most or 1000}
 
 
 def _widen(schema: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -65,10 +65,11 @@ class Resource(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         """Return the validated values."""
         if isinstance(data, Mapping):
-            known = [name for name, field in self.fields.items() if not field.read_only]
-            unknown = [name for name in data if name not in known]
+            fields = self.fields
+            unknown = [name for name in data if name not in fields or fields[name].read_only]
             if unknown:
-                text = f"there is no such member; known are: {', '.join(known) or 'none'}"
+                known = ", ".join(name for name, field in fields.items() if not field.read_only)
+                text = f"there is no such member; known are: {known or 'none'}"
                 raise serializers.ValidationError({str(name)[:60]: [text] for name in unknown[:10]})
         return super().to_internal_value(data)
 
@@ -126,43 +127,11 @@ def exactly_one(attrs: Mapping[str, Any], *names: str) -> None:
         raise serializers.ValidationError({"all": "this is true, or left out"})
 
 
-class EntryList(serializers.ListSerializer[Any]):
-    """List of 1 … ``child.most`` entries, read in one pass: hundreds of entries do not need hundreds of serializers."""
-
-    child: Entry
-
-    def to_internal_value(self, data: Any) -> list[Any]:
-        """Return the entries; errors are reported for all invalid entries, up to :data:`MOST_ERRORS`."""
-        if not isinstance(data, list) or not data:
-            raise serializers.ValidationError("this is a list with at least one entry")
-        most = self.child.most or conf().api.max_jobs
-        if len(data) > most:
-            raise too_many(most, "jobs")
-        kind, found, wrong = type(self.child), [], {}
-        for place, entry in enumerate(data):
-            errors: dict[str, Any] = {}
-            values = _read_entry(kind, entry, errors)
-            if errors:
-                wrong[str(place)] = errors.get("", errors)
-            else:
-                found.append(kind.build(values))
-            if len(wrong) == MOST_ERRORS:
-                break
-        if wrong:
-            raise serializers.ValidationError(wrong)
-        return found
-
-
 class Entry(Resource):
-    """Base of the entries of a list. Its fields must be checkable alone: a member that is null counts as missing."""
+    """Base of the entries of a list. A member that is null counts as missing."""
 
     #: maximum number of entries; None = ``API["max_jobs"]``
     most: ClassVar[int | None] = None
-
-    class Meta:
-        """Lists of entries are read in one pass."""
-
-        list_serializer_class = EntryList
 
     @classmethod
     def build(cls, values: dict[str, Any]) -> Any:
@@ -171,30 +140,61 @@ class Entry(Resource):
 
     @classmethod
     @cache
-    def readers(cls) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """Return the fields by name, created once for all requests."""
-        return dict(cls().fields)
+    def checks(cls) -> tuple[dict[str, Callable[[Any], Any]], tuple[str, ...]]:
+        """Return the check of each member, and the members that every entry has; created once for all requests."""
+        fields: Mapping[str, Any] = cls().fields
+        return {name: field.check for name, field in fields.items()}, tuple(
+            name for name, field in fields.items() if field.required
+        )
 
 
-def _read_entry(kind: type[Entry], entry: Any, errors: dict[str, Any]) -> dict[str, Any]:
+class EntriesField(serializers.Field[Any, Any, Any, Any]):
+    """List of 1 … ``kind.most`` entries, read in one pass: hundreds of entries do not need hundreds of serializers."""
+
+    def __init__(self, kind: type[Entry], **options: Any) -> None:
+        super().__init__(**options)
+        self.kind = kind
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        """Return the entries; errors are reported for all invalid entries, up to :data:`MOST_ERRORS`."""
+        if not isinstance(data, list) or not data:
+            raise serializers.ValidationError("this is a list with at least one entry")
+        most = self.kind.most or conf().api.max_jobs
+        if len(data) > most:
+            raise too_many(most, "jobs")
+        checks, needed = self.kind.checks()
+        found, wrong = [], {}
+        for place, entry in enumerate(data):
+            errors: dict[str, Any] = {}
+            values = _read_entry(entry, checks, needed, errors)
+            if errors:
+                wrong[str(place)] = errors.get("", errors)
+                if len(wrong) == MOST_ERRORS:
+                    break
+            else:
+                found.append(self.kind.build(values))
+        if wrong:
+            raise serializers.ValidationError(wrong)
+        return found
+
+
+def _read_entry(
+    entry: Any, checks: Mapping[str, Callable[[Any], Any]], needed: tuple[str, ...], errors: dict[str, Any]
+) -> dict[str, Any]:
     """Return the validated values of an entry; put what is wrong into ``errors``, by member, "" = the whole entry."""
-    fields = kind.readers()
     values: dict[str, Any] = {}
     if not isinstance(entry, dict):
-        errors[""] = [f"this is an object with {', '.join(fields)}, not {short(entry)}"]
+        errors[""] = [f"this is an object with {', '.join(checks)}, not {short(entry)}"]
         return values
     for name, value in entry.items():
-        field = fields.get(name)
         try:
-            if field is None:
-                raise InvalidJob(f"there is no such member.{suggest(name, fields)} Known are: {', '.join(fields)}")
-            if value is not None or field.required:
-                values[name] = field.to_internal_value(value)
+            if name not in checks:
+                raise InvalidJob(f"there is no such member.{suggest(name, checks)} Known are: {', '.join(checks)}")
+            if value is not None or name in needed:
+                values[name] = checks[name](value)
         except InvalidJob as error:
             errors[name[:60]] = [str(error)]
-        except serializers.ValidationError as error:
-            errors[name[:60]] = error.detail
-    for name, field in fields.items():
-        if field.required and name not in entry:
+    for name in needed:
+        if name not in entry:
             errors[name] = ["this is needed"]
     return values

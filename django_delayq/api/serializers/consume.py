@@ -17,7 +17,7 @@ from ...core.job import Job
 from ...core.sending.chunks import CHUNK
 from ...pull.held import HeldJob
 from ..held_jobs import content_of
-from ..leases import LEASE_PATTERN, LONGEST_TTR, TTR, Lease, lease_of, read_lease
+from ..leases import LEASE, LONGEST_TTR, TTR, Lease, lease_of, read_lease
 from .base import Resource
 from .fields import (
     CheckedField,
@@ -106,7 +106,7 @@ class ReserveFromManySerializer(ReserveSerializer):
 _CONTENT: Final[dict[str, Any]] = {"required": False, "source": "content"}
 
 
-@extend_schema_field({"type": "string", "pattern": f"^{LEASE_PATTERN}$"})
+@extend_schema_field({"type": "string", "pattern": f"^{LEASE.pattern}$"})
 class LeaseField(CheckedField):
     """Lease of a held job, opaque to clients."""
 

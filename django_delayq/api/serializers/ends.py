@@ -13,7 +13,7 @@ from rest_framework import serializers
 from ...core.job import PRIORITIES
 from ...core.sending.chunks import CHUNK
 from ..leases import HeldEntry, read_error
-from .base import Entry, Resource
+from .base import EntriesField, Entry, Resource
 from .consume import HeldJobSerializer, LeaseField, TtrField
 from .fields import IdField, IntField, SecondsField, TextField, TimeField, checked
 
@@ -85,14 +85,14 @@ class TouchEntrySerializer(AckEntrySerializer):
 class AckSerializer(Resource):
     """Jobs to acknowledge."""
 
-    jobs = AckEntrySerializer(many=True)
+    jobs = EntriesField(AckEntrySerializer)
     requests: ClassVar = {"one": {"jobs": [_ONE]}}
 
 
 class FailSerializer(Resource):
     """Jobs whose attempts failed."""
 
-    jobs = FailEntrySerializer(many=True)
+    jobs = EntriesField(FailEntrySerializer)
     requests: ClassVar = {
         "with a text": {"jobs": [{**_ONE, "error": "503 from the host"}]},
         "with everything": {
@@ -110,21 +110,21 @@ class FailSerializer(Resource):
 class ReleaseSerializer(Resource):
     """Jobs to release."""
 
-    jobs = ReleaseEntrySerializer(many=True)
+    jobs = EntriesField(ReleaseEntrySerializer)
     requests: ClassVar = {"for later": {"jobs": [{**_ONE, "delay": 60}]}}
 
 
 class BurySerializer(Resource):
     """Jobs to bury."""
 
-    jobs = BuryEntrySerializer(many=True)
+    jobs = EntriesField(BuryEntrySerializer)
     requests: ClassVar = {"with a reason": {"jobs": [{**_ONE, "reason": "no such order"}]}}
 
 
 class TouchSerializer(Resource):
     """Jobs whose leases are to be extended."""
 
-    jobs = TouchEntrySerializer(many=True)
+    jobs = EntriesField(TouchEntrySerializer)
     requests: ClassVar = {"two minutes": {"jobs": [{**_ONE, "ttr": 120}]}}
 
 

@@ -57,7 +57,7 @@ def checked(check: Callable[[Any], Any], **schema: Any) -> type[CheckedField]:
         check: returns the value or raises InvalidJob.
         schema: the OpenAPI schema of the values.
     """
-    kind = type("CheckedField", (CheckedField,), {"check": lambda self, data: check(data)})
+    kind = type("CheckedField", (CheckedField,), {"check": staticmethod(check)})
     return extend_schema_field(schema)(kind)
 
 
@@ -121,26 +121,29 @@ class KeyField(CheckedField):
         return value.hex()
 
 
-class IntField(serializers.IntegerField):
+class IntField(CheckedField):
     """Whole number from ``min_value`` to ``max_value``."""
 
-    def to_internal_value(self, data: Any) -> int:
+    kind = "integer"
+
+    def __init__(self, *, min_value: float, max_value: float, **options: Any) -> None:
+        super().__init__(**options)
+        self.low, self.high = min_value, max_value
+        set_override(self, "field", {"type": self.kind, "minimum": min_value, "maximum": max_value})
+
+    def check(self, data: Any) -> float:
         """Return the number."""
-        try:
-            return check_int(self.field_name or "this", data, self.min_value or 0, self.max_value or 0)
-        except InvalidJob as error:
-            raise serializers.ValidationError(str(error)) from None
+        return check_int(self.field_name or "this", data, int(self.low), int(self.high))
 
 
-class NumberField(serializers.FloatField):
+class NumberField(IntField):
     """Number from ``min_value`` to ``max_value``."""
 
-    def to_internal_value(self, data: Any) -> float:
+    kind = "number"
+
+    def check(self, data: Any) -> float:
         """Return the number."""
-        try:
-            return check_number(self.field_name or "this", data, self.min_value or 0, self.max_value or math.inf)
-        except InvalidJob as error:
-            raise serializers.ValidationError(str(error)) from None
+        return check_number(self.field_name or "this", data, self.low, self.high)
 
 
 class LimitField(CheckedField):

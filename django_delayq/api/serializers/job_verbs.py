@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from rest_framework import serializers
 
 from ...scheduling.options import due
-from .base import Entry, Resource, exactly_one, one_of
+from .base import EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
 
 _COUNTS: Final = serializers.DictField(child=serializers.IntegerField(), help_text="outcome → how many")
@@ -67,7 +67,7 @@ class GraveSerializer(Entry):
 
 class _GravesSerializer(Resource):
     ids = IdsField(required=False, help_text="each time the record that was buried last")
-    jobs = GraveSerializer(many=True, required=False)
+    jobs = EntriesField(GraveSerializer, required=False)
     all = FlagField(required=False)
     #: members that go with ``all`` only
     with_all: ClassVar[tuple[str, ...]] = ()
