@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from rest_framework import serializers
 
+from ...core.errors import InvalidJob
 from ...scheduling.options import due
 from .base import EntriesField, Entry, Resource, exactly_one, one_of
 from .fields import FlagField, IdField, IdsField, KeyField, MomentField, NumberField, SecondsField, TimeField
@@ -29,8 +29,10 @@ class DueSerializer(Resource):
         exactly_one(attrs, "delay", "at")
         if "delay" in attrs:
             return {**attrs, "due": (None, attrs["delay"])}
-        at: datetime | float = attrs["at"]
-        return {**attrs, "due": due(None, at)}
+        try:
+            return {**attrs, "due": due(None, attrs["at"])}
+        except InvalidJob as error:
+            raise serializers.ValidationError({"at": [str(error)]}) from None
 
 
 class RescheduleSerializer(DueSerializer):
