@@ -43,14 +43,15 @@ def pay(broker: MemoryBroker) -> None:
 
 def settle(broker: MemoryBroker) -> None:
     """Apply completions: delete the rows of finished jobs, and mark the rows of buried ones."""
-    marked = [shard for shard in broker.stores() if shard.settled]
-    if not marked or broker.down:
-        return
     from ..outbox.completions import Marks
 
+    if broker.server.down:
+        return
     marks = Marks(_outboxes(), broker, Changes())
-    for shard in marked:
-        marks.take_down(shard.queue, shard.number)
+    for queue in broker.queues():
+        for number in queue.numbers:
+            if broker.client.exists(queue.shard(number).names["settled"]):
+                marks.take_down(queue.name, number)
 
 
 def _outboxes() -> list[Outbox]:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from asgiref.sync import sync_to_async
 
 from .. import connections
+from ..core.queue import Queue
 from ..core.task import Task
 from ..outbox import durability
 from ..scheduling.targets import find_task
@@ -25,7 +26,6 @@ from .asserting import Expectation, check_not_scheduled, check_scheduled
 from .broker import MemoryBroker
 from .faults import Error, Faults, outage
 from .looking import ScheduledJob, hint_of_commit, jobs_of, late_verbs, names_of
-from .queue import MemoryQueue
 from .running import Runner, RunReport
 from .times import Clock, Moment, ms_of_delta, ms_of_moment
 
@@ -160,7 +160,7 @@ class Fake:
             return self.clock.now_ms
         return ms_of_moment(until) if isinstance(until, datetime) else self.clock.now_ms + ms_of_delta(until)
 
-    def run_at_once(self, queue: MemoryQueue, idents: Sequence[str]) -> None:
+    def run_at_once(self, queue: Queue, idents: Sequence[str]) -> None:
         """Run jobs that were just scheduled, for ``immediate()``."""
         if queue.kind != "python":
             return

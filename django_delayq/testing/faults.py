@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from ..core.task import Task
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from .broker import MemoryBroker
 
 Error = BaseException | type[BaseException]
-
-DOWN = "Redis cannot be used now: redis_down() of django_delayq.testing plays that it is away"
 
 
 class Faults:
@@ -43,12 +41,27 @@ class Faults:
 @contextmanager
 def outage(broker: MemoryBroker) -> Iterator[None]:
     """Make every call raise QueueUnavailable during the block."""
-    before, broker.down = broker.down, DOWN
+    try:
+        with _set_down(broker, down=True):
+            yield
+    finally:
+        broker.owes = True
+        _reassure(broker)
+
+
+def reachable(broker: MemoryBroker) -> AbstractContextManager[None]:
+    """Return a block in which a test can look at the queue even during an outage."""
+    return _set_down(broker, down=False)
+
+
+@contextmanager
+def _set_down(broker: MemoryBroker, *, down: bool) -> Iterator[None]:
+    server = broker.server
+    before, server.down = server.down, down
     try:
         yield
     finally:
-        broker.down, broker.owes = before, True
-        _reassure(broker)
+        server.down = before
 
 
 def _reassure(broker: MemoryBroker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +13,7 @@ from asgiref.sync import async_to_sync
 
 from ..core.errors import DelayQError, LeakedTransaction, Verdict
 from ..core.job import Job
+from ..core.queue import Queue
 from ..core.records.layout import PAUSED_OUT
 from ..core.task import registry
 from ..runtime import wiring
@@ -26,15 +27,13 @@ from ..worker.pace import Pace
 from ..worker.run import Run, trusted
 from ..worker.shard_selector import Source
 from . import books
+from .agenda import Entry
 from .guard import Guard
-from .state import CLASSES, ms_of
 from .times import datetime_of
 
 if TYPE_CHECKING:
     from .broker import MemoryBroker
     from .faults import Faults
-    from .queue import MemoryQueue
-    from .shard import Shard
 
 #: worker name of jobs that a test runs
 HOLDER: Final = "test"
@@ -142,6 +141,8 @@ class Runner:
         self._faults = faults
         self._batcher = Batcher(registry)
         self._made: tuple[Conf, _Execution] | None = None
+        #: due entries of paused queues
+        self._paused: list[Entry] = []
 
     # -- selection ---------------------------------------------------------------------------------------------------
 
@@ -159,9 +160,9 @@ class Runner:
         clock = self._broker.clock
         self._reap()
         while max_jobs is None or len(report) < max_jobs:
-            shard = self._next(clock.now_ms)
-            if shard is None:
-                moment = self._next_moment_ms(clock.now_ms)
+            entry = self._next()
+            if entry is None:
+                moment = self._next_moment_ms()
                 if moment is None or moment > until_ms:
                     break
                 clock.reach(moment)
@@ -172,71 +173,87 @@ class Runner:
                     f"run_due() has run {MANY} jobs and {report.runs[-1].task} is due again: does a task schedule "
                     "itself? Give a smaller until=, or say max_jobs="
                 )
-            self._run_first(shard, report, raise_errors, None if max_jobs is None else max_jobs - len(report))
+            self._run_entry(entry, report, raise_errors, None if max_jobs is None else max_jobs - len(report))
         else:
             return report
         clock.reach(until_ms)
         return report
 
-    def _served(self) -> list[Shard]:
-        kinds = {queue.name: queue.kind for queue in self._broker.queues()}
-        return [
-            shard
-            for shard in self._broker.stores()
-            if kinds.get(shard.queue) == "python" and not shard.rules.flags & PAUSED_OUT
-        ]
+    def _next(self) -> Entry | None:
+        """Take the next due entry of a queue that is neither paused nor a pull queue."""
+        agenda = self._broker.server.agenda
+        agenda.put_back([entry for entry in self._paused if not self._is_paused(entry)])
+        self._paused = [entry for entry in self._paused if self._is_paused(entry)]
+        while (entry := agenda.take()) is not None:
+            queue = self._broker.existing(entry.queue)
+            if queue is None or queue.kind != "python":
+                continue
+            if not self._is_paused(entry):
+                break
+            self._paused.append(entry)
+        return entry
 
-    def _next(self, now_ms: int) -> Shard | None:
-        """Return the shard with the next job: the most urgent class first, then the earliest due time."""
-        best: tuple[int, int] | None = None
-        chosen = None
-        for shard in self._served():
-            for class_ in range(CLASSES):
-                first = shard.first(class_)
-                if first is not None and ms_of(first[0]) <= now_ms:
-                    if best is None or (class_, first[0]) < best:
-                        best, chosen = (class_, first[0]), shard
-                    break
-        return chosen
+    def _is_paused(self, entry: Entry) -> bool:
+        queue = self._broker.existing(entry.queue)
+        return queue is not None and bool(queue.layout.get("paused", 0) & PAUSED_OUT)
 
-    def _next_moment_ms(self, now_ms: int) -> int | None:
+    def _next_moment_ms(self) -> int | None:
         """Return the next time at which a job is due or a lease expires."""
-        moments = [due for shard in self._served() if (due := shard.next_due_ms()) is not None]
-        for shard in self._broker.stores():
-            moments += [max(job.deadline_ms, shard.hold_ms) for job in shard.leases()]
+        now_ms, due_ms = self._broker.clock.now_ms, self._broker.server.agenda.next_ms()
+        moments = [end_ms for _, _, end_ms in self._lease_ends()] + ([] if due_ms is None else [due_ms])
         return min((moment for moment in moments if moment > now_ms), default=None)
+
+    def _lease_ends(self) -> Iterator[tuple[Queue, int, int]]:
+        """Yield the shards with reserved jobs, and when the first of these leases may be settled."""
+        client = self._broker.client
+        for queue in self._broker.queues():
+            for number in queue.numbers:
+                names = queue.shard(number).names
+                for _, end_ms in client.zrange(names["lease"], 0, 0, withscores=True):
+                    yield queue, number, max(int(end_ms), int(client.hget(names["meta"], "hold") or 0))
 
     def _reap(self) -> None:
         """Settle expired leases, as the worker's dispatcher does."""
-        for shard in self._broker.stores():
-            for job in shard.leases(only_expired=True):
-                queue, task = self._queue(shard), registry.get(job.task)
+        for queue, number, end_ms in list(self._lease_ends()):
+            for job in queue.expired(number) if end_ms <= self._broker.clock.now_ms else ():
+                task = registry.get(job.task)
                 settlement = decision.lost(job, decision.policy_of(task, job))
                 self._execution().notifier.ended_elsewhere(queue, task, settlement)
                 queue.settle([settlement])
 
     # -- execution ---------------------------------------------------------------------------------------------------
 
-    def _run_first(self, shard: Shard, report: RunReport, raise_errors: bool, room: int | None) -> None:
-        queue = self._queue(shard)
-        peeked = next(
-            shard.lives[first[1]]
-            for class_ in range(CLASSES)
-            if (first := shard.first(class_)) and ms_of(first[0]) <= shard.now_ms
-        )
-        job = shard.job("", peeked)
-        limit = self._batcher.size_of(job)
-        batch = queue.reserve(shard.number, limit if room is None else min(limit, room), worker=HOLDER)
-        report.expired += batch.expired
-        self._run(queue, shard.number, batch.jobs, report, raise_errors)
+    def _run_entry(self, entry: Entry, report: RunReport, raise_errors: bool, room: int | None) -> None:
+        """Run a due job, together with those that its task takes in one batch."""
+        queue = self._broker.queue(entry.queue)
+        first = queue.reserve_id(entry.id, worker=HOLDER)
+        report.expired += first.expired
+        jobs = first.jobs
+        if jobs:
+            size = self._batcher.size_of(jobs[0])
+            jobs += self._reserve_more(entry, (size if room is None else min(size, room)) - 1, report)
+            self._run(queue, entry.shard, jobs, report, raise_errors)
 
-    def run_one(self, queue: MemoryQueue, ident: str) -> None:
+    def _reserve_more(self, first: Entry, most: int, report: RunReport) -> list[Job]:
+        """Reserve up to ``most`` further due jobs of a shard."""
+        queue, others, jobs = self._broker.queue(first.queue), [], []
+        while len(jobs) < most and (entry := self._next()) is not None:
+            if (entry.queue, entry.shard) != (first.queue, first.shard):
+                others.append(entry)
+                continue
+            batch = queue.reserve_id(entry.id, worker=HOLDER)
+            report.expired += batch.expired
+            jobs += batch.jobs
+        self._broker.server.agenda.put_back(others)
+        return jobs
+
+    def run_one(self, queue: Queue, ident: str) -> None:
         """Run the waiting job of an id now, due or not; raise its exception."""
         refuse_event_loop()
         batch = queue.reserve_id(ident, worker=HOLDER, early=True)
         self._run(queue, queue.shard_of(ident), batch.jobs, RunReport(), True)
 
-    def _run(self, queue: MemoryQueue, number: int, jobs: Sequence[Job], report: RunReport, raise_errors: bool) -> None:
+    def _run(self, queue: Queue, number: int, jobs: Sequence[Job], report: RunReport, raise_errors: bool) -> None:
         now, clock = time.monotonic(), self._broker.clock
         source = Source(queue, number, Pace())
         deadline, offset = now + trusted(self._broker.lease_ms / 1000), clock.now_ms - now * 1000
@@ -255,7 +272,7 @@ class Runner:
                 self._give_back(queue, waiting)
                 raise error
 
-    def _settle(self, queue: MemoryQueue, run: Run, report: RunReport) -> None:
+    def _settle(self, queue: Queue, run: Run, report: RunReport) -> None:
         settlements = [part.settlement for part in run.parts if part.settlement is not None]
         counted = queue.settle(settlements)
         for part, settlement, good in zip(run.parts, settlements, counted, strict=True):
@@ -277,7 +294,7 @@ class Runner:
             )
 
     @staticmethod
-    def _give_back(queue: MemoryQueue, runs: Sequence[Run]) -> None:
+    def _give_back(queue: Queue, runs: Sequence[Run]) -> None:
         for run in runs:
             queue.settle(
                 [
@@ -285,10 +302,6 @@ class Runner:
                     for part in run.parts
                 ]
             )
-
-    def _queue(self, shard: Shard) -> MemoryQueue:
-        queue: MemoryQueue = self._broker.queue(shard.queue)  # type: ignore[assignment]
-        return queue
 
     def _execution(self) -> _Execution:
         settings = conf()
