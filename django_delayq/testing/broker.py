@@ -72,6 +72,8 @@ class MemoryBroker(DjangoBroker):
         #: called with the ids of scheduled jobs: :func:`~django_delayq.testing.immediate`
         self.on_scheduled: Callable[[Queue, Sequence[str]], None] | None = None
         self._settings: Conf | None = None
+        # Chunks that are in flight while a server does not have the script are sent again, and overtake each other.
+        self.client.script_load(self.scripts.loaded("schedule")[1])
 
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
         """See :meth:`DjangoBroker.queue`."""

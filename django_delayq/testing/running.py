@@ -236,7 +236,9 @@ class Runner:
 
     def _reserve_more(self, first: Entry, most: int, report: RunReport) -> list[Job]:
         """Reserve up to ``most`` further due jobs of a shard."""
-        queue, others, jobs = self._broker.queue(first.queue), [], []
+        queue = self._broker.queue(first.queue)
+        jobs: list[Job] = []
+        others: list[Entry] = []
         while len(jobs) < most and (entry := self._next()) is not None:
             if (entry.queue, entry.shard) != (first.queue, first.shard):
                 others.append(entry)

@@ -25,6 +25,7 @@ try:
     from fakeredis import FakeRedisConnection, FakeServer
     from fakeredis._commands import Signature
     from fakeredis._core import CommandItem, Database
+    from fakeredis._helpers import SimpleError
     from fakeredis._socket import FakeSocket
     from fakeredis._socket._resp import extract_command
 
@@ -40,7 +41,7 @@ _INFO: Final = b"# Server\r\nredis_version:7.0.0\r\nredis_mode:in-memory\r\nrun_
 _interpreter: Final = Interpreter()
 
 
-class MemoryServer(FakeServer):  # type: ignore[misc]
+class MemoryServer(FakeServer):
     """Server of one in-memory broker.
 
     Attributes:
@@ -61,7 +62,7 @@ class MemoryServer(FakeServer):  # type: ignore[misc]
         return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, Limits(), "in-memory"))
 
 
-class _Database(Database):  # type: ignore[misc]
+class _Database(Database):
     """Database whose keys expire on the server's clock."""
 
     def __init__(self, server: MemoryServer) -> None:
@@ -77,13 +78,13 @@ class _Database(Database):  # type: ignore[misc]
         """Ignore the machine's time, which fakeredis sets before each command."""
 
 
-class _Socket(FakeSocket):  # type: ignore[misc]
+class _Socket(FakeSocket):
     _server: MemoryServer
 
     def settimeout(self, seconds: float | None) -> None:
         """Ignore the time limit; replies come at once."""
 
-    def sendall(self, data: bytes) -> None:
+    def sendall(self, data: Any) -> None:
         if self._server.down:
             raise redis.ConnectionError(DOWN)
         super().sendall(data)
@@ -100,6 +101,12 @@ class _Socket(FakeSocket):  # type: ignore[misc]
         return [b"%d" % part for part in divmod(self._server.clock.us, 1_000_000)]
 
     def eval(self, script: bytes, numkeys: int, *words: bytes) -> Any:
+        return self.evalsha(self.script_load(script), numkeys, *words)
+
+    def evalsha(self, sha: bytes, numkeys: int, *words: bytes) -> Any:
+        script = self._server.script_cache.get(sha)
+        if script is None:
+            raise SimpleError("NOSCRIPT No matching script. Please use EVAL.")
         return _interpreter.run(script, list(words[:numkeys]), list(words[numkeys:]), self._call)
 
     def zadd(self, key: CommandItem, *words: bytes) -> Any:
@@ -124,9 +131,10 @@ class _Socket(FakeSocket):  # type: ignore[misc]
         return self._run_command(function, signature, words, True)
 
 
-class _Connection(FakeRedisConnection):  # type: ignore[misc]
+class _Connection(FakeRedisConnection):
     def _connect(self) -> _Socket:
+        assert self._server is not None  # noqa: S101 (given with the options of the connection)
         return _Socket(self._server, client_class=self._client_class, db=self.db, client_info=self._client_info)
 
 
-_INFO_SIGNATURE: Final = Signature("info", "info", (), (bytes,))
+_INFO_SIGNATURE: Final = Signature("info", "info", (), (bytes,))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Random lives of a few ids, told to the real broker and to the one in memory: every answer and every world agree.
+"""Random lives of a few ids in Redis and in the memory of the testing kit: all replies and contents agree.
 
 ``DELAYQ_CONTRACT_EXAMPLES=3000`` makes a long campaign; without it the run is short and always the same.
 """
@@ -282,7 +282,7 @@ def test_random_lives_are_the_same_in_memory_and_in_redis(connection: Connection
     real = Broker(connection, prefix="contract", lease_ms=LEASE, test_clock=True)
 
     @settings(
-        max_examples=int(EXAMPLES or 150),
+        max_examples=int(EXAMPLES or 50),
         deadline=None,
         derandomize=EXAMPLES is None,
         database=None,
