@@ -10,6 +10,7 @@ from ..connections import DjangoBroker
 from ..core.job import NewJob
 from ..core.queue import Queue
 from ..settings.conf import Conf, conf
+from .faults import reachable
 from .server import MemoryServer
 from .times import Clock
 
@@ -68,12 +69,18 @@ class MemoryBroker(DjangoBroker):
         self.server = MemoryServer(self.clock)
         super().__init__(self.server.connection(), prefix=prefix, lease_ms=lease_ms)
         #: there was an outage, so the outbox may hold jobs that were never sent
-        self.owes = False
+        self.has_unsent = False
         #: called with the ids of scheduled jobs: :func:`~django_delayq.testing.immediate`
         self.on_scheduled: Callable[[Queue, Sequence[str]], None] | None = None
         self._settings: Conf | None = None
-        # Chunks that are in flight while a server does not have the script are sent again, and overtake each other.
-        self.client.script_load(self.scripts.loaded("schedule")[1])
+        self.clock.on_set_back = self._forget_time
+
+    def _forget_time(self) -> None:
+        """Let the shards accept an earlier time. After a small step back their time would stand still instead."""
+        with reachable(self):
+            for queue in self.queues():
+                for number in queue.numbers:
+                    self.client.hdel(queue.shard(number).names["meta"], "clock")
 
     def queue(self, name: str, *, shards: int | None = None, kind: str | None = None) -> Queue:
         """See :meth:`DjangoBroker.queue`."""

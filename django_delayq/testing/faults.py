@@ -21,18 +21,18 @@ class Faults:
     """Exceptions that the next attempts of tasks raise."""
 
     def __init__(self) -> None:
-        self._ordered: dict[str, deque[Error]] = {}
+        self._errors: dict[str, deque[Error]] = {}
 
     def order(self, task: Task | str, error: Error, times: int = 1) -> None:
         """Make the next ``times`` attempts of ``task`` raise ``error`` instead of calling its function."""
         name = find_task(task).name
         if not (isinstance(error, BaseException) or (isinstance(error, type) and issubclass(error, BaseException))):
             raise TypeError(f"fail_next() wants an exception, not {error!r}")
-        self._ordered.setdefault(name, deque()).extend([error] * times)
+        self._errors.setdefault(name, deque()).extend([error] * times)
 
     def strike(self, run: Run) -> None:
         """Raise the injected error for the task of this attempt, if there is one."""
-        ordered = self._ordered.get(run.task.name) if run.task is not None else None
+        ordered = self._errors.get(run.task.name) if run.task is not None else None
         if ordered:
             error = ordered.popleft()
             raise error if isinstance(error, BaseException) else error()
@@ -45,7 +45,7 @@ def outage(broker: MemoryBroker) -> Iterator[None]:
         with _set_down(broker, down=True):
             yield
     finally:
-        broker.owes = True
+        broker.has_unsent = True
         _reassure(broker)
 
 

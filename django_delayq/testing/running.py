@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import async_to_sync
@@ -26,9 +26,10 @@ from ..worker.execution import Execution
 from ..worker.pace import Pace
 from ..worker.run import Run, trusted
 from ..worker.shard_selector import Source
-from . import books
+from . import dispatching
 from .agenda import Entry
 from .guard import Guard
+from .report import Ran, RunReport
 from .times import datetime_of
 
 if TYPE_CHECKING:
@@ -39,62 +40,6 @@ if TYPE_CHECKING:
 HOLDER: Final = "test"
 #: attempts in one call after which a task is suspected of scheduling itself
 MANY: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """One attempt at a job. ``outcome``: succeeded, failed, timeout, exhausted, buried, released, undecodable, lost."""
-
-    task: str
-    id: str
-    queue: str
-    attempt: int
-    outcome: str
-    due: datetime
-    #: time of the in-memory clock
-    at: datetime
-    error: BaseException | None = None
-    #: delay until the next attempt
-    retry_in: timedelta | None = None
-
-    def __str__(self) -> str:
-        why = f": {type(self.error).__name__}: {self.error}" if self.error is not None else ""
-        again = f", again in {self.retry_in}" if self.retry_in is not None else ""
-        return f"{self.task} id={self.id} {self.outcome} (attempt {self.attempt}{again}){why}"
-
-
-@dataclass(slots=True)
-class RunReport:
-    """Result of ``run_due()``. Its length is the number of attempts."""
-
-    runs: list[Ran] = field(default_factory=list)
-    #: number of jobs that had expired and were removed
-    expired: int = 0
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.runs)) or "nothing was run"
-
-    def of(self, *outcomes: str) -> list[Ran]:
-        """Return the attempts with one of these outcomes."""
-        return [ran for ran in self.runs if ran.outcome in outcomes]
-
-    @property
-    def succeeded(self) -> list[Ran]:
-        """Attempts whose handler returned."""
-        return self.of("succeeded")
-
-    @property
-    def failed(self) -> list[Ran]:
-        """Counted attempts that failed, final ones included."""
-        return self.of("failed", "timeout", "exhausted")
-
-    @property
-    def buried(self) -> list[Ran]:
-        """Attempts that ended in the morgue."""
-        return self.of("exhausted", "buried", "undecodable", "poison")
 
 
 class _CallersLoop(EventLoop):
@@ -149,11 +94,11 @@ class Runner:
     def run_due(self, until_ms: int, *, max_jobs: int | None, raise_errors: bool) -> RunReport:
         """See :func:`django_delayq.testing.run_due`."""
         refuse_event_loop()
-        books.keep(self._broker)
+        dispatching.dispatch(self._broker)
         try:
             return self._run_due(until_ms, max_jobs, raise_errors)
         finally:
-            books.keep(self._broker)
+            dispatching.dispatch(self._broker)
 
     def _run_due(self, until_ms: int, max_jobs: int | None, raise_errors: bool) -> RunReport:
         report = RunReport()

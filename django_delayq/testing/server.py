@@ -8,7 +8,9 @@ the classes of simple replies.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
+from functools import cache
 from typing import Any, Final
 
 import redis
@@ -17,6 +19,7 @@ from redis.retry import Retry
 
 from ..core.redis.connection import Connection
 from ..core.redis.pool import Limits
+from ..core.redis.scripts import NAMES, compose
 from ..core.redis.sources import Server
 from .agenda import Agenda
 from .times import Clock
@@ -55,11 +58,19 @@ class MemoryServer(FakeServer):
         self.agenda = Agenda(clock)
         self.down = False
         self.dbs = defaultdict(lambda: _Database(self))
+        # Chunks of jobs that meet a server without their script are sent again, and may overtake each other.
+        self.script_cache = dict(_queue_scripts())
 
     def connection(self) -> Connection:
         """Return the core's connection to the server. Its calls are not retried."""
         options = {"connection_class": _Connection, "server": self, "retry": Retry(NoBackoff(), 0)}
         return Connection(Server({**options, "protocol": 2, "socket_timeout": None}, Limits(), "in-memory"))
+
+
+@cache
+def _queue_scripts() -> dict[bytes, bytes]:
+    sources = [compose(name).encode() for name in NAMES]
+    return {hashlib.sha1(source).hexdigest().encode(): source for source in sources}  # noqa: S324 (Redis's own id)
 
 
 class _Database(Database):

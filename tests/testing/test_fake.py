@@ -222,6 +222,18 @@ def test_due_times_count_from_the_clock(delayq_fake: Fake) -> None:
     assert [job.args for job in scheduled_jobs()] == [["x"]]
 
 
+def test_the_clock_may_be_set_back_a_little(delayq_fake: Fake, done: list[Any]) -> None:
+    freeze(NOON)
+    schedule(note, "before", delay=60)
+    travel(-5)
+    schedule(note, "after", delay=60)
+    assert_scheduled(note, args=["after"], delay=60, within=0)
+    run_due(until=60)
+    assert done == ["after"]
+    with redis_down():
+        travel(-5)
+
+
 @pytest.mark.delayq(at=NOON)
 def test_the_marker_says_when_it_begins(delayq_fake: Fake) -> None:
     assert delayq_fake.clock.now == NOON

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import InvalidJob, get_job, schedule, schedule_many, signals
 from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
-from django_delayq.core.job import NewJob
+from django_delayq.core.job import NewJob, release
 from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
 
 from . import works
@@ -262,3 +262,49 @@ def test_a_job_that_runs_is_seen_as_such(delayq_fake: Fake, monkeypatch: Any, do
     view = get_job(note, id="1")
     assert view is not None
     assert (sorted(seen), view.state, view.arguments) == (["gated", "reserved"], "ready", (["behind it"], {}))
+
+
+def test_payloads_of_a_running_job_and_of_the_one_behind_it(delayq_fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def look(payloads: Any) -> None:
+        schedule(sync, id="a", payload="behind", score=0, delay=60)
+        seen.extend((job.state, job.payloads, job.delay) for job in scheduled_jobs(sync))
+
+    monkeypatch.setattr(sync, "func", look)
+    schedule(sync, id="a", payload="running", score=1, delay=30)
+    run_due(until=30)
+    assert seen == [("reserved", ["running"], MINUTE / 2), ("gated", ["behind"], MINUTE)]
+    assert [(job.state, job.payloads, job.delay) for job in scheduled_jobs(sync)] == [("delayed", ["behind"], MINUTE)]
+
+
+def test_a_release_to_the_old_place_keeps_the_order_and_the_delay(delayq_fake: Fake, done: list[Any]) -> None:
+    for name in ("a", "b"):
+        schedule(note, name, id=name, delay=60)
+    delayq_fake.travel(90)
+    queue = delayq_fake.broker.queue("notes")
+    (job,) = queue.reserve(0, 1, worker="somebody").jobs
+    queue.settle([release(job, delay_ms=None)])
+    assert [(job.id, job.delay) for job in scheduled_jobs()] == [("a", MINUTE), ("b", MINUTE)]
+    run_due()
+    assert done == ["a", "b"]
+
+
+def test_a_queue_that_a_job_resumes_is_run_in_the_same_call(
+    delayq_fake: Fake, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = delayq_fake.broker
+    schedule(note, "x")
+    broker.pause("notes", "out")
+    monkeypatch.setattr(sync, "func", lambda payloads: broker.resume("notes"))
+    schedule(sync, id="a", payload=1)
+    assert [ran.task for ran in run_due().runs] == ["works.sync", "works.note"]
+
+
+def test_jobs_of_many_queues_run_by_class_and_then_in_the_order_of_the_calls(
+    delayq_fake: Fake, done: list[Any]
+) -> None:
+    for number in range(6):
+        schedule(note, str(number), queue=f"q{number % 3}", priority=4 - number % 2)
+    run_due()
+    assert done == ["1", "3", "5", "0", "2", "4"]

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from .broker import MemoryBroker
 
 
-def keep(broker: MemoryBroker) -> None:
+def dispatch(broker: MemoryBroker) -> None:
     """Do both, as far as there is anything to do."""
-    if broker.owes:
-        pay(broker)
-    settle(broker)
+    if broker.has_unsent:
+        send_rows(broker)
+    store_completions(broker)
 
 
-def pay(broker: MemoryBroker) -> None:
+def send_rows(broker: MemoryBroker) -> None:
     """Run the relay: send the jobs whose rows were written while Redis was unavailable."""
     from ..outbox.relay import Relay
 
@@ -38,10 +38,10 @@ def pay(broker: MemoryBroker) -> None:
                 pass
         except QueueUnavailable:
             return
-    broker.owes = False
+    broker.has_unsent = False
 
 
-def settle(broker: MemoryBroker) -> None:
+def store_completions(broker: MemoryBroker) -> None:
     """Apply completions: delete the rows of finished jobs, and mark the rows of buried ones."""
     from ..outbox.completions import Marks
 
