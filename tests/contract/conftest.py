@@ -1,4 +1,4 @@
-"""The two brokers that keep one contract: the real one on a real Redis, and the one of the testing kit."""
+"""Brokers on both servers that run the scripts: a real Redis, and the memory of the testing kit."""
 
 from __future__ import annotations
 

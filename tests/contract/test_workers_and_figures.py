@@ -43,8 +43,7 @@ def test_a_forgotten_worker_leaves_nothing_that_it_was_told(stand: Stand) -> Non
     stand.broker.tell_worker("w", "drain")
     stand.broker.forget("w")
     assert words(stand) == {}
-    if not stand.in_memory:
-        assert not stand.broker.client.exists(f"{{{stand.broker.prefix}}}:told")
+    assert not stand.broker.client.exists(f"{{{stand.broker.prefix}}}:told")
 
 
 def test_a_worker_that_is_new_does_not_hear_what_was_told_to_another_one_of_its_name(stand: Stand) -> None:
