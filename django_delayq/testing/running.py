@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import async_to_sync
 
-from ..core.errors import DelayQError, LeakedTransaction, Verdict
+from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
 from ..core.queue import Queue
 from ..core.records.layout import PAUSED_OUT
@@ -83,6 +83,7 @@ class Runner:
 
     def __init__(self, broker: MemoryBroker, faults: Faults) -> None:
         self._broker = broker
+        self._agenda = broker.server.agenda
         self._faults = faults
         self._batcher = Batcher(registry)
         self._made: tuple[Conf, _Execution] | None = None
@@ -114,6 +115,7 @@ class Runner:
                 self._reap()
                 continue
             if max_jobs is None and len(report) >= MANY:
+                self._agenda.put_back([entry])
                 raise RuntimeError(
                     f"run_due() has run {MANY} jobs and {report.runs[-1].task} is due again: does a task schedule "
                     "itself? Give a smaller until=, or say max_jobs="
@@ -126,10 +128,9 @@ class Runner:
 
     def _next(self) -> Entry | None:
         """Take the next due entry of a queue that is neither paused nor a pull queue."""
-        agenda = self._broker.server.agenda
-        agenda.put_back([entry for entry in self._paused if not self._is_paused(entry)])
+        self._agenda.put_back([entry for entry in self._paused if not self._is_paused(entry)])
         self._paused = [entry for entry in self._paused if self._is_paused(entry)]
-        while (entry := agenda.take()) is not None:
+        while (entry := self._agenda.take()) is not None:
             queue = self._broker.existing(entry.queue)
             if queue is None or queue.kind != "python":
                 continue
@@ -144,7 +145,7 @@ class Runner:
 
     def _next_moment_ms(self) -> int | None:
         """Return the next time at which a job is due or a lease expires."""
-        now_ms, due_ms = self._broker.clock.now_ms, self._broker.server.agenda.next_ms()
+        now_ms, due_ms = self._broker.clock.now_ms, self._agenda.next_ms()
         moments = [end_ms for _, _, end_ms in self._lease_ends()] + ([] if due_ms is None else [due_ms])
         return min((moment for moment in moments if moment > now_ms), default=None)
 
@@ -170,29 +171,33 @@ class Runner:
 
     def _run_entry(self, entry: Entry, report: RunReport, raise_errors: bool, room: int | None) -> None:
         """Run a due job, together with those that its task takes in one batch."""
-        queue = self._broker.queue(entry.queue)
-        first = queue.reserve_id(entry.id, worker=HOLDER)
-        report.expired += first.expired
-        jobs = first.jobs
+        jobs = self._reserve(entry, report)
         if jobs:
             size = self._batcher.size_of(jobs[0])
             jobs += self._reserve_more(entry, (size if room is None else min(size, room)) - 1, report)
-            self._run(queue, entry.shard, jobs, report, raise_errors)
+            self._run(self._broker.queue(entry.queue), entry.shard, jobs, report, raise_errors)
 
     def _reserve_more(self, first: Entry, most: int, report: RunReport) -> list[Job]:
         """Reserve up to ``most`` further due jobs of a shard."""
-        queue = self._broker.queue(first.queue)
         jobs: list[Job] = []
         others: list[Entry] = []
         while len(jobs) < most and (entry := self._next()) is not None:
-            if (entry.queue, entry.shard) != (first.queue, first.shard):
+            if (entry.queue, entry.shard) == (first.queue, first.shard):
+                jobs += self._reserve(entry, report)
+            else:
                 others.append(entry)
-                continue
-            batch = queue.reserve_id(entry.id, worker=HOLDER)
-            report.expired += batch.expired
-            jobs += batch.jobs
-        self._broker.server.agenda.put_back(others)
+        self._agenda.put_back(others)
         return jobs
+
+    def _reserve(self, entry: Entry, report: RunReport) -> list[Job]:
+        """Reserve a due job; return none if it does not wait any more, or has expired."""
+        try:
+            batch = self._broker.queue(entry.queue).reserve_id(entry.id, worker=HOLDER)
+        except QueueUnavailable:
+            self._agenda.put_back([entry])
+            raise
+        report.expired += batch.expired
+        return batch.jobs
 
     def run_one(self, queue: Queue, ident: str) -> None:
         """Run the waiting job of an id now, due or not; raise its exception."""

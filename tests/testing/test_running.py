@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_delayq import InvalidJob, get_job, schedule, schedule_many, signals
+from django_delayq import InvalidJob, QueueUnavailable, get_job, schedule, schedule_many, signals
 from django_delayq.core.errors import Crashed, DelayQError, JobTimeout
 from django_delayq.core.job import NewJob, release
 from django_delayq.testing import Fake, assert_scheduled, run_due, scheduled_jobs
@@ -206,6 +206,7 @@ def test_a_task_that_schedules_itself_for_ever_is_found_out(delayq_fake: Fake, m
     schedule(works.again)
     with pytest.raises(RuntimeError, match=r"works.again is due again: does a task schedule itself\? Give a smaller"):
         run_due()
+    assert len(run_due(max_jobs=1)) == 1
 
 
 def test_a_task_that_nobody_knows_is_told(delayq_fake: Fake) -> None:
@@ -308,3 +309,18 @@ def test_jobs_of_many_queues_run_by_class_and_then_in_the_order_of_the_calls(
         schedule(note, str(number), queue=f"q{number % 3}", priority=4 - number % 2)
     run_due()
     assert done == ["1", "3", "5", "0", "2", "4"]
+
+
+def test_an_outage_during_a_run_loses_nothing(
+    delayq_fake: Fake, done: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = delayq_fake.redis_down()
+    monkeypatch.setattr(sync, "func", lambda payloads: outage.__enter__())
+    schedule(sync, id="a", payload=1)
+    schedule(note, "x")
+    with pytest.raises(QueueUnavailable):
+        run_due()
+    outage.__exit__(None, None, None)
+    monkeypatch.undo()
+    run_due(until=MINUTE)
+    assert done == ["x", {"a": [1]}]
