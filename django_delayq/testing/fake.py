@@ -1,14 +1,14 @@
-"""Replacement of the process's broker by an in-memory one: ``fake_queue()``, ``immediate()`` and ``DelayQTestCase``."""
+"""In-memory queue of a test, with its assertions, its clock and its failures."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 
@@ -25,7 +25,6 @@ from .running import Runner
 from .times import Clock, Moment, ms_of_delta, ms_of_moment
 
 Until = datetime | timedelta | float | None
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: maximum depth of nested schedule calls under immediate()
 DEPTH: Final = 50

@@ -12,7 +12,7 @@ from django.db import connections as databases
 from ..core.codec import decode
 from ..core.errors import InvalidJob
 from ..core.inputs import short, suggest
-from ..core.job import Job, Payload, Undecodable
+from ..core.job import Payload, Undecodable
 from ..core.operations.views import JobView
 from ..core.records.frames import digest, unpack_state
 from ..core.task import Task, registry
@@ -120,18 +120,25 @@ def _jobs(broker: MemoryBroker, view: JobView) -> Iterator[tuple[tuple[int, int]
         buried_ms = view.buried_ms or 0
         yield (buried_ms, 0), _job(view, view.payloads, buried_ms, buried_ms)
         return
-    payloads = list(broker.inspector.payloads(job.queue, job.id)) if job.merged else []
-    held = _held(broker, job) if payloads and view.state == "reserved" else set()
-    yield _placed(broker, view, [payload for payload in payloads if not held or digest(payload.data) in held])
+    running, waiting = _payloads(broker, view) if job.merged else ([], [])
+    yield _placed(broker, view, running if view.state == "reserved" else waiting)
     if view.gated is not None:
-        waiting = [payload for payload in payloads if digest(payload.data) not in held]
         yield _placed(broker, view.behind(), waiting)
 
 
-def _held(broker: MemoryBroker, job: Job) -> set[bytes]:
-    """Return the digests of the payloads that the running attempt of a merged job holds."""
-    state = broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id)
-    return set(unpack_state(state or b"").taken)
+def _payloads(broker: MemoryBroker, view: JobView) -> tuple[list[Payload], list[Payload]]:
+    """Return the payloads that the running attempt of a merged job holds, and all others."""
+    job = view.job
+    held: set[bytes] = set()
+    if view.state == "reserved":
+        held.update(unpack_state(broker.client.hget(broker.shard(job.queue, job.shard).names["state"], job.id)).taken)
+    running: list[Payload] = []
+    waiting: list[Payload] = []
+    for payload in broker.inspector.payloads(job.queue, job.id):
+        name = digest(payload.data)
+        (running if name in held else waiting).append(payload)
+        held.discard(name)  # an equal one waits behind it
+    return running, waiting
 
 
 def _placed(broker: MemoryBroker, view: JobView, payloads: Sequence[Payload]) -> tuple[tuple[int, int], ScheduledJob]:

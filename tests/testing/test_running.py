@@ -269,14 +269,17 @@ def test_payloads_of_a_running_job_and_of_the_one_behind_it(delayq_fake: Fake, m
     seen: list[Any] = []
 
     def look(payloads: Any) -> None:
-        schedule(sync, id="a", payload="behind", score=0, delay=60)
+        for payload in ("behind", "running"):
+            schedule(sync, id="a", payload=payload, score=int(payload == "running"), delay=60)
         seen.extend((job.state, job.payloads, job.delay) for job in scheduled_jobs(sync))
 
     monkeypatch.setattr(sync, "func", look)
     schedule(sync, id="a", payload="running", score=1, delay=30)
     run_due(until=30)
-    assert seen == [("reserved", ["running"], MINUTE / 2), ("gated", ["behind"], MINUTE)]
-    assert [(job.state, job.payloads, job.delay) for job in scheduled_jobs(sync)] == [("delayed", ["behind"], MINUTE)]
+    assert seen == [("reserved", ["running"], MINUTE / 2), ("gated", ["behind", "running"], MINUTE)]
+    assert [(job.state, job.payloads, job.delay) for job in scheduled_jobs(sync)] == [
+        ("delayed", ["behind", "running"], MINUTE)
+    ]
 
 
 def test_a_release_to_the_old_place_keeps_the_order_and_the_delay(delayq_fake: Fake, done: list[Any]) -> None:
