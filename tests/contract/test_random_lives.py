@@ -282,7 +282,7 @@ def test_random_lives_are_the_same_in_memory_and_in_redis(connection: Connection
     real = Broker(connection, prefix="contract", lease_ms=LEASE, test_clock=True)
 
     @settings(
-        max_examples=int(EXAMPLES or 50),
+        max_examples=int(EXAMPLES or 150),
         deadline=None,
         derandomize=EXAMPLES is None,
         database=None,
