@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
-
-from asgiref.sync import async_to_sync
+from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, LeakedTransaction, QueueUnavailable, Verdict
 from ..core.job import Job
@@ -21,13 +19,12 @@ from ..settings import context_links
 from ..settings.conf import Conf, conf
 from ..worker import Hooks, decision
 from ..worker.batch import Batcher
-from ..worker.eventloop import EventLoop
-from ..worker.execution import Execution
 from ..worker.pace import Pace
 from ..worker.run import Run, trusted
 from ..worker.shard_selector import Source
 from . import dispatching
 from .agenda import Entry
+from .execution import RecordingExecution
 from .guard import Guard
 from .report import Ran, RunReport
 from .times import datetime_of
@@ -42,42 +39,6 @@ HOLDER: Final = "test"
 MANY: Final = 10_000
 
 
-class _CallersLoop(EventLoop):
-    """Event loop that runs coroutines in the calling thread.
-
-    Their ``sync_to_async`` code also runs in this thread, so that it works in the transaction of the test.
-    """
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], run: Run) -> Any:
-        async def outcome() -> Any:
-            return await coroutine
-
-        return async_to_sync(outcome)()
-
-
-class _Execution(Execution):
-    """Execution of the worker that also records the exceptions of handlers."""
-
-    def __init__(self, hooks: Hooks, settings: Conf, faults: Faults) -> None:
-        super().__init__(registry, hooks, wiring.make_middlewares(settings), loop=_CallersLoop())
-        self.notifier = self._teller
-        self._faults = faults
-        self._inner = self._call
-        self._call = self._watched
-        self.raised: list[BaseException] = []
-
-    def _watched(self, run: Run) -> Any:
-        try:
-            return self._inner(run)
-        except BaseException as error:
-            self.raised.append(error)
-            raise
-
-    def _handler(self, run: Run) -> Any:
-        self._faults.strike(run)
-        return super()._handler(run)
-
-
 class Runner:
     """Runner for the jobs of one in-memory broker."""
 
@@ -86,7 +47,7 @@ class Runner:
         self._agenda = broker.server.agenda
         self._faults = faults
         self._batcher = Batcher(registry)
-        self._made: tuple[Conf, _Execution] | None = None
+        self._made: tuple[Conf, RecordingExecution] | None = None
         #: due entries of paused queues
         self._paused: list[Entry] = []
 
@@ -255,10 +216,10 @@ class Runner:
                 ]
             )
 
-    def _execution(self) -> _Execution:
+    def _execution(self) -> RecordingExecution:
         settings = conf()
         if self._made is None or self._made[0] is not settings:
-            self._made = settings, _Execution(self._hooks(settings), settings, self._faults)
+            self._made = settings, RecordingExecution(self._hooks(settings), settings, self._faults)
         return self._made[1]
 
     @staticmethod
