@@ -12,7 +12,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...core.inputs import check_holder, short
+from ...core.inputs import check_holder, check_number, short
 from ...core.job import Job
 from ...core.sending.chunks import CHUNK
 from ...pull.held import HeldJob
@@ -28,7 +28,6 @@ from .fields import (
     ObjectField,
     PlainObjectField,
     TimeField,
-    check_number,
 )
 
 MOST_QUEUES: Final = 50

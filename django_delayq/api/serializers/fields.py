@@ -14,7 +14,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from ...core.errors import InvalidJob
-from ...core.inputs import check_flag, check_id, check_int, check_queue_name, short
+from ...core.inputs import check_flag, check_id, check_int, check_number, check_queue_name, short
 from ...core.operations.paging import unpack_cursor
 from ...core.times import delay_ms_of
 from ...settings.conf import conf, mask
@@ -22,13 +22,6 @@ from ..parsing import too_many
 from ..values import masked_text, moment, moment_of, number_of, plain
 
 _KEY_DIGITS: Final = 32
-
-
-def check_number(name: str, data: object, low: float, high: float) -> float:
-    """Return a number in ``low..high`` (no bool) as a float; otherwise raise InvalidJob."""
-    if isinstance(data, bool) or not isinstance(data, (int, float)) or not low <= data <= high:
-        raise InvalidJob(f"{name} is a number, {low:g} to {high:g}, not {short(data)}")
-    return float(data)
 
 
 class CheckedField(serializers.Field[Any, Any, Any, Any]):
@@ -143,7 +136,7 @@ class NumberField(IntField):
 
     def check(self, data: Any) -> float:
         """Return the number."""
-        return check_number(self.field_name or "this", data, self.low, self.high)
+        return check_number(self.field_name or "this", data, self.low, self.high, unit="")
 
 
 class LimitField(CheckedField):
