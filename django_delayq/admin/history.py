@@ -18,8 +18,9 @@ from ..history.names import known_tasks
 from ..history.paging import Page, page
 from ..history.series import summary
 from ..models.history import HourlyStat
-from .history_picture import charts, failing, foretold, rates, rows_of, tiles
+from .history_charts import charts
 from .history_query import HistoryQuery
+from .history_view import failing, foretold, rates, rows_of, tiles
 from .redis_pages import RedisPages
 
 __all__ = ["HourlyStatAdmin"]

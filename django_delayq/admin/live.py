@@ -26,9 +26,9 @@ from ..core.inputs import short
 from ..core.operations.views import JobView
 from ..models import LiveJob
 from .browse import LATEST_FIRST, PATIENCE, PLACES, USUAL_LIMIT, BrowseQuery, Listing, browse, count_at, look_for
-from .looks import JobLook, payload_look
+from .job_view_model import JobViewModel, payload_view_model
+from .numbers import moment
 from .redis_pages import RedisPages
-from .words import moment
 
 __all__ = ["LiveJobAdmin", "register"]
 
@@ -123,7 +123,7 @@ class LiveJobAdmin(RedisPages):
         context = {
             "wish": wish,
             "listing": listing,
-            "looks": self.looks(listing.jobs, now_ms),
+            "items": self.items(listing.jobs, now_ms),
             "now": moment(now_ms, now_ms),
             "queues": [one.queue for one in counts],
             "queue_url": self.url_of("queueentry", "change", wish.queue) if wish.queue else "",
@@ -152,10 +152,10 @@ class LiveJobAdmin(RedisPages):
         trail = [(wish.queue, "")] if wish.queue else []
         return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
 
-    def looks(self, views: Sequence[JobView], now_ms: float) -> list[JobLook]:
+    def items(self, views: Sequence[JobView], now_ms: float) -> list[JobViewModel]:
         """Return view models of the jobs, all as of one moment."""
         lease_ms = connections.broker().lease_ms
-        return [JobLook(view, now_ms, lease_ms) for view in views]
+        return [JobViewModel(view, now_ms, lease_ms) for view in views]
 
     def link(self, wish: BrowseQuery, **other: Any) -> str:
         """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
@@ -190,15 +190,15 @@ class LiveJobAdmin(RedisPages):
             return self.gone(request, queue, ident)
         others = graves if view.state != "morgue" else [one for one in graves if one.job.key != view.job.key]
         now_ms = broker.now_ms()
-        look, *earlier = self.looks([view, *others[:GRAVES]], now_ms)
+        item, *earlier = self.items([view, *others[:GRAVES]], now_ms)
         page = whole_number(request.GET.get("payloads", ""), 1)
         payloads = view.payloads if view.state == "morgue" else broker.inspector.payloads(queue, ident)
         begin = (page - 1) * PAYLOADS
         page_of = islice(payloads if view.job.merged else (), begin, begin + PAYLOADS)
         context = {
-            "look": look,
+            "item": item,
             "now": moment(now_ms, now_ms),
-            "payloads": [payload_look(one) for one in page_of],
+            "payloads": [payload_view_model(one) for one in page_of],
             "payloads_begin": begin,
             "payloads_next": page + 1 if begin + PAYLOADS < view.payload_count else 0,
             "payloads_before": page - 1,
@@ -208,7 +208,7 @@ class LiveJobAdmin(RedisPages):
             "list_url": self.link(BrowseQuery(queue=queue), place=place_of(view)),
             "may_run": self.may(request, "run") and can_move(view),
             "may_cancel": self.may(request, "cancel") and view.state != "morgue",
-            **{f"{verb}_url": self.url(verb, look.name) for verb in ("run", "reschedule", "cancel")},
+            **{f"{verb}_url": self.url(verb, item.name) for verb in ("run", "reschedule", "cancel")},
         }
         trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, "")]
         return self.render(request, "live_job", ident, context, trail=trail)
@@ -297,10 +297,10 @@ class LiveJobAdmin(RedisPages):
         view = broker.inspector.get(queue, ident)
         if view is None or view.state == "morgue":
             return self.gone(request, queue, ident)
-        look = self.looks([view], broker.now_ms())[0]
-        job_url = self.url("change", look.name)
+        item = self.items([view], broker.now_ms())[0]
+        job_url = self.url("change", item.name)
         trail = [(queue, self.link(BrowseQuery(queue=queue))), (ident, job_url), (title, "")]
-        return self.render(request, template, title, {"look": look, "job_url": job_url, **more}, trail=trail)
+        return self.render(request, template, title, {"item": item, "job_url": job_url, **more}, trail=trail)
 
 
 def wish_of(request: HttpRequest) -> BrowseQuery:
