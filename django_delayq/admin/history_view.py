@@ -51,12 +51,12 @@ def tiles(total: SeriesSum) -> list[tuple[str, str, str]]:
     ]
 
 
-def rates(found: Summary, asked: HistoryQuery) -> list[dict[str, Any]]:
+def rates(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with the highest failure rates."""
     some = found.by_failure_rate(LEAST_RUNS)[:MOST_TASKS]
     return [
         {
-            **_named(name, asked),
+            **_named(name, query),
             "share": number(tally.failure_rate or 0),
             "rate": percent(tally.failure_rate),
             "runs": grouped(tally["runs"]),
@@ -65,12 +65,12 @@ def rates(found: Summary, asked: HistoryQuery) -> list[dict[str, Any]]:
     ]
 
 
-def failing(found: Summary, asked: HistoryQuery) -> list[dict[str, Any]]:
+def failing(found: Summary, query: HistoryQuery) -> list[dict[str, Any]]:
     """Return the tasks with most failures, by kind of failure."""
     some = found.by_failures()[:MOST_TASKS]
     return [
         {
-            **_named(name, asked),
+            **_named(name, query),
             "failures": grouped(tally.failures),
             "p99": millis(tally.duration_ms(99)),
             "kinds": [grouped(tally[kind]) for kind in FAILURES],
@@ -79,9 +79,9 @@ def failing(found: Summary, asked: HistoryQuery) -> list[dict[str, Any]]:
     ]
 
 
-def _named(name: tuple[str, str], asked: HistoryQuery) -> dict[str, str]:
+def _named(name: tuple[str, str], query: HistoryQuery) -> dict[str, str]:
     queue, task = name
-    return {"queue": queue, "task": task or _NOTHING, "url": f"?{asked.query(queue=queue, task=task)}"}
+    return {"queue": queue, "task": task or _NOTHING, "url": f"?{query.urlencode(queue=queue, task=task)}"}
 
 
 def rows_of(rows: Sequence[HourlyStat]) -> list[list[str]]:

@@ -111,28 +111,28 @@ class LiveJobAdmin(RedisPages):
         """Render a page of jobs, or the results of a search."""
         broker = connections.broker()
         counts = broker.inspector.all_counts()
-        wish = wish_of(request)
+        query = query_of(request)
         try:
-            listing = look_for(broker, wish, counts) if wish.text else browse(broker, wish, counts)
+            listing = look_for(broker, query, counts) if query.text else browse(broker, query, counts)
         except InvalidJob as error:
             messages.warning(request, str(error))
             listing = Listing()
         now_ms = broker.now_ms()
-        mine = [one for one in counts if wish.queue in ("", one.queue)]
-        chosen = wish.by or PLACES[wish.place][0]
+        mine = [one for one in counts if query.queue in ("", one.queue)]
+        chosen = query.by or PLACES[query.place][0]
         context = {
-            "wish": wish,
+            "query": query,
             "listing": listing,
             "items": self.items(listing.jobs, now_ms),
             "now": moment(now_ms, now_ms),
             "queues": [one.queue for one in counts],
-            "queue_url": self.url_of("queueentry", "change", wish.queue) if wish.queue else "",
+            "queue_url": self.url_of("queueentry", "change", query.queue) if query.queue else "",
             "tabs": [
                 (
                     place,
                     name,
                     sum(count_at(one, place) for one in mine),
-                    self.link(wish, place=place, by="", reverse=None),
+                    self.link(query, place=place, by="", reverse=None),
                 )
                 for place, name in PLACE_NAMES.items()
             ],
@@ -140,16 +140,16 @@ class LiveJobAdmin(RedisPages):
                 (
                     ORDER_NAMES[by],
                     by == chosen,
-                    self.link(wish, by=by, reverse=not wish.reverse if by == chosen else None),
+                    self.link(query, by=by, reverse=not query.reverse if by == chosen else None),
                 )
-                for by in PLACES[wish.place]
+                for by in PLACES[query.place]
             ],
-            "next_url": self.link(wish, cursor=listing.cursor) if listing.cursor else "",
-            "first_url": self.link(wish) if wish.cursor else "",
+            "next_url": self.link(query, cursor=listing.cursor) if listing.cursor else "",
+            "first_url": self.link(query) if query.cursor else "",
             "patience": PATIENCE,
-            "limits": [(limit, self.link(wish, limit=limit)) for limit in LIMITS],
+            "limits": [(limit, self.link(query, limit=limit)) for limit in LIMITS],
         }
-        trail = [(wish.queue, "")] if wish.queue else []
+        trail = [(query.queue, "")] if query.queue else []
         return self.render(request, "live_list", capfirst(str(self.opts.verbose_name_plural)), context, trail=trail)
 
     def items(self, views: Sequence[JobView], now_ms: float) -> list[JobViewModel]:
@@ -157,15 +157,15 @@ class LiveJobAdmin(RedisPages):
         lease_ms = connections.broker().lease_ms
         return [JobViewModel(view, now_ms, lease_ms) for view in views]
 
-    def link(self, wish: BrowseQuery, **other: Any) -> str:
+    def link(self, query: BrowseQuery, **other: Any) -> str:
         """Return the URL of the list with changed parameters; it starts at the first page unless a cursor is given."""
         words = {
-            "queue": wish.queue,
-            "place": wish.place,
-            "by": wish.by,
-            "limit": wish.limit,
-            "q": wish.text,
-            "reverse": wish.reverse,
+            "queue": query.queue,
+            "place": query.place,
+            "by": query.by,
+            "limit": query.limit,
+            "q": query.text,
+            "reverse": query.reverse,
             "cursor": "",
             **other,
         }
@@ -303,7 +303,7 @@ class LiveJobAdmin(RedisPages):
         return self.render(request, template, title, {"item": item, "job_url": job_url, **more}, trail=trail)
 
 
-def wish_of(request: HttpRequest) -> BrowseQuery:
+def query_of(request: HttpRequest) -> BrowseQuery:
     """Return the query of a request; invalid parameters are ignored."""
     asked = request.GET
     place = asked.get("place", "")
