@@ -19,7 +19,7 @@
       this.needFull();
       this.plan(0);
     }
-    isPaused() { return document.hidden || this.isFrozen; }
+    isPaused() { return super.isPaused() || this.isFrozen; }
     needFull() { this.fullAt = -Infinity; }
     isFull() {
       return this.fullAt === -Infinity || (this.responses >= FULL_RESPONSES && performance.now() - this.fullAt >= FULL_MS);
@@ -48,7 +48,10 @@
       this.hurry();
     }
     loaded(page) {
-      if (!swap(page, { sorted: this.isSorted })) return window.location.reload(); // rendered while Redis was away
+      if (!swap(page, { sorted: this.isSorted })) { // the page was rendered while Redis was away
+        window.location.reload();
+        return this.end();
+      }
       this.isSorted = false;
       this.responses = this.full ? 0 : this.responses + 1;
       if (this.full) this.fullAt = performance.now();

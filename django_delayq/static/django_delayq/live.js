@@ -69,10 +69,11 @@ window.delayqLive = (() => {
   class Live {
     constructor() {
       this.failures = 0;
+      this.isOver = false;
       document.addEventListener("visibilitychange", () => this.plan(0));
     }
     headers() { return {}; }
-    isPaused() { return document.hidden; }
+    isPaused() { return document.hidden || this.isOver; }
     plan(ms) {
       window.clearTimeout(this.timer);
       if (!this.isPaused()) this.timer = window.setTimeout(() => this.turn(), ms);
@@ -91,7 +92,7 @@ window.delayqLive = (() => {
         wait = this.fail("siteGone");
       }
       this.isLoading = false;
-      if (wait !== null) this.plan(this.again ? 0 : wait);
+      this.plan(this.again ? 0 : wait);
       this.again = false;
     }
     async load() {
@@ -108,7 +109,11 @@ window.delayqLive = (() => {
       this.failures = 0;
       return this.loaded(page);
     }
-    gone() { return null; }
+    gone() { return this.end(); }
+    end() {
+      this.isOver = true;
+      return 0;
+    }
     /* Return the ms until the next attempt: 2, 4, … 30 s. */
     fail() {
       this.failures += 1;
@@ -121,14 +126,14 @@ window.delayqLive = (() => {
     constructor(box) {
       super();
       this.box = box;
-      if (!this.hasEnded()) this.plan(1000);
+      this.plan(1000);
     }
-    hasEnded() { return this.box.querySelector("[data-ended]") !== null; }
+    isPaused() { return super.isPaused() || this.box.querySelector("[data-ended]") !== null; }
     url() { return this.box.dataset.url; }
-    fail(reason) { return ["signedOut", "forbidden"].includes(reason) ? null : super.fail(); }
+    fail(reason) { return ["signedOut", "forbidden"].includes(reason) ? this.end() : super.fail(); }
     loaded(page) {
       morphChildren(this.box, page.body);
-      return this.hasEnded() ? null : 1000;
+      return 1000;
     }
   }
 
@@ -150,7 +155,7 @@ window.delayqLive = (() => {
       this.plan(0);
     }
     url() { return window.location.href; }
-    isPaused() { return document.hidden || !this.box.checked; }
+    isPaused() { return super.isPaused() || !this.box.checked; }
     isInUse() {
       const selected = document.getSelection();
       const focused = document.activeElement?.closest("[data-part]") && document.activeElement.matches("input, select, textarea, button");
@@ -167,7 +172,8 @@ window.delayqLive = (() => {
     }
     gone(page) {
       swap(page, { sorted: true });
-      return null;
+      this.box.checked = false;
+      return 0;
     }
   }
 
