@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from django.utils.translation import gettext as _
@@ -64,7 +65,7 @@ class ShardMap:
             notes.append(_("Only the first %(shards)d shards are shown of: %(queues)s") % numbers)
         return " ".join(notes)
 
-    @property
+    @cached_property
     def _rows(self) -> list[tuple[str, list[Counts]]]:
         found = []
         for queue in self.queues:
@@ -75,11 +76,11 @@ class ShardMap:
                 found.append((f"{queue.name}, {_('epoch %s') % epoch}" if len(epochs) > 1 else queue.name, shards))
         return found
 
-    @property
+    @cached_property
     def _shown(self) -> list[tuple[str, list[Counts]]]:
         return [(name, shards[:MOST_SHARDS]) for name, shards in self._rows[:MOST_ROWS]]
 
-    @property
+    @cached_property
     def _most(self) -> int:
         return max((getattr(one, self.place) for _name, shards in self._shown for one in shards), default=0)
 

@@ -27,6 +27,7 @@ class DashboardUrls:
         self._queues = request.user.has_perm(f"{label}.view_queueentry")
         self.may_pause: bool = self._queues and request.user.has_perm(f"{label}.pause_queueentry")
         self.see_jobs: bool = request.user.has_perm(f"{label}.view_livejob")
+        self._jobs = pages.url_of("livejob", "changelist") if self.see_jobs else ""
 
     def queue(self, name: str) -> str:
         """Return the URL of a queue's page."""
@@ -38,10 +39,9 @@ class DashboardUrls:
 
     def jobs(self, place: str, queue: str = "") -> str:
         """Return the URL of the job list that contains the jobs of a place, of a queue or of all."""
-        base = self._pages.url_of("livejob", "changelist") if self.see_jobs else ""
         listed = "waiting" if place in ("delayed", "ready") else place
         query = {"queue": queue, "place": listed} if queue else {"place": listed}
-        return f"{base}?{urlencode(query)}" if base else ""
+        return f"{self._jobs}?{urlencode(query)}" if self._jobs else ""
 
     def job(self, queue: str, ident: str) -> str:
         """Return the URL of a job's page."""

@@ -170,7 +170,7 @@ class DashboardView:
     def _found(self) -> list[QueueStatus]:
         return self.query.matching(self.source)
 
-    @property
+    @cached_property
     def _shown(self) -> list[QueueStatus]:
         return self._found[:MOST_QUEUES]
 
@@ -185,7 +185,7 @@ class DashboardView:
             return _("%(found)s of %(total)s") % {"found": grouped(found), "total": grouped(total)}
         return grouped(total)
 
-    @property
+    @cached_property
     def queues(self) -> list[dict[str, Any]]:
         """Rows of the queue table."""
         return [self._queue(queue) for queue in self._shown]
@@ -206,14 +206,14 @@ class DashboardView:
             "verb_url": self.urls.verb(verb, name),
         }
 
-    @property
+    @cached_property
     def shards(self) -> ShardMap:
         """Heat map of the shards."""
         return ShardMap(self._shown, self.query.heat)
 
     # -- workers -----------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def workers(self) -> list[dict[str, Any]]:
         """Worker processes and their jobs: lost ones first, because they need attention, then by name."""
         workers = sorted(self.source.snapshot.workers, key=lambda worker: (not worker.lost, worker.name))
@@ -259,7 +259,7 @@ class DashboardView:
         """Facts about the Redis server."""
         return redis_facts(self.source.snapshot.redis)
 
-    @property
+    @cached_property
     def outbox(self) -> Facts:
         """Facts about the outbox."""
         return outbox_facts(self.source.snapshot.outbox)

@@ -79,15 +79,14 @@
       one("dq-state").textContent = dash.dataset.frozen;
     }
     /* Send a button's form. The redirect is followed, so that the message of its page is not shown on a later one. */
-    async press(form) {
-      const button = form.querySelector("button");
+    async press(form, button) {
       if (button.dataset.keep !== undefined) return;
       button.dataset.keep = "";
       button.setAttribute("aria-disabled", "true");
       let done = false;
       try {
-        const response = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)), credentials: "same-origin" });
-        done = response.ok && new URL(response.url).pathname === form.closest("tr").querySelector("[data-link]").pathname;
+        const response = await fetch(button.formAction, { method: "POST", body: new URLSearchParams(new FormData(form)), credentials: "same-origin" });
+        done = response.ok && new URL(response.url).pathname === button.closest("tr").querySelector("[data-link]").pathname;
       } catch (error) { /* shown as refused */ }
       if (!done) button.textContent = dash.dataset.refused;
       window.setTimeout(() => {
@@ -115,9 +114,9 @@
   });
   dash.addEventListener("submit", (event) => {
     const form = event.target;
-    if (!form.matches("[data-pause], #dq-find")) return;
+    if (!form.matches("#dq-pause, #dq-find")) return;
     event.preventDefault();
-    if (form.matches("[data-pause]")) live.press(form);
+    if (form.matches("#dq-pause")) live.press(form, event.submitter);
   });
   let typing = 0;
   one("dq-find").addEventListener("input", () => {
