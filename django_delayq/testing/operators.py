@@ -118,21 +118,19 @@ def discard(shard: Shard, ident: str, key: bytes) -> bool:
 
 # -- many at once ----------------------------------------------------------------------------------------------------
 
-_COUNTERS = {"cancel": "cancelled", "delete": "deleted", "kill": "killed"}
 
-
-def remove(shard: Shard, ident: str, verb: str, moment_us: float) -> bool:
-    """Remove a waiting job: ``cancel`` any; ``delete`` and ``kill`` (into the morgue) only if it failed until then."""
+def remove(shard: Shard, ident: str, verb: str, moment_us: float = 0) -> bool:
+    """Remove a waiting job: ``cancelled`` any; ``deleted`` and ``killed`` (into the morgue) if it failed until then."""
     live = shard.lives.get(ident)
     if live is None or live.lease:
         return False
-    if verb != "cancel" and not (live.failures and live.failed_at / 1000 <= moment_us):
+    if verb != "cancelled" and not (live.failures and live.failed_at / 1000 <= moment_us):
         return False
     with shard.marking([ident]):
-        if verb == "kill":
+        if verb == "killed":
             _kill(shard, ident, live)
         shard.drop(ident)
-    shard.count(_COUNTERS[verb])
+    shard.count(verb)
     return True
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import queue as core
 from ..core.errors import InvalidJob
-from ..core.job import Job, NewJob, Settlement, expire
-from ..core.records.frames import pack_new
+from ..core.job import Generation, Job, NewJob, Settlement, expire
+from ..core.records.frames import encode_id, pack_new
 from ..core.records.layout import PAUSED_OUT
 from ..core.sending.chunks import CHUNK
 from ..core.settled import MOST_MARKS, Mark
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: outcomes after which the requested job waits
 TAKEN_IN = ("created", "merged", "replaced")
+
+#: scripts that may make jobs due earlier
+_WAKING = ("reschedule", "kick")
 
 
 class MemoryQueue(core.Queue):
@@ -239,47 +242,11 @@ class MemoryQueue(core.Queue):
 
     # -- operations of callers and operators -------------------------------------------------------------------------
 
-    def _of(self, verb: str, ident: str, *args: Any, request: bytes | None) -> bytes:
-        core._check_id(ident)
-        keys = frozenset(args[-2][at : at + 16] for at in range(0, len(args[-2]), 16))
+    def locate(self, ident: str, generation: Generation) -> str:
+        """See :meth:`Queue.locate`."""
+        encode_id(ident)
         with self.broker.reached():
-            shard = self.store(self.shard_of(ident))
-            if verb == "locate":
-                return operators.locate(shard, ident, keys).encode()
-            task = args[1].decode()
-            if verb == "cancel":
-                if args[2] and shard.now_ms > int(args[2]):
-                    return b"late"
-                return operators.cancel(shard, ident, task, keys).encode()
-            ms, how = args[2:4]
-            relative = how in (b"1", b"now")
-            due_ms = ms + (shard.now_ms if relative else 0)
-            answer = operators.reschedule(shard, ident, task, due_ms, to_now=how == b"now", keys=keys)
-            self.broker.wake(self.name, shard.number)
-            return answer.encode()
-
-    def kick(
-        self,
-        ident: str,
-        *,
-        key: bytes | None = None,
-        delay_ms: int = 0,
-        replace: bool = False,
-        request: bytes | None = None,
-    ) -> str:
-        """See :meth:`Queue.kick`."""
-        core._check_id(ident)
-        with self.broker.reached():
-            shard = self.store(self.shard_of(ident))
-            answer = operators.kick(shard, ident, key or b"", shard.now_ms + delay_ms, replacing=replace)
-            self.broker.wake(self.name, shard.number)
-            return answer
-
-    def discard(self, ident: str, *, key: bytes | None = None, request: bytes | None = None) -> bool:
-        """See :meth:`Queue.discard`."""
-        core._check_id(ident)
-        with self.broker.reached():
-            return operators.discard(self.store(self.shard_of(ident)), ident, key or b"")
+            return operators.locate(self.store(self.shard_of(ident)), ident, frozenset(generation.keys))
 
     def call(self, script: str, number: int, *args: Any, request: bytes | None = None) -> Any:
         """Call the implementation of a script by name, for operations on many jobs at once."""
@@ -290,4 +257,7 @@ class MemoryQueue(core.Queue):
                 "test this against a real Redis"
             )
         with self.broker.reached():
-            return act(self.store(number), *args)
+            answer = act(self.store(number), *args)
+            if script in _WAKING:
+                self.broker.wake(self.name, number)
+            return answer
