@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core import bulk
-from ..core.bulk import Progress
 from ..core.job import Generation
+from ..core.operations.selection import Progress
 from ..core.queue import Queue
 from ..models import InboxEntry
 from ..outbox import durability, rows, verbs

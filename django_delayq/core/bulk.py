@@ -23,6 +23,7 @@ from .operations.morgue import Discard, Kick, Pace
 from .operations.selection import (
     ANYWHERE,
     Chunk,
+    Progress,
     Selection,
     ShardSnapshot,
     Wanted,
@@ -38,8 +39,6 @@ from .sending.chunks import CHUNK
 
 if TYPE_CHECKING:
     from .queue import Queue
-
-Progress = Callable[[int, int], None]
 
 #: numbers of jobs by outcome, and of jobs checked
 Step = tuple[Mapping[str, int], int]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .actions import Name
 
 T = TypeVar("T")
+#: called with the number of jobs checked so far, and the number at the start
+Progress = Callable[[int, int], None]
 #: an id (its generation that was buried last), or an id and the key of a generation
 Wanted = str | tuple[str, bytes]
 
