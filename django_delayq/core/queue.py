@@ -19,7 +19,7 @@ from .operations import actions
 from .operations.morgue import Discard, Kick, Pace
 from .operations.resharding import Patience
 from .records import layout as layouts
-from .records.frames import encode_id, pack_deadline, pack_generation, pack_known, pack_new
+from .records.frames import pack_deadline, pack_known, pack_new
 from .records.keys import MAX_SHARDS, number_of
 from .redis.link import last_sent
 from .redis.scripts import clear_errors
@@ -369,13 +369,7 @@ class Queue(Shards):
 
     def locate(self, ident: str, generation: Generation) -> str:
         """Return the state of a job: live (it waits or runs), gated (behind an attempt of another one), or ""."""
-        encoded = encode_id(ident)
-
-        def ask(number: int) -> bytes | None:
-            reply: bytes = self.call("locate", number, encoded, *pack_generation(generation))
-            return None if reply == MOVED_REPLY else reply
-
-        return (self.visit(ident, ask) or b"").decode()
+        return actions.LOCATE.anywhere(self, ident, generation)
 
     def kick(
         self,

@@ -13,13 +13,6 @@ from .inspector import stats
 from .shard import Shard
 
 
-def _ids(frame: bytes) -> Iterator[str]:
-    at = 0
-    while at < len(frame):
-        ident, at = take_u8(frame, at)
-        yield ident.decode()
-
-
 def _entries(frame: bytes) -> Iterator[tuple[str, bytes]]:
     at = 0
     while at < len(frame):
@@ -89,8 +82,9 @@ def _run_now(shard: Shard, class_number: int, last: str, until: object, limit: i
     return struct.pack("<dII", float(last), min(moved, CHUNK - 1), moved)
 
 
-def _living(shard: Shard, frame: bytes) -> bytes:
-    return b"".join(b"1" if ident in shard.lives else b"0" for ident in _ids(frame))
+def _locate(shard: Shard, frame: bytes) -> bytes:
+    places = [operators.locate(shard, ident, _set_of(keys)) for ident, keys in _entries(frame)]
+    return b"".join(place[:1].encode() or b"n" for place in places)
 
 
 CALLS: Final[dict[str, Callable[..., Any]]] = {
@@ -102,5 +96,5 @@ CALLS: Final[dict[str, Callable[..., Any]]] = {
     "discard": _discard,
     "end_failed": _end_failed,
     "run_now": _run_now,
-    "living": _living,
+    "locate": _locate,
 }

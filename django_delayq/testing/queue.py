@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..core import queue as core
 from ..core.errors import InvalidJob
-from ..core.job import Generation, Job, NewJob, Settlement, expire
-from ..core.records.frames import encode_id, pack_new
+from ..core.job import Job, NewJob, Settlement, expire
+from ..core.records.frames import pack_new
 from ..core.records.layout import PAUSED_OUT
 from ..core.sending.chunks import CHUNK
 from ..core.settled import MOST_MARKS, Mark
 from ..core.shards import Batch, Tick, Which
-from . import intake, operators, settling
+from . import intake, settling
 from .bulk import CALLS
 from .shard import Shard
 
@@ -241,12 +241,6 @@ class MemoryQueue(core.Queue):
             return [self.store(self.shard_of(pair[0])).knows(pair[0], pair[1]) for pair in pairs]
 
     # -- operations of callers and operators -------------------------------------------------------------------------
-
-    def locate(self, ident: str, generation: Generation) -> str:
-        """See :meth:`Queue.locate`."""
-        encode_id(ident)
-        with self.broker.reached():
-            return operators.locate(self.store(self.shard_of(ident)), ident, frozenset(generation.keys))
 
     def call(self, script: str, number: int, *args: Any, request: bytes | None = None) -> Any:
         """Call the implementation of a script by name, for operations on many jobs at once."""

@@ -103,6 +103,18 @@ class Action:
         return queue.visit(ident, ask) or ""
 
 
+# -- look-ups --------------------------------------------------------------------------------------------------------
+
+#: finds jobs: live, gated or ""
+LOCATE: Final = Action("locate", {"l": "live", "g": "gated", "n": "", "v": ELSEWHERE})
+
+
+def live_ids(queue: Queue, number: int, idents: Sequence[bytes]) -> set[bytes]:
+    """Return the ids that are live in a shard."""
+    places = LOCATE.in_shard(queue, number, [(ident, b"") for ident in idents])
+    return {ident for ident, place in zip(idents, places, strict=True) if place == "live"}
+
+
 # -- by id or handle -------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from zlib import crc32
 from ..errors import InvalidJob
 from ..records.frames import encode_id, pack_generation, pack_named, take_u8, take_u16, take_u32, unpack_names
 from ..records.keys import MAX_SHARDS, number_of
-from .actions import AT_A_TIME, ELSEWHERE, Action, Name
+from .actions import AT_A_TIME, ELSEWHERE, Action, Name, live_ids
 
 if TYPE_CHECKING:
     from ..job import Generation
@@ -237,7 +237,5 @@ def live_in_older(queue: Queue, number: int, idents: Sequence[bytes]) -> set[byt
             for ident in idents:
                 places.setdefault(number_of(epoch, crc32(ident) % shards), []).append(ident)
             for other, mine in places.items():
-                frame = b"".join(b"%c%b" % (len(ident), ident) for ident in mine)
-                answers = queue.call("living", other, frame, request=b"")
-                found.update(ident for ident, answer in zip(mine, answers, strict=True) if answer == ord("1"))
+                found.update(live_ids(queue, other, mine))
     return found

@@ -57,7 +57,6 @@ NAMES: Final = (
     "carry",
     "retire",
     "adopt",
-    "living",
     "payloads",
     "settled",
     "known",
