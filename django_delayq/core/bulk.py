@@ -21,10 +21,7 @@ from .operations import actions
 from .operations.actions import UNCOUNTED, Action, Name
 from .operations.morgue import Discard, Kick, Pace
 from .operations.selection import (
-    ANYWHERE,
-    Chunk,
     Progress,
-    Selection,
     ShardSnapshot,
     Wanted,
     every,
@@ -72,7 +69,7 @@ def kick_many(
     Raises:
         InvalidJob: a negative delay, or an invalid id.
     """
-    return _apply(queue, Kick(Pace.of(delay_ms), replace=replace), named(queue, wanted), progress)
+    return _on_named(queue, wanted, Kick(Pace.of(delay_ms), replace=replace), progress)
 
 
 def kick_all(
@@ -100,7 +97,7 @@ def kick_all(
     """
     shards = shard_snapshots(queue)
     pace = Pace.of(delay_ms, per_second, max((shard.now_ms for shard in shards.values()), default=0))
-    return _apply(queue, Kick(pace, replace=replace), _buried(queue, shards), progress)
+    return _on_morgue(queue, shards, Kick(pace, replace=replace), progress)
 
 
 def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress | None = None) -> dict[str, int]:
@@ -117,7 +114,7 @@ def discard_many(queue: Queue, wanted: Iterable[Wanted], *, progress: Progress |
     Raises:
         InvalidJob: an invalid id.
     """
-    return _apply(queue, Discard(), named(queue, wanted), progress)
+    return _on_named(queue, wanted, Discard(), progress)
 
 
 def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progress | None = None) -> dict[str, int]:
@@ -132,12 +129,19 @@ def discard_all(queue: Queue, *, before_ms: float | None = None, progress: Progr
         Number of jobs discarded.
     """
     latest = float("inf") if before_ms is None else before_ms * 1000 - 1
-    return _apply(queue, Discard(), _buried(queue, shard_snapshots(queue), latest), progress)
+    return _on_morgue(queue, shard_snapshots(queue), Discard(), progress, latest)
 
 
-def _buried(queue: Queue, shards: dict[int, ShardSnapshot], latest: float = float("inf")) -> Selection:
+def _on_morgue(
+    queue: Queue,
+    shards: Mapping[int, ShardSnapshot],
+    action: Action,
+    progress: Progress | None,
+    latest: float = float("inf"),
+) -> dict[str, int]:
+    chunks = every(queue, ("morgue",), lambda number: min(shards[number].moment, latest))
     total = sum(shard.morgue for shard in shards.values())
-    return every(queue, ("morgue",), total, lambda number: min(shards[number].moment, latest))
+    return _count(_on_chunks(queue, chunks, lambda _: action), total, progress)
 
 
 # -- jobs that failed ------------------------------------------------------------------------------------------------
@@ -166,9 +170,9 @@ def delete_failed(queue: Queue, *, progress: Progress | None = None) -> dict[str
 def _end_failed(queue: Queue, verb: str, progress: Progress | None) -> dict[str, int]:
     shards = shard_snapshots(queue)
     total = sum(shard.failed for shard in shards.values())
-    failed = every(queue, ("failed",), total, lambda number: shards[number].moment)
+    chunks = every(queue, ("failed",), lambda number: shards[number].moment)
     ends = {number: actions.end_failed_before(verb, shard.moment) for number, shard in shards.items()}
-    return _apply(queue, lambda chunk: ends[chunk.number], failed, progress)
+    return _count(_on_chunks(queue, chunks, ends.__getitem__), total, progress)
 
 
 # -- jobs that wait --------------------------------------------------------------------------------------------------
@@ -184,7 +188,8 @@ def cancel_all(queue: Queue, *, progress: Progress | None = None) -> dict[str, i
         Number of jobs cancelled.
     """
     total = sum(shard.waiting for shard in shard_snapshots(queue).values())
-    return _apply(queue, actions.cancel_waiting(), every(queue, DUE_KEYS, total), progress)
+    action = actions.cancel_waiting()
+    return _count(_on_chunks(queue, every(queue, DUE_KEYS), lambda _: action), total, progress)
 
 
 def run_all_now(queue: Queue, *, progress: Progress | None = None) -> dict[str, int]:
@@ -233,22 +238,6 @@ def act_in_shard(queue: Queue, number: int, wanted: Sequence[Wanted], action: Ac
 # -- the loop --------------------------------------------------------------------------------------------------------
 
 
-def _apply(
-    queue: Queue, action: Action | Callable[[Chunk], Action], selection: Selection, progress: Progress | None
-) -> dict[str, int]:
-    """Apply an action to each chunk of a selection; return the number of jobs per outcome.
-
-    Args:
-        action: the action, or a function that returns that of a chunk.
-    """
-
-    def act(chunk: Chunk) -> Step:
-        chosen = action if isinstance(action, Action) else action(chunk)
-        return Counter(_act_on(queue, chosen, chunk)), len(chunk.names)
-
-    return _count(map(act, selection.chunks), selection.total, progress)
-
-
 def _count(steps: Iterable[Step], total: int | None, progress: Progress | None) -> dict[str, int]:
     """Carry out the steps of an operation; return the number of jobs per outcome."""
     counts: Counter[str] = Counter()
@@ -261,10 +250,19 @@ def _count(steps: Iterable[Step], total: int | None, progress: Progress | None) 
     return {outcome: n for outcome, n in counts.items() if n and outcome != UNCOUNTED}
 
 
-def _act_on(queue: Queue, action: Action, chunk: Chunk) -> Iterable[str]:
-    if chunk.number == ANYWHERE:
-        return _in_all_epochs(queue, action, chunk.names)
-    return action.in_shard(queue, chunk.number, chunk.names)
+def _on_chunks(
+    queue: Queue, chunks: Iterable[tuple[int, Sequence[Name]]], action_for: Callable[[int], Action]
+) -> Iterator[Step]:
+    """Apply the action for a shard to each chunk of its jobs."""
+    for number, names in chunks:
+        yield Counter(action_for(number).in_shard(queue, number, names)), len(names)
+
+
+def _on_named(queue: Queue, wanted: Iterable[Wanted], action: Action, progress: Progress | None) -> dict[str, int]:
+    """Apply an action to named jobs, wherever they are."""
+    queue.broker.read_layout(queue.name)
+    steps = ((Counter(_in_all_epochs(queue, action, names)), len(names)) for names in named(wanted))
+    return _count(steps, None, progress)
 
 
 def _in_all_epochs(queue: Queue, action: Action, names: Sequence[Name]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Selections of jobs for an operation: the jobs named by a caller, or all jobs in some indexes of a queue.
 
-A selection yields chunks of names. Jobs of an index are read page by page, one page of each shard in turn, so that all
+Selections yield chunks of names. Jobs of an index are read page by page, one page of each shard in turn, so that all
 shards progress together.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..records.frames import encode_id
@@ -26,26 +26,8 @@ Progress = Callable[[int, int], None]
 #: an id (its generation that was buried last), or an id and the key of a generation
 Wanted = str | tuple[str, bytes]
 
-#: number of the shard of jobs that have to be found
-ANYWHERE: Final = -1
 #: ids read from an iterable before they are processed
 _AT_ONCE: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Some selected jobs of one shard, or wherever they are (``number`` is :data:`ANYWHERE`)."""
-
-    names: Sequence[Name]
-    number: int = ANYWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Selected jobs, chunk by chunk, and their number at the start (None = unknown)."""
-
-    chunks: Iterable[Chunk]
-    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +59,14 @@ def shard_snapshots(queue: Queue) -> dict[int, ShardSnapshot]:
 # -- selections ------------------------------------------------------------------------------------------------------
 
 
-def named(queue: Queue, wanted: Iterable[Wanted]) -> Selection:
-    """Return the selection of jobs by id, or by id and key, in all epochs of a queue.
+def named(wanted: Iterable[Wanted]) -> Iterator[list[Name]]:
+    """Yield the names of jobs that a caller named, in chunks.
 
     Raises:
-        InvalidJob: while the chunks are read: an invalid id.
+        InvalidJob: an invalid id.
     """
-    queue.broker.read_layout(queue.name)
     pending = iter(wanted)
-    chunks = iter(lambda: [name_of(one) for one in islice(pending, _AT_ONCE)], [])
-    return Selection(map(Chunk, chunks))
+    return iter(lambda: [name_of(one) for one in islice(pending, _AT_ONCE)], [])
 
 
 def name_of(wanted: Wanted) -> Name:
@@ -100,20 +80,15 @@ def name_of(wanted: Wanted) -> Name:
 
 
 def every(
-    queue: Queue, indexes: Sequence[str], total: int, until: Callable[[int], float | None] = lambda _: None
-) -> Selection:
-    """Return the selection of all jobs in some indexes.
+    queue: Queue, indexes: Sequence[str], until: Callable[[int], float | None] = lambda _: None
+) -> Iterator[tuple[int, list[Name]]]:
+    """Return an iterator over the names of all jobs in some indexes, in chunks with the number of their shard.
 
     Args:
-        total: their number at the moment of the call.
         until: returns the last score to include in a shard; None = that of the last member at the moment of the call.
     """
     walks = [(number, walk_index(queue, number, index, until(number))) for number in queue.numbers for index in indexes]
-    return Selection(in_turn([_chunks(number, walk) for number, walk in walks]), total)
-
-
-def _chunks(number: int, walk: Iterator[list[bytes]]) -> Iterator[Chunk]:
-    return (Chunk([split(member) for member in members], number) for members in walk)
+    return in_turn([zip(repeat(number), map(_names, walk), strict=False) for number, walk in walks])
 
 
 def in_turn(iterators: Iterable[Iterator[T]]) -> Iterator[T]:
@@ -126,10 +101,9 @@ def in_turn(iterators: Iterable[Iterator[T]]) -> Iterator[T]:
             waiting.append(iterator)
 
 
-def split(member: bytes) -> Name:
-    """Return the name of a member of an index; that of a morgue record ends in the key behind a zero byte."""
-    ident, _, key = member.partition(b"\0")
-    return ident, key
+def _names(members: Iterable[bytes]) -> list[Name]:
+    """Return the names of members of an index; that of a morgue record ends in the key behind a zero byte."""
+    return [(ident, key) for ident, _, key in (member.partition(b"\0") for member in members)]
 
 
 # -- indexes ---------------------------------------------------------------------------------------------------------
