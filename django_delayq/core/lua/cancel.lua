@@ -6,7 +6,7 @@
 -- Returns cancelled, stopping, taken (a live job of another task), '' (no such live job), v (no live job of the id in a
 --         closed shard) or late.
 -- Events  cancelled
--- include keys clock begin sweep window settled body state due wake bytes payload gate generation
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event generation
 local seen = replay()
 if seen then
   return seen
@@ -64,7 +64,8 @@ local function cancel()
     take_out(body)
   end
   count('cancelled', 1)
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'cancelled', 'id', id, 'task', task_name(task_code_of(body)) or '')
+  emit_other({ outcome = 'cancelled', id = id, task = task_name(task_code_of(body)) or '' })
+  write_events('')
   return 'cancelled'
 end
 

@@ -7,7 +7,7 @@
 --         or n(o such generation). Fewer letters than entries: the first ones had so many payloads that the others have
 --         to be sent in another call.
 -- Events  bulk
--- include keys clock begin sweep window settled body state due wake bytes payload gate
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event
 local MOST_PAYLOADS = 1000
 
 local seen = replay()
@@ -94,8 +94,8 @@ while at <= #frame and dropped < MOST_PAYLOADS do
 end
 count('cancelled', done)
 if done > 0 then
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', done, 'created', 0,
-    'verb', 'cancelled')
+  emit_other({ outcome = 'bulk', jobs = done, created = 0, extra = 'verb:cancelled' })
+  write_events('')
 end
 write_marks()
 local reply = table.concat(answers)

@@ -6,7 +6,7 @@
 -- Returns one letter for each: d(one) or n(ot such a job now). Fewer letters than ids: the first ones had so many
 --         payloads that the others have to be sent in another call.
 -- Events  bulk
--- include keys clock begin sweep window settled body state due wake bytes payload gate grave
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event grave
 local MOST_PAYLOADS = 1000
 
 local seen = replay()
@@ -100,8 +100,8 @@ while at <= #frame and gone < MOST_PAYLOADS do
 end
 count(COUNTERS[verb], done)
 if done > 0 then
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', done, 'created', 0,
-    'verb', COUNTERS[verb])
+  emit_other({ outcome = 'bulk', jobs = done, created = 0, extra = 'verb:' .. COUNTERS[verb] })
+  write_events('')
 end
 write_marks()
 local reply = table.concat(answers)
