@@ -38,7 +38,7 @@ class Broker:
         connection: see :func:`django_delayq.core.redis.connection.connect`.
         prefix: put before every key; deployments with different prefixes are isolated from each other.
         lease_ms: how long a reserved job belongs to its holder without a heartbeat.
-        event_cap: entries kept in each shard's event stream.
+        event_cap: events kept in each shard's event stream.
         test_clock: take the time from each shard's meta field ``test_clock`` (µs) instead of Redis.
         observe: called after every script call; see :meth:`observe`.
     """

@@ -1,10 +1,9 @@
 """Capped streams of finished attempts: reading from a position, and the cursors of consumers.
 
 A *consumer* is a name under which events are read continuously; its *cursor* in a shard is the position
-(:mod:`.streams`) up to which it has read there. A shard's stream is trimmed up to the slowest cursor, whose entry stays
-as a tombstone. As long as a consumer finds the entry at its own position, no later entry was trimmed unread. The cap of
-the stream overrides cursors: a consumer that stops reading never makes the stream grow. It loses entries, and detects
-that by the missing tombstone.
+(:mod:`.records.events`) up to which it has read there. A shard's stream is trimmed up to the slowest cursor. The cap of
+the stream overrides cursors: a consumer that stops reading never makes the stream grow. It loses events, and detects
+that because the number of the next event does not follow its own.
 
 The registry of consumers, ``{<prefix>}:cursors`` (hash: consumer -> ``<ms of its last heartbeat>:<queues, or *>``),
 lists them before they have a cursor in a shard, that is, in queues and epochs that they have not read yet. An old epoch
@@ -19,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .errors import InvalidJob
+from .records.events import BEGINNING, COLUMNS, WIDTH, Entry, parts, words_of
 from .redis.scripts import clear_errors
-from .streams import BEGINNING, Place, Stream, chunks, entries, parts, streams
+from .streams import Place, Stream, chunks, distance, entries, streams
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 #: every queue, future ones included
 EVERY: Final = "*"
 _CONSUMER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: entries requested in one call
+_PAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event of one finished attempt, or of one bulk load.
+    """Event of one finished attempt, of a cancellation, or of one bulk load; ``fields`` has what is not empty.
 
     A bulk load has the ``outcome`` "bulk", with ``jobs`` and ``created`` in ``fields``.
     """
@@ -68,8 +70,8 @@ class Lag:
     shard: int
     cursor: str
     last: str
-    #: upper limit of entries still to read
-    entries: int
+    #: number of events still to read
+    events: int
     #: ms from the event at its cursor to the newest one; 0 without a cursor in this shard
     behind_ms: int
 
@@ -83,13 +85,24 @@ def read(broker: Broker, queue: str, shard: int, after: str = BEGINNING, limit: 
     """
     if broker.known_queue(queue) is None:
         return []
-    events = []
-    for position, words in entries(broker, queue, shard, f"({after}", limit=limit):
-        texts = [word.decode(errors="replace") for word in words]
-        fields = dict(zip(texts[::2], texts[1::2], strict=True))
-        outcome, ident = fields.pop("outcome", ""), fields.pop("id", "")
-        events.append(Event(queue, shard, position.decode(), outcome, ident, fields))
-    return events
+    found: list[Event] = []
+    while len(found) < limit and (page := entries(broker, queue, shard, after, limit=min(limit, _PAGE))):
+        found += [event for entry in page for event in _events_of(queue, shard, entry)]
+        after = page[-1].position
+    return found[:limit]
+
+
+def _events_of(queue: str, shard: int, entry: Entry) -> list[Event]:
+    texts = [word.decode(errors="replace") for word in words_of([entry])]
+    first, worker = entry.last - entry.size + 1, entry.worker.decode(errors="replace")
+    found = []
+    for place in range(entry.size):
+        row = dict(zip(COLUMNS, texts[place * WIDTH : (place + 1) * WIDTH], strict=True))
+        outcome, ident = row.pop("outcome"), row.pop("id")
+        name, _, value = row.pop("extra").partition(":")
+        fields = {column: text for column, text in {**row, "worker": worker, name: value}.items() if text}
+        found.append(Event(queue, shard, f"{entry.ms}-{first + place}", outcome, ident, fields))
+    return found
 
 
 def last(broker: Broker, queue: str, number: int) -> str:
@@ -232,12 +245,15 @@ def lag(broker: Broker, consumer: str) -> list[Lag]:
                 (place, cursor.decode() if cursor else BEGINNING)
                 for place, cursor in zip(chunk, pipe.execute(), strict=True)
             )
-    return [_lag(place, at[place], stream) for place, stream in streams(broker, places).items() if stream.there]
+    return [_lag(place, at[place], stream) for place, stream in streams(broker, places).items() if _has_events(stream)]
+
+
+def _has_events(stream: Stream) -> bool:
+    return stream.last != BEGINNING and not stream.ended
 
 
 def _lag(place: Place, cursor: str, stream: Stream) -> Lag:
     (since, _), (newest, _) = parts(cursor), parts(stream.last)
     done = parts(cursor) >= parts(stream.last)
-    # The entry at the cursor is the tombstone, unless a slower consumer keeps more.
-    left = 0 if done else stream.length - (stream.first == cursor)
+    left = 0 if done else min(distance(cursor, stream.last), stream.size)
     return Lag(*place, cursor, stream.last, left, 0 if done or cursor == BEGINNING else newest - since)

@@ -15,15 +15,16 @@ from typing import Any, Final, TypeAlias
 from ..core.broker import Broker
 from ..core.errors import InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, short
+from ..core.records.events import BEGINNING, Entry, parts
 from ..core.records.keys import MAX_SHARDS
-from ..core.streams import BEGINNING, Place, Stream, before, have, parts, streams
+from ..core.streams import Place, Stream, distance, following
 
 Offsets: TypeAlias = dict[str, dict[str, str]]
 Positions: TypeAlias = dict[Place, str]
 
-#: intervals with fewer entries than this share a task
+#: intervals with fewer events than this share a task
 SMALL: Final = 5_000
-_EXAMPLE: Final = '{"orders": {"0": "1700000000000-0"}}'
+_EXAMPLE: Final = '{"orders": {"0": "1700000000000-1"}}'
 _MOST_TOLD: Final = 5
 
 
@@ -133,42 +134,44 @@ def starting(scene: Mapping[Place, Stream], start: str | Positions) -> Positions
         return {place: start.get(place, BEGINNING) for place in {*scene, *start}}
     if start == "latest":
         return {place: stream.last for place, stream in scene.items()}
-    # There is no entry between this position and the first entry, so the loss is detected if that entry is trimmed
-    # before it is read.
-    return {place: before(stream.first) if stream.first else stream.last for place, stream in scene.items()}
+    return {place: stream.before or stream.last for place, stream in scene.items()}
 
 
 def find_losses(broker: Broker, positions: Mapping[Place, str], scene: Mapping[Place, Stream]) -> list[Loss]:
     """Return the events that a reader at these positions has missed."""
-    doubtful = {place: position for place, position in positions.items() if _needs_stone(position, scene[place])}
-    there = have(broker, doubtful)
+    unread = {
+        place: position
+        for place, position in positions.items()
+        if parts(scene[place].last) > parts(position) and not scene[place].ended
+    }
+    next_events = following(broker, unread)
     found = (
-        (place, position, _why_lost(position, scene[place], has_stone=place not in doubtful or place in there))
+        (place, position, _why_lost(position, scene[place], next_events.get(place)))
         for place, position in sorted(positions.items())
     )
     return [Loss(*place, position, why) for place, position, why in found if why]
 
 
-def _needs_stone(position: str, stream: Stream) -> bool:
-    """Return True if only the entry at the position can prove, by still existing, that nothing after it was trimmed."""
-    if position == BEGINNING or parts(stream.last) <= parts(position) or not stream.there:
-        return False
-    return stream.first is None or before(stream.first) != position
-
-
-def _why_lost(position: str, stream: Stream, *, has_stone: bool) -> str:
+def _why_lost(position: str, stream: Stream, next_events: Entry | None) -> str:
     read, end = parts(position), parts(stream.last)
-    if not stream.there:
-        if stream.ended:
-            return f"the shard is gone, with events up to {stream.last}" if end > read else ""
-        return "" if position == BEGINNING else "Redis has lost the stream (FLUSHALL, or a restart without its data?)"
+    if stream.ended:
+        return f"the shard is gone, with events up to {stream.last}" if end > read else ""
     if end < read:
+        if stream.last == BEGINNING:
+            return "Redis has lost the stream (FLUSHALL, or a restart without its data?)"
         return f"the stream ends at {stream.last} (another Redis, or an older copy after a failover?)"
-    if position == BEGINNING and stream.added is not None and stream.added > stream.length:
-        return f"{stream.added - stream.length} events were taken off before anybody read them"
-    if not has_stone:
-        return f"the entry there was taken off, and maybe more before the oldest one left, {stream.first or 'none'}"
-    return ""
+    if end == read:
+        return ""
+    if next_events is None:
+        return f"all events up to {stream.last} were removed"
+    return text_of_gap(parts(next_events.before)[1] - read[1])
+
+
+def text_of_gap(missing: int) -> str:
+    """Return the text about so many missing events; "" = none is missing."""
+    if missing < 0:
+        return "the next events have smaller numbers (another Redis, or an older copy after a failover?)"
+    return f"{missing} events were removed before they were read" if missing else ""
 
 
 # -- extent of a batch ----------------------------------------------------------------------------------------------
@@ -191,7 +194,7 @@ def ends(
     found = {}
     for place in there:
         position, stream = positions.get(place, BEGINNING), scene[place]
-        last = stream.last if stream.there else position
+        last = position if stream.ended else stream.last
         if target is not None:
             last = min(last, target.get(place, BEGINNING), key=parts)
         found[place] = max(position, last, key=parts)
@@ -202,7 +205,6 @@ def limit_to(
     most: int,
     positions: Mapping[Place, str],
     wanted: Mapping[Place, str],
-    scene: Mapping[Place, Stream],
     walk: Callable[[Place, str, int], str],
 ) -> Positions:
     """Return the end positions, moved back so that at most ``most`` events are read in all.
@@ -214,42 +216,40 @@ def limit_to(
         walk: ``walk(place, position, n)`` = the position n events further, or the last one before that.
     """
     begun = {place: positions.get(place, BEGINNING) for place in wanted}
+    sizes = {place: distance(begun[place], wanted[place]) for place in wanted}
     pending = sorted(
         (place for place in wanted if wanted[place] != begun[place]), key=lambda place: parts(begun[place])
     )
-    chosen = sorted(pending[:most], key=lambda place: scene[place].length)
+    chosen = sorted(pending[:most], key=lambda place: sizes[place])
     result, left = {**wanted, **{place: begun[place] for place in pending}}, most
     for at, place in enumerate(chosen):
         share = left // (len(chosen) - at)
-        length = scene[place].length
-        if length <= share:  # the length is an upper bound of the number of entries to read
-            result[place], left = wanted[place], left - length
+        if sizes[place] <= share:
+            result[place], left = wanted[place], left - sizes[place]
         else:
             result[place] = min(walk(place, begun[place], share), wanted[place], key=parts)
             left -= share
     return result
 
 
-def intervals(broker: Broker, start: Mapping[Place, str], end: Mapping[Place, str]) -> list[list[Interval]]:
+def intervals(start: Mapping[Place, str], end: Mapping[Place, str]) -> list[list[Interval]]:
     """Return the intervals to read between two offsets, one list per task."""
-    places = [place for place in sorted(end) if parts(end[place]) > parts(start.get(place, BEGINNING))]
-    scene = streams(broker, places)
     tasks: list[list[Interval]] = []
     small: list[Interval] = []
     room = 0
-    for place in places:
-        after, stream = start.get(place, BEGINNING), scene[place]
-        if after == BEGINNING and stream.first:
-            after = before(stream.first)
-        interval = Interval(*place, after, end[place])
-        if stream.length >= SMALL:
+    for place in sorted(end):
+        after = start.get(place, BEGINNING)
+        if parts(end[place]) <= parts(after):
+            continue
+        interval, size = Interval(*place, after, end[place]), distance(after, end[place])
+        if size >= SMALL:
             tasks.append([interval])
             continue
-        if stream.length > room:
+        if size > room:
             small, room = [], SMALL
             tasks.append(small)
         small.append(interval)
-        room -= stream.length
+        room -= size
     return tasks
 
 

@@ -17,7 +17,8 @@ from ..core import events
 from ..core.broker import Broker
 from ..core.errors import DelayQError, InvalidJob, Misconfigured
 from ..core.inputs import check_queue_name, short
-from ..core.streams import BEGINNING, Entry, before, begin
+from ..core.records.events import Entry, parts
+from ..core.streams import begin
 from . import event_plan as plan
 from .column_names import fault_of_case
 from .errors import EventsLost
@@ -40,7 +41,7 @@ OPTIONS: Final = (
 )
 #: minimum number of rows of an Arrow batch
 BATCH: Final = 10_000
-#: number of entries converted to columns at once, small enough for the processor's cache
+#: number of events converted to columns at once, small enough for the processor's cache
 PIECE: Final = 2_000
 _ARROW: Final = {
     "string": pa.string(),
@@ -63,7 +64,7 @@ class EventsOptions:
     start: str | Positions = "earliest"
     max_rows: int = 500_000
     #: entries requested in one call
-    fetch: int = 500
+    fetch: int = 100
     #: store the consumer's position in Redis, and allow trimming of what all consumers have read
     trim: bool = False
     #: name of the consumer
@@ -86,7 +87,7 @@ class EventsOptions:
                 follows=_follows_of(options, queues),
                 start=plan.parse_start(options.get("startingOffset", "earliest")),
                 max_rows=_whole(options, "maxRowsPerTrigger", 500_000, 10**12),
-                fetch=_whole(options, "fetch", 500, 10_000),
+                fetch=_whole(options, "fetch", 100, 10_000),
                 trim=_flag(options, "trim", False),
                 consumer=events.check_consumer(options.get("consumer", "history")),
                 fail_on_loss=_flag(options, "failOnDataLoss", True),
@@ -200,38 +201,31 @@ def united(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator[list[Entry]]:
-    """Yield the entries of an interval, at least :data:`PIECE` at a time.
+    """Yield the events of an interval, at least :data:`PIECE` at a time.
 
-    Each request repeats the last entry of the previous response: if that entry is gone, entries after it may have been
-    trimmed unread. The next request is sent while a response is processed.
+    The next request is sent while a response is processed.
 
     Raises:
         EventsLost: events were trimmed, unless the options allow data loss.
     """
-    position, known, gathered = interval.after, False, list[Entry]()
+    position, gathered = interval.after, list[Entry]()
 
     def ask() -> Callable[[], list[Entry]]:
-        return begin(broker, interval.queue, interval.number, position, interval.until, options.fetch + 1)
-
-    def lost(why: str) -> None:
-        report([Loss(interval.queue, interval.number, position, why)], options)
+        return begin(broker, interval.queue, interval.number, position, interval.until, options.fetch)
 
     asked: Callable[[], list[Entry]] | None = ask()
     try:
         while asked is not None:
             answer, asked = asked, None
             entries = answer()
-            if entries and entries[0][0].decode() == position:
-                del entries[0]
-            elif known or not _follows(interval.after, entries):
-                lost("the entry there was taken off while it was read")
+            fault = _gap(position, entries, interval.until)
+            if fault:
+                report([Loss(interval.queue, interval.number, position, fault)], options)
             if entries:
-                position, known = entries[-1][0].decode(), True
+                position = entries[-1].position
                 gathered += entries
                 asked = ask() if position != interval.until else None
-            elif position != interval.until:
-                lost(f"the stream has no more, but went up to {interval.until} a moment ago")
-            if len(gathered) >= PIECE:
+            if sum(entry.size for entry in gathered) >= PIECE:
                 yield gathered
                 gathered = []
     finally:
@@ -242,9 +236,12 @@ def walk(broker: Broker, interval: Interval, options: EventsOptions) -> Iterator
         yield gathered
 
 
-def _follows(after: str, entries: Sequence[Entry]) -> bool:
-    """Return True if no entry can have existed between a position without an entry and these entries."""
-    return after == BEGINNING or (bool(entries) and before(entries[0][0].decode()) == after)
+def _gap(position: str, entries: Sequence[Entry], until: str) -> str:
+    """Return which events are missing after a position, or "" if none is."""
+    if not entries:
+        return f"the stream has no more, but went up to {until} a moment ago"
+    missing = entries[-1].last - parts(position)[1] - sum(entry.size for entry in entries)
+    return plan.text_of_gap(missing)
 
 
 def report(losses: Sequence[Loss], options: EventsOptions) -> None:

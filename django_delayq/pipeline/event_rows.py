@@ -1,19 +1,19 @@
-"""Conversion of event stream entries, as read from Redis, to Arrow. Pure functions that handle whole columns.
+"""Conversion of events to Arrow. Pure functions that handle whole columns.
 
-Entries written by the same script have the same fields in the same order. Their values therefore lie at equal distances
-in one list: a slice is a column, and no row is handled individually in Python.
+The words of all events lie in one list, at equal distances for each column: a slice is a column, and no row is handled
+individually in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.streams import Entry
+from ..core.records.events import COLUMNS, WIDTH, Entry, words_of
 
 _INT64: Final = pa.int64()
 _TEXT: Final = pa.string()
@@ -21,82 +21,33 @@ _TIME: Final = pa.timestamp("us", tz="UTC")
 _EXTRA: Final = pa.map_(_TEXT, _TEXT)
 #: the last millisecond, at the end of the year 9999, that Spark can read back from a timestamp
 _LATEST_MS: Final = 253_402_300_799_999
-#: columns whose fields have another name or another form in the stream
-_FIELDS: Final = {
-    "outcome": b"outcome",
-    "id": b"id",
-    "task": b"task",
-    "key": b"key",
-    "due": b"due",
-    "started": b"started",
-    "duration_ms": b"ms",
-    "attempt": b"attempt",
-    "worker": b"worker",
-    "error_class": b"error",
-    "jobs": b"jobs",
-    "created": b"created",
-}
-_KNOWN: Final = frozenset(_FIELDS.values())
 
 
 def to_batch(entries: Sequence[Entry], queue: str, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the entries of one shard as rows, in their order.
+    """Return the events of one shard as rows, in their order.
 
     Invalid UTF-8 is read with replacement characters; a malformed number becomes null.
 
     Args:
         schema: the requested columns; names and types are those of ``schemas.EVENTS``.
     """
-    if not entries:
-        return pa.RecordBatch.from_pylist([], schema=schema)
-    ids, bodies = zip(*entries, strict=True)
-    width = len(bodies[0])
-    words = list(chain.from_iterable(bodies))
-    names = words[:width:2]
-    if set(map(len, bodies)) == {width} and words[::2] == names * len(ids):
-        return _Rows(queue, number, ids, names, words).batch(schema)
-    groups: dict[tuple[bytes, ...], list[int]] = {}
-    for place, body in enumerate(bodies):
-        groups.setdefault(tuple(body[::2]), []).append(place)
-    tables = [
-        _Rows(
-            queue,
-            number,
-            [ids[place] for place in places],
-            list(fields),
-            list(chain.from_iterable(bodies[place] for place in places)),
-        ).batch(schema)
-        for fields, places in groups.items()
-    ]
-    order = pc.array_sort_indices(pa.array(chain.from_iterable(groups.values()), _INT64))
-    columns = [pa.concat_arrays([table.column(at) for table in tables]) for at in range(len(schema))]
-    return pa.RecordBatch.from_arrays([column.take(order) for column in columns], schema=schema)
+    rows = _Rows(queue, number, entries)
+    columns = [_MAKERS[field.name.lower()](rows).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _Rows:
-    """Entries with the same fields, as one flat list: name, value, name, value, ..."""
+    """Events of one shard by column."""
 
-    def __init__(self, queue: str, number: int, ids: Sequence[bytes], names: list[bytes], words: list[bytes]) -> None:
+    def __init__(self, queue: str, number: int, entries: Sequence[Entry]) -> None:
         self._queue = queue
         self._number = number
-        self._size = len(ids)
-        self._ids = ids
-        step = 2 * len(names)
-        self._values = {name: words[2 * at + 1 :: step] for at, name in enumerate(names)}
-        self._made: dict[str, Any] = {}
-
-    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        columns = [self._column(field.name.lower(), field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    def _column(self, name: str, kind: pa.DataType) -> Any:
-        made = self._made.get(name)
-        if made is None:
-            made = self._made[name] = _MAKERS[name](self)
-        return made if made.type == kind else made.cast(kind)
+        self._entries = entries
+        self._sizes = [entry.size for entry in entries]
+        self._words = words_of(entries)
 
     def constant(self, value: Any, kind: pa.DataType) -> Any:
-        return pa.repeat(pa.scalar(value, kind), self._size)
+        return pa.repeat(pa.scalar(value, kind), sum(self._sizes))
 
     def queue(self) -> Any:
         return self.constant(self._queue, _TEXT)
@@ -104,54 +55,65 @@ class _Rows:
     def shard(self) -> Any:
         return self.constant(self._number, pa.int32())
 
+    @cached_property
+    def _ms(self) -> Any:
+        return pa.array(self._by_event([entry.ms for entry in self._entries]), _INT64)
+
     def stream_id(self) -> Any:
-        return _texts(self._ids)
+        sizes = zip(self._entries, self._sizes, strict=True)
+        numbers = [number for entry, size in sizes for number in range(entry.last - size + 1, entry.last + 1)]
+        return pc.binary_join_element_wise(self._ms.cast(_TEXT), pa.array(numbers, pa.uint64()).cast(_TEXT), "-")
 
     def ts(self) -> Any:
-        ms = pc.list_element(pc.split_pattern(self._column("stream_id", _TEXT), "-", max_splits=1), 0)
-        return _times(pc.fill_null(_within(ms.cast(_INT64), 0, _LATEST_MS), _LATEST_MS))
+        return _times(pc.fill_null(_within(self._ms, 0, _LATEST_MS), _LATEST_MS))
+
+    def worker(self) -> Any:
+        return _optional(self._by_event([entry.worker for entry in self._entries]))
+
+    def _by_event(self, values: Sequence[Any]) -> list[Any]:
+        return [value for value, size in zip(values, self._sizes, strict=True) for _ in range(size)]
+
+    def words(self, column: str) -> list[bytes]:
+        return self._words[COLUMNS.index(column) :: WIDTH]
 
     def outcome(self) -> Any:
-        values = self._values.get(b"outcome")
-        return self.constant("", _TEXT) if values is None else _texts(values)
+        return _texts(self.words("outcome"))
 
-    def text(self, name: str) -> Any:
-        values = self._values.get(_FIELDS[name])
-        if values is None:
-            return pa.nulls(self._size, _TEXT)
-        texts = _texts(values)
-        empty = pc.equal(texts, "")
-        return pc.if_else(empty, pa.scalar(None, _TEXT), texts) if pc.any(empty).as_py() else texts
+    def text(self, column: str) -> Any:
+        return _optional(self.words(column))
 
-    def number(self, name: str, most: int = 2**63 - 1) -> Any:
-        values = self._values.get(_FIELDS[name])
-        return pa.nulls(self._size, _INT64) if values is None else _within(_numbers(values), 0, most)
+    def number(self, column: str, most: int = 2**63 - 1) -> Any:
+        return _within(_numbers(self.words(column)), 0, most)
 
-    def due_ms(self) -> Any:
+    @cached_property
+    def _due_ms(self) -> Any:
         return self.number("due", _LATEST_MS)
 
-    def started_ms(self) -> Any:
-        made = self._made.get("started_ms")
-        if made is None:
-            made = self._made["started_ms"] = _within(self.number("started", _LATEST_MS), 1, _LATEST_MS)
-        return made
+    @cached_property
+    def _started_ms(self) -> Any:
+        return _within(self.number("started", _LATEST_MS), 1, _LATEST_MS)
+
+    def due(self) -> Any:
+        return _times(self._due_ms)
+
+    def started(self) -> Any:
+        return _times(self._started_ms)
 
     def lateness(self) -> Any:
-        return pc.max_element_wise(pc.subtract(self.started_ms(), self.due_ms()), 0, skip_nulls=False)
+        return pc.max_element_wise(pc.subtract(self._started_ms, self._due_ms), 0, skip_nulls=False)
 
     def duration(self) -> Any:
-        return pc.if_else(pc.is_valid(self.started_ms()), self.number("duration_ms"), pa.scalar(None, _INT64))
+        return pc.if_else(pc.is_valid(self._started_ms), self.number("ms"), pa.scalar(None, _INT64))
 
     def extra(self) -> Any:
-        more = {name.decode(errors="replace"): values for name, values in self._values.items() if name not in _KNOWN}
-        if not more:
-            return pa.nulls(self._size, _EXTRA)
-        columns = [_texts(values).to_pylist() for values in more.values()]
-        return pa.array([list(zip(more, row, strict=True)) for row in zip(*columns, strict=True)], _EXTRA)
+        texts = [word.decode(errors="replace") for word in self.words("extra")]
+        if not any(texts):
+            return pa.nulls(len(texts), _EXTRA)
+        return pa.array([[tuple(text.split(":", 1))] if ":" in text else None for text in texts], _EXTRA)
 
 
-def _text_of(name: str) -> Callable[[_Rows], Any]:
-    return lambda rows: rows.text(name)
+def _text_of(column: str) -> Callable[[_Rows], Any]:
+    return lambda rows: rows.text(column)
 
 
 _MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
@@ -160,9 +122,11 @@ _MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
     "stream_id": _Rows.stream_id,
     "ts": _Rows.ts,
     "outcome": _Rows.outcome,
-    **{name: _text_of(name) for name in ("id", "task", "key", "worker", "error_class")},
-    "due": lambda rows: _times(rows.due_ms()),
-    "started": lambda rows: _times(rows.started_ms()),
+    **{name: _text_of(name) for name in ("id", "task", "key")},
+    "worker": _Rows.worker,
+    "error_class": _text_of("error"),
+    "due": _Rows.due,
+    "started": _Rows.started,
     "lateness_ms": _Rows.lateness,
     "duration_ms": _Rows.duration,
     "attempt": lambda rows: rows.number("attempt", 2**31 - 1),
@@ -172,16 +136,23 @@ _MAKERS: Final[dict[str, Callable[[_Rows], Any]]] = {
 }
 
 
-def _texts(values: Sequence[bytes]) -> Any:
+def _texts(values: Sequence[bytes | None]) -> Any:
     try:
         return pa.array(values, _TEXT)
     except pa.ArrowInvalid:
-        return pa.array([value.decode(errors="replace") for value in values], _TEXT)
+        return pa.array([value and value.decode(errors="replace") for value in values], _TEXT)
+
+
+def _optional(values: list[bytes]) -> Any:
+    """Return texts with null for those that are empty."""
+    if not any(values):
+        return pa.nulls(len(values), _TEXT)
+    return _texts([value or None for value in values] if b"" in values else values)
 
 
 def _numbers(values: list[bytes]) -> Any:
     try:
-        return pa.array(values, _TEXT).cast(_INT64)
+        return _optional(values).cast(_INT64)
     except pa.ArrowInvalid:
         return pa.array([_number(value) for value in values], _INT64)
 

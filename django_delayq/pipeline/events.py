@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 from ..core import events
 from ..core.broker import Broker
 from ..core.errors import QueueUnavailable
-from ..core.streams import BEGINNING, Place, Stream, begin, latest, streams
+from ..core.records.events import BEGINNING, latest
+from ..core.streams import Place, Stream, begin, streams
 from . import event_plan as plan
 from .event_plan import Offsets, Positions
 from .event_reading import EventsOptions, EventsPartition, TaskReader, report
@@ -71,7 +72,7 @@ class EventsReader(TaskReader, DataSourceReader):
             start = plan.starting(scene, wanted)
             if not isinstance(wanted, str):
                 report(plan.find_losses(broker, start, scene), self.chosen)
-            tasks = plan.intervals(broker, start, plan.ends(start, scene, known, None))
+            tasks = plan.intervals(start, plan.ends(start, scene, known, None))
         return [EventsPartition(task) for task in tasks]
 
 
@@ -143,7 +144,7 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         self._check({**positions, **joined}, scene)
         end = plan.ends(positions, scene, known, self._target)
         if isinstance(limit, ReadMaxRows):
-            end = plan.limit_to(limit.max_rows, positions, end, scene, self._walk_ids)
+            end = plan.limit_to(limit.max_rows, positions, end, self._walk)
         self._newest = plan.newest(scene, known)
         return plan.to_offsets({**others, **end})
 
@@ -157,20 +158,8 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         return self._newest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the partitions of a batch.
-
-        Raises:
-            EventsLost: events are gone from a shard that is read from its beginning, where no tombstone can show the
-                loss.
-        """
-        begun, until = plan.to_positions(start), plan.to_positions(end)
-        new = {
-            place: BEGINNING
-            for place, position in until.items()
-            if position != BEGINNING == begun.get(place, BEGINNING)
-        }
-        self._check(new, streams(self._broker, new))  # checked again: the plan may date from before a restart
-        tasks = plan.intervals(self._broker, begun, until)
+        """Return the partitions of a batch."""
+        tasks = plan.intervals(plan.to_positions(start), plan.to_positions(end))
         return [EventsPartition(task) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -207,13 +196,18 @@ class EventsStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvai
         report(new, self.chosen)
         self._told.update(((loss.queue, loss.number), loss.after) for loss in new)
 
-    def _walk_ids(self, place: Place, position: str, number: int) -> str:
+    def _walk(self, place: Place, position: str, number: int) -> str:
         """Return the position ``number`` events further."""
         while number > 0:
-            found = begin(self._broker, *place, f"({position}", "+", min(number, self.chosen.fetch))()
+            found = begin(self._broker, *place, position, None, min(number, self.chosen.fetch))()
             if not found:
                 break
-            position, number = found[-1][0].decode(), number - len(found)
+            for entry in found:
+                # The position may lie in the middle of an entry.
+                position = f"{entry.ms}-{entry.last - max(0, entry.size - number)}"
+                number -= min(number, entry.size)
+                if not number:
+                    break
         return position
 
     def _say_still_here(self) -> None:

@@ -209,7 +209,7 @@ def warn_of_lost_root(options: HistoryOptions) -> None:
         PipelineError: the earlier position cannot be read from Redis.
     """
     from ..core.errors import DelayQError
-    from ..core.streams import parts
+    from ..core.records.events import parts
     from .events import read_before
 
     try:

@@ -39,5 +39,5 @@ EVENTS: Final = _columns(
     ("error_class", StringType(), False),
     ("jobs", LongType(), False),  # of the outcome "bulk", which has no attempt
     ("created", LongType(), False),
-    ("extra", MapType(StringType(), StringType()), False),  # fields unknown to this version
+    ("extra", MapType(StringType(), StringType()), False),  # what has no column of its own
 )

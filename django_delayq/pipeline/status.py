@@ -49,7 +49,7 @@ class Status:
     @property
     def behind(self) -> int | None:
         """Upper bound of the number of events still to be read; None = unknown."""
-        return None if self.lag is None else sum(each.entries for each in self.lag)
+        return None if self.lag is None else sum(each.events for each in self.lag)
 
 
 def status_of(

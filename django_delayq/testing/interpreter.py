@@ -22,6 +22,10 @@ Call = Callable[[bytes, list[bytes]], Any]
 _LIBRARIES: Final = """
 function(call, sha1hex, pack, unpack)
   redis = { call = call, sha1hex = sha1hex }
+  function redis.pcall(...)
+    local ok, reply = pcall(call, ...)
+    return ok and reply or { err = tostring(reply) }
+  end
   function redis.status_reply(text) return { ok = text } end
   function redis.error_reply(text) return { err = text } end
   struct = { pack = pack, unpack = unpack }

@@ -16,6 +16,7 @@ from django.test import TestCase
 
 from django_delayq import Queue, connections, schedule, task
 from django_delayq.api import brokers, leases
+from django_delayq.core import events
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
 from django_delayq.core.task import registry
@@ -283,9 +284,9 @@ def test_an_end_is_told_with_when_it_began_and_how_long_it_took(consumer: Caller
     took_to = delayq.now_ms()
     assert end(consumer, "ack", job) == [True]
     queue = delayq.queue("feed")
-    ((_, entry),) = delayq.client.xrange(queue.shard(0).names["event"])
-    told = {name.decode(): value.decode() for name, value in entry.items()}
-    assert (told["id"], told["task"], told["key"], told["worker"]) == ("a", "raw", job["key"], "w1")
+    (event,) = events.read(delayq, queue.name, 0)
+    told = event.fields
+    assert (event.id, told["task"], told["key"], told["worker"]) == ("a", "raw", job["key"], "w1")
     assert told["due"] == "1700000000000"
     assert took_from - 1 <= int(told["started"]) <= took_to
     assert 0 <= int(told["ms"]) <= delayq.now_ms() - took_from + 1

@@ -9,10 +9,13 @@ import pytest
 from django_delayq.core import events, streams
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import InvalidJob, QueueUnavailable
-from django_delayq.core.job import NewJob, ack
+from django_delayq.core.job import NewJob, ack, fail
 from django_delayq.core.operations import fsck
 from django_delayq.core.queue import Queue
+from django_delayq.core.records import events as records
+from django_delayq.core.records.events import Entry
 from django_delayq.core.redis.connection import RedisConfig, connect
+from tests.support.event_entries import add, pack
 from tests.support.redis_box import RedisBox
 
 from .epochs_stage import reshard, take_all
@@ -28,26 +31,35 @@ def run(queue: Queue, number: int) -> None:
         assert all(queue.settle([ack(job, 1, 2) for job in jobs]))
 
 
+def run_singly(queue: Queue, number: int) -> None:
+    """Schedule and complete ``number`` jobs, each by a call of its own."""
+    queue.schedule_many(NewJob(f"j{n}", "work") for n in range(number))
+    while jobs := take_all(queue):
+        for job in jobs:
+            assert queue.settle([ack(job, 1, 2)]) == [True]
+
+
 def ids(broker: Broker, number: int = 0) -> list[str]:
-    """Return the positions of all entries of a shard."""
-    return [position.decode() for position, _ in streams.entries(broker, "q", number, limit=1000)]
+    """Return the positions of all events of a shard."""
+    return [event.position for event in events.read(broker, "q", number, limit=10_000)]
+
+
+def entries(broker: Broker, number: int = 0) -> list[Entry]:
+    return streams.entries(broker, "q", number, limit=1000)
 
 
 # -- positions
 
 
-def test_the_position_before_another_is_the_greatest_smaller_one() -> None:
-    assert streams.before("5-3") == "5-2"
-    assert streams.before("5-0") == "4-18446744073709551615"
-    assert streams.before("0-0") == "0-0"
-    assert streams.latest("5-9", "5-10", "4-99") == "5-10"
-    assert streams.parts("1700000000000-18446744073709551615") == (1_700_000_000_000, 2**64 - 1)
+def test_positions_are_compared_as_numbers() -> None:
+    assert records.latest("5-9", "5-10", "4-99") == "5-10"
+    assert records.parts("1700000000000-18446744073709551615") == (1_700_000_000_000, 2**64 - 1)
 
 
 @pytest.mark.parametrize("wrong", ["", "5", "5-", "-5", "5-x", "+", "$", "(5-0", "5-0 ", "9" * 40 + "-0", None, 5])
 def test_what_is_no_position_is_refused(broker: Broker, wrong: str) -> None:
     with pytest.raises(InvalidJob, match="no position"):
-        streams.parts(wrong)
+        records.parts(wrong)
     with pytest.raises(InvalidJob, match="no position"):
         events.advance(broker, "q", 0, "c", wrong)
 
@@ -67,28 +79,94 @@ def test_what_is_no_name_of_a_consumer_is_refused(broker: Broker, wrong: str) ->
 # -- reading
 
 
-def test_raw_entries_come_as_bytes_whatever_they_hold(broker: Broker) -> None:
-    queue = broker.queue("q")
-    hostile = {b"outcome": b"\xff\r\n$3\r\n", b"id": b"", b"\xfe\x00": b"*2\r\n"}
-    for ms in (1, 2, 3):
-        broker.client.xadd(queue.shard(0).names["event"], hostile, id=f"{ms}-1")
-    words = [word for pair in hostile.items() for word in pair]
-    assert [[ident, list(found)] for ident, found in streams.entries(broker, "q", 0, "2-0", limit=1)] == [
-        [b"2-1", words]
-    ]
-    assert [ident for ident, _ in streams.entries(broker, "q", 0, "(1-1", "2-1")] == [b"2-1"]
+def test_words_are_read_whatever_they_hold(broker: Broker) -> None:
+    broker.queue("q")
+    add(broker, "q", 0, [(ms, [pack(outcome=b"\xff\r\n$3\r\n", extra="*2\r\n:x:y")]) for ms in (1, 2, 3)])
+    assert [entry.position for entry in streams.entries(broker, "q", 0, "1-1", limit=1)] == ["2-2"]
+    assert [entry.position for entry in streams.entries(broker, "q", 0, "1-1", "2-2")] == ["2-2"]
     assert streams.entries(broker, "q", 7) == []
-    assert [event.position for event in events.read(broker, "q", 0, "1-1")] == ["2-1", "3-1"]
-    assert events.read(broker, "q", 0)[0].outcome == "�\r\n$3\r\n"
+    assert [event.position for event in events.read(broker, "q", 0, "1-1")] == ["2-2", "3-3"]
+    first, *_ = events.read(broker, "q", 0)
+    assert (first.outcome, first.fields) == ("�\r\n$3\r\n", {"*2\r\n": "x:y"})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"outcome": "succeeded"},
+        {"worker": "w", "events": ""},
+        {"worker": "w", "events": b"a\0b\0"},
+        {"worker": "w", "events": pack(outcome="a") + b"b"},
+        {"worker": "w", "more": pack(outcome="a")},
+    ],
+)
+def test_an_entry_that_no_script_wrote_is_an_event_without_values(broker: Broker, fields: dict[str, bytes]) -> None:
+    queue = broker.queue("q")
+    run(queue, 1)
+    position = broker.client.xadd(queue.shard(0).names["event"], fields).decode()
+    *_, last = events.read(broker, "q", 0)
+    assert (last.position, last.outcome, last.id) == (position, "", "")
+    run(queue, 1)
+    assert [event.outcome for event in events.read(broker, "q", 0)] == ["bulk", "succeeded", "", "bulk", "succeeded"]
+
+
+def test_a_stream_that_ends_in_the_future_takes_events_all_the_same(broker: Broker) -> None:
+    queue = broker.queue("q")
+    future = f"{int(broker.now_ms()) + 10**9}-7"
+    broker.client.xadd(queue.shard(0).names["event"], {"a": "b"}, id=future)
+    run(queue, 2)
+    assert [event.outcome for event in events.read(broker, "q", 0, after=future)] == ["bulk", "succeeded", "succeeded"]
+    assert events.last(broker, "q", 0) == ids(broker)[-1]
+
+
+def test_a_call_leaves_one_entry_whose_events_have_numbers_of_their_own(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 7)
+    assert [entry.size for entry in entries(broker)] == [1, 7], "the bulk load, and the acks"
+    assert [records.parts(position)[1] for position in ids(broker)] == list(range(1, 9))
+    assert ids(broker)[-1] == entries(broker)[-1].position == events.last(broker, "q", 0)
+
+
+def test_a_call_with_very_many_events_leaves_several_entries(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 120)
+    sizes = [entry.size for entry in entries(broker)]
+    assert max(sizes) <= 50 and sum(sizes) == 121
+    assert [records.parts(position)[1] for position in ids(broker)] == list(range(1, 122))
+
+
+def test_reading_resumes_in_the_middle_of_an_entry(broker: Broker) -> None:
+    queue = broker.queue("q")
+    run(queue, 70)
+    whole = events.read(broker, "q", 0)
+    for limit in (1, 3, 50, 71):
+        found: list[events.Event] = []
+        while page := events.read(broker, "q", 0, found[-1].position if found else "0-0", limit):
+            assert len(page) <= limit
+            found += page
+        assert found == whole
+    middle = whole[10].position
+    assert sum(entry.size for entry in streams.entries(broker, "q", 0, "0-0", middle)) == 11
+    assert streams.entries(broker, "q", 0, "0-0", middle)[-1].position == middle
+
+
+def test_an_attempt_is_packed_and_read_back(broker: Broker) -> None:
+    queue = broker.queue("q")
+    queue.schedule(NewJob("é\r\n", "work"))
+    (job,) = take_all(queue)
+    odd = fail(job, 1, 2, delay_ms=9, error_class="a\0b" + "c" * 400)
+    assert queue.settle([odd]) == [True]
+    (event,) = events.read(broker, "q", 0)
+    assert (event.id, event.fields["error"]) == ("é\r\n", "a?b" + "c" * 252)
 
 
 def test_an_entry_is_asked_for_again_when_the_line_breaks(broker: Broker) -> None:
     queue = broker.queue("q")
     run(queue, 3)
-    whole = [[ident, list(words)] for ident, words in streams.entries(broker, "q", 0)]
-    answer = streams.begin(broker, "q", 0, "-", "+", 10)
+    whole = entries(broker)
+    answer = streams.begin(broker, "q", 0, "0-0", None, 10)
     broker.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert [[ident, list(words)] for ident, words in answer()] == whole
+    assert answer() == whole
 
 
 @pytest.mark.one_server("the server is the test's own")
@@ -97,18 +175,16 @@ def test_how_a_stream_stands_is_told_of_many_shards_at_once(broker: Broker) -> N
     places = [("q", 0), ("q", 1), ("q", 99), ("nobody", 0)]
     assert streams.streams(broker, places) == dict.fromkeys(places, streams.Stream())
     assert events.last(broker, "q", 0) == "0-0"
-    key = queue.shard(1).names["event"]
-    for ms in (5, 6, 7):
-        broker.client.xadd(key, {"outcome": "succeeded"}, id=f"{ms}-0")
-    broker.client.xtrim(key, minid="6-0", approximate=False)
+    add(broker, "q", 1, [(5, [pack()]), (6, [pack(id="a"), pack(id="b")]), (7, [pack(id="c")])])
+    broker.client.xtrim(queue.shard(1).names["event"], minid="6-0", approximate=False)
     found = streams.streams(broker, places)
-    told = found["q", 1]
-    assert (told.there, told.length, told.first, told.last, told.ended) == (True, 2, "6-0", "7-0", False)
-    assert told.added in (3, None)
+    assert found["q", 1] == streams.Stream("6-1", "7-4")
+    assert found["q", 1].size == 3
     assert found["q", 0] == streams.Stream()
-    assert events.last(broker, "q", 1) == "7-0"
-    assert streams.have(broker, {("q", 1): "6-0", ("q", 0): "6-0", ("nobody", 0): "1-1"}) == {("q", 1)}
-    assert streams.have(broker, {("q", 1): "5-0"}) == set()
+    assert events.last(broker, "q", 1) == "7-4"
+    after = streams.following(broker, {("q", 1): "6-2", ("q", 0): "6-0", ("nobody", 0): "1-1"})
+    assert after == {("q", 1): Entry(6, 3, b"", pack(id="b")), ("q", 0): None, ("nobody", 0): None}
+    assert streams.following(broker, {("q", 1): "5-1"})["q", 1] == Entry(6, 3, b"", pack(id="a") + pack(id="b"))
 
 
 @pytest.mark.broken_on_purpose
@@ -123,7 +199,7 @@ def test_a_key_that_is_no_stream_is_an_error_and_not_an_empty_one(broker: Broker
 
 
 def test_a_cursor_trims_up_to_itself_and_its_entry_stays(broker: Broker) -> None:
-    run(broker.queue("q"), 10)
+    run_singly(broker.queue("q"), 10)
     before = ids(broker)
     assert events.advance(broker, "q", 0, "history", before[6]) == before[6]
     assert ids(broker) == before[6:]
@@ -132,8 +208,16 @@ def test_a_cursor_trims_up_to_itself_and_its_entry_stays(broker: Broker) -> None
     assert ids(broker) == before[-1:]
 
 
+def test_a_cursor_in_the_middle_of_an_entry_keeps_the_entry(broker: Broker) -> None:
+    run(broker.queue("q"), 10)
+    before = ids(broker)
+    assert events.advance(broker, "q", 0, "history", before[4]) == before[4]
+    assert ids(broker) == before[1:], "the bulk load is an entry of its own"
+    assert events.lag(broker, "history")[0].events == 6
+
+
 def test_a_cursor_never_goes_back(broker: Broker) -> None:
-    run(broker.queue("q"), 5)
+    run_singly(broker.queue("q"), 5)
     before = ids(broker)
     events.advance(broker, "q", 0, "history", before[3])
     assert events.advance(broker, "q", 0, "history", before[1]) == before[3]
@@ -143,7 +227,7 @@ def test_a_cursor_never_goes_back(broker: Broker) -> None:
 
 def test_the_slowest_of_all_who_follow_decides_what_is_trimmed(broker: Broker) -> None:
     queue = broker.queue("q")
-    run(queue, 10)
+    run_singly(queue, 10)
     before = ids(broker)
     events.follow(broker, "slow")
     events.follow(broker, "elsewhere", ["other"])
@@ -157,7 +241,7 @@ def test_the_slowest_of_all_who_follow_decides_what_is_trimmed(broker: Broker) -
 
 
 def test_a_cursor_that_nobody_registered_counts_as_well(broker: Broker) -> None:
-    run(broker.queue("q"), 4)
+    run_singly(broker.queue("q"), 4)
     before = ids(broker)
     events.advance(broker, "q", 0, "quiet", before[0])
     events.advance(broker, "q", 0, "history", before[3], others=["history"])
@@ -166,7 +250,7 @@ def test_a_cursor_that_nobody_registered_counts_as_well(broker: Broker) -> None:
 
 def test_cursors_are_found_among_any_number_of_ticks(broker: Broker) -> None:
     queue = broker.queue("q")
-    run(queue, 5)
+    run_singly(queue, 5)
     before = ids(broker)
     meta = queue.shard(0).names["meta"]
     broker.client.hset(meta, mapping={f"tick:{number} cursor:x": number for number in range(5000)})
@@ -178,10 +262,11 @@ def test_cursors_are_found_among_any_number_of_ticks(broker: Broker) -> None:
 
 
 def test_positions_are_compared_as_numbers_and_not_as_texts(broker: Broker) -> None:
-    key = broker.queue("q").shard(0).names["event"]
+    shard = broker.queue("q").shard(0)
     at = ["9-0", "10-9", "10-10", "10-18446744073709551614", "10-18446744073709551615"]
     for position in at:
-        broker.client.xadd(key, {"outcome": "succeeded"}, id=position)
+        broker.client.xadd(shard.names["event"], {"worker": "", "events": pack()}, id=position)
+    broker.client.hset(shard.names["meta"], "last_event", at[-1])
     for place, position in enumerate(at):
         assert events.advance(broker, "q", 0, "history", position) == position
         assert ids(broker) == at[place:]
@@ -189,7 +274,7 @@ def test_positions_are_compared_as_numbers_and_not_as_texts(broker: Broker) -> N
 
 
 def test_a_position_of_a_stream_that_was_lost_trims_nothing(broker: Broker) -> None:
-    run(broker.queue("q"), 3)
+    run_singly(broker.queue("q"), 3)
     before = ids(broker)
     assert events.advance(broker, "q", 0, "history", "99999999999999-0") is None
     assert events.cursors(broker, "q", 0) == {}
@@ -210,7 +295,7 @@ def test_all_cursors_move_in_one_step_and_the_consumer_is_known_from_then_on(bro
     run(queue, 20)
     ends = {number: ids(broker, number)[-1] for number in (0, 1)}
     events.advance_all(broker, "history", {"q": {**ends, 2: "0-0"}}, queues=["q"])
-    assert [len(ids(broker, number)) for number in (0, 1)] == [1, 1]
+    assert [len(entries(broker, number)) for number in (0, 1)] == [1, 1]
     (known,) = events.consumers(broker)
     assert (known.name, known.queues, known.follows("q"), known.follows("p")) == ("history", ("q",), True, False)
     assert abs(known.heard_ms - broker.now_ms()) < 60_000
@@ -220,7 +305,7 @@ def test_all_cursors_move_in_one_step_and_the_consumer_is_known_from_then_on(bro
 
 def test_a_consumer_that_is_forgotten_holds_nothing_back(broker: Broker) -> None:
     queue = broker.queue("q")
-    run(queue, 5)
+    run_singly(queue, 5)
     before = ids(broker)
     events.follow(broker, "gone")
     events.advance(broker, "q", 0, "gone", before[0])
@@ -243,23 +328,41 @@ def test_an_unread_stream_grows_up_to_its_cap_and_no_further(broker: Broker) -> 
     events.advance(small, "q", 0, "history", first)
     for _ in range(6):
         run(queue, 200)
-    assert len(ids(small)) <= 150
-    assert streams.have(small, {("q", 0): first}) == set(), "the reader sees what it missed"
+        assert 50 <= len(ids(small)) <= 150
+    following = streams.following(small, {("q", 0): first})["q", 0]
+    assert following is not None
+    assert records.parts(following.before)[1] > records.parts(first)[1], "the reader sees what it missed"
+
+
+def test_single_events_are_capped_like_those_of_large_calls(broker: Broker) -> None:
+    small = Broker(broker.connection, prefix=broker.prefix, event_cap=40)
+    queue = small.queue("q")
+    for _ in range(3):
+        run_singly(queue, 100)
+        assert 40 <= len(ids(small)) <= 46
+
+
+def test_a_cap_of_nothing_keeps_nothing(broker: Broker) -> None:
+    none = Broker(broker.connection, prefix=broker.prefix, event_cap=0)
+    run(none.queue("q"), 3)
+    assert ids(none) == []
+    assert events.last(none, "q", 0) == "0-0"
 
 
 def test_how_far_a_consumer_is_behind(broker: Broker) -> None:
-    queue = broker.queue("q", shards=3)
-    for ms in range(1, 11):
-        broker.client.xadd(queue.shard(1).names["event"], {"outcome": "succeeded"}, id=f"{ms}000-0")
-    assert events.lag(broker, "history") == [events.Lag("q", 1, "0-0", "10000-0", 10, 0)]
-    events.advance(broker, "q", 1, "history", "4000-0")
-    assert events.lag(broker, "history") == [events.Lag("q", 1, "4000-0", "10000-0", 6, 6000)]
-    events.advance_all(broker, "history", {"q": {1: "10000-0"}}, queues=["q"])
-    assert events.lag(broker, "history") == [events.Lag("q", 1, "10000-0", "10000-0", 0, 0)]
+    broker.queue("q", shards=3)
+    add(broker, "q", 1, [(ms * 1000, [pack()]) for ms in range(1, 11)])
+    assert events.lag(broker, "history") == [events.Lag("q", 1, "0-0", "10000-10", 10, 0)]
+    events.advance(broker, "q", 1, "history", "4000-4")
+    assert events.lag(broker, "history") == [events.Lag("q", 1, "4000-4", "10000-10", 6, 6000)]
+    events.advance_all(broker, "history", {"q": {1: "10000-10"}}, queues=["q"])
+    assert events.lag(broker, "history") == [events.Lag("q", 1, "10000-10", "10000-10", 0, 0)]
     broker.queue("other")
-    broker.client.xadd(broker.queue("other").shard(0).names["event"], {"outcome": "succeeded"}, id="1-0")
+    add(broker, "other", 0, [(1, [pack()])])
     assert {lag.queue for lag in events.lag(broker, "history")} == {"q"}
     assert {lag.queue for lag in events.lag(broker, "somebody")} == {"q", "other"}
+    left = {lag.queue: lag.events for lag in events.lag(broker, "somebody")}
+    assert left == {"q": 1, "other": 1}, "only what is left counts"
 
 
 # -- the end of an epoch
@@ -311,7 +414,9 @@ def test_an_epoch_without_events_waits_for_nobody(stage: Stage) -> None:
     stage.put("a")
     reshard(stage, 2)
     assert stage.queue.cancel("a") == "cancelled"
-    stage.broker.client.delete(stage.queue.shard(0).names["event"])
+    shard = stage.queue.shard(0)
+    stage.broker.client.delete(shard.names["event"])
+    stage.broker.client.hdel(shard.names["meta"], "last_event")
     stage.wait(200_000)
     assert stage.broker.epochs.retire("q") == [0]
 
@@ -346,16 +451,19 @@ def test_cursors_work_on_a_cluster(cluster_broker: Broker) -> None:
     run(queue, 120)
     places = [("q", number) for number in range(6)]
     ends = {place: stream.last for place, stream in streams.streams(cluster_broker, places).items()}
-    assert streams.have(cluster_broker, ends) == set(places)
+    assert set(streams.following(cluster_broker, ends).values()) == {None}
+    assert all(streams.following(cluster_broker, dict.fromkeys(places, "0-0")).values())
     events.advance_all(cluster_broker, "history", {"q": {number: ends["q", number] for number in range(6)}})
-    assert [len(ids(cluster_broker, number)) for number in range(6)] == [1] * 6
-    assert {lag.entries for lag in events.lag(cluster_broker, "history")} == {0}
+    assert [len(entries(cluster_broker, number)) for number in range(6)] == [1] * 6
+    assert {lag.events for lag in events.lag(cluster_broker, "history")} == {0}
     assert events.forget(cluster_broker, "history")
     manager = cluster_broker.client.nodes_manager
     primaries = cluster_broker.client.get_primaries()
     other = {node.name: primaries[place - 1] for place, node in enumerate(primaries)}
     manager.slots_cache = {slot: [other[nodes[0].name]] for slot, nodes in manager.slots_cache.items()}
-    assert [len(ids(cluster_broker, number)) for number in range(6)] == [1] * 6, "a client with a wrong map is sent on"
+    assert [len(entries(cluster_broker, number)) for number in range(6)] == [1] * 6, (
+        "a client with a wrong map is sent on"
+    )
 
 
 def test_a_redis_that_is_gone_is_a_clear_error(redis_factory: Callable[..., RedisBox]) -> None:

@@ -27,6 +27,7 @@ from django_delayq.management.pipeline import address, common
 from django_delayq.models.history import PipelineRun
 from django_delayq.pipeline.redis_door import config_of
 from django_delayq.settings.conf import conf
+from tests.support.event_entries import add, pack
 
 if TYPE_CHECKING:
     from .conftest import Depot
@@ -386,15 +387,11 @@ def test_delta_tables_need_their_package(root: Path, settings: Any, monkeypatch:
     assert "pip install 'django-delayq[delta]'" in found["deltalake"][0][1]
 
 
-def happen(broker: DjangoBroker, count: int, *, apart_ms: int = 1000) -> bytes:
-    """As many events in one shard, each so much later than the one before; returns their key."""
-    shard = broker.queue("default", shards=1).shard(broker.queue("default").numbers[0])
-    key = shard.names["event"]
-    with broker.client.pipeline(transaction=False) as pipe:
-        for number in range(1, count + 1):
-            pipe.xadd(key, {"outcome": "succeeded", "id": str(number)}, id=f"{number * apart_ms}-0")
-        pipe.execute()
-    return bytes(key) if not isinstance(key, str) else key.encode()
+def happen(broker: DjangoBroker, count: int, *, apart_ms: int = 1000, after_ms: int = 0) -> None:
+    """As many events in one shard, each so much later than the one before."""
+    place = broker.queue("default", shards=1).numbers[0]
+    moments = [after_ms + number * apart_ms for number in range(1, count + 1)]
+    add(broker, "default", place, [(ms, [pack(outcome="succeeded", id=ms)]) for ms in moments])
 
 
 @pytest.mark.django_db
@@ -420,9 +417,7 @@ def test_a_stream_that_is_nearly_full_of_unread_events_is_told(root: Path, delay
     happen(delayq, 60)
     events.follow(delayq, "history")
     assert doctor()[1]["history"] == [("OK", "60 events are not read yet")]
-    happen_more = delayq.queue("default").shard(delayq.queue("default").numbers[0]).names["event"]
-    for number in range(15):
-        delayq.client.xadd(happen_more, {"outcome": "succeeded"}, id=f"{10**7 + number}-0")
+    happen(delayq, 15, apart_ms=1, after_ms=10**7)
     level, text = doctor()[1]["history"][0]
     assert level == "WARN"
     assert "of queue default has 75 of at most 100, then the oldest are lost: run delayq_pipeline run now" in text

@@ -14,18 +14,24 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from django_delayq.core.broker import Broker
 from django_delayq.pipeline.events import EventsStreamReader
 from django_delayq.pipeline.schemas import EVENTS
+from tests.support.event_entries import add, pack
 
 MINUTE = 60_000
 Make = Callable[..., EventsStreamReader]
 
 
 def emit(broker: Broker, *moments: int, queue: str = "q", number: int = 0, **fields: str) -> None:
-    """Events with the positions ``<moment>-0``."""
-    key = broker.shard(queue, number).names["event"]
-    with broker.client.pipeline(transaction=False) as pipe:
-        for ms in moments:
-            pipe.xadd(key, {"outcome": "succeeded", "id": f"j{ms}", **fields}, id=f"{ms}-0")
-        pipe.execute()
+    """Write entries with one event each; the position of the n-th of a shard is ``<moment>-n``."""
+    add(broker, queue, number, [(ms, [event(ms, **fields)]) for ms in moments])
+
+
+def emit_together(broker: Broker, *moments: int, queue: str = "q", number: int = 0) -> None:
+    """Write one entry with all these events, at the first moment."""
+    add(broker, queue, number, [(moments[0], [event(ms) for ms in moments])])
+
+
+def event(ms: int, **fields: str) -> bytes:
+    return pack(**{"outcome": "succeeded", "id": f"j{ms}", **fields})
 
 
 def options_of(redis_url: str, broker: Broker, **options: Any) -> CaseInsensitiveDict:

@@ -238,7 +238,7 @@ def test_a_stream_ends_in_order(root: Path, delayq: Broker, number: int) -> None
     landed = root / "_checkpoints"
 
     def is_idle() -> bool:
-        return landed.exists() and sum(one.entries for one in events.lag(delayq, "history")) == 0
+        return landed.exists() and sum(one.events for one in events.lag(delayq, "history")) == 0
 
     err = StringIO()
     with once(is_idle, number) as sent:

@@ -117,7 +117,7 @@ def test_a_commit_that_does_not_get_through_is_left_to_the_next_one(
         assert "the next commit will do it" in caplog.text
         box.start()
         reader.commit(end)
-        assert events.cursors(broker, "q", 0) == {"history": "2-0"}
+        assert events.cursors(broker, "q", 0) == {"history": "2-2"}
     reader.stop()
 
 

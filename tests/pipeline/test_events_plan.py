@@ -15,7 +15,7 @@ from django_delayq.pipeline.errors import EventsLost
 from django_delayq.pipeline.events import EventsReader
 from django_delayq.pipeline.schemas import EVENTS
 
-from .events_stage import Make, emit, ids, ids_of, named, offsets, options_of, readers, run_to_end
+from .events_stage import Make, emit, emit_together, ids, ids_of, named, offsets, options_of, readers, run_to_end
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_each_event_is_read_once_and_a_batch_can_be_read_again(broker: Broker, m
     reader = make()
     start = reader.initialOffset()
     first = offsets(reader, start)
-    assert first == {"q": {"0": "3-0", "1": "0-0"}}
+    assert first == {"q": {"0": "3-3", "1": "0-0"}}
     emit(broker, 4)
     emit(broker, 5, number=1)
     assert ids(reader, start, first) == named(1, 2, 3)
@@ -58,11 +58,11 @@ def test_a_small_fetch_reads_the_same(broker: Broker, make: Make) -> None:
 def test_it_begins_where_it_is_told_to(broker: Broker, make: Make) -> None:
     broker.queue("q", shards=2)
     emit(broker, 10, 20)
-    assert make(startingOffset="latest").initialOffset() == {"q": {"0": "20-0", "1": "0-0"}}
-    assert make(startingOffset="EARLIEST").initialOffset() == {"q": {"0": f"9-{2**64 - 1}", "1": "0-0"}}
-    reader = make(startingOffset='{"q": {"0": "10-0"}}')
+    assert make(startingOffset="latest").initialOffset() == {"q": {"0": "20-2", "1": "0-0"}}
+    assert make(startingOffset="EARLIEST").initialOffset() == {"q": {"0": "10-0", "1": "0-0"}}
+    reader = make(startingOffset='{"q": {"0": "10-1"}}')
     start = reader.initialOffset()
-    assert start == {"q": {"0": "10-0", "1": "0-0"}}
+    assert start == {"q": {"0": "10-1", "1": "0-0"}}
     assert ids(reader, start, offsets(reader, start)) == named(20)
 
 
@@ -78,7 +78,7 @@ def test_queues_and_shards_join_when_they_appear(broker: Broker, make: Make) -> 
     emit(broker, 6, queue="third")
     emit(broker, 7, queue=broker.queue("fourth").name)
     later = offsets(reader, end)
-    assert later == {"fourth": {"0": "7-0"}, "q": {"0": "1-0", "1024": "0-0", "1025": "5-0"}, "third": {"0": "6-0"}}
+    assert later == {"fourth": {"0": "7-1"}, "q": {"0": "1-1", "1024": "0-0", "1025": "5-1"}, "third": {"0": "6-1"}}
     assert list(later) == sorted(later)
     assert sorted(ids(reader, end, later)) == named(5, 6, 7)
     assert sorted(ids(some, end, offsets(some, end))) == named(5, 6)
@@ -96,7 +96,7 @@ def test_small_shards_share_a_task_and_large_ones_do_not(
     tasks = [
         [(one.number, one.until) for one in task.intervals] for task in reader.partitions(start, offsets(reader, start))
     ]
-    assert tasks == [[(0, "2-0"), (2, "2-0")], [(1, "9-0")], [(3, "4-0"), (5, "1-0")], [(4, "5-0")]]
+    assert tasks == [[(0, "2-2"), (2, "2-2")], [(1, "9-9")], [(3, "4-4"), (5, "1-1")], [(4, "5-5")]]
     assert len(ids(reader, start, offsets(reader, start))) == 23
 
 
@@ -116,13 +116,40 @@ def test_a_batch_has_no_more_rows_than_it_may(broker: Broker, make: Make, limit:
     )
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 20, 1000])
+@pytest.mark.parametrize("fetch", [1, 2, 100])
+def test_a_batch_may_end_in_the_middle_of_an_entry(broker: Broker, make: Make, limit: int, fetch: int) -> None:
+    broker.queue("q", shards=2)
+    emit_together(broker, *range(100, 111))
+    emit(broker, 111)
+    emit_together(broker, *range(112, 117))
+    emit_together(broker, *range(112, 114), number=1)
+    reader = make(maxRowsPerTrigger=limit, fetch=fetch, trim=True)
+    batches = run_to_end(reader, reader.initialOffset(), limit)
+    assert max(map(len, batches)) <= limit
+    assert len(batches) <= 19 // limit + 3
+    assert sorted(ident for batch in batches for ident in batch) == sorted(named(*range(100, 117), 112, 113))
+    assert events.cursors(broker, "q", 0) == {"history": "112-17"}
+
+
+def test_entries_of_one_millisecond_are_told_apart(broker: Broker, make: Make) -> None:
+    broker.queue("q")
+    for some in ((7, 8, 9), (7, 10), (7,)):
+        emit_together(broker, *some)
+    reader = make(fetch=1)
+    start = {"q": {"0": "7-0"}}
+    for end, expected in (("7-2", (7, 8)), ("7-3", (7, 8, 9)), ("7-4", (7, 8, 9, 7)), ("7-6", (7, 8, 9, 7, 10, 7))):
+        assert ids(reader, start, {"q": {"0": end}}) == named(*expected)
+    assert ids(reader, {"q": {"0": "7-4"}}, {"q": {"0": "7-6"}}) == named(10, 7)
+
+
 def test_whoever_is_the_furthest_behind_comes_first_when_not_all_can(broker: Broker, make: Make) -> None:
     broker.queue("q", shards=2)
     emit(broker, 10, 11)
     emit(broker, 500, number=1)
     reader = make()
-    start = {"q": {"0": "10-0", "1": f"499-{2**64 - 1}"}}
-    assert offsets(reader, start, 1) == {"q": {"0": "11-0", "1": f"499-{2**64 - 1}"}}
+    start = {"q": {"0": "10-1", "1": "500-0"}}
+    assert offsets(reader, start, 1) == {"q": {"0": "11-2", "1": "500-0"}}
 
 
 def test_a_query_that_ends_by_itself_leaves_what_comes_later(broker: Broker, make: Make) -> None:
@@ -135,7 +162,7 @@ def test_a_query_that_ends_by_itself_leaves_what_comes_later(broker: Broker, mak
     emit(broker, 1, number=1)
     emit(broker, 1, queue=broker.queue("new").name)
     assert [sorted(batch) for batch in run_to_end(reader, start, 2)] == [named(1, 2), named(3)]
-    ahead = {"q": {"0": "4-0", "1": "1-0"}}
+    ahead = {"q": {"0": "4-4", "1": "1-1"}}
     assert offsets(reader, ahead) == ahead, "a checkpoint that is further is not drawn back"
 
 
@@ -150,7 +177,7 @@ def test_at_once_reads_what_is_there(broker: Broker, redis_url: str) -> None:
 
     assert found() == named(1, 2, 3)
     assert found(startingOffset="latest") == []
-    assert found(startingOffset='{"q": {"0": "1-0"}}') == named(2, 3)
+    assert found(startingOffset='{"q": {"0": "1-1"}}') == named(2, 3)
     assert found(queue="other") == []
     with pytest.raises(EventsLost):
         found(startingOffset='{"q": {"0": "0-5"}}')
@@ -159,10 +186,10 @@ def test_at_once_reads_what_is_there(broker: Broker, redis_url: str) -> None:
 def test_queues_that_a_reader_is_not_asked_for_stay_where_they_are(broker: Broker, make: Make) -> None:
     for name in ("a", "b"):
         emit(broker, 1, 2, queue=broker.queue(name).name)
-    start = {"a": {"0": "1-0"}, "b": {"0": "1-0"}, "gone": {"0": "7-0"}}
+    start = {"a": {"0": "1-1"}, "b": {"0": "1-1"}, "gone": {"0": "7-0"}}
     some = make(queue="a")
     end = offsets(some, start)
-    assert end == {**start, "a": {"0": "2-0"}}
+    assert end == {**start, "a": {"0": "2-2"}}
     assert ids(some, start, end) == named(2)
     assert offsets(some, end) == end
     some.prepareForTriggerAvailableNow()
@@ -175,9 +202,9 @@ def test_a_loss_in_a_queue_that_was_not_asked_for_is_left_to_who_reads_it(broker
     for name in ("a", "b"):
         emit(broker, 1, 2, 3, queue=broker.queue(name).name)
     broker.client.xtrim(broker.shard("b", 0).names["event"], maxlen=1, approximate=False)
-    start = {"a": {"0": "1-0"}, "b": {"0": "1-0"}}
+    start = {"a": {"0": "1-1"}, "b": {"0": "1-1"}}
     end = offsets(make(queue="a"), start)
-    assert end == {"a": {"0": "3-0"}, "b": {"0": "1-0"}}
+    assert end == {"a": {"0": "3-3"}, "b": {"0": "1-1"}}
     with pytest.raises(EventsLost, match="queue 'b'"):
         offsets(make(), end)
 
@@ -189,7 +216,7 @@ def test_a_reader_may_follow_more_queues_than_it_reads_now(broker: Broker, make:
     start = some.initialOffset()
     assert set(start) == {"a", "b"}
     end = offsets(some, start)
-    assert end == {"a": {"0": "2-0"}, "b": start["b"]}
+    assert end == {"a": {"0": "2-2"}, "b": start["b"]}
     some.commit(end)
     assert events.consumers(broker)[0].queues == ()
     assert broker.client.xlen(broker.shard("b", 0).names["event"]) == 2
@@ -216,7 +243,7 @@ def test_a_deleted_queue_that_was_not_read_is_a_loss(broker: Broker, make: Make)
     reader = make()
     start = reader.initialOffset()
     broker.delete_queue("q", force=True)
-    with pytest.raises(EventsLost, match="the shard is gone, with events up to 2-0"):
+    with pytest.raises(EventsLost, match="the shard is gone, with events up to 2-2"):
         offsets(reader, start)
     assert offsets(make(failOnDataLoss=False), start) == {}
 
@@ -229,4 +256,4 @@ def test_a_queue_that_comes_back_is_read_from_its_new_beginning(broker: Broker, 
     broker.delete_queue("q")
     broker.queue("q")
     emit(broker, 9, number=1024)
-    assert offsets(reader, end) == {"q": {"1024": "9-0"}}
+    assert offsets(reader, end) == {"q": {"1024": "9-1"}}

@@ -14,10 +14,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from django_delayq.core.errors import Misconfigured
-from django_delayq.core.streams import Entry
+from django_delayq.core.records.events import Entry, unpack_entry
 from django_delayq.pipeline.event_reading import arrow_schema
 from django_delayq.pipeline.event_rows import to_batch
 from django_delayq.pipeline.schemas import EVENTS
+from tests.support.event_entries import pack
 
 SCHEMA = arrow_schema(EVENTS)
 T0 = 1_700_000_000_000
@@ -30,14 +31,13 @@ FINISHED = {
     "started": f"{T0 + 21}",
     "ms": "7",
     "attempt": "2",
-    "worker": "w:1",
     "error": "",
 }
 
 
-def entry(position: str, fields: dict[Any, Any]) -> Entry:
-    words = [word if isinstance(word, bytes) else str(word).encode() for pair in fields.items() for word in pair]
-    return position.encode(), words
+def entry(position: str, *events: dict[str, Any], worker: bytes = b"w:1") -> Entry:
+    packed = b"".join(pack(**event) for event in events)
+    return unpack_entry((position.encode(), [b"worker", worker, b"events", packed]))
 
 
 def rows(*entries: Entry, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
@@ -108,49 +108,61 @@ def test_a_run_that_was_asked_for_before_its_time_is_not_late() -> None:
 
 
 def test_a_bulk_write_has_no_run() -> None:
-    (found,) = rows(entry(f"{T0}-0", {"outcome": "bulk", "jobs": 250, "created": 249, "run": "r1", "queue": "x"}))
-    assert {name: found[name] for name in ("outcome", "jobs", "created", "id", "due", "attempt")} == {
+    (found,) = rows(entry(f"{T0}-1", {"outcome": "bulk", "jobs": 250, "created": 249, "extra": "run:r:1"}, worker=b""))
+    assert {name: found[name] for name in ("outcome", "jobs", "created", "id", "due", "attempt", "worker")} == {
         "outcome": "bulk",
         "jobs": 250,
         "created": 249,
         "id": None,
         "due": None,
         "attempt": None,
+        "worker": None,
     }
-    assert (found["queue"], found["extra"]) == ("orders", [("run", "r1"), ("queue", "x")])
+    assert (found["queue"], found["extra"]) == ("orders", [("run", "r:1")])
 
 
-def test_entries_of_different_kinds_stay_in_their_order() -> None:
-    kinds = [
-        FINISHED,
-        {"outcome": "bulk", "jobs": 1, "created": 1},
-        {"outcome": "cancelled", "id": "c", "task": "t"},
-        {**FINISHED, "trace": "x"},
-        {},
-    ]
-    given = [entry(f"{T0}-{n}", kinds[n * 7 % 5]) for n in range(50)]
-    found = rows(*given)
-    assert found == [one for each in given for one in rows(each)]
-    assert [one["stream_id"] for one in found] == [f"{T0}-{n}" for n in range(50)]
+KINDS = [
+    FINISHED,
+    {"outcome": "bulk", "jobs": 1, "created": 1},
+    {"outcome": "cancelled", "id": "c", "task": "t"},
+    {**FINISHED, "extra": "trace:x"},
+    {},
+]
+
+
+def test_events_of_different_kinds_stay_in_their_order() -> None:
+    kinds = [KINDS[n * 7 % 5] for n in range(50)]
+    found = rows(*[entry(f"{T0}-{n}", kind) for n, kind in enumerate(kinds, 1)])
+    assert found == [one for n, kind in enumerate(kinds, 1) for one in rows(entry(f"{T0}-{n}", kind))]
+    assert [one["stream_id"] for one in found] == [f"{T0}-{n}" for n in range(1, 51)]
     assert {one["outcome"] for one in found} == {"succeeded", "bulk", "cancelled", ""}
     assert [one["extra"] for one in found if one["extra"]] == [[("trace", "x")]] * 10
 
 
-def test_fields_that_lie_as_if_shifted_are_not_taken_for_each_other() -> None:
-    """Names of all entries one after another look like those of equal entries; their bounds do not."""
-    found = rows(
-        entry("5-0", {"outcome": "a"}),
-        entry("5-1", {"id": "b", "task": "c"}),
-        entry("5-2", {"outcome": "d", "id": "e", "task": "f"}),
-    )
-    told = [(one["outcome"], one["id"], one["task"]) for one in found]
-    assert told == [("a", None, None), ("", "b", "c"), ("d", "e", "f")]
+def test_the_events_of_one_entry_are_those_of_as_many_entries() -> None:
+    sizes, kinds, entries, last = [1, 3, 1, 7, 2], [KINDS[n * 3 % 5] for n in range(14)], [], 0
+    for size in sizes:
+        last += size
+        entries.append(entry(f"{T0}-{last}", *kinds[last - size : last]))
+    assert rows(*entries) == rows(*[entry(f"{T0}-{n}", kind) for n, kind in enumerate(kinds, 1)])
+
+
+def test_each_event_has_the_worker_of_its_entry() -> None:
+    found = rows(entry("5-2", FINISHED, FINISHED, worker=b"a"), entry("5-3", FINISHED, worker=b"b\xff"))
+    assert [one["worker"] for one in found] == ["a", "a", "b�"]
+
+
+def test_an_entry_that_no_script_wrote_is_a_row_of_nothing() -> None:
+    strange = unpack_entry((b"5-2", [b"outcome", b"succeeded", b"id", b"x", b"more", b""]))
+    found = rows(entry("5-1", FINISHED), strange, entry("5-3", FINISHED))
+    assert [one["outcome"] for one in found] == ["succeeded", "", "succeeded"]
+    assert {name for name, value in found[1].items() if value} == {"queue", "shard", "stream_id", "ts"}
 
 
 def test_bytes_that_are_no_text_are_shown_with_replacements() -> None:
-    odd = {**FINISHED, "id": b"\xff\x00a\r\n", "error": b"Err\xe4r", "outcome": b"\xc3(", b"n\xff": b"v\xfe"}
+    odd = {**FINISHED, "id": b"\xff\x01a\r\n", "error": b"Err\xe4r", "outcome": b"\xc3(", "extra": b"n\xff:v\xfe"}
     (found,) = rows(entry("5-0", odd))
-    assert (found["id"], found["error_class"], found["outcome"]) == ("�\0a\r\n", "Err�r", "�(")
+    assert (found["id"], found["error_class"], found["outcome"]) == ("�\1a\r\n", "Err�r", "�(")
     assert found["extra"] == [("n�", "v�")]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from django_delayq.core.broker import Broker
 from django_delayq.core.errors import PartialFailure, QueueUnavailable, Release
+from django_delayq.core.events import read as read_events
 from django_delayq.core.job import Settlement, release
 from django_delayq.core.task import Registry, Task, TaskOptions
 from django_delayq.worker import Hooks, current_job
@@ -40,10 +41,7 @@ def events(broker: Broker) -> list[tuple[str, str]]:
     """(outcome, id) of everything that ended."""
     found = []
     for number in broker.queue("default").numbers:
-        stream = broker.queue("default").shard(number).names["event"]
-        for _, fields in broker.client.xrange(stream):
-            if b"outcome" in fields:
-                found.append((fields[b"outcome"].decode(), fields[b"id"].decode()))
+        found += [(event.outcome, event.id) for event in read_events(broker, "default", number)]
     return sorted(found)
 
 

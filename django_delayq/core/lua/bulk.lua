@@ -12,7 +12,7 @@
 -- Returns the letters of schedule.lua; one letter alone stands for as many as there are entries; X = the load is
 --         closed. A chunk of which no job was accepted is not remembered, so that it can be retried.
 -- Events  bulk
--- include keys clock begin sweep window settled body tasks due wake entry
+-- include keys clock begin sweep window settled body tasks due wake event entry
 local function make_policies()
   -- include state bytes payload gate durable known policies
 end
@@ -138,8 +138,8 @@ for letter, times in pairs(tally) do
 end
 redis.call('HSET', LEDGER, ARGV[4], reply)
 if refused + moved < n then
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n - refused - moved, 'created',
-    created, 'task', task, 'run', ARGV[5])
+  emit_other({ outcome = 'bulk', task = task, jobs = n - refused - moved, created = created, extra = 'run:' .. ARGV[5] })
+  write_events('')
 end
 wake_if_earlier(before)
 write_marks()

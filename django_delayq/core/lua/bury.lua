@@ -51,6 +51,6 @@ return settle_all(ARGV[4], function(e, s)
   else
     bury_run(e, s, body)
   end
-  emit_entry(e, e.outcome)
+  emit(e.event)
   return 'buried'
 end)

@@ -9,7 +9,7 @@
 --         shard) or x (too late); with 'bulk' also r (it is gated behind an attempt that left payloads behind, which
 --         cannot be distinguished from those that arrived meanwhile).
 -- Events  cancelled, bulk
--- include keys clock begin sweep window settled body state due wake bytes payload gate generation each remove
+-- include keys clock begin sweep window settled body state due wake bytes payload gate event generation each remove
 local seen = replay()
 if seen then
   return seen
@@ -20,7 +20,7 @@ local is_bulk, cancelled = mode ~= '', 0
 local function report(id, body)
   cancelled = cancelled + 1
   if not is_bulk then
-    redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'cancelled', 'id', id, 'task', task_name(task_code_of(body)) or '')
+    emit_other({ outcome = 'cancelled', id = id, task = task_name(task_code_of(body)) or '' })
   end
 end
 
@@ -89,5 +89,6 @@ if is_bulk then
   report_bulk('cancelled', cancelled)
 else
   count('cancelled', cancelled)
+  write_events('')
 end
 return answer(letters)

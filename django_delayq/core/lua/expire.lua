@@ -24,6 +24,6 @@ return settle_all(ARGV[4], function(e, s)
     drop_payloads(e.id, mark_payloads)
   end
   end_run(e.id, e.gated)
-  emit_entry(e, 'expired')
+  emit(e.event)
   return 'expired'
 end)

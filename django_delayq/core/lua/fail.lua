@@ -25,6 +25,6 @@ return settle_all(ARGV[4], function(e, s)
   wait_again(e, s, tonumber(score_at(now_ms + math.max(e.delay, 0))))
   redis.call('ZADD', FAILED, score_at(now_ms), e.id)
   redis.call('ZADD', FAILURES, s.failures, e.id)
-  emit_entry(e, e.outcome)
+  emit(e.event)
   return e.outcome
 end)

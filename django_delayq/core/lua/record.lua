@@ -15,13 +15,14 @@ for i, e in ipairs((read_entries(ARGV[4]))) do
     count(e.outcome == 'succeeded' and 'acked' or e.outcome, 1)
   end
   if is_open or not has_mark(e, MARK.EXPIRED) then
-    emit_entry(e, e.outcome)
+    emit(e.event)
     answers[i] = '1'
   else
     answers[i], late = '0', late + 1
   end
 end
 count('late', late)
+write_events(ARGV[3])
 local reply = table.concat(answers)
 remember(reply)
 return reply

@@ -27,6 +27,6 @@ return settle_all(ARGV[4], function(e, s)
     redis.call('HSET', BODY, e.id, with_class_of(redis.call('HGET', BODY, e.id) or '', e.error))
   end
   wait_again(e, s, e.delay < 0 and s.due or tonumber(score_at(now_ms + e.delay)))
-  emit_entry(e, 'released')
+  emit(e.event)
   return 'released'
 end)

@@ -22,7 +22,7 @@ local function is_empty()
     return false
   end
   local slowest = slowest_cursor(4, true)
-  if slowest and is_later(end_of_stream(), slowest) then
+  if slowest and is_later(last_event, slowest) then
     return false
   end
   local youngest = redis.call('LINDEX', WINDOW, -1)
@@ -32,8 +32,6 @@ end
 if ARGV[3] ~= '1' and not is_empty() then
   return '0'
 end
--- Who comes too late to read can tell by this what was missed.
-local last_event = end_of_stream()
 for _, key in ipairs(KEYS) do
   if key ~= META and key ~= WAKE and (key ~= COUNT or ARGV[3] == '1') then
     redis.call('UNLINK', key)
@@ -45,9 +43,8 @@ for _, field in ipairs(redis.call('HKEYS', META)) do
     redis.call('HDEL', META, field)
   end
 end
-redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed')
-if last_event ~= '0-0' then
-  redis.call('HSET', META, 'last_event', last_event)
-end
+-- `last_event` stays: a reader that comes too late learns from it what it missed.
+redis.call('HDEL', META, 'clock', 'seq', 'hold', 'classes', 'run_id', 'relayed', 'opened', 'born', 'durable', 'closed',
+  'event_places')
 redis.call('HSET', META, 'rules', struct.pack('<Bddd', CLOSING + ENDED, 0, 0, 0))
 return '1'

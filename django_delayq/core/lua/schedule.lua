@@ -15,7 +15,7 @@
 --         k(nown: this durable generation, or payload, was stored before), l(ate: the call came too late).
 --         After them, if requested, 16 bytes for each m, i and g: the key of the generation that it found.
 -- Events  bulk
--- include keys clock begin sweep window settled body tasks due wake entry
+-- include keys clock begin sweep window settled body tasks due wake event entry
 local function make_policies()
   -- include state bytes payload gate durable known policies
 end
@@ -85,7 +85,8 @@ end
 count('created', created)
 count('changed', n - created - refused - idle - fired)
 if ARGV[4] == '1' then
-  redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', n, 'created', created)
+  emit_other({ outcome = 'bulk', jobs = n, created = created })
+  write_events('')
 end
 wake_if_earlier(before)
 write_marks()

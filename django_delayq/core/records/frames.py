@@ -24,6 +24,7 @@ from ..job import (
     pack_body,
     unpack_body,
 )
+from .events import pack_attempt
 
 CONFLICT: Final = {"merge": 0, "replace": 1, "ignore": 2, "error": 3}
 DUE_POLICY: Final = {"keep": 0, "replace": 1, "earliest": 2, "latest": 3, "inherit": 4}
@@ -214,20 +215,10 @@ def pack_settlement(settlement: Settlement) -> bytes:
         marks |= _DURABLE
     delay = -1 if settlement.delay_ms is None else settlement.delay_ms
     head = _ENTRY.pack(job.token, delay, marks, len(ident))
-    run = b""
-    if settlement.event:
-        texts = (
-            job.task.encode(),
-            job.key.hex().encode(),
-            b"%d" % job.due_ms,
-            b"%d" % settlement.started_ms,
-            b"%d" % settlement.run_ms,
-            b"%d" % (job.failures + 1),
-        )
-        run = b"".join([b"%c%b" % (len(text), text) for text in texts])
-    size = _U16.pack(len(run))
+    event = pack_attempt(settlement) if settlement.event else b""
+    size = _U16.pack(len(event))
     if is_ack:
-        return b"".join((head, ident, size, run))
+        return b"".join((head, ident, size, event))
     outcome, reason = settlement.outcome.encode(), settlement.reason.encode()[:255]
     error_class, error = settlement.error_class.encode()[:255], settlement.error[:65535]
     if settlement.verb == "release":  # a release has no error to keep, but may change the priority
@@ -237,7 +228,7 @@ def pack_settlement(settlement: Settlement) -> bytes:
             head,
             ident,
             size,
-            run,
+            event,
             bytes((len(outcome),)),
             outcome,
             bytes((len(reason),)),

@@ -21,7 +21,7 @@ grave       hash     (id, key) -> morgue record (``lua/lib/grave.lua``)
 reply       hash     request id -> its reply
 window      list     request ids by age
 count       hash     counters
-event       stream   finished attempts, capped
+event       stream   finished attempts, capped (:mod:`.events`)
 meta        hash     clock, sequence, last token, reaper hold, rules (``lua/rule.lua``), run id of Redis, ticks,
                      random id of the shard, cursors of the consumers of the events (:mod:`..events`)
 task        hash     names of the shard's tasks and the numbers that stand for them in bodies

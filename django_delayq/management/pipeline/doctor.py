@@ -25,6 +25,7 @@ from redis.exceptions import RedisError
 from ... import connections as ours
 from ...core import events, streams
 from ...core.errors import DelayQError
+from ...core.records.events import parts
 from ...core.redis.scripts import server_version
 from ...core.sending.run_limits import memory_of
 from ...pipeline import java
@@ -168,10 +169,10 @@ def _cap(settings: Conf) -> Iterator[Finding]:
     places = [(queue.name, number) for queue in broker.queues() for number in queue.numbers]
     shortest: tuple[float, str] | None = None
     for (queue, _), stream in streams.streams(broker, places).items():
-        if stream.first is None or stream.length < 100:
+        if stream.before is None or stream.size < 100:
             continue  # too few to estimate a rate
-        seconds = (streams.parts(stream.last)[0] - streams.parts(stream.first)[0]) / 1000
-        holds = seconds * cap / stream.length
+        seconds = (parts(stream.last)[0] - parts(stream.before)[0]) / 1000
+        holds = seconds * cap / stream.size
         if shortest is None or holds < shortest[0]:
             shortest = (holds, queue)
     text = f"a shard keeps its latest {cap} events"
@@ -205,15 +206,15 @@ def _unread(settings: Conf) -> Iterator[Finding]:
     lag = events.lag(broker, name)
     left: dict[str, int] = defaultdict(int)
     for one in lag:
-        left[one.queue] += one.entries
-    fullest = max(lag, key=lambda one: one.entries, default=None)
+        left[one.queue] += one.events
+    fullest = max(lag, key=lambda one: one.events, default=None)
     text = f"{sum(left.values())} events are not read yet"
-    if fullest is not None and cap and fullest.entries >= NEARLY_FULL * cap:
+    if fullest is not None and cap and fullest.events >= NEARLY_FULL * cap:
         yield Finding(
             "WARN",
             "history",
             f"{text}; shard {fullest.shard} of queue {fullest.queue} has "
-            f"{fullest.entries} of at most {cap}, then the oldest are lost: run delayq_pipeline run "
+            f"{fullest.events} of at most {cap}, then the oldest are lost: run delayq_pipeline run "
             f"now",
         )
     else:

@@ -89,7 +89,7 @@ def unread(queues: Iterable[str] = ()) -> int:
     """Return the number of events that the history has not read yet."""
     only = set(queues)
     lag = events.lag(ours.broker(), conf().pipeline.consumer)
-    return sum(one.entries for one in lag if not only or one.queue in only)
+    return sum(one.events for one in lag if not only or one.queue in only)
 
 
 def asked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _queues(consumer: str) -> list[dict[str, Any]]:
     for one in events.lag(ours.broker(), consumer):
         queue = found.setdefault(one.queue, {"queue": one.queue, "shards": 0, "unread": 0, "behind_seconds": 0.0})
         queue["shards"] += 1
-        queue["unread"] += one.entries
+        queue["unread"] += one.events
         queue["behind_seconds"] = max(queue["behind_seconds"], one.behind_ms / 1000)
     return sorted(found.values(), key=lambda one: (-one["unread"], one["queue"]))
 

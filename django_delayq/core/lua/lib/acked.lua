@@ -27,21 +27,21 @@ local function leave(leaving)
   remove_all('ZREM', FAILURES, leaving.failed)
 end
 
--- Return tokens, ids, attempts and marks of the entries, each in a separate list.
+-- Return tokens, ids, events and marks of the entries, each in a separate list.
 local function read_acks(frame)
-  local tokens, ids, runs, marks, at, n = {}, {}, {}, {}, 1, 0
+  local tokens, ids, events_of, marks, at, n = {}, {}, {}, {}, 1, 0
   while at <= #frame do
     local _
     n = n + 1
-    tokens[n], _, marks[n], ids[n], runs[n], at = struct.unpack('<ddBBc0I2c0', frame, at)
+    tokens[n], _, marks[n], ids[n], events_of[n], at = struct.unpack('<ddBBc0I2c0', frame, at)
   end
-  return tokens, ids, runs, marks
+  return tokens, ids, events_of, marks
 end
 
 -- Calls `keep`, if given, with the id and the state of each job before its deletion; such a job is counted when its
 -- attempt ends.
 local function ack(frame, keep)
-  local tokens, ids, runs, marks = read_acks(frame)
+  local tokens, ids, events_of, marks = read_acks(frame)
   if #ids == 0 then
     return ''
   end
@@ -71,11 +71,12 @@ local function ack(frame, keep)
       else
         add_leaving(leaving, id, taken, failures)
       end
-      emit('succeeded', id, runs[i], settler, '')
+      emit(events_of[i])
     end
   end
   leave(leaving)
   write_marks()
+  write_events(settler)
   if not keep then
     count('acked', acked)
   end

@@ -4,9 +4,10 @@ local request = ARGV[1]
 local lease_ms, event_cap, shard, channel = struct.unpack('<I4I4I4Bc0', ARGV[2])
 
 local now_us = server_us()
-local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules', 'durable')
+local meta = redis.call('HMGET', META, 'clock', 'seq', 'token', 'hold', 'classes', 'rules', 'durable', 'last_event')
 local clock_seen, seq, last_token = tonumber(meta[1]) or 0, tonumber(meta[2]) or 0, tonumber(meta[3]) or 0
 local hold_ms, classes = tonumber(meta[4]) or 0, tonumber(meta[5]) or 0
+local last_event = meta[8] or '0-0'
 -- The queue policy of this shard (rule.lua); most shards have none.
 local CLOSING, ENDED = 4, 16
 local paused_in, paused_out, closing, weighted, ended = false, false, false, false, false

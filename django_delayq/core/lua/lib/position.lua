@@ -1,4 +1,4 @@
--- Positions in the event stream, '<ms>-<number>' of Redis; a number may be larger than a double can hold.
+-- Positions of events, '<ms>-<number>'; what callers send may be larger than a double can hold.
 local function is_later(one, other)
   local ms, number = string.match(one, '^(%d+)-(%d+)$')
   local other_ms, other_number = string.match(other, '^(%d+)-(%d+)$')
@@ -9,19 +9,6 @@ local function is_later(one, other)
     return #number > #other_number
   end
   return number > other_number
-end
-
--- Return where the stream ends; '0-0' when no entry was ever written.
-local function end_of_stream()
-  if redis.call('EXISTS', EVENT) == 0 then
-    return '0-0'
-  end
-  local info = redis.call('XINFO', 'STREAM', EVENT)
-  for i = 1, #info, 2 do
-    if info[i] == 'last-generated-id' then
-      return info[i + 1]
-    end
-  end
 end
 
 -- Return the cursors that consumers stored here: field -> position. Redis itself skips the many other fields of the

@@ -1,4 +1,4 @@
--- Removes waiting jobs; shared by cancel.lua and end_failed.lua. Includes: body settled payload gate.
+-- Removes waiting jobs; shared by cancel.lua and end_failed.lua. Includes: body settled payload gate event.
 
 -- Deletes a waiting job with its content, which is marked as done. Return the number of its payloads.
 local function delete_waiting(id, body)
@@ -20,7 +20,7 @@ end
 local function report_bulk(verb, jobs)
   count(verb, jobs)
   if jobs > 0 then
-    redis.call('XADD', EVENT, 'MAXLEN', '~', event_cap, '*', 'outcome', 'bulk', 'jobs', jobs, 'created', 0,
-      'verb', verb)
+    emit_other({ outcome = 'bulk', jobs = jobs, created = 0, extra = 'verb:' .. verb })
+    write_events('')
   end
 end

@@ -1,6 +1,5 @@
 -- How held jobs leave their holder's hands. ARGV[3] worker, ARGV[4] entries one after another:
--- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 run>', the run being the texts of its event
--- 'Bc0 task, key, due, started, ms, attempt' or empty, and for every verb but ack
+-- '<d token><d delay ms, -1 = old place><B marks><Bc0 id><I2c0 event or nothing>', and for every verb but ack
 -- 'Bc0 outcome, reason, error class, I2c0 error'.
 -- Marks: 1 the run is a merged job's (release: the run began); 2 only if the lease is over; 4 the job waits for
 -- quarantine from now on; 8 its process died under it (release: the lease was lost, and with it perhaps a start that
@@ -25,7 +24,7 @@ end
 
 local function read_entry(frame, at)
   local e = {}
-  e.token, e.delay, e.marks, e.id, e.run, e.outcome, e.reason, e.error_class, e.error, at =
+  e.token, e.delay, e.marks, e.id, e.event, e.outcome, e.reason, e.error_class, e.error, at =
     struct.unpack('<ddBBc0I2c0Bc0Bc0Bc0I2c0', frame, at)
   return e, at
 end
@@ -93,6 +92,7 @@ local function settle_all(frame, settle)
   end
   wake_if_earlier(before)
   write_marks()
+  write_events(settler)
   local reply = table.concat(answers)
   remember(reply)
   return reply
@@ -137,17 +137,15 @@ local function finish_run(id, taken, gated)
   end
 end
 
-local function emit_entry(e, outcome)
-  emit(outcome, e.id, e.run, settler, e.error_class)
-end
-
 -- A cancelled run does not come back, however it ended: answers its counter.
 local function stop(e, s)
   if has_flag(s, STOPPING) then
     mark_run(e.id, s.taken)
     finish_payloads(e.id, s.taken, e.gated)
     end_run(e.id, e.gated)
-    emit_entry(e, 'cancelled')
+    if e.event ~= '' then
+      emit('cancelled' .. string.sub(e.event, #e.outcome + 1))
+    end
     return 'cancelled'
   end
 end
@@ -157,7 +155,7 @@ local function give_way(e, s)
   if e.gated and #s.taken == 0 then
     mark_run(e.id, s.taken)
     end_run(e.id, e.gated)
-    emit_entry(e, e.outcome)
+    emit(e.event)
     return 'superseded'
   end
 end
