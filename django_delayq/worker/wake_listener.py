@@ -61,12 +61,18 @@ class WakeListener:
         #: queues of the waker, and True if it was closed to be replaced by one with more
         self._names: frozenset[str] = frozenset()
         self._outgrown = False
+        #: True while the thread waits for a hungry consumer, so that a new one has to call it
+        self._idle = False
         #: queues that received tokens although they have no consumers any more
         self._strays: set[str] = set()
         self._closing = threading.Event()
 
     def hears(self, names: frozenset[str]) -> bool:
         """Return True if the thread listens to these queues."""
+        return not self._idle and self._covers(names)
+
+    def _covers(self, names: frozenset[str]) -> bool:
+        """Return True if the present waker is for these queues, too."""
         return self._waker is not None and not self._outgrown and names <= self._names
 
     def call(self, names: frozenset[str]) -> None:
@@ -77,7 +83,7 @@ class WakeListener:
                 self._thread.start()
             self._called.notify()
             waker = self._waker
-            if waker is None or self.hears(names):
+            if waker is None or self._covers(names):
                 return
             self._outgrown = True
         with contextlib.suppress(Exception):  # it may be about to block
@@ -124,7 +130,9 @@ class WakeListener:
     def _wait_for_hunger(self) -> frozenset[str]:
         """Return the queues to listen to; empty if the thread is to end."""
         with self._lock:
+            self._idle = True
             self._called.wait_for(lambda: self._closing.is_set() or bool(self._audience.hungry_for()), LINGER)
+            self._idle = False
             names = frozenset[str]() if self._closing.is_set() else self._audience.hungry_for()
             if not names:
                 self._thread = None
@@ -138,7 +146,7 @@ class WakeListener:
         connection each time.
         """
         waker = self._waker
-        if waker is not None and not waker.is_old() and self.hears(names) and self._strays <= names:
+        if waker is not None and not waker.is_old() and self._covers(names) and self._strays <= names:
             self._strays.clear()
             return waker
         names |= self._names - self._strays

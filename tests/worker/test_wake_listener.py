@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -129,8 +128,9 @@ def source(name: str, shard: int = 0) -> Source:
 def station() -> Iterator[Station]:
     station = Station()
     yield station
+    thread = station.listener._thread
     station.listener.close()
-    assert not any(thread.name == "delayq-waker" for thread in threading.enumerate())
+    assert thread is None or not thread.is_alive()
 
 
 def test_without_a_hungry_consumer_nothing_is_read(station: Station) -> None:
@@ -144,6 +144,16 @@ def test_without_a_hungry_consumer_nothing_is_read(station: Station) -> None:
     wait_until(lambda: first.due_at == 0.0, 10, "the token")
     assert not station.selector.hungry, "no token more until it has looked"
     assert reader.reads == 1
+
+
+def test_who_becomes_hungry_again_is_heard_at_once_by_the_same_reader(station: Station) -> None:
+    reader = station.listen()
+    reader.tokens.put([("a", 0)])
+    wait_until(lambda: not station.selector.hungry, 10, "the token")
+    wait_until(lambda: not station.listener.hears(frozenset("a")), 10, "the end of the read")
+    assert station.listen() is reader
+    wait_until(lambda: reader.reads == 2, 10, "another read")
+    assert not reader.closed
 
 
 def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: Station) -> None:
