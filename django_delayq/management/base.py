@@ -20,12 +20,17 @@ from ..core.job import Job
 from ..core.task import check_queue_name, registry
 from ..masking import Mask, Unmasked
 from ..settings.conf import mask
+from .progress import Progress, progress
 
 
 class DelayQCommand(BaseCommand):
     """Command base class that calls :meth:`run` and converts the package's errors to a :class:`CommandError`."""
 
+    quiet = no_color = False
+
     def handle(self, *args: Any, **options: Any) -> str | None:
+        self.quiet = options.get("verbosity") == 0
+        self.no_color = bool(options.get("no_color"))
         try:
             self.run(**options)
         except QueueUnavailable as error:
@@ -64,11 +69,9 @@ class DelayQCommand(BaseCommand):
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was done")
 
-    def show_progress(self, seen: int, total: int) -> None:
-        """Show the progress on one line of stderr, if that is a terminal."""
-        if self.stderr.isatty():
-            self.stderr.write(f"\r{seen} of {max(seen, total)}", ending="\n" if seen >= total else "")
-            self.stderr.flush()
+    def progress(self, what: str, *, unit: str = "jobs") -> Progress:
+        """Return a progress display on stderr, a context manager; with ``--verbosity 0`` it shows nothing."""
+        return progress(self.stderr, what, unit=unit, quiet=self.quiet, no_color=self.no_color)
 
     def print_counts(self, counts: Mapping[str, int], *, as_json: bool) -> None:
         """Print counts by outcome."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .. import connections
+from ..core.operations.selection import Progress
 from ..settings.conf import conf
 from .duty import delete_rows
 from .index_mirror import IndexMirror, cursors_of, table
@@ -13,11 +14,12 @@ from .review import review
 from .rows import FAILED, MORGUE
 
 
-def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
+def rebuild(queues: Iterable[str] | None = None, progress: Progress | None = None) -> dict[str, int]:
     """Delete cursors and rows, and copy everything that Redis has. Dispatchers may keep running.
 
     Args:
         queues: names of queues; None = all, including removed ones.
+        progress: called after each shard with the number of rows copied and the number that Redis had at the start.
 
     Returns:
         Number of rows after the rebuild, by place (``failed``, ``morgue``).
@@ -29,6 +31,8 @@ def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
     live = {queue.name: queue for queue in broker.queues()}
     wanted = None if queues is None else set(queues)
     counts: Counter[str] = Counter({FAILED.name: 0, MORGUE.name: 0})
+    stored = [one for one in broker.inspector.all_counts() if wanted is None or one.queue in wanted]
+    total = sum(one.failed + one.morgue for one in stored)
     for place in (FAILED, MORGUE):
         rows, cursors = table(place), cursors_of(place)
         names = {*rows.order_by().values_list("queue", "shard").distinct(), *cursors.values_list("queue", "shard")}
@@ -41,4 +45,6 @@ def rebuild(queues: Iterable[str] | None = None) -> dict[str, int]:
                 for _ in (*shadow.copy(), *review(shadow)):
                     pass
                 counts[place.name] += shadow.rows.count()
+                if progress:
+                    progress(counts.total(), max(total, counts.total()))
     return dict(counts)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from ..core.errors import QueueUnavailable
@@ -64,19 +65,15 @@ class AsyncWait:
                 if self._waiter is None:
                     self._waiter = LoopWaiter(search.names)
                     hub.enter(self._waiter)
-                while (step := search.decide(self._waiter)) is not None:
-                    if step.chore is not None:
-                        # Shielded: others rely on the completion of a claimed chore.
-                        await asyncio.shield(asyncio.wrap_future(in_thread(step.chore)))
-                    else:
-                        await self._waiter.sleep(step.seconds or 0.0)
+                while (seconds := search.rest(self._waiter)) is not None:
+                    await self._waiter.sleep(seconds)
             return looked.jobs
         finally:
             if self._waiter is not None and (hints := hub.withdraw(self._waiter)):
                 in_thread(lambda: hub.put_back(hints))
 
     async def _look(self) -> Looked:
-        looking = in_thread(self._search.look)
+        looking = in_thread(partial(self._search.look, self._waiter))
         try:
             return await asyncio.wrap_future(looking)
         except asyncio.CancelledError:

@@ -1,9 +1,9 @@
 """Pull coordinator: the waiting callers of a process share one blocking read and their knowledge of the shards.
 
-A waiter sleeps, in its own way (:mod:`.waiter`), until the nearest known due time; the hub only decides for how long.
-The wake thread keeps the blocking read open and wakes one waiter for each token, the one that has waited longest.
-Checks of the shards for lost tokens are made by waiters and callers. Expired leases are left to the dispatchers: a web
-server may have other tasks, and other policies, than the workers.
+The states of the shards and the wake listener are those of the workers. A waiter sleeps, in its own way
+(:mod:`.waiter`), until the nearest known due time; the coordinator only decides for how long. Each token wakes one
+waiter, the one that has waited longest. Expired leases are left to the dispatchers: a web server may have other tasks,
+and other policies, than the workers.
 
 Invariant: of the waiters for a queue at least one is awake or sleeps no longer than the nearest known due time of that
 queue. Therefore a waiter that changes a due time, or leaves, wakes another one.
@@ -15,77 +15,47 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .. import connections
 from ..core import flusher
-from ..worker.dispatcher import ShardPoller
 from ..worker.redis_health import RedisHealth
 from ..worker.run import NEVER
+from ..worker.shard_state import ShardState, stalest
+from ..worker.wake_listener import REPEAT, WakeListener
 from .waiter import Waiter
-from .wake_listener import WakeListener
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
     from ..core.queue import Queue
+    from ..core.wake import Hints
 
-#: seconds between two regular checks of the shards
-LOOK: Final = 1.75
+#: seconds between two safety checks, each of one shard in rotation; shorter if that would take longer than a lease
+SAFETY_CHECK: Final = 1.75
 #: seconds between two reads of the registry of queues
 REFRESH: Final = 6.0
-#: seconds after which the wake thread, if it listens to other queues, has to be notified of new ones again
-_REPEAT: Final = 0.1
-_SHORTEST: Final = 0.02
 _MOST_TURNS: Final = 10_000
 _LONGEST: Final = 3600.0
-_FIRST_DOUBT: Final = 0.02
-_LONGEST_DOUBT: Final = 1.0
 
 
-class Place:
-    """One shard of one queue, shared by all pulling threads of the process. Times are of ``time.monotonic()``."""
+class Place(ShardState):
+    """Shard that all pulling threads of the process share."""
 
-    __slots__ = ("applied", "due_at", "empties", "heard", "number", "queue", "token")
+    __slots__ = ("taken",)
 
-    def __init__(self, queue: Queue, number: int) -> None:
-        self.queue = queue
-        self.number = number
-        #: time when there is something to reserve; NEVER = it was empty, or a reserve is running
-        self.due_at = NEVER
-        #: number of tokens received for it
-        self.heard = 0
-        #: a token was taken off the wake list, so other processes may lack this information
-        self.token = False
-        #: serial of the reserve whose reply was applied last
-        self.applied = 0
-        self.empties = 0
+    def __init__(self, queue: Queue, shard: int) -> None:
+        super().__init__(queue, shard)
+        #: True if a token was taken off the wake list, so that other processes may lack this information
+        self.taken = False
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Reserve call that is running."""
+class Question(NamedTuple):
+    """Reserve call that is running: the shard and the number of the reserve."""
 
     place: Place
-    serial: int
-    heard: int
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Next step of a waiter; without a chore and without seconds it checks the shards.
-
-    Attributes:
-        chore: call to Redis, to be made in a thread; then decide again.
-        seconds: maximum time to sleep; then decide again.
-        everything: check all shards, not only those with due jobs.
-    """
-
-    chore: Callable[[], object] | None = None
-    seconds: float | None = None
-    everything: bool = False
+    number: int
 
 
 class PullCoordinator:
@@ -94,19 +64,14 @@ class PullCoordinator:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.weather = RedisHealth(partial(flusher.note_fault, broker))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._places: dict[tuple[str, int], Place] = {}
         self._queues: dict[str, Queue] = {}
         self._turns: Counter[tuple[str, ...]] = Counter()
-        self._serial = 0
         #: in order of arrival
         self._waiters: list[Waiter] = []
-        self._ear = WakeListener(broker, self, self.weather, self._lock)
-        lease = broker.lease_ms / 1000
-        self._patrol = ShardPoller(self._live_queues, lease, lease / 3, self.weather, self, pace=LOOK)
-        #: a check is running, or a caller has claimed it
-        self._patrolling = False
-        self._look_at = self._refresh_at = 0.0
+        self._listener = WakeListener(broker, self, self.weather, self._lock)
+        self._check_at = self._refresh_at = 0.0
 
     # -- knowledge of the shards -------------------------------------------------------------------------------------
 
@@ -120,7 +85,6 @@ class PullCoordinator:
             known.update(found)
             with self._lock:
                 self._queues.update(found)
-                self._look_at = 0.0  # check them too
         return [queue for queue in known.values() if queue is not None and not queue.deleted]
 
     def places(self, queues: Sequence[Queue], turn: int) -> list[Place]:
@@ -149,44 +113,49 @@ class PullCoordinator:
     def ask(self, place: Place) -> Question:
         """Start a reserve on this shard. Others need not query it before the reply, or a token, arrives."""
         with self._lock:
-            return self._ask(place)
+            return Question(place, place.ask(time.monotonic()))
 
     def ask_due(self, places: Sequence[Place]) -> Question | None:
         """Start a reserve on the first of these shards with due jobs; None if there is none."""
         with self._lock:
             now = time.monotonic()
             due = next((place for place in places if place.due_at <= now), None)
-            return None if due is None else self._ask(due)
-
-    def _ask(self, place: Place) -> Question:
-        self._serial += 1
-        place.due_at = NEVER
-        return Question(place, self._serial, place.heard)
+            return None if due is None else self.ask(due)
 
     def answered(self, question: Question, next_due_ms: float | None, got: int) -> None:
         """Apply the reply of a reserve: ``got`` jobs and the time until the next due one (None = nothing waits)."""
-        place, now = question.place, time.monotonic()
+        place = question.place
         self.weather.fine()
         with self._lock:
-            # A reply that is older than a token or another reply does not describe the current state.
-            if place.heard != question.heard or place.applied > question.serial:
+            if not place.answered(question.number, time.monotonic(), next_due_ms, got):
                 return
-            place.applied = question.serial
             if next_due_ms is None:
-                place.due_at, place.empties, place.token = NEVER, 0, False
-                return
-            if got or next_due_ms > 0:
-                place.due_at, place.empties = now + next_due_ms / 1000, 0
+                place.taken = False
             else:
-                doubt = min(_LONGEST_DOUBT, _FIRST_DOUBT * 2 ** min(place.empties, 10))
-                place.due_at, place.empties = now + doubt, place.empties + 1
-            self._wake_one(place.queue.name)
+                self._wake_one(place.queue.name)
 
     def unanswered(self, question: Question) -> None:
         """Record a failed reserve: the shard still has to be queried."""
         with self._lock:
-            question.place.due_at = 0.0
+            question.place.expect(0.0)
             self._wake_one(question.place.queue.name)
+
+    def refresh(self) -> None:
+        """Read the registry from time to time: shards may change while the tokens go to other processes only.
+
+        Never raises: errors of Redis are raised by the reserve calls.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now < self._refresh_at:
+                return
+            self._refresh_at = now + REFRESH
+            before = {queue.name: queue.numbers for queue in self._queues.values() if not queue.deleted}
+        try:
+            if before and {queue.name: queue.numbers for queue in self.broker.served(list(before))} != before:
+                self.check_all()
+        except Exception as error:
+            self.weather.storm("a look at the queues", error)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -194,29 +163,43 @@ class PullCoordinator:
         """Add a waiter that has found no jobs."""
         with self._lock:
             self._waiters.append(waiter)
-            self._ear.called.notify()
 
-    def decide(self, waiter: Waiter, places: Sequence[Place], give_up: float) -> Step:
-        """Return the next step of a waiter for jobs in these shards until ``give_up``. Never calls Redis."""
+    def attend(self, waiter: Waiter) -> None:
+        """Have tokens of the waiter's queues received. Called before each check of its shards."""
+        with self._lock:
+            waiter.anew = False
+            if self._listener.hears(waiter.names):
+                return
+            waiter.called_at = time.monotonic()
+        self._listener.call(waiter.names)
+
+    def rest(self, waiter: Waiter, places: Sequence[Place], give_up: float) -> float | None:
+        """Return the seconds for which a waiter for these shards may sleep; None = it has to check them now.
+
+        Never calls Redis.
+        """
         with self._lock:
             waiter.sleeping = False
-            if waiter.anew:
-                waiter.anew = False
-                return Step(everything=True)
             now = time.monotonic()
-            due_at = min((place.due_at for place in places), default=NEVER)
-            if due_at <= now or give_up <= now:
-                return Step()
-            call_at = NEVER if self._ear.hears(waiter.names) else waiter.called_at + _REPEAT
-            if call_at <= now:
-                waiter.called_at = now
-                return Step(lambda: self._ear.call(waiter.names))
-            if self._claims_house(now):
-                return Step(self._patrol_now)
+            call_at = NEVER if self._listener.hears(waiter.names) else waiter.called_at + REPEAT
+            until = min(min((place.due_at for place in places), default=NEVER), give_up, call_at)
+            if waiter.anew or until <= now:
+                return None
             waiter.hush()
             waiter.sleeping = True
-            until = min(due_at, give_up, call_at, max(self._look_at, now + _SHORTEST))
-            return Step(seconds=min(until - now, _LONGEST))
+            if self._check_at <= now:
+                self._safety_check(now)
+            return min(until - now, self._check_at - now, _LONGEST)
+
+    def _safety_check(self, now: float) -> None:
+        """Have the least recently checked shard checked, because its token may have been lost."""
+        names = self.hungry_for()
+        wanted = [place for place in self._places.values() if place.queue.name in names and _is_current(place)]
+        self._check_at = now + min(SAFETY_CHECK, self.broker.lease_ms / 1000 / max(1, len(wanted)))
+        oldest = stalest(wanted)
+        if oldest is not None:
+            oldest.expect(now)
+            self._wake_one(oldest.queue.name)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a waiter. Its tokens go to another waiter, else to other processes."""
@@ -229,14 +212,14 @@ class PullCoordinator:
             alone = {name for name in waiter.names if not self._wanted(name)}
             for name in waiter.names - alone:
                 self._wake_one(name)
-            known = [place for place in self._places.values() if place.token and place.queue.name in alone]
+            known = [place for place in self._places.values() if place.taken and place.queue.name in alone]
             for place in known:
-                place.token = False
-            return [(place.queue.name, place.number) for place in known if place.due_at != NEVER]
+                place.taken = False
+            return [(place.queue.name, place.shard) for place in known if place.due_at != NEVER]
 
     def put_back(self, hints: Sequence[tuple[str, int]]) -> None:
         """Send tokens for shards to other processes."""
-        self._ear.put_back(hints)
+        self._listener.put_back(hints)
 
     def _wanted(self, name: str) -> bool:
         return any(name in waiter.names for waiter in self._waiters)
@@ -248,67 +231,24 @@ class PullCoordinator:
                 waiter.wake()
                 return
 
-    # -- housekeeping ------------------------------------------------------------------------------------------------
+    # -- called by the wake listener ---------------------------------------------------------------------------------
 
-    def keep_house(self) -> None:
-        """Check for work whose token was lost, if a check is due, and wake a consumer for it.
-
-        Never raises: errors of Redis are raised by the reserve calls.
-        """
-        if time.monotonic() < self._look_at:
-            return
-        with self._lock:
-            mine = self._claims_house(time.monotonic())
-        if mine:
-            self._patrol_now()
-
-    def _claims_house(self, now: float) -> bool:
-        """Return True if a check is due and not running. The caller then has to run it. Called under the lock."""
-        if now < self._look_at or self._patrolling:
-            return False
-        self._patrolling, self._look_at = True, now + LOOK
-        return True
-
-    def _patrol_now(self) -> None:
-        try:
-            now = time.monotonic()
-            if self._refresh_at <= now:
-                self._refresh_at = now + REFRESH
-                self._refresh()
-            self._look_at = time.monotonic() + max(_SHORTEST, self._patrol.run())
-        except Exception as error:
-            self.weather.storm("a look at the shards", error)
-        finally:
-            self._patrolling = False
-
-    def _refresh(self) -> None:
-        """Refresh the shards, which may have changed while the tokens went to other processes only."""
-        before = {queue.name: queue.numbers for queue in self._live_queues()}
-        if before and {queue.name: queue.numbers for queue in self.broker.served(list(before))} != before:
-            with self._lock:
-                self.ask_anew()
-
-    def _live_queues(self) -> list[Queue]:
-        return [queue for queue in list(self._queues.values()) if not queue.deleted]
-
-    def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """Return False: waiters watch due times themselves, and no other consumer has to be woken."""
-        return False
-
-    # -- called by the wake thread, under the lock -------------------------------------------------------------------
-
-    def names(self) -> frozenset[str]:
-        """Return the queues that have waiters now."""
+    def hungry_for(self) -> frozenset[str]:
+        """Return the queues that have waiters now. See :class:`~..worker.wake_listener.Audience`."""
         return frozenset[str]().union(*(waiter.names for waiter in self._waiters))
 
-    def token(self, name: str, number: int) -> bool:
-        """Wake a waiter for a token. Return False if the queue has no waiters any more."""
+    def tokens(self, hints: Hints) -> Hints:
+        """Wake a waiter for each token. See :class:`~..worker.wake_listener.Audience`."""
+        with self._lock:
+            return [hint for hint in hints if not self._token(*hint)]
+
+    def _token(self, name: str, number: int) -> bool:
         if not self._wanted(name):
             return False
         place = self._places.get((name, number))
         if place is not None:
-            place.heard += 1
-            place.due_at, place.token = 0.0, True
+            place.wake()
+            place.taken = True
         else:  # the queue has shards that this process does not know yet
             self._queues.pop(name, None)
             for waiter in self._waiters:
@@ -316,11 +256,18 @@ class PullCoordinator:
         self._wake_one(name)
         return True
 
-    def ask_anew(self) -> None:
-        """Make every waiter query every shard, because tokens may have been lost."""
-        for waiter in self._waiters:
-            waiter.anew = True
-            waiter.wake()
+    def check_all(self) -> None:
+        """Make waiters check every shard, because tokens may have been lost, or shards be new."""
+        with self._lock:
+            for place in self._places.values():
+                place.wake()
+            for waiter in self._waiters:
+                waiter.anew = True
+                waiter.wake()
+
+
+def _is_current(place: Place) -> bool:
+    return not place.queue.deleted and place.shard in place.queue.numbers
 
 
 _lock = threading.Lock()

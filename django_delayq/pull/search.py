@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import DelayQError, QueueUnavailable
 from ..core.redis.faults import Backoff
-from .coordinator import Place, PullCoordinator, Question, Step
+from .coordinator import Place, PullCoordinator, Question
 from .held import HeldJob
 from .waiter import ThreadWaiter, Waiter
 
@@ -77,37 +77,37 @@ class Search:
         self.give_up = give_up
         waiter: ThreadWaiter | None = None
         try:
-            while not (looked := self.look()).over:
+            while not (looked := self.look(waiter)).over:
                 if looked.pause:
                     time.sleep(looked.pause)
                     continue
                 if waiter is None:
                     waiter = ThreadWaiter(self.names)
                     self.hub.enter(waiter)
-                while (step := self.decide(waiter)) is not None:
-                    if step.chore is not None:
-                        step.chore()
-                    else:
-                        waiter.sleep(step.seconds or 0.0)
+                while (seconds := self.rest(waiter)) is not None:
+                    waiter.sleep(seconds)
             return looked.jobs
         finally:
             if waiter is not None:
                 self.hub.leave(waiter)
 
-    def look(self) -> Looked:
+    def look(self, waiter: Waiter | None) -> Looked:
         """Query the shards that may have jobs, all of them at first.
 
         Raises:
             QueueUnavailable: Redis could not be reached, and the time is over.
         """
         hub = self.hub
-        hub.keep_house()
+        hub.refresh()
+        if waiter is not None:
+            hub.attend(waiter)
         try:
             self._places = self._lost_first(hub.places(hub.open(self.names), self._turn))
             if self._everything:
                 jobs = self._collect(map(hub.ask, self._places))
             else:
                 jobs = self._collect(iter(partial(hub.ask_due, self._places), None))
+            self._everything = False
         except QueueUnavailable as error:
             fault = hub.weather.storm("a pulling thread", error)
             left = self.give_up - time.monotonic()
@@ -118,13 +118,9 @@ class Search:
         self._pause.reset()
         return Looked(jobs, over=bool(jobs) or time.monotonic() >= self.give_up)
 
-    def decide(self, waiter: Waiter) -> Step | None:
-        """Return the step of ``waiter`` before the next check; None = check now."""
-        step = self.hub.decide(waiter, self._places, self.give_up)
-        if step.chore is None and step.seconds is None:
-            self._everything = step.everything
-            return None
-        return step
+    def rest(self, waiter: Waiter) -> float | None:
+        """Return the seconds for which ``waiter`` may sleep; None = check now."""
+        return self.hub.rest(waiter, self._places, self.give_up)
 
     def _lost_first(self, places: list[Place]) -> list[Place]:
         """Put the shard whose reply was lost first: it may have handed out as many jobs as the call requests."""
@@ -169,7 +165,7 @@ class Search:
             request = os.urandom(16) if self._lost is None else self._lost[1]
             self._lost = place, request
             batch = place.queue.reserve(
-                place.number, room, worker=terms.worker, request=request, ttr_ms=terms.ttr_ms, started=True
+                place.shard, room, worker=terms.worker, request=request, ttr_ms=terms.ttr_ms, started=True
             )
             self._lost = None
             if batch.jobs or batch.next_due_ms is None or batch.next_due_ms > 0:

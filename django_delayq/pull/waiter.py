@@ -14,8 +14,8 @@ class Waiter:
     Attributes:
         names: names of the queues.
         sleeping: True if it may be woken.
-        anew: True if the knowledge of the shards may be wrong, so that all of them have to be queried.
-        called_at: time of its last request to the wake thread to listen to its queues (monotonic).
+        anew: True if the shards have to be checked although none of the known ones is due.
+        called_at: time of its last call to the wake listener (monotonic).
     """
 
     __slots__ = ("anew", "called_at", "names", "sleeping")

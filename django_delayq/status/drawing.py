@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
@@ -135,44 +135,3 @@ def spark(values: Sequence[float], top: float | None = None) -> str:
     steps = len(_BLOCKS) - 1
     # Any value above zero is visible.
     return "".join(_BLOCKS[min(steps, max(value > 0, round(steps * value / largest)))] for value in values)
-
-
-def regrouped(values: Sequence[int], most: int) -> list[int]:
-    """Return the same numbers in at most ``most`` groups of neighbours, summed up."""
-    each = -(-len(values) // max(1, most)) or 1
-    return [sum(values[start : start + each]) for start in range(0, len(values), each)]
-
-
-def flowing(pieces: Sequence[str], width: int) -> list[str]:
-    """Return pieces separated by two spaces, in as many lines as they need."""
-    lines: list[str] = []
-    for piece in pieces:
-        if lines and len(lines[-1]) + 2 + len(piece) <= width:
-            lines[-1] += f"  {piece}"
-        else:
-            lines.append(piece)
-    return lines
-
-
-def clipped(line: str, width: int) -> str:
-    """Return a line cut to the width of the terminal."""
-    return line if len(line) <= width else f"{line[: max(0, width - 1)]}…"
-
-
-def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str], width: int) -> list[str]:
-    """Return a table that fits the terminal: the columns ``drop`` are removed one by one, then the names are cut."""
-    columns: Mapping[str, list[str]] = {name: [row[place] for row in rows] for place, name in enumerate(head)}
-    kept = list(head)
-
-    def drawn() -> list[str]:
-        return table(kept, zip(*(columns[name] for name in kept), strict=True))
-
-    for name in drop:
-        if max(map(len, lines := drawn())) <= width:
-            return lines
-        kept.remove(name)
-    over = max(map(len, drawn())) - width
-    if over > 0:
-        longest = max(len(cell) for cell in (kept[0], *columns[kept[0]]))
-        columns[kept[0]][:] = [clipped(cell, max(8, longest - over)) for cell in columns[kept[0]]]
-    return [clipped(line, width) for line in drawn()]

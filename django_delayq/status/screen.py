@@ -1,4 +1,4 @@
-"""Screen of ``delayq_status --watch``, rendered for each snapshot: data in, lines out."""
+"""Contents of the screen of ``delayq_status --watch`` for a snapshot, as texts."""
 
 from __future__ import annotations
 
@@ -10,31 +10,29 @@ from typing import Final
 
 from ..core.timings import Histogram
 from .change import Change, Rates
-from .drawing import (
-    NO_QUEUE,
-    NO_WORKER,
-    clipped,
-    fitted,
-    flowing,
-    outbox_line,
-    quarantine_line,
-    regrouped,
-    rules_of,
-    seen,
-    server_line,
-    spark,
-)
-from .formatting import duration, printable
+from .drawing import NO_QUEUE, NO_WORKER, outbox_line, quarantine_line, rules_of, seen, server_line, spark
+from .formatting import duration, printable, table
 from .snapshot import QueueStatus, RunningJob, Snapshot, WorkerStatus
 
 #: number of snapshots in a trail
 LOOKS: Final = 30
 #: the next hour, in steps of two minutes
 HORIZON: Final = tuple(range(120_000, 3_600_001, 120_000))
-#: columns of the queues that are dropped on a narrow terminal, in this order: first those that the totals or other
-#: lines mostly cover, last "reserved", because nothing else shows that a pull queue is being worked on
-_DROPPED: Final = ("p50 late", "gated", "failing/s", "p99 late", "rules", "morgue", "failed", "reserved")
-_LOOKS_HEAD: Final = "trend"
+COLUMNS: Final = (
+    "queue",
+    "delayed",
+    "ready",
+    "reserved",
+    "gated",
+    "failed",
+    "morgue",
+    "lag",
+    "done/s",
+    "failing/s",
+    "p50 late",
+    "p99 late",
+    "trend",
+)
 
 
 @dataclass(slots=True)
@@ -54,28 +52,43 @@ class Trail:
         return tuple(self.done.get(queue, ()))
 
 
-def screen(snapshot: Snapshot, change: Change, trail: Trail, width: int, height: int | None = None) -> list[str]:
-    """Return all lines of the screen, no line wider than ``width``.
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Contents of the screen, top down."""
+
+    server: str
+    #: totals of all queues, in pieces
+    totals: Sequence[str]
+    #: a row of :data:`COLUMNS` for each queue
+    queues: Sequence[Sequence[str]]
+    #: pauses and limits, due times, outbox, quarantine
+    notes: Sequence[str]
+    workers: Sequence[str]
+
+    def lines(self) -> list[str]:
+        """Return all of it as lines of text, for a pipe."""
+        queues = table(COLUMNS, self.queues) if self.queues else [NO_QUEUE]
+        return [self.server, "  ".join(self.totals), "", *queues, "", *self.notes, "", *self.workers]
+
+
+def screen(snapshot: Snapshot, change: Change, trail: Trail) -> Screen:
+    """Return the contents of the screen.
 
     Args:
         change: change since the previous snapshot; empty for the first one.
         trail: rates of the snapshots until now, including this one.
-        height: maximum number of lines; None = no limit.
     """
-    when = f"{datetime.fromtimestamp(snapshot.now_ms / 1000, UTC):%H:%M:%S} UTC"
-    lines = [f"{when}  {server_line(snapshot)}", *flowing(totals(snapshot, change), width), ""]
-    lines += queues(snapshot, change, trail, width) if snapshot.queues else [NO_QUEUE]
-    if snapshot.queues:
-        lines += ["", backlog_line(snapshot.backlog, width)]
-    if snapshot.outbox is not None and any(snapshot.outbox.values()):
-        lines.append(outbox_line(snapshot.outbox))
-    lines += [line] if (line := quarantine_line(snapshot)) else []
-    lines += ["", *(workers(snapshot) if snapshot.workers else [NO_WORKER])]
-    lines = [clipped(line, width) for line in lines]
-    if height is None or len(lines) <= height:
-        return lines
-    left_out = len(lines) - height + 1
-    return [*lines[: height - 1], clipped(f"… {left_out} more lines: make the terminal higher", width)]
+    rules = [f"{printable(queue.name)}: {text}" for queue in snapshot.queues if (text := rules_of(queue))]
+    outbox = [outbox_line(snapshot.outbox)] if snapshot.outbox is not None and any(snapshot.outbox.values()) else []
+    backlog = [backlog_line(snapshot.backlog)] if snapshot.queues else []
+    quarantine = [line] if (line := quarantine_line(snapshot)) else []
+    return Screen(
+        f"{datetime.fromtimestamp(snapshot.now_ms / 1000, UTC):%H:%M:%S} UTC  {server_line(snapshot)}",
+        totals(snapshot, change),
+        [_row(queue, change.queues.get(queue.name, Rates()), trail) for queue in snapshot.queues],
+        [*rules, *backlog, *outbox, *quarantine],
+        workers(snapshot) if snapshot.workers else [NO_WORKER],
+    )
 
 
 def totals(snapshot: Snapshot, change: Change) -> list[str]:
@@ -103,44 +116,7 @@ def late(histogram: Histogram, q: float) -> str:
     return f"{ms:.0f}ms" if ms < 1000 else duration(ms / 1000)
 
 
-def queues(snapshot: Snapshot, change: Change, trail: Trail, width: int) -> list[str]:
-    """Return a table of the queues, each with as much of its trail of done/s as fits.
-
-    If pauses and limits have no column, they are listed below the table, so that the reason for a stopped queue is
-    always visible.
-    """
-    head: tuple[str, ...] = (
-        "queue",
-        "delayed",
-        "ready",
-        "reserved",
-        "gated",
-        "failed",
-        "morgue",
-        "lag",
-        "done/s",
-        "failing/s",
-        "p50 late",
-        "p99 late",
-        "rules",
-    )
-    rows = [_row(queue, change.queues.get(queue.name, Rates())) for queue in snapshot.queues]
-    drop: tuple[str, ...] = _DROPPED
-    rules = [f"{row[0]}: {row[-1]}" for row in rows if row[-1]]
-    if not rules:
-        head, rows = head[:-1], [row[:-1] for row in rows]
-        drop = tuple(name for name in drop if name in head)
-    lines = fitted(head, rows, drop, width - 2 - len(_LOOKS_HEAD))
-    widest = max(map(len, lines))
-    room = min(LOOKS, width - 2 - widest)
-    looks = [spark(trail.of(queue.name)[-room:]) for queue in snapshot.queues] if room > 0 else []
-    longest = max(map(len, looks), default=0)
-    tails = [_LOOKS_HEAD, *(one.rjust(longest) for one in looks)] if longest else [""] * len(lines)
-    drawn = [f"{line.ljust(widest)}  {tail}".rstrip() for line, tail in zip(lines, tails, strict=True)]
-    return drawn if "rules" in lines[0].split() else [*drawn, *flowing(rules, width)]
-
-
-def _row(queue: QueueStatus, rates: Rates) -> tuple[str, ...]:
+def _row(queue: QueueStatus, rates: Rates, trail: Trail) -> tuple[str, ...]:
     counts = queue.counts
     numbers = (counts.delayed, counts.ready, counts.reserved, counts.gated, counts.failed, counts.morgue)
     return (
@@ -151,16 +127,14 @@ def _row(queue: QueueStatus, rates: Rates) -> tuple[str, ...]:
         f"{rates.failing:.1f}",
         late(rates.lateness, 0.5),
         late(rates.lateness, 0.99),
-        rules_of(queue),
+        spark(trail.of(queue.name)),
     )
 
 
-def backlog_line(backlog: Sequence[int], width: int) -> str:
+def backlog_line(backlog: Sequence[int]) -> str:
     """Return a line with the due times of waiting jobs: ready now, within the hour, later."""
     ready, *soon, later = backlog
-    words = f"next hour: {sum(soon)} due, {later} later, {ready} ready now"
-    room = width - len(words) - 2
-    return f"{words}  {spark(regrouped(soon, room))}" if room >= 6 else words
+    return f"next hour: {sum(soon)} due, {later} later, {ready} ready now  {spark(soon)}"
 
 
 def workers(snapshot: Snapshot) -> list[str]:

@@ -24,8 +24,9 @@ from .redis_health import RedisHealth
 from .run import NEVER, Run, trusted
 from .settler import Settler, settlements_of
 from .shard_selector import ShardSelector, Source
+from .shard_state import stalest
 from .slots import Slots
-from .waker import WakeThread
+from .wake_listener import REPEAT, WakeListener
 
 if TYPE_CHECKING:
     from ..core.shards import Batch, Which
@@ -68,7 +69,7 @@ class Consumer:
         horizon: ShardSelector,
         slots: Slots,
         weather: RedisHealth,
-        waker: WakeThread | None,
+        waker: WakeListener | None,
         lease: float,
         registry: Registry,
         changes: Changes | None = None,
@@ -368,32 +369,41 @@ class Consumer:
             horizon.resting = False
             return
         if self._waker is not None:
-            if hungry and until > now:
-                self._waker.hungry.set()
-            else:
-                self._waker.hungry.clear()
+            until = min(until, self._call_waker(self._waker, hungry and until > now, now))
         horizon.rest(until)
+
+    def _call_waker(self, waker: WakeListener, hungry: bool, now: float) -> float:
+        """Listen for tokens, or not any more. Return when to repeat the call."""
+        horizon = self._horizon
+        heard = waker.hears(horizon.names)
+        if not (hungry and horizon.names):
+            horizon.hungry = False
+        elif not (horizon.hungry and heard):
+            horizon.hungry = True
+            waker.call(horizon.names)
+            return NEVER if heard else now + REPEAT
+        return NEVER
 
     def _await_call(self, now: float) -> float:
         """Take the supervisor's call, and return when an idle quarantine process checks for one again.
 
-        A quarantine process has no wake thread, and ends when it stays idle for too long.
+        A quarantine process has no wake listener, and ends when it stays idle for too long.
         """
         if self._board is not None and self._board.take_call():
-            self._horizon.wake(list(self._horizon.by_place))
+            self._horizon.check_all()
         elif now >= self._busy_at + QUARANTINE_IDLE:
             self.dry = self._stopping = True
         return now + _GLANCE
 
     def _safety_check(self, now: float) -> float:
         """Return when the next check without a reason is due, and make the least recently checked shard due for it."""
-        stalest = self._horizon.stalest()
-        if stalest is None:
+        oldest = stalest(self._horizon.sources)
+        if oldest is None:
             return NEVER
-        at = max(self._checked_at, stalest.asked_at) + SAFETY_CHECK
+        at = max(self._checked_at, oldest.asked_at) + SAFETY_CHECK
         if at <= now:
             self._checked_at = now
-            self._horizon.expect(stalest, now)
+            self._horizon.expect(oldest, now)
             return now
         return at
 

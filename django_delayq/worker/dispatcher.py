@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ..core.records import layout as layouts
 from .changes import Changes, What
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..core.queue import Queue
     from ..core.shards import Tick
     from .reaper import LeaseReaper
+    from .shard_selector import ShardSelector
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +61,6 @@ class Beat:
     tick: Tick | None = None
 
 
-class Overdue(Protocol):
-    """Component of this process that handles due times."""
-
-    def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
-        """Return True if a due time of the shard passed ``patience`` seconds ago and no reserve here followed."""
-        ...
-
-
 class ShardPoller:
     """Duty that checks every shard in time: almost once per lease, and at each known deadline.
 
@@ -82,7 +75,7 @@ class ShardPoller:
         lease: float,
         heartbeat: float,
         weather: RedisHealth,
-        horizon: Overdue | None = None,
+        horizon: ShardSelector | None = None,
         *,
         reaper: LeaseReaper | None = None,
         pace: float = LOOK,

@@ -1,7 +1,7 @@
 """Shard selector: when each shard has work next, and the condition that all threads wait on for it.
 
-The fetch loop rests on the condition until the nearest due time. The wake thread and the slots end that rest early. The
-dispatcher reads here whether this process has handled a due time itself.
+The fetch loop rests on the condition until the nearest due time. The wake listener and the slots end that rest early.
+The dispatcher reads here whether this process has handled a due time itself.
 """
 
 from __future__ import annotations
@@ -10,51 +10,56 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from .pace import Pace
 from .run import NEVER
+from .shard_state import ShardState
 
 if TYPE_CHECKING:
     from ..core.queue import Queue
     from .config import WorkerConfig
 
-_FIRST_DOUBT: Final = 0.02
-_LONGEST_DOUBT: Final = 1.0
 
+class Source(ShardState):
+    """Shard that the fetch loop reserves from."""
 
-class Source:
-    """State of one shard of one queue in the fetch loop. Times are of ``time.monotonic()``."""
-
-    __slots__ = ("asked_at", "due_at", "empties", "pace", "passed", "queue", "shard", "stride", "woken")
+    __slots__ = ("pace", "passed", "question", "stride")
 
     def __init__(self, queue: Queue, shard: int, pace: Pace, weight: float = 1.0) -> None:
-        self.queue = queue
-        self.shard = shard
+        super().__init__(queue, shard)
         self.pace = pace
         self.stride = 1.0 / weight
-        #: when the next job can be reserved; NEVER = the shard was empty
-        self.due_at = 0.0
-        #: when the last reserve was sent
-        self.asked_at = 0.0
-        #: a wake token arrived during a reserve, whose reply may be older than the token
-        self.woken = False
         self.passed = 0.0
-        self.empties = 0
-
-    def __repr__(self) -> str:
-        return f"<Source {self.queue.name}.{self.shard}>"
+        #: number of the last reserve
+        self.question = 0
 
 
 class ShardSelector:
-    """Shard selector over all shards of one process."""
+    """Shard selector over all shards of one process.
 
-    def __init__(self, sources: Sequence[Source], *, scheduler: str = "weighted") -> None:
+    Args:
+        strangers: called when a token names a shard that the selector does not have; it should have it afterwards.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        scheduler: str = "weighted",
+        strangers: Callable[[], None] = lambda: None,
+    ) -> None:
         self.sources = list(sources)
-        self.condition = threading.Condition()
+        self.lock = threading.RLock()
+        self.condition = threading.Condition(self.lock)
+        #: True while the fetch loop has free slots and no due work
+        self.hungry = False
         #: True while the fetch loop rests; only then is a nudge worth its cost
         self.resting = False
         self.by_place = _by_place(self.sources)
+        #: the queues
+        self.names = _names_of(self.sources)
+        self._strangers = strangers
         self._welcome: Callable[[Source], None] = lambda _: None
         self._lag = scheduler == "lag"
         self._virtual = 0.0
@@ -73,7 +78,7 @@ class ShardSelector:
                     source.passed = self._virtual  # a new shard has no credit
                     self._welcome(source)
             # New objects, because the fetch loop reads these without the lock.
-            self.sources, self.by_place = list(sources), _by_place(sources)
+            self.sources, self.by_place, self.names = list(sources), _by_place(sources), _names_of(sources)
             self._end_rest()
 
     def due(self, now: float) -> Source | None:
@@ -97,27 +102,35 @@ class ShardSelector:
 
     def asking(self, source: Source, now: float) -> None:
         """Record that a reserve is about to be sent."""
-        source.asked_at = now
-        source.woken = False
+        with self.condition:
+            source.question = source.ask(now)
 
     def answered(self, source: Source, now: float, next_due_ms: float | None, got: int) -> None:
         """Record the reply to a reserve: ``got`` jobs, and the time until the next due one (None = empty shard)."""
         with self.condition:
-            if source.woken:
-                source.due_at = now
-            elif next_due_ms is None:
-                source.due_at, source.empties = NEVER, 0
-            elif got or next_due_ms > 0:
-                source.due_at, source.empties = now + next_due_ms / 1000, 0
-            else:
-                # A shard that has due jobs but returns none may stay so. The pauses grow, to avoid a hot loop.
-                doubt = min(_LONGEST_DOUBT, _FIRST_DOUBT * 2 ** min(source.empties, 10))
-                source.due_at, source.empties = now + doubt, source.empties + 1
+            if not source.answered(source.question, now, next_due_ms, got):
+                source.due_at = now  # a token came after the question
 
     def expect(self, source: Source, at: float) -> None:
         """Record that work which this process put back falls due at ``at``."""
         with self.condition:
-            source.due_at = min(source.due_at, at)
+            source.expect(at)
+
+    def hungry_for(self) -> frozenset[str]:
+        """Return the queues to listen to. See :class:`~.wake_listener.Audience`."""
+        return self.names if self.hungry else frozenset()
+
+    def tokens(self, hints: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Handle wake tokens. See :class:`~.wake_listener.Audience`."""
+        self.hungry = False  # until the fetch loop has checked
+        if any(place not in self.by_place for place in hints):
+            self._strangers()
+        self.wake(hints)
+        return [hint for hint in hints if hint[0] not in self.names]
+
+    def check_all(self) -> None:
+        """Make every shard due."""
+        self.wake(list(self.by_place))
 
     def wake(self, places: Sequence[tuple[str, int]]) -> None:
         """Make these (queue, shard) pairs due, because wake tokens arrived for them."""
@@ -125,8 +138,7 @@ class ShardSelector:
             for place in places:
                 source = self.by_place.get(place)
                 if source is not None:
-                    source.woken = True
-                    source.due_at = 0.0
+                    source.wake()
             self._end_rest()
 
     def nudge(self) -> None:
@@ -145,10 +157,6 @@ class ShardSelector:
     def _end_rest(self) -> None:
         self.resting = False
         self.condition.notify_all()
-
-    def stalest(self) -> Source | None:
-        """Return the shard whose last reserve is the longest ago."""
-        return min(self.sources, key=lambda source: source.asked_at, default=None)
 
     def overdue(self, queue: str, shard: int, now: float, patience: float) -> bool:
         """Return True if the shard's known due time passed ``patience`` seconds ago and no reserve here followed.
@@ -186,6 +194,10 @@ def build_sources(
 
 def _by_place(sources: Sequence[Source]) -> dict[tuple[str, int], Source]:
     return {(source.queue.name, source.shard): source for source in sources}
+
+
+def _names_of(sources: Sequence[Source]) -> frozenset[str]:
+    return frozenset(source.queue.name for source in sources)
 
 
 def split(places: Sequence[tuple[str, int]], config: WorkerConfig, name: str) -> list[tuple[str, int]]:

@@ -39,7 +39,7 @@ from .shard_selector import ShardSelector, build_sources
 from .shutdown import DRAIN, DUMP, STOP, Signals, log_stacks
 from .slots import Slots
 from .unknown import UnknownTasks
-from .waker import WakeThread
+from .wake_listener import WakeListener
 
 if TYPE_CHECKING:
     from ..core.broker import Broker
@@ -108,7 +108,7 @@ class Worker:
         self.consumer: Consumer | None = None
         self._horizon: ShardSelector | None = None
         self._slots: Slots | None = None
-        self._waker: WakeThread | None = None
+        self._waker: WakeListener | None = None
         self._warden: TimeoutMonitor | None = None
         self._event_loop = EventLoop()
         self._heartbeat: Loop | None = None
@@ -180,7 +180,7 @@ class Worker:
             self.describe,
             self.consumer,
             self._slots,
-            self._look_around,
+            self._scope.heed,
             WorkerCommands(self._broker, self.name, self._end_as_told),
         )
         self._heartbeat = Loop("heartbeat", heartbeat, self.weather)
@@ -205,7 +205,7 @@ class Worker:
 
         None if the worker was stopped before, so that nothing may begin.
         """
-        horizon = self._horizon = ShardSelector([], scheduler=self.config.scheduler)
+        horizon = self._horizon = ShardSelector([], scheduler=self.config.scheduler, strangers=self._scope.refresh)
         pause = Backoff()
         while True:
             try:
@@ -231,7 +231,6 @@ class Worker:
             QueueUnavailable: Redis is unreachable; nothing has changed.
         """
         self._scope.watch(queue, now=self._horizon is not None)
-        self._listen()
 
     def ignore(self, queue: str) -> None:
         """Stop reserving from this queue; held jobs are finished. Thread-safe.
@@ -240,21 +239,11 @@ class Worker:
             InvalidJob, QueueUnavailable: see :meth:`watch`.
         """
         self._scope.ignore(queue, now=self._horizon is not None)
-        self._listen()
 
     @property
     def queues(self) -> Sequence[Queue]:
         """Every queue that this process serves, as of the last read of the registry."""
         return self._scope.queues
-
-    def _look_around(self) -> None:
-        """Follow changes of the registry. Called after each announcement."""
-        self._scope.heed()
-        self._listen()
-
-    def _listen(self) -> None:
-        if self._waker is not None:
-            self._waker.listen()
 
     def _told_to_stop(self, seconds: float) -> bool:
         """Wait this long, while no other part handles signals yet. Return True if the worker is to stop."""
@@ -278,7 +267,7 @@ class Worker:
             self._slots.running, self._board, self._overran, self._beat, patience=self._patience
         )
         if self._which != "quarantined":  # the tokens are for processes that serve all other jobs
-            self._waker = WakeThread(self._broker, horizon, self.weather, self._scope.refresh)
+            self._waker = WakeListener(self._broker, horizon, self.weather, horizon.lock)
         lease = self._broker.lease_ms / 1000
         self.consumer = Consumer(
             config,
@@ -336,8 +325,6 @@ class Worker:
         if self.consumer is not None:
             self.consumer.start()
             threading.Thread(target=self._await, args=(self.consumer,), name="delayq-end", daemon=True).start()
-        if self._waker is not None:
-            self._waker.start()
         for loop in self._loops:
             loop.start()
 
@@ -431,7 +418,7 @@ class Worker:
     def _end(self, grace: float) -> bool:
         if self._stop_by is None:
             self._begin_stop(grace)
-        # First what brings new work: the wake thread and the dispatcher. The heartbeat continues while jobs run.
+        # First what brings new work: the wake listener and the dispatcher. The heartbeat continues while jobs run.
         if self._waker is not None:
             self._waker.close()
         for loop in self._loops:

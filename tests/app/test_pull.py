@@ -30,11 +30,13 @@ from django_delayq import (
 )
 from django_delayq.core.broker import Broker
 from django_delayq.core.job import NewJob
+from django_delayq.core.records import keys
 from django_delayq.core.records.keys import wake_key
 from django_delayq.core.task import Task, registry
-from django_delayq.pull import HeldJob
+from django_delayq.pull import HeldJob, coordinator
 from django_delayq.pull.coordinator import Question, hub
 from django_delayq.pull.search import Search, Terms
+from django_delayq.worker import wake_listener
 from tests.support.processes import wait_until
 from tests.support.reaping import reaping
 from tests.support.redis_box import RedisBox
@@ -593,6 +595,35 @@ def test_a_token_that_nobody_here_waits_for_any_more_is_left_to_other_processes(
     wait_until(lambda: tokens() == [b"0"], PATIENCE, "the token on the list")
     assert time.monotonic() - put_at < 5
     assert one(feed).ack()
+
+
+def test_who_waits_when_nobody_has_waited_for_a_while_hears_of_a_job_at_once(
+    feed: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "SAFETY_CHECK", 60.0)
+    monkeypatch.setattr(wake_listener, "BLOCK", 0.1)
+    assert feed.reserve(wait=0.2) == []
+    time.sleep(0.3)  # the blocking read is over, and the thread waits for somebody to read for
+    taken = soon(lambda: feed.reserve(wait=PATIENCE))
+    waiting()
+    time.sleep(0.2)
+    put_at = time.monotonic()
+    feed.put(b"x")
+    assert len(taken.result(PATIENCE)) == 1
+    assert time.monotonic() - put_at < 5
+
+
+def test_a_job_whose_wake_token_was_lost_is_found(feed: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "SAFETY_CHECK", 0.2)
+    broker = connections.broker()
+    assert Queue("wide").reserve() == []
+    taken = soon(lambda: Queue("wide", "feed").reserve(wait=PATIENCE))
+    waiting()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(keys, "wake_key", lambda prefix, queue: f"{prefix}:{queue}:where nobody listens")
+        Broker(broker.connection, prefix=broker.prefix).queue("feed").schedule(NewJob("lost", "raw", b"x"))
+    (job,) = taken.result(PATIENCE)
+    assert job.id == "lost"
 
 
 @pytest.mark.one_server("a channel keeps no tokens")

@@ -94,11 +94,11 @@ def test_what_a_look_brings_after_its_vigil_was_cancelled_goes_back(box: RedisBo
     assert all(job.release() for job in feed.reserve())  # loads the scripts
 
     async def scenario() -> None:
-        hub()._look_at = time.monotonic() + PATIENCE  # a look at the shards would stand still before it
+        hub()._refresh_at = time.monotonic() + PATIENCE  # a look at the queues would stand still before it
         box.pause()
-        asked = hub()._serial
+        asked_at = time.monotonic()
         vigil = asyncio.ensure_future(kept())
-        await until(lambda: hub()._serial > asked)
+        await until(lambda: any(place.asked_at > asked_at for place in hub()._places.values()))
         vigil.cancel()
         with pytest.raises(asyncio.CancelledError):
             await vigil

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from django_delayq import schedule
 from django_delayq.connections import DjangoBroker
 from django_delayq.core.job import fail
-from django_delayq.management.pipeline import common
+from django_delayq.management.base import DelayQCommand
 from django_delayq.models import OutboxJob, PipelineRun
 from shop.models import Customer, Order
 from shop.tasks import remind_customer
@@ -237,7 +237,7 @@ def test_a_signal_ends_the_work_between_two_chunks(
     run: Any, delayq: DjangoBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remind(*range(300))
-    progress = common.progress
+    progress = DelayQCommand.progress
 
     def stopping(command: Any, *arguments: Any) -> Any:
         bar = progress(command, *arguments)
@@ -250,7 +250,7 @@ def test_a_signal_ends_the_work_between_two_chunks(
         bar.update = seen  # type: ignore[method-assign]
         return bar
 
-    monkeypatch.setattr(common, "progress", stopping)
+    monkeypatch.setattr(DelayQCommand, "progress", stopping)
     with pytest.raises(CommandError, match="stopped by SIGTERM") as error:
         run("jobs", "cancel", "--where", "true", "--yes")
     assert error.value.returncode == 4

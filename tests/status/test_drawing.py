@@ -1,13 +1,17 @@
-"""Drawing as lines of text, without a terminal."""
+"""Drawing as lines of text, and on terminals of many sizes."""
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.console import Console
 
 from django_delayq.core.operations.counts import Counts
+from django_delayq.management.screen import drawing
 from django_delayq.status import Change, QueueStatus, Rates, RedisStatus, RunningJob, Snapshot, WorkerStatus
-from django_delayq.status.drawing import clipped, fitted, flowing, regrouped, report, server_line, spark
-from django_delayq.status.screen import LOOKS, Trail, backlog_line, screen
+from django_delayq.status.drawing import report, server_line, spark
+from django_delayq.status.screen import LOOKS, Screen, Trail, backlog_line, screen
 from django_delayq.status.telling import human_bytes
 
 from .conftest import T0
@@ -20,30 +24,6 @@ def test_numbers_are_drawn_as_blocks() -> None:
     assert spark([]) == ""
     assert spark([0.001, 1000]) == "▂█", "what is not nothing is seen"
     assert spark([1, 20], top=10) == "▂█"
-
-
-def test_bins_are_summed_up_where_there_is_no_room() -> None:
-    assert regrouped([1, 2, 3, 4, 5], 5) == [1, 2, 3, 4, 5]
-    assert regrouped([1, 2, 3, 4, 5], 3) == [3, 7, 5]
-    assert regrouped([1, 2], 0) == [3]
-    assert regrouped([], 5) == []
-
-
-def test_pieces_flow_into_lines() -> None:
-    assert flowing(["aa", "bb", "cc"], 6) == ["aa  bb", "cc"]
-    assert flowing([], 6) == []
-    assert clipped("abcdef", 4) == "abc…"
-
-
-def test_a_table_gives_up_columns_before_it_cuts_names() -> None:
-    head, rows = ("name", "first", "second"), [("a-long-name", "1", "2"), ("b", "30", "4")]
-    assert fitted(head, rows, ("second",), 40) == [
-        "name         first  second",
-        "a-long-name      1       2",
-        "b               30       4",
-    ]
-    assert fitted(head, rows, ("second",), 18) == ["name         first", "a-long-name      1", "b               30"]
-    assert fitted(head, rows, ("second",), 16) == ["name       first", "a-long-n…      1", "b             30"]
 
 
 def test_bytes_read_as_redis_writes_them() -> None:
@@ -64,8 +44,7 @@ def test_what_is_wrong_with_redis_is_seen_at_once() -> None:
 
 
 def test_the_next_hour_is_a_line() -> None:
-    assert backlog_line((3, 0, 5, 10, 7), 80) == "next hour: 15 due, 7 later, 3 ready now  ▁▅█"
-    assert backlog_line((3, 0, 5, 10, 7), 40) == "next hour: 15 due, 7 later, 3 ready now"
+    assert backlog_line((3, 0, 5, 10, 7)) == "next hour: 15 due, 7 later, 3 ready now  ▁▅█"
 
 
 @pytest.fixture
@@ -109,18 +88,19 @@ def drawn() -> tuple[Snapshot, Change, Trail]:
 
 
 def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change, Trail]) -> None:
-    assert screen(*drawn, 160) == [
+    assert screen(*drawn).lines() == [
         "22:13:20 UTC  Redis 7.4.1, 3.00M used, AOF",
         "lag 2.5s  busy 2/5  delayed 45  ready 2  failed 1  morgue 9  done 12.5/s  failing 0.5/s  "
         "late p50 5ms  p99 990ms",
         "",
         "queue         delayed  ready  reserved  gated  failed  morgue   lag  done/s  failing/s  p50 late  p99 late"
-        "       rules  trend",
+        "  trend",
         "mails\\x1b[2J        5      0         0      0       0       0  0.0s     0.0        0.0         -         -"
-        "  paused out  ▁▁▁",
+        "    ▁▁▁",
         "orders             40      2         3      0       1       9  2.5s    12.5        0.5       5ms     990ms"
-        "              ▁▃█",
+        "    ▁▃█",
         "",
+        "mails\\x1b[2J: paused out",
         "next hour: 30 due, 15 later, 2 ready now  █",
         "",
         "box:1  orders, mails  busy 2/5  80 MiB  dispatcher  0.4s ago",
@@ -128,6 +108,13 @@ def test_the_screen_shows_what_the_dashboard_shows(drawn: tuple[Snapshot, Change
         "  #2 1m30s  shop.sync id-2\\n and 2 more  orders",
         "box:2  busy 1/5  lost",
     ]
+
+
+def on_terminal(shown: Screen, width: int, height: int = 100) -> list[str]:
+    """Return the lines that a terminal of this size shows."""
+    console = Console(file=io.StringIO(), width=width, height=height, markup=False, highlight=False)
+    lines = console.render_lines(drawing(shown, console), pad=False)
+    return ["".join(segment.text for segment in line if not segment.control).rstrip() for line in lines]
 
 
 def test_jobs_and_workers_in_quarantine_are_named() -> None:
@@ -138,37 +125,50 @@ def test_jobs_and_workers_in_quarantine_are_named() -> None:
     worker = WorkerStatus("box:3", T0, 0.4, threads=1, running=1, quarantine=True, said={"threads": 1, "running": 1})
     snapshot = Snapshot(T0, queues, (worker,))
     line = "quarantine: 2 of crm, 1 of orders wait to run alone in a process, because theirs died under them"
-    assert line in report(snapshot) and line in screen(snapshot, Change(), Trail(), 160)
+    shown = screen(snapshot, Change(), Trail())
+    assert line in report(snapshot) and line in shown.lines()
     assert "box:3 (quarantine)" in report(snapshot)[-1]
-    assert "box:3  busy 1/1  quarantine  0.4s ago" in screen(snapshot, Change(), Trail(), 160)
+    assert "box:3  busy 1/1  quarantine  0.4s ago" in shown.lines()
 
 
 def test_a_narrow_terminal_keeps_what_matters(drawn: tuple[Snapshot, Change, Trail]) -> None:
-    assert screen(*drawn, 80)[4:8] == [
+    lines = on_terminal(screen(*drawn), 80)
+    assert lines[lines.index("") + 1 :][:5] == [
         "queue         delayed  ready  reserved  failed  morgue   lag  done/s  trend",
         "mails\\x1b[2J        5      0         0       0       0  0.0s     0.0  ▁▁▁",
         "orders             40      2         3       1       9  2.5s    12.5  ▁▃█",
+        "",
         "mails\\x1b[2J: paused out",
     ]
-    assert screen(*drawn, 60)[4:8] == [
+    lines = on_terminal(screen(*drawn), 60)
+    assert lines[lines.index("") + 1 :][:3] == [
         "queue         delayed  ready  reserved   lag  done/s  trend",
         "mails\\x1b[2J        5      0         0  0.0s     0.0  ▁▁▁",
         "orders             40      2         3  2.5s    12.5  ▁▃█",
-        "mails\\x1b[2J: paused out",
+    ]
+
+
+def test_a_narrow_terminal_gives_up_columns_before_it_cuts_names(drawn: tuple[Snapshot, Change, Trail]) -> None:
+    lines = on_terminal(screen(*drawn), 46)
+    assert lines[lines.index("") + 1 :][:3] == [
+        "queue      delayed  ready   lag  done/s  trend",
+        "mails\\x1…        5      0  0.0s     0.0  ▁▁▁",
+        "orders          40      2  2.5s    12.5  ▁▃█",
     ]
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 80, 100, 120, 200])
 def test_no_line_is_wider_than_the_terminal(drawn: tuple[Snapshot, Change, Trail], width: int) -> None:
-    lines = screen(*drawn, width)
+    lines = on_terminal(screen(*drawn), width)
     assert max(map(len, lines)) <= width
     assert any(line.startswith("orders") for line in lines)
     assert all(line.isprintable() for line in lines)
 
 
 def test_what_is_higher_than_the_terminal_is_counted(drawn: tuple[Snapshot, Change, Trail]) -> None:
-    lines = screen(*drawn, 80, 8)
-    assert (len(lines), lines[-1]) == (8, f"… {len(screen(*drawn, 80)) - 7} more lines: make the terminal higher")
+    lines, all_ = on_terminal(screen(*drawn), 80, 8), on_terminal(screen(*drawn), 80)
+    assert (len(lines), lines[-1]) == (8, f"… {len(all_) - 7} more lines: make the terminal higher")
+    assert lines[:7] == all_[:7]
 
 
 def test_a_trail_is_as_long_as_it_is_drawn_and_forgets_queues_that_are_gone() -> None:
@@ -181,6 +181,8 @@ def test_a_trail_is_as_long_as_it_is_drawn_and_forgets_queues_that_are_gone() ->
 
 
 def test_nothing_is_drawn_in_words() -> None:
-    lines = screen(Snapshot(T0), Change(), Trail(), 80)
+    shown = screen(Snapshot(T0), Change(), Trail())
+    lines = shown.lines()
+    assert on_terminal(shown, 100)[-4:] == lines[-4:]
     assert "No queue yet: nothing was ever scheduled." in lines
     assert "No worker is running. Start one: manage.py delayq_worker" in lines

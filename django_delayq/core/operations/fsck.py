@@ -19,6 +19,7 @@ from ..records.keys import DUE_KEYS, Shard, number_of
 from ..redis.scripts import clear_errors
 from ..settled import is_mark
 from .morgue import live_in_older
+from .selection import Progress
 
 if TYPE_CHECKING:
     from ..broker import Broker
@@ -39,19 +40,31 @@ class Report:
     violations: list[str] = field(default_factory=list)
     repaired: int = 0
     checked: int = 0
+    #: estimate of the number of entries, and the callback that gets it
+    total: int = 0
+    progress: Progress | None = None
+
+    def count(self, entries: int) -> None:
+        """Count checked entries."""
+        self.checked += entries
+        if self.progress:
+            self.progress(self.checked, max(self.checked, self.total))
 
 
-def check(broker: Broker, *, queues: Iterable[str] = (), repair: bool = False) -> Report:
+def check(
+    broker: Broker, *, queues: Iterable[str] = (), repair: bool = False, progress: Progress | None = None
+) -> Report:
     """Examine every id of the named queues (all if none is named).
 
     Args:
         repair: repair violations: a job without a place becomes due now, an index entry without a body is dropped.
+        progress: called after each chunk with the number of entries checked and an estimate of the total.
 
     Raises:
         InvalidJob: a queue of this name does not exist.
     """
-    report = Report()
     opened = [_known(broker, name) for name in queues] or broker.queues()
+    report = Report(progress=progress, total=sum(map(_size, opened)) if progress else 0)
     for queue in opened:
         for number in queue.numbers:
             _check_shard(broker, queue, queue.shard(number), report, repair)
@@ -64,6 +77,14 @@ def _known(broker: Broker, name: str) -> Queue:
     if found is None:
         raise InvalidJob(f"there is no queue {name!r}; known are: {', '.join(broker.queue_names()) or 'none'}")
     return found
+
+
+def _size(queue: Queue) -> int:
+    """Return about how many entries of a queue are checked."""
+    with clear_errors():
+        shards = map(queue.shard, queue.numbers)
+        names = (shard.names[kind] for shard in shards for kind in ("body", "payload", "grave"))
+        return sum(int(queue.broker.client.hlen(name)) for name in names)
 
 
 def assert_invariants(broker: Broker) -> None:
@@ -127,7 +148,7 @@ def _examine(
     findings = broker.scripts.call(
         "examine", shard.keys, b"", shard.constants, b"1" if repair else b"0", idents, graves, payloads
     )
-    report.checked += n
+    report.count(n)
     for violation, subject in zip(findings[::2], findings[1::2], strict=True):
         report.violations.append(f"{where} {subject.decode(errors='backslashreplace')!r}: {violation.decode()}")
         report.repaired += repair

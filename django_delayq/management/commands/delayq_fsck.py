@@ -32,7 +32,8 @@ class Command(DelayQCommand):
         for name in options["queues"]:
             if name not in known:
                 raise CommandError(f"there is no queue {name!r}. Known queues: {', '.join(known) or 'none yet'}")
-        report = check(broker, queues=options["queues"], repair=options["repair"])
+        with self.progress("fsck", unit="entries") as shown:
+            report = check(broker, queues=options["queues"], repair=options["repair"], progress=shown.update)
         wrong = len(report.violations)
         if options["json"]:
             self.print_json({"checked": report.checked, "violations": report.violations, "repaired": report.repaired})

@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from ... import connections
 from ...core import bulk
 from ...core.operations.inspector import JobView
-from ...core.operations.selection import Wanted
+from ...core.operations.selection import Progress, Wanted
 from ...core.queue import Queue
 from ...masking import Mask
 from ...status.formatting import moment, printable, table
@@ -80,15 +80,16 @@ class Command(DelayQCommand):
         if action == "discard" and options["all"]:
             self.ask(queues, options)
         counts: Counter[str] = Counter()
+        chosen: dict[str, list[Wanted]] = {}
         if options["ids"] or options["limit"]:
-            chosen: dict[str, list[Wanted]] = {}
             for queue, view in _chosen(queues, options["ids"], options["limit"]):
                 chosen.setdefault(queue.name, []).append((view.id, view.job.key))
+        with self.progress(action) as shown:
             for queue in queues:
-                counts.update(self.act_on(queue, chosen.get(queue.name, []), action, options))
-        else:
-            for queue in queues:
-                counts.update(self.act_on_all(queue, action, options))
+                if options["all"] and not options["limit"]:
+                    counts.update(self.act_on_all(queue, action, options, shown.part()))
+                else:
+                    counts.update(self.act_on(queue, chosen.get(queue.name, []), action, options, shown.part()))
         self.tell(counts, options)
 
     def ask(self, queues: list[Queue], options: dict[str, Any]) -> None:
@@ -102,30 +103,32 @@ class Command(DelayQCommand):
                 f"Discard {up_to}{most} job{'s' if most > 1 else ''} of the morgue for good?", yes=options["yes"]
             )
 
-    def act_on(self, queue: Queue, wanted: list[Wanted], action: str, options: dict[str, Any]) -> dict[str, int]:
+    def act_on(
+        self, queue: Queue, wanted: list[Wanted], action: str, options: dict[str, Any], progress: Progress
+    ) -> dict[str, int]:
         """Retry or discard these jobs of a queue."""
         if action == "discard":
-            return bulk.discard_many(queue, wanted, progress=self.show_progress)
+            return bulk.discard_many(queue, wanted, progress=progress)
         return bulk.kick_many(
             queue,
             wanted,
             delay_ms=int(options["delay"] * 1000),
             replace=options["replace"],
-            progress=self.show_progress,
+            progress=progress,
         )
 
-    def act_on_all(self, queue: Queue, action: str, options: dict[str, Any]) -> dict[str, int]:
+    def act_on_all(self, queue: Queue, action: str, options: dict[str, Any], progress: Progress) -> dict[str, int]:
         """Retry or discard the whole morgue of a queue."""
         if action == "discard":
             age = options["older_than"]
             before_ms = None if age is None else queue.broker.now_ms() - age * 1000
-            return bulk.discard_all(queue, before_ms=before_ms, progress=self.show_progress)
+            return bulk.discard_all(queue, before_ms=before_ms, progress=progress)
         return bulk.kick_all(
             queue,
             delay_ms=int(options["delay"] * 1000),
             per_second=options["per_second"],
             replace=options["replace"],
-            progress=self.show_progress,
+            progress=progress,
         )
 
     def queues(self, name: str | None) -> list[Queue]:

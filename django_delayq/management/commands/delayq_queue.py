@@ -117,7 +117,9 @@ class Command(DelayQCommand):
         else:
             _, question, verb = BULK[action]
             self.confirm(self.question(question, queue), yes=options["yes"])
-            self.print_counts(verb(queue, progress=self.show_progress), as_json=as_json)
+            with self.progress(action) as shown:
+                counts = verb(queue, progress=shown.update)
+            self.print_counts(counts, as_json=as_json)
 
     def queue(self, name: str) -> Queue:
         """Return the queue of this name.

@@ -101,9 +101,12 @@ class Command(DelayQCommand):
                 counts["lost"] += len(list(self._unknown(outbox, broker, State.SENT, options)))
             return dict(counts)
         marks = Marks(outboxes, broker, Changes())
-        for place in places(broker.queues()):
-            done, kept = marks.take_down(*place)
-            counts.update(marks=done, kept=kept)
+        with self.progress("ends", unit="shards") as shown:
+            shards = list(places(broker.queues()))
+            for number, place in enumerate(shards, 1):
+                done, kept = marks.take_down(*place)
+                counts.update(marks=done, kept=kept)
+                shown.update(number, len(shards))
         for outbox in outboxes:
             counts["lost"] += self._look_for_lost(Reconciler(conf(), outbox, broker, Changes()), outbox)
             counts.update(self._relay(outbox, broker))
@@ -111,18 +114,24 @@ class Command(DelayQCommand):
 
     def _look_for_lost(self, reconciler: Reconciler, outbox: Outbox) -> int:
         since, lost = outbox.now(), 0
-        while since is not None:
-            asked, missing = reconciler.look(since, at_once=True)
-            lost += missing
-            if not asked:
-                break
+        total = outbox.rows.filter(state=State.SENT).count()
+        with self.progress("check", unit="rows") as shown:
+            while since is not None:
+                asked, missing = reconciler.look(since, at_once=True)
+                lost += missing
+                if not asked:
+                    break
+                shown.update(shown.done + asked, total)
         return lost
 
     def _relay(self, outbox: Outbox, broker: DjangoBroker) -> Counter[str]:
         relay = Relay(conf(), outbox, broker)
         counts: Counter[str] = Counter()
-        while some := relay.turn():
-            counts.update(some)
+        total = outbox.rows.filter(state__in=OutboxJob.WAITING).count()
+        with self.progress("send", unit="rows") as shown:
+            while some := relay.turn():
+                counts.update(some)
+                shown.update(counts.total(), total)
         return counts
 
     # --- the mirror
@@ -131,7 +140,8 @@ class Command(DelayQCommand):
         """Rebuild the mirrors. Return the number of rows by place; in a dry run, how many there would be."""
         wanted = [options["queue"]] if options["queue"] else None
         if not options["dry_run"]:
-            return rebuild(wanted)
+            with self.progress("mirror", unit="rows") as shown:
+                return rebuild(wanted, shown.update)
         counted = [one for one in broker.inspector.all_counts() if wanted is None or one.queue in wanted]
         return {"failed": sum(one.failed for one in counted), "morgue": sum(one.morgue for one in counted)}
 
@@ -210,7 +220,9 @@ class Command(DelayQCommand):
             rows = rows.filter(queue=options["queue"])
         if options["ids"]:
             rows = rows.filter(job_id__in=options["ids"])
-        after = 0
-        while page := read(rows.filter(pk__gt=after).order_by("pk")[:PAGE]):
-            yield page
-            after = page[-1].pk
+        after, total = 0, rows.count()
+        with self.progress("read", unit="rows") as shown:
+            while page := read(rows.filter(pk__gt=after).order_by("pk")[:PAGE]):
+                yield page
+                after = page[-1].pk
+                shown.update(shown.done + len(page), total)

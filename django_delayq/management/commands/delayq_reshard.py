@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from ... import connections
+from ...core.broker import Broker
 from ...core.inputs import check_queue_name
 from ...core.operations.resharding import Progress
 from ...status.formatting import table
@@ -45,9 +46,19 @@ class Command(DelayQCommand):
             raise CommandError("how many shards? Give --shards N; or --status to see what is")
         if options["shards"] is not None and not options["status"]:
             broker.reshard(name, options["shards"])
-        while options["wait"] and _is_draining(broker.epochs.progress(name)):
-            time.sleep(LOOK)
+        if options["wait"]:
+            self.wait(broker, name)
         self.show(name, broker.epochs.progress(name), as_json=options["json"])
+
+    def wait(self, broker: Broker, name: str) -> None:
+        """Wait until no job is left in the old shards."""
+        with self.progress("reshard") as shown:
+            most = 0
+            while left := _left(broker.epochs.progress(name)):
+                most = max(most, left)
+                shown.update(most - left, most)
+                time.sleep(LOOK)
+            shown.update(most, most)
 
     def show(self, name: str, epochs: list[Progress], *, as_json: bool) -> None:
         """Print the counts of each epoch."""
@@ -76,7 +87,7 @@ class Command(DelayQCommand):
         for line in table(head, rows, left=2):
             self.stdout.write(line)
         old = [one for one in epochs if one.state == "old"]
-        if _is_draining(epochs):
+        if _left(epochs):
             self.stdout.write("Old shards are emptied by the workers; see again with --status.")
         elif any(one.counts.morgue for one in old):
             self.stdout.write("Old shards stay while there are jobs in their morgue: kick or discard them.")
@@ -84,8 +95,9 @@ class Command(DelayQCommand):
             self.stdout.write("Old shards are empty; a dispatcher takes them off within three minutes.")
 
 
-def _is_draining(epochs: list[Progress]) -> bool:
-    return any(_jobs(one) for one in epochs if one.state == "old")
+def _left(epochs: list[Progress]) -> int:
+    """Return the number of jobs in the old shards."""
+    return sum(_jobs(one) for one in epochs if one.state == "old")
 
 
 def _jobs(epoch: Progress) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import sys
 import threading
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ... import connections
@@ -15,9 +15,11 @@ from ...core.broker import Broker
 from ...core.errors import QueueUnavailable
 from ...status import Change, Snapshot, compare, take
 from ...status.drawing import report
-from ...status.screen import HORIZON, Trail, screen
+from ...status.screen import HORIZON, Screen, Trail, screen
 from ...status.telling import as_json
 from ..base import DelayQCommand, positive
+from ..screen import drawing, live
+from ..terminal import console_of, exit_on_sigterm
 
 
 class Command(DelayQCommand):
@@ -49,48 +51,57 @@ class Command(DelayQCommand):
             self.print_lines(report(take(broker, recurring=True)))
 
     def watch(self, broker: Broker, seconds: float, *, json: bool) -> None:
-        """Print the status every ``seconds`` until interrupted.
+        """Show the status every ``seconds`` until interrupted.
 
         An unavailable Redis is an error at the start only; later the command waits for it.
         """
         rest = threading.Event()
         before: Snapshot | None = None
-        trail = Trail()
         try:
-            while True:
-                try:
-                    now = take(broker, horizon=() if json else HORIZON, recurring=json)
-                except QueueUnavailable as error:
-                    if before is None:
-                        raise
-                    self.stderr.write(str(error))
-                else:
-                    self.show(now, compare(before, now) if before is not None else None, trail, json=json)
-                    before = now
-                rest.wait(seconds)
+            with self.display(json=json) as (show, warn):
+                while True:
+                    try:
+                        now = take(broker, horizon=() if json else HORIZON, recurring=json)
+                    except QueueUnavailable as error:
+                        if before is None:
+                            raise
+                        warn(str(error))
+                    else:
+                        show(now, compare(before, now) if before is not None else None)
+                        before = now
+                    rest.wait(seconds)
         except KeyboardInterrupt:
             return
         except BrokenPipeError:  # the reader is gone; the interpreter's own last flush must not fail for it too
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    def show(self, now: Snapshot, change: Change | None, trail: Trail, *, json: bool) -> None:
-        """Print one of many snapshots."""
+    @contextlib.contextmanager
+    def display(self, *, json: bool) -> Iterator[tuple[Callable[[Snapshot, Change | None], None], Callable[..., Any]]]:
+        """Open the display: JSON, a screen on a terminal, or lines. Yield the functions to show and to warn."""
+        trail = Trail()
         if json:
-            self.print_json(as_json(now, change))
-            self.stdout.flush()
+            yield self.show_json, self.stderr.write
             return
-        if change is not None:
-            trail.add(change)
-        width, height = shutil.get_terminal_size()
-        on_terminal = self.stdout.isatty()
-        if on_terminal:
-            self.stdout.write("\x1b[2J\x1b[H", ending="")
-        self.print_lines(screen(now, change or Change(), trail, width, height - 1 if on_terminal else None))
-        if not on_terminal:
-            self.stdout.write("")
+
+        def contents(now: Snapshot, change: Change | None) -> Screen:
+            if change is not None:
+                trail.add(change)
+            return screen(now, change or Change(), trail)
+
+        console = console_of(self.stdout, no_color=self.no_color)
+        if console is None:
+            yield lambda now, change: self.print_lines([*contents(now, change).lines(), ""]), self.stderr.write
+            return
+        with exit_on_sigterm(), live(console) as draw:
+            yield lambda now, change: draw(drawing(contents(now, change), console)), draw
+
+    def show_json(self, now: Snapshot, change: Change | None) -> None:
+        """Print one of many snapshots as JSON."""
+        self.print_json(as_json(now, change))
         self.stdout.flush()
 
     def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines of text."""
         for line in lines:
             self.stdout.write(line)
+        self.stdout.flush()

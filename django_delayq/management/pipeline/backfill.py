@@ -32,7 +32,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.recorded(command, "backfill", run_id, detail=keeping.asked(options)) as kept,
         common.session(command, options, f"delayq {run_id}", patient=True) as spark,
     ):
-        with following_days(command, "backfill", options, kept) as told_days:
+        with following_days(command, "backfill", kept) as told_days:
             summary = keeping.driver(spark, options).backfill(
                 first, last, keeping.write_hours, stop=command.stopping, on_days=told_days
             )

@@ -162,20 +162,15 @@ def _write(
                 "\n".join([*found, "Nothing was written. --dry-run tells more; --yes writes all the same."])
             )
     ours.queue(wanted.queue)  # created with the shards and limits of the settings, if it does not exist
-    bar = common.progress(command, "bulk", options)
-    seen: dict[str, int] = {}
+    with command.progress("bulk", unit="rows") as shown:
 
-    def watch(counts: Mapping[str, int], total: int | None) -> None:
-        seen.update(counts)
-        rows = sum(counts.values())
-        bar.update(rows, total)
-        created = counts.get("created", 0)
-        kept.progress(rows=rows, created=created, known=rows - created, total=total)
+        def watch(counts: Mapping[str, int], total: int | None) -> None:
+            rows = sum(counts.values())
+            shown.update(rows, total)
+            created = counts.get("created", 0)
+            kept.progress(rows=rows, created=created, known=rows - created, total=total)
 
-    try:
         result = bulk(spark, source, wanted, watch=_in_its_thread(watch))
-    finally:
-        bar.end()
     kept.progress(rows=result.rows, created=result.created, known=result.known, bad=result.bad, detail=_told(result))
     return result
 

@@ -15,9 +15,10 @@ from django.conf import settings as django_settings
 
 from ...history.records import Record, record
 from ...pipeline.errors import PipelineError
-from ...pipeline.progress import Progress, Screen
 from ...pipeline.session import SessionOptions, opened
 from ...settings.conf import Conf, conf
+from ..progress import Progress
+from ..terminal import RawOutput
 from . import address
 from .stopping import Stopped, Stopping
 
@@ -37,6 +38,10 @@ class Desk(Protocol):
     stderr: OutputWrapper
     #: stop request by a signal
     stopping: Stopping
+
+    def progress(self, what: str, *, unit: str = "jobs") -> Progress:
+        """Return a progress display on stderr, a context manager."""
+        ...
 
 
 # -- the command line --------------------------------------------------------------------------------------------------
@@ -159,24 +164,12 @@ def recorded(command: Desk, kind: str, run_id: str, *, endless: bool = False, **
             kept.stop()
 
 
-def progress(command: Desk, what: str, options: Mapping[str, Any]) -> Progress:
-    """Return the progress bar on stderr; none with ``--verbosity 0``."""
-    return Progress(what, stream=_plain(command), quiet=options.get("verbosity") == 0)
-
-
 def say(command: Desk, text: str, options: Mapping[str, Any]) -> None:
     """Print a line on stderr; none with ``--verbosity 0``."""
     if options.get("verbosity") != 0:
-        screen = _plain(command)
-        screen.write(f"{text}\n")
-        screen.flush()
-
-
-def _plain(command: Desk) -> Screen:
-    """Return the raw stderr: Django's wrapper prints everything in red, and ends each piece with a newline."""
-    wrapper: Any = command.stderr
-    screen: Screen = wrapper._out
-    return screen
+        out = RawOutput(command.stderr)
+        out.write(f"{text}\n")
+        out.flush()
 
 
 def finish(command: Desk, result: Mapping[str, Any]) -> None:

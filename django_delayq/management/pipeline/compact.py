@@ -25,7 +25,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.recorded(command, "compact", run_id, detail=keeping.asked(options)) as kept,
         common.session(command, options, f"delayq {run_id}") as spark,
     ):
-        with following_days(command, "compact", options, kept) as told_days:
+        with following_days(command, "compact", kept) as told_days:
             done = keeping.driver(spark, options).compact(options["older_than"], on_days=told_days)
         days = [str(day) for day in done]
         kept.progress(detail={"days": days})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from . import common
 
@@ -14,23 +14,20 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def following_days(command: common.Desk, what: str, options: Mapping[str, Any], kept: Record) -> Iterator[OnDays]:
+def following_days(command: common.Desk, what: str, kept: Record) -> Iterator[OnDays]:
     """Yield a callback that shows the progress and updates the run's row.
 
     If rows are not counted, the bar counts days.
     """
-    bar = common.progress(command, what, options)
+    with command.progress(what, unit="rows") as shown:
 
-    def told(done: DaysDone) -> None:
-        if done.rows is None:
-            bar.unit = "days"
-            bar.update(done.days, done.of_days)
-            return
-        bar.what = f"{what}, {done.days:,} of {done.of_days:,} days"
-        bar.update(done.rows, done.of_rows)
-        kept.progress(rows=done.rows, total=done.of_rows)
+        def told(done: DaysDone) -> None:
+            if done.rows is None:
+                shown.unit = "days"
+                shown.update(done.days, done.of_days)
+                return
+            shown.what = f"{what}, {done.days:,} of {done.of_days:,} days"
+            shown.update(done.rows, done.of_rows)
+            kept.progress(rows=done.rows, total=done.of_rows)
 
-    try:
         yield told
-    finally:
-        bar.end()

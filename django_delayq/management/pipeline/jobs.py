@@ -85,14 +85,15 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
             raise CommandError("nothing was done")
         detail = {"verb": wanted.verb, "where": wanted.where, "queues": list(wanted.queues)}
         with common.recorded(command, "jobs", run_id, total=selection.total, detail=detail) as kept:
-            bar = common.progress(command, wanted.verb, options)
+            with command.progress(wanted.verb) as shown:
 
-            def show(seen: int, total: int) -> None:
-                bar.update(seen, total)
-                kept.progress(rows=seen)
+                def show(seen: int, total: int) -> None:
+                    shown.update(seen, total)
+                    kept.progress(rows=seen)
 
-            outcomes = carry_out(selection.frame, wanted, total=selection.total, progress=show, stop=command.stopping)
-            bar.end()
+                outcomes = carry_out(
+                    selection.frame, wanted, total=selection.total, progress=show, stop=command.stopping
+                )
             seen = sum(outcomes.values())
             kept.progress(rows=seen, bad=outcomes.get("unreadable", 0), detail={"outcomes": outcomes})
             if seen < selection.total:

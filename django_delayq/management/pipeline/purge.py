@@ -51,7 +51,7 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.recorded(command, "purge", run_id, detail={"keep_days": keep}) as kept,
         _spark(command, options, f"delayq {run_id}") as spark,
     ):
-        with following_days(command, "purge", options, kept) as told_days:
+        with following_days(command, "purge", kept) as told_days:
             gone = keeping.driver(spark, options).purge(*(keep[name] for name in _TABLES), on_days=told_days)
         days = {name: [str(day) for day in found] for name, found in asdict(gone).items()}
         rows = asdict(forget_hours(keep["hours"])) if keep["hours"] is not None else {"hours": 0, "runs": 0}

@@ -129,11 +129,12 @@ def _put_back(
 ) -> dict[str, int]:
     if found.missing:
         ours.queue(comparison.queue)  # created with the shards and limits of the settings, if it does not exist
-    bar = common.progress(command, "put back", options)
-    try:
-        outcomes = comparison.put_back(found, run_id=run_id, watch=_shown(bar.update))
-    finally:
-        bar.end()
+    with command.progress("put back") as shown:
+
+        def watch(counts: Mapping[str, int], total: int | None) -> None:
+            shown.update(sum(counts.values()), total)
+
+        outcomes = comparison.put_back(found, run_id=run_id, watch=watch)
     kept.progress(created=outcomes.get("created", 0), bad=found.bad + outcomes.get("refused", 0))
     if found.missing:
         words = ", ".join(f"{count:,} {word}" for word, count in sorted(outcomes.items()) if count)
@@ -153,13 +154,6 @@ def _warned(
     return {"first_bad": [list(pair) for pair in first]}
 
 
-def _shown(update: Callable[[int, int | None], None]) -> Callable[[Mapping[str, int], int | None], None]:
-    def watch(counts: Mapping[str, int], total: int | None) -> None:
-        update(sum(counts.values()), total)
-
-    return watch
-
-
 def _orphans(
     command: common.Desk, comparison: Reconciliation, orphans: Selection, options: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -169,9 +163,8 @@ def _orphans(
     if not options["cancel_orphans"] or options["dry_run"] or not orphans.total:
         return told
     if asking.agreed(command, f"Cancel {orphans.total:,} jobs that no row needs?", options):
-        bar = common.progress(command, "cancel", options)
-        told["cancelled"] = comparison.cancel_orphans(orphans, progress=bar.update, stop=command.stopping)
-        bar.end()
+        with command.progress("cancel") as shown:
+            told["cancelled"] = comparison.cancel_orphans(orphans, progress=shown.update, stop=command.stopping)
         if sum(told["cancelled"].values()) < orphans.total:
             command.stopping.check()
     return told

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...pipeline.progress import following
+from ..progress import following
 from . import common, keeping
 from .stopping import Stopped
 
@@ -27,10 +27,10 @@ def run(command: common.Desk, options: Mapping[str, Any]) -> None:
         common.session(command, options, f"delayq {run_id}", patient=True) as spark,
     ):
         history = keeping.driver(spark, options)
-        bar = common.progress(command, "history", options)
-        with following(bar, keeping.counter(spark, total)):
-            summary = history.run(keeping.write_hours, stop=command.stopping)
-            bar.update(summary.rows)
+        with command.progress("history", unit="events") as shown:
+            with following(shown, keeping.counter(spark, total)):
+                summary = history.run(keeping.write_hours, stop=command.stopping)
+            shown.update(summary.rows)
         told = keeping.told(summary)
         kept.progress(rows=summary.rows, bad=summary.bad, detail={**told, "offsets": summary.offsets})
         common.finish(command, {"run_id": run_id, "state": "stopped" if summary.stopped else "finished", **told})

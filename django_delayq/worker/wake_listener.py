@@ -1,0 +1,175 @@
+"""Wake listener: a thread that keeps one blocking read open for all consumers of a process and passes on its tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ..core.records.keys import wake_key
+from ..core.redis.faults import Backoff
+from ..core.redis.scripts import clear_errors
+from .redis_health import RedisHealth
+
+if TYPE_CHECKING:
+    from ..core.broker import Broker
+    from ..core.wake import Hints, Waker
+
+#: longest seconds of one blocking read; due times never depend on it
+BLOCK: Final = 25.0
+#: seconds for which the thread stays although no consumer is hungry
+LINGER: Final = 30.0
+#: seconds after which :meth:`WakeListener.call` is to be repeated, until the thread listens
+REPEAT: Final = 0.1
+
+
+class Audience(Protocol):
+    """Consumers of a process. They are *hungry* while they have room and know of no due job."""
+
+    def hungry_for(self) -> frozenset[str]:
+        """Return the queues with hungry consumers. Called under the lock; without them no read begins."""
+        ...
+
+    def tokens(self, hints: Hints) -> Hints:
+        """Handle wake tokens, (queue, shard) pairs. Return those of queues that have no consumers here any more."""
+        ...
+
+    def check_all(self) -> None:
+        """Handle the possible loss of tokens."""
+        ...
+
+
+class WakeListener:
+    """Wake listener. Its thread starts with the first hungry consumer and ends when there was none for long.
+
+    Args:
+        audience: gets the tokens.
+        lock: lock of the audience.
+    """
+
+    def __init__(self, broker: Broker, audience: Audience, health: RedisHealth, lock: Any) -> None:
+        self._broker = broker
+        self._audience = audience
+        self._health = health
+        self._lock = lock
+        #: notified when a consumer becomes hungry
+        self._called = threading.Condition(lock)
+        self._thread: threading.Thread | None = None
+        self._waker: Waker | None = None
+        #: queues of the waker, and True if it was closed to be replaced by one with more
+        self._names: frozenset[str] = frozenset()
+        self._outgrown = False
+        #: True while the thread waits for a hungry consumer, so that a new one has to call it
+        self._idle = False
+        #: queues that received tokens although they have no consumers any more
+        self._strays: set[str] = set()
+        self._closing = threading.Event()
+
+    def hears(self, names: frozenset[str]) -> bool:
+        """Return True if the thread listens to these queues."""
+        return not self._idle and self._covers(names)
+
+    def _covers(self, names: frozenset[str]) -> bool:
+        """Return True if the present waker is for these queues, too."""
+        return self._waker is not None and not self._outgrown and names <= self._names
+
+    def call(self, names: frozenset[str]) -> None:
+        """Make the thread listen to these queues. The call may be missed: repeat it until :meth:`hears` is true."""
+        with self._lock:
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._live, name="delayq-waker", daemon=True)
+                self._thread.start()
+            self._called.notify()
+            waker = self._waker
+            if waker is None or self._covers(names):
+                return
+            self._outgrown = True
+        with contextlib.suppress(Exception):  # it may be about to block
+            waker.close()
+
+    def put_back(self, hints: Iterable[tuple[str, int]]) -> None:
+        """Return unused tokens. A token in a list reaches only one process, so another process gets it."""
+        if self._broker.connection.cluster:
+            return
+        for name, number in hints:
+            with contextlib.suppress(Exception), clear_errors():  # a lost token costs the others a safety check
+                self._broker.client.rpush(wake_key(self._broker.prefix, name), number)
+
+    def close(self) -> None:
+        """End the outstanding read and the thread."""
+        with self._lock:
+            self._closing.set()
+            self._called.notify()
+            thread = self._thread
+        until = time.monotonic() + 2.0
+        while thread is not None and thread.is_alive() and time.monotonic() < until:
+            waker = self._waker
+            if waker is not None:
+                with contextlib.suppress(Exception):
+                    waker.close()
+            thread.join(0.1)  # a read that began just after the close needs a second one
+
+    def _live(self) -> None:
+        pause = Backoff(cap=1.0)
+        while names := self._wait_for_hunger():
+            try:
+                self._listen(self._waker_of(names))
+                pause.reset()
+            except Exception as error:
+                self._drop()
+                with self._lock:
+                    hungry = self._audience.hungry_for()
+                if self._closing.is_set():
+                    return
+                if hungry:  # else nobody misses it; the broker may have been closed
+                    self._closing.wait(pause.next(self._health.storm("the wake listener", error)))
+                self._audience.check_all()  # tokens sent meanwhile may be lost with the connection
+
+    def _wait_for_hunger(self) -> frozenset[str]:
+        """Return the queues to listen to; empty if the thread is to end."""
+        with self._lock:
+            self._idle = True
+            self._called.wait_for(lambda: self._closing.is_set() or bool(self._audience.hungry_for()), LINGER)
+            self._idle = False
+            names = frozenset[str]() if self._closing.is_set() else self._audience.hungry_for()
+            if not names:
+                self._thread = None
+                self._drop()
+            return names
+
+    def _waker_of(self, names: frozenset[str]) -> Waker:
+        """Return the waker for at least these queues.
+
+        It keeps listening to earlier ones, so that a process that alternates between queues does not need a new
+        connection each time.
+        """
+        waker = self._waker
+        if waker is not None and not waker.is_old() and self._covers(names) and self._strays <= names:
+            self._strays.clear()
+            return waker
+        names |= self._names - self._strays
+        self._strays.clear()
+        self._drop()
+        waker = self._broker.waker(sorted(names))
+        with self._lock:
+            self._waker, self._names, self._outgrown = waker, names, False
+        if waker.forgetful:
+            self._audience.check_all()
+        return waker
+
+    def _listen(self, waker: Waker) -> None:
+        hints = waker.wait(BLOCK)
+        if hints:
+            self._health.fine()
+            strays = self._audience.tokens(hints)
+            self._strays.update(name for name, _ in strays)
+            self.put_back(strays)
+
+    def _drop(self) -> None:
+        with self._lock:
+            waker, self._waker, self._names = self._waker, None, frozenset()
+        if waker is not None:
+            with contextlib.suppress(Exception):
+                waker.close()

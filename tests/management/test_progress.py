@@ -1,0 +1,237 @@
+"""Progress display of long commands: a bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import sys
+import threading
+from typing import Any
+
+import pytest
+from django.core.management.base import OutputWrapper
+
+from django_delayq.management.progress import Bar, Lines, Progress, following, progress
+from django_delayq.management.terminal import RawOutput, exit_on_sigterm
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def lines(log: io.StringIO, now: Clock, what: str = "run") -> Lines:
+    return Lines(RawOutput(OutputWrapper(log)), what, "rows", now=now)
+
+
+def seen(screen: io.StringIO) -> str:
+    """The line that stands on the terminal now."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).rpartition("\r")[2]
+
+
+def test_a_text_says_share_number_rate_and_the_time_left() -> None:
+    now = Clock()
+    bar = Progress("bulk", "rows", now=now)
+    now.now += 5
+    bar.update(0)
+    assert bar.text() == "0 rows, 0 rows/s, 5.0s so far"
+    bar.update(1_234_565)
+    assert bar.text() == "1,234,565 rows, 246,913 rows/s, 5.0s so far"
+    bar.update(250, 1000)
+    assert bar.text() == "25 %, 250 of 1,000 rows, 50 rows/s, 15s left"
+    bar.update(0)
+    assert bar.text() == "0 %, 0 of 1,000 rows, 0 rows/s, 5.0s so far"
+    bar.update(999)
+    assert bar.text().startswith("99 %, 999 of 1,000 rows")
+    bar.update(1200)
+    assert bar.text() == "100 %, 1,200 of 1,000 rows, 240 rows/s, 0.0s left"
+    bar.update(0, 0)
+    assert bar.text() == "100 %, 0 of 0 rows, 0 rows/s, 0.0s left"
+
+
+def test_name_and_unit_may_change_meanwhile() -> None:
+    log, now = io.StringIO(), Clock()
+    with lines(log, now, "purge") as shown:
+        now.now += 10
+        shown.update(2, 4)
+        shown.what, shown.unit = "purge, again", "days"
+    assert log.getvalue().splitlines() == [
+        "purge: 50 %, 2 of 4 rows, 0 rows/s, 10s left",
+        "purge, again: 50 %, 2 of 4 days, 0 days/s, 10s left",
+    ]
+
+
+def test_parts_are_added_up() -> None:
+    bar = Progress("retry")
+    for _ in range(2):
+        part = bar.part()
+        part(3, 10)
+        part(10, 10)
+    assert (bar.done, bar.total) == (20, 20)
+
+
+def test_a_terminal_gets_a_bar_that_is_drawn_over() -> None:
+    screen = Terminal()
+    with progress(OutputWrapper(screen), "run", unit="rows") as bar:
+        assert isinstance(bar, Bar)
+        for row in range(10_000):
+            bar.update(row, 10_000)
+        bar.update(10_000)
+    assert re.fullmatch(r"run ━{20} 100 %, 10,000 of 10,000 rows, [\d,]+ rows/s, 0.0s left *\n", seen(screen))
+    assert screen.getvalue().count("\n") == 1
+    assert screen.getvalue().count("run") <= 8, "a terminal is not flooded"
+    assert "\x1b[?25l" not in screen.getvalue(), "the cursor of a killed process is still there"
+
+
+@pytest.mark.parametrize(("columns", "bar"), [(100, True), (60, False), (20, False)])
+def test_a_line_is_never_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, bar: bool) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    screen = Terminal()
+    with progress(OutputWrapper(screen), "a rather long name", unit="rows") as shown:
+        shown.update(500, 1000)
+    assert len(seen(screen).strip("\n")) <= columns
+    assert ("━" in seen(screen)) is bar
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
+def test_a_terminal_without_colours_gets_none(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "1" if variable == "NO_COLOR" else "dumb")
+    screen = Terminal()
+    with progress(OutputWrapper(screen), "run") as shown:
+        shown.update(5, 10)
+    assert not re.search(r"\x1b\[[0-9;]*m", screen.getvalue().replace("\x1b[0m", ""))
+    assert isinstance(shown, Bar if variable == "NO_COLOR" else Lines)
+
+
+def test_an_operation_without_an_update_shows_nothing() -> None:
+    screen = Terminal()
+    with progress(OutputWrapper(screen), "run"):
+        pass
+    assert screen.getvalue() == ""
+
+
+def test_a_terminal_without_rich_and_a_pipe_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(progress(OutputWrapper(io.StringIO()), "run"), Lines)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert isinstance(progress(OutputWrapper(Terminal()), "run"), Lines)
+
+
+def test_a_log_gets_a_line_every_ten_seconds_and_a_short_run_none() -> None:
+    log, now = io.StringIO(), Clock()
+    with lines(log, now) as shown:
+        for second in range(1, 25):
+            now.now += 1
+            shown.update(second)
+        assert log.getvalue().splitlines() == [
+            "run: 10 rows, 1 rows/s, 10s so far",
+            "run: 20 rows, 1 rows/s, 20s so far",
+        ]
+    assert log.getvalue().count("\n") == 3
+    short = io.StringIO()
+    with lines(short, now) as shown:
+        shown.update(5)
+    assert short.getvalue() == ""
+
+
+def test_the_rate_is_that_of_the_last_seconds_and_not_of_the_whole_run() -> None:
+    now = Clock()
+    bar = Progress("run", "rows", now=now)
+    for _ in range(100):
+        now.now += 1
+        bar.update(bar.done + 1000, 200_000)
+    for _ in range(30):
+        now.now += 1
+        bar.update(bar.done + 10)
+    assert ", 10 rows/s, " in bar.text()
+
+
+def test_a_counter_that_begins_anew_gives_no_negative_rate() -> None:
+    now = Clock()
+    bar = Progress("run", now=now)
+    for done in (100, 0, 0):
+        now.now += 10
+        bar.update(done)
+    assert ", 0 jobs/s, " in bar.text()
+
+
+def test_nobody_is_bothered_who_wants_quiet() -> None:
+    screen = Terminal()
+    with progress(OutputWrapper(screen), "run", quiet=True) as shown:
+        shown.update(5)
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_a_reader_that_has_gone_ends_no_run(kind: type[io.StringIO]) -> None:
+    screen = kind()
+    with progress(OutputWrapper(screen), "run") as shown:
+        shown._began -= 100
+        if isinstance(shown, Lines):
+            shown._shown -= 100
+        screen.close()
+        shown.update(5)
+    assert shown.done == 5
+
+
+def test_counters_are_followed_while_a_block_runs_and_once_more_at_its_end() -> None:
+    looked = threading.Event()
+    counter = [3]
+
+    def look() -> tuple[int, int | None]:
+        looked.set()
+        return counter[0], 10
+
+    bar = Progress("run")
+    with following(bar, look, every=0.001):
+        assert looked.wait(5)
+        counter[0] = 10
+    assert (bar.done, bar.total) == (10, 10)
+    assert not any(thread.name == "delayq-progress" for thread in threading.enumerate())
+
+
+def test_a_counter_that_cannot_be_read_stops_nothing() -> None:
+    def look() -> tuple[int, int | None]:
+        raise ConnectionError("away")
+
+    bar = Progress("run")
+    with following(bar, look, every=0.001):
+        bar.update(3)
+    assert bar.done == 3
+
+
+def test_sigterm_becomes_an_exit_that_restores_the_terminal() -> None:
+    with pytest.raises(SystemExit) as end, exit_on_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert end.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_the_handlers_of_others_are_kept() -> None:
+    def ours(*_: Any) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, ours)
+    try:
+        with exit_on_sigterm():
+            assert signal.getsignal(signal.SIGTERM) is ours
+        assert signal.getsignal(signal.SIGTERM) is ours
+    finally:
+        signal.signal(signal.SIGTERM, before)

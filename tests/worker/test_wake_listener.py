@@ -1,0 +1,186 @@
+"""What workers and waiting callers share: the states of the shards, and the thread that receives wake tokens."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from django_delayq.core.records.keys import wake_key
+from django_delayq.worker.redis_health import RedisHealth
+from django_delayq.worker.run import NEVER
+from django_delayq.worker.shard_selector import ShardSelector, Source
+from django_delayq.worker.shard_state import ShardState, stalest
+from django_delayq.worker.wake_listener import WakeListener
+from tests.support.processes import wait_until
+
+NOTHING: Any = SimpleNamespace(name="q")
+
+
+# --- the state of a shard
+
+
+def test_a_shard_is_due_at_first_and_not_while_it_is_asked() -> None:
+    state = ShardState(NOTHING, 0)
+    assert state.due_at == 0.0
+    number = state.ask(10.0)
+    assert (state.due_at, state.asked_at) == (NEVER, 10.0)
+    assert state.answered(number, 11.0, 500.0, 0)
+    assert state.due_at == 11.5
+
+
+def test_an_answer_that_is_older_than_a_token_or_another_answer_changes_nothing() -> None:
+    state = ShardState(NOTHING, 0)
+    first, second = state.ask(1.0), state.ask(2.0)
+    assert state.answered(second, 3.0, 7000.0, 0)
+    assert not state.answered(first, 4.0, None, 0)
+    assert state.due_at == 10.0
+    third = state.ask(5.0)
+    state.wake()
+    assert not state.answered(third, 6.0, None, 0)
+    assert state.due_at == 0.0
+    assert state.answered(state.ask(7.0), 8.0, None, 0)
+
+
+def test_expected_work_only_brings_the_due_time_forward() -> None:
+    state = ShardState(NOTHING, 0)
+    state.ask(1.0)
+    state.expect(9.0)
+    state.expect(12.0)
+    assert state.due_at == 9.0
+
+
+def test_the_shard_that_was_not_asked_for_longest_is_checked_next() -> None:
+    states = [ShardState(NOTHING, number) for number in range(3)]
+    for state, at in zip(states, (3.0, 1.0, 2.0), strict=True):
+        state.ask(at)
+    assert stalest(states) is states[1]
+    assert stalest([]) is None
+
+
+# --- the wake listener
+
+
+class Reader:
+    """A waker whose tokens the test hands out."""
+
+    forgetful = False
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.tokens: queue.Queue[Any] = queue.Queue()
+        self.closed = False
+        self.reads = 0
+
+    def wait(self, timeout: float) -> Any:
+        self.reads += 1
+        if self.closed:
+            return []
+        found = self.tokens.get(timeout=30)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def is_old(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+        self.tokens.put([])
+
+
+class Station:
+    """A broker that keeps its readers, a selector with the queues ``a`` and ``b``, and their listener."""
+
+    def __init__(self) -> None:
+        self.readers: list[Reader] = []
+        self.returned: list[tuple[Any, ...]] = []
+        self.prefix = "p"
+        self.connection = SimpleNamespace(cluster=False)
+        self.client = SimpleNamespace(rpush=lambda *arguments: self.returned.append(arguments))
+        self.selector = ShardSelector([source("a"), source("b")])
+        self.listener = WakeListener(self, self.selector, RedisHealth(), self.selector.lock)  # type: ignore[arg-type]
+
+    def waker(self, names: list[str]) -> Reader:
+        self.readers.append(Reader(names))
+        return self.readers[-1]
+
+    def listen(self) -> Reader:
+        """Be hungry until the listener reads. Return its reader."""
+        self.selector.hungry = True
+
+        def heard() -> bool:
+            self.listener.call(self.selector.names)
+            return self.listener.hears(self.selector.names)
+
+        wait_until(heard, 10, "the listener to listen")
+        return self.readers[-1]
+
+
+def source(name: str, shard: int = 0) -> Source:
+    return Source(SimpleNamespace(name=name), shard, SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def station() -> Iterator[Station]:
+    station = Station()
+    yield station
+    thread = station.listener._thread
+    station.listener.close()
+    assert thread is None or not thread.is_alive()
+
+
+def test_without_a_hungry_consumer_nothing_is_read(station: Station) -> None:
+    station.listener.call(frozenset("a"))
+    assert station.readers == []
+    reader = station.listen()
+    assert reader.names == ["a", "b"]
+    first = station.selector.by_place["a", 0]
+    first.ask(1.0)
+    reader.tokens.put([("a", 0)])
+    wait_until(lambda: first.due_at == 0.0, 10, "the token")
+    assert not station.selector.hungry, "no token more until it has looked"
+    assert reader.reads == 1
+
+
+def test_who_becomes_hungry_again_is_heard_at_once_by_the_same_reader(station: Station) -> None:
+    reader = station.listen()
+    reader.tokens.put([("a", 0)])
+    wait_until(lambda: not station.selector.hungry, 10, "the token")
+    wait_until(lambda: not station.listener.hears(frozenset("a")), 10, "the end of the read")
+    assert station.listen() is reader
+    wait_until(lambda: reader.reads == 2, 10, "another read")
+    assert not reader.closed
+
+
+def test_a_token_of_a_queue_that_is_not_served_any_more_goes_to_others(station: Station) -> None:
+    reader = station.listen()
+    station.selector.adopt([station.selector.by_place["a", 0]])
+    reader.tokens.put([("b", 0)])
+    wait_until(lambda: station.returned == [(wake_key("p", "b"), 0)], 10, "the token to be put back")
+    station.selector.hungry = True
+    station.listener.call(station.selector.names)
+    wait_until(lambda: len(station.readers) == 2, 10, "another reader")
+    assert station.readers[1].names == ["a"]
+
+
+def test_a_reader_that_was_closed_for_more_queues_is_not_used_again(station: Station) -> None:
+    reader = station.listen()
+    station.listener.call(frozenset("abc"))
+    wait_until(lambda: len(station.readers) == 2, 10, "another reader")
+    assert reader.closed
+    assert reader.reads <= 2
+    assert not station.readers[1].closed
+
+
+def test_after_an_error_every_shard_is_checked(station: Station) -> None:
+    reader = station.listen()
+    for state in station.selector.sources:
+        state.ask(1.0)
+    reader.tokens.put(ConnectionError("gone"))
+    wait_until(lambda: all(state.due_at == 0.0 for state in station.selector.sources), 10, "the checks")
+    assert reader.closed
+    assert station.listen() is not reader
